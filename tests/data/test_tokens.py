@@ -1,0 +1,104 @@
+"""Token batches: a function of seed and step, left padding, and what a batch refuses."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zobench.data import IGNORED, Batch
+from zobench.data.tokens import FIRST_TOKEN, ragged_batch, random_batch, stream
+from zobench.spec import RunSpec
+
+
+def spec(**changes: object) -> RunSpec:
+    return RunSpec(model="opt-tiny", batch_size=3, seq_len=32).replace(**changes)
+
+
+def same(left: Batch, right: Batch) -> bool:
+    masks = (left.attention_mask, right.attention_mask)
+    equal = all(torch.equal(getattr(left, key), getattr(right, key)) for key in ("input_ids", "labels"))
+    return equal and (masks == (None, None) if None in masks else torch.equal(*masks))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("data", ["random", "ragged"])
+def test_a_resumed_stream_continues_the_same_batches(data: str) -> None:
+    whole = list(itertools.islice(stream(spec(data=data), 128, 1), 6))
+    resumed = list(itertools.islice(stream(spec(data=data), 128, 1, start=4), 2))
+    assert all(same(a, b) for a, b in zip(whole[4:], resumed, strict=True))
+    assert not same(whole[0], whole[1])
+
+
+def test_seeds_differ_and_engines_do_not() -> None:
+    first = next(stream(spec(), 128, 1))
+    assert same(first, next(stream(spec(engine="offload", dtype="bf16"), 128, None)))
+    assert not same(first, next(stream(spec(seed=1), 128, 1)))
+
+
+def test_random_ids_cover_the_ordinary_vocabulary() -> None:
+    batch = random_batch(0, seed=0, batch_size=64, seq_len=256, vocab=20)
+    assert set(batch.input_ids.flatten().tolist()) == set(range(FIRST_TOKEN, 20))
+    assert batch.input_ids.shape == (64, 256)
+    assert batch.tokens == 64 * 256
+    assert torch.equal(batch.labels, batch.input_ids)
+    assert batch.attention_mask is None
+
+
+@given(step=st.integers(0, 10**6), seed=st.integers(0, 10**9), batch_size=st.integers(1, 5), seq_len=st.integers(2, 40))
+def test_ragged_rows_are_padded_on_the_left_and_keep_two_tokens(
+    step: int, seed: int, batch_size: int, seq_len: int
+) -> None:
+    batch = ragged_batch(step, seed=seed, batch_size=batch_size, seq_len=seq_len, vocab=128, pad_id=1)
+    mask = batch.attention_mask
+    assert mask is not None
+    assert mask.shape == batch.input_ids.shape == (batch_size, seq_len)
+    assert torch.equal(mask.sort(dim=1).values, mask)  # zeros, then ones
+    assert (mask.sum(dim=1) >= max(2, seq_len // 4)).all()
+    assert seq_len == 2 or mask[-1].sum() < seq_len
+    assert (batch.input_ids[mask == 0] == 1).all()
+    assert (batch.labels[mask == 0] == IGNORED).all()
+    assert torch.equal(batch.labels[mask == 1], batch.input_ids[mask == 1])
+    assert (batch.input_ids[mask == 1] >= FIRST_TOKEN).all()
+
+
+def test_ragged_lengths_reach_both_ends() -> None:
+    batches = (ragged_batch(i, seed=0, batch_size=4, seq_len=16, vocab=128, pad_id=None) for i in range(200))
+    lengths = {int(n) for batch in batches for n in batch.attention_mask.sum(dim=1)}  # type: ignore[union-attr]
+    assert lengths == set(range(4, 17))
+
+
+def test_a_vocabulary_of_special_tokens_only_is_refused() -> None:
+    with pytest.raises(ValueError, match="`vocab > 4` must hold, but got vocab=4; ids below are special tokens"):
+        random_batch(0, seed=0, batch_size=1, seq_len=4, vocab=4)
+
+
+def test_a_batch_moves_with_its_mask() -> None:
+    batch = next(stream(spec(data="ragged"), 128, 1)).to("meta")
+    assert batch.input_ids.is_meta
+    assert batch.labels.is_meta
+    assert batch.attention_mask is not None
+    assert batch.attention_mask.is_meta
+
+
+IDS = torch.ones(2, 4, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        (
+            (IDS[0], IDS[0]),
+            r"`input_ids` must have shape \(rows, tokens\), but got \(4,\); give one row as ids\[None\]",
+        ),
+        ((IDS, IDS[:, :3]), r"`labels` must have the shape of input_ids \(2, 4\), but got \(2, 3\); pad both alike"),
+        ((IDS, IDS, IDS[:1]), r"`attention_mask` must have the shape of input_ids \(2, 4\), but got \(1, 4\)"),
+        ((IDS, IDS.float()), r"`labels` must be of dtype int64, but got torch.float32; give labels.long\(\)"),
+        ((IDS, IDS, IDS.bool()), r"`attention_mask` must be of dtype int64, but got torch.bool"),
+    ],
+)
+def test_a_batch_refuses_what_does_not_fit_together(parts: tuple[torch.Tensor, ...], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Batch(*parts)

@@ -1,0 +1,30 @@
+"""A real model that does not fit the device: OPT-1.3B in fp32 (5.3 GB of weights) streamed from disk."""
+
+import pytest
+
+from zobench.execute.process import run_in_process
+from zobench.measure.memory import available_host_bytes, free_disk_bytes
+from zobench.result import Outcome
+from zobench.spec import RunSpec
+
+GB = 10**9
+
+
+@pytest.mark.slow
+def test_opt_1_3b_streams_from_disk_in_1_6_gb_with_transfers_under_the_computation(tmp_path):
+    if free_disk_bytes(tmp_path) < 6 * GB or (available_host_bytes() or 4 * GB) < 3 * GB:
+        pytest.skip("needs 6 GB of disk and 3 GB of memory")
+    spec = RunSpec(
+        model="OPT-1.3B", engine="offload", tier="disk", seq_len=64, steps=1, warmup=0, device="cpu"
+    )  # fmt: skip
+    result = run_in_process(spec, disk_dir=tmp_path)
+    assert result.outcome is Outcome.OK, result.traceback
+    assert result.memory["device_peak_bytes"] <= 1.6 * GB
+    busy = {
+        kind: [(a, b) for _, k, _, a, b in result.timeline if k == kind] for kind in ("upload", "compute", "offload")
+    }
+    assert all(len(spans) >= 20 for spans in busy.values())
+    for kind in ("upload", "offload"):
+        under = sum(any(a < d and c < b for c, d in busy["compute"]) for a, b in busy[kind])
+        assert under >= 0.8 * len(busy[kind]), f"{kind}s do not run while blocks compute"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,221 @@
+"""The known traps of public ZO programs, each shown not to be repeated here."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.engine.reference import draw_seeds, mezo, perturb
+from tests.engine.test_parity import MODES, batches, materialised
+from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, Point, RunSpec, models, weights
+
+
+def engine(name="opt-tiny", dtype="fp32", tied=True, **config):
+    model = models.build(name, dtype, tied)
+    return Engine(model, EngineConfig(**config), weights=weights.RandomWeights(model, 3))
+
+
+def own_loss(model, batch):
+    with torch.inference_mode():
+        return model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels).loss.item()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_evaluation_after_each_step_sees_that_steps_update(mode):
+    plain, data = materialised("opt-tiny", "fp32", True), batches("opt-tiny", count=3)
+    seeds = ZOSGD(lr=1e-2, seed=5)
+    with engine(**MODES[mode]) as mine:
+        for batch in data:
+            result = seeds.step(mine, batch)
+            losses, _ = mezo(plain, [batch], [result.seed], eps=1e-3, lr=1e-2)
+            assert [result.loss] == losses
+            assert mine.evaluate(data[0]) == own_loss(plain, data[0])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("mode", ["resident", "three slots", "disk", "no fused update"])
+def test_a_saved_checkpoint_holds_the_last_update_and_loads(mode, tied, tmp_path):
+    data = batches("opt-tiny", count=4)
+    with engine(tied=tied, **MODES[mode]) as mine:
+        method = ZOSGD(lr=1e-2, seed=5)
+        for batch in data:
+            method.step(mine, batch)
+        mine.save_pretrained(tmp_path)
+        expected = mine.evaluate(data[0])
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa").eval()
+    assert own_loss(loaded, data[0]) == expected
+    assert (loaded.lm_head.weight is loaded.get_input_embeddings().weight) == tied
+    assert not list(tmp_path.glob("*.bin"))
+
+
+@pytest.mark.parametrize("points", [[(0, 1e-2)], [(0, 1e-2), (0, -1e-2)]], ids=str)
+@pytest.mark.parametrize("mode", ["resident", "three slots"])
+def test_a_tied_embedding_and_head_use_one_direction(mode, points):
+    batch = batches("opt-tiny", count=1)[0]
+    with engine(tied=True, **MODES[mode]) as mine:
+        losses = mine.probe(batch, [Point(seed, scale) for seed, scale in points])
+    plain = materialised("opt-tiny", "fp32", True)
+    with torch.inference_mode():
+        perturb(plain, points[0][0], 1, points[0][1])
+        assert plain.lm_head.weight is plain.get_input_embeddings().weight
+        assert losses[0] == own_loss(plain, batch)
+
+
+def test_seed_zero_is_a_direction_like_any_other():
+    batch = batches("opt-tiny", count=1)[0]
+    with engine() as mine:
+        base = mine.evaluate(batch)
+        moved = mine.probe(batch, [Point(0, 1e-2), Point(1, 1e-2)])
+    assert len({base, *moved}) == 3
+
+
+def test_run_seed_zero_is_used():
+    runs = []
+    for seed in (0, 0, 1):
+        with engine() as mine:
+            runs.append(ZOSGD(lr=1e-3, seed=seed).step(mine, batches("opt-tiny", count=1)[0]).seed)
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_weight_decay_defaults_to_zero():
+    assert ZOSGD(lr=1e-3).weight_decay == 0.0
+    assert RunSpec(model="opt-tiny").weight_decay == 0.0
+
+
+@pytest.mark.parametrize("mode", ["resident", "three slots", "no fused update"])
+def test_weight_decay_skips_biases_and_layer_norms(mode):
+    with engine(**MODES[mode]) as mine:
+        before = dict(mine.named_tensors())
+        mine.commit([Entry(step=0, seed=3, g=0.0, lr=0.5, weight_decay=0.5)])
+        after = dict(mine.named_tensors())
+    for name, old in before.items():
+        kept = any(word in name for word in ("bias", "layer_norm", "layernorm"))
+        torch.testing.assert_close(after[name], old if kept else old - 0.5 * (0.5 * old), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mode", ["resident", "three slots"])
+def test_a_learning_rate_schedule_reaches_the_update(mode):
+    rates = [1e-2, 0.0, 5e-3]
+    data = batches("opt-tiny", count=3)
+    with engine(**MODES[mode]) as mine:
+        method = ZOSGD(lr=rates[0], seed=2)
+        evaluated = []
+        for rate, batch in zip(rates, data, strict=True):
+            method.lr = rate
+            method.step(mine, batch)
+            evaluated.append(mine.evaluate(data[0]))
+        assert [entry.lr for entry in mine.journal] == rates
+    assert evaluated[0] == pytest.approx(evaluated[1], abs=1e-5)  # lr 0: only the drift of +eps, -2 eps, +eps
+    assert evaluated[1] != evaluated[2]
+
+
+@pytest.mark.parametrize("mode", ["resident", "three slots"])
+def test_a_gradient_that_is_not_finite_is_skipped_and_counted(mode):
+    model = models.build("opt-tiny", "fp32", True)
+
+    class Broken(weights.RandomWeights):
+        def fill(self, name, out):
+            super().fill(name, out)
+            if name.endswith("final_layer_norm.weight"):
+                out.fill_(float("nan"))
+
+    with Engine(model, EngineConfig(**MODES[mode]), weights=Broken(model, 3)) as mine:
+        method = ZOSGD(lr=1e-2, seed=2)
+        result = method.step(mine, batches("opt-tiny", count=1)[0])
+        assert math.isnan(result.projected_grad)
+        assert math.isnan(result.loss)  # never shown as 0
+        assert not result.applied
+        assert method.skipped == 1
+        assert mine.journal == []
+
+
+def test_the_frameworks_random_state_neither_matters_nor_changes():
+    data = batches("opt-tiny", count=3)
+    runs = []
+    for noise in (False, True):
+        torch.manual_seed(0)
+        with engine() as mine:
+            method, losses = ZOSGD(lr=1e-2, seed=2), []
+            for batch in data:
+                if noise:
+                    torch.randn(7)
+                before = torch.get_rng_state()
+                losses.append(method.step(mine, batch).loss)
+                assert torch.equal(torch.get_rng_state(), before)
+        runs.append(losses)
+    assert runs[0] == runs[1]
+
+
+def test_blocks_called_in_another_order_than_they_are_stored_get_their_own_noise():
+    """The stream is positioned by unit, not by call order: a model that runs its blocks backwards still equals MeZO."""
+    data = batches("opt-tiny", count=4)
+
+    def reversed_model(model):
+        layers = model.model.decoder.layers
+        stored = list(layers)
+        layers.__class__ = type("Backwards", (type(layers),), {"__iter__": lambda self: iter(stored[::-1])})
+        return model
+
+    plain = reversed_model(materialised("opt-tiny", "fp32", False))
+    losses, _ = mezo(plain, data, draw_seeds(4, 4), eps=1e-3, lr=1e-2)
+    model = reversed_model(models.build("opt-tiny", "fp32", False))
+    with Engine(model, EngineConfig(placement="resident"), weights=weights.RandomWeights(model, 3)) as mine:
+        method = ZOSGD(lr=1e-2, eps=1e-3, seed=4)
+        assert [method.step(mine, batch).loss for batch in data] == losses
+
+
+def test_parameters_that_are_not_contiguous_are_taken_over_by_value():
+    model, twin = materialised("opt-tiny", "fp32", False), materialised("opt-tiny", "fp32", False)
+    linear = model.model.decoder.layers[0].fc1
+    linear.weight = torch.nn.Parameter(linear.weight.detach().t().contiguous().t())
+    assert not linear.weight.is_contiguous()
+    data = batches("opt-tiny", count=3)
+    losses, _ = mezo(twin, data, draw_seeds(4, 3), eps=1e-3, lr=1e-2)
+    with Engine(model, EngineConfig()) as mine:
+        method = ZOSGD(lr=1e-2, eps=1e-3, seed=4)
+        assert [method.step(mine, batch).loss for batch in data] == losses
+
+
+def test_frozen_parameters_travel_but_never_move():
+    model = materialised("qwen3-tiny", "fp32", True)
+    frozen = [name for name, p in model.named_parameters() if "mlp" in name or "embed" in name]
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with Engine(model, EngineConfig(slots=2)) as mine:
+        method = ZOSGD(lr=1e-1, seed=4)
+        for batch in batches("qwen3-tiny", count=3):
+            method.step(mine, batch)
+        after = dict(mine.named_tensors())
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == set(before) - set(frozen)
+
+
+def test_a_parameter_shared_by_two_blocks_is_refused():
+    model = materialised("opt-tiny", "fp32", False)
+    layers = model.model.decoder.layers
+    layers[1].fc1.weight = layers[0].fc1.weight
+    with pytest.raises(ValueError, match="a block must not share parameters"):
+        Engine(model, EngineConfig())
+
+
+def test_a_model_whose_positions_have_no_batch_dimension_is_told_what_to_pass():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=40, n_positions=16)).eval()
+    ids = torch.arange(8).view(1, 8)
+    with Engine(model, EngineConfig()) as mine, pytest.raises(ValueError, match="pass position_ids"):
+        mine.probe(Batch(ids, ids), [Point(0, 1e-3), Point(0, -1e-3)])
+
+
+def test_any_number_of_points_costs_one_upload_each_and_agrees_with_single_probes():
+    """Points of several seeds share one traversal; their chain of roundings stays near fresh ones."""
+    batch = batches("llama-tiny", count=1)[0]
+    points = [Point(), Point(1, 1e-3), Point(1, -1e-3), Point(2, 1e-3), Point(2, -1e-3)]
+    with engine("llama-tiny", slots=2) as mine:
+        together = mine.probe(batch, points)
+        alone = list(itertools.chain.from_iterable(mine.probe(batch, [point]) for point in points))
+    assert together == pytest.approx(alone, abs=2e-5)
+    assert len(set(together)) == 5

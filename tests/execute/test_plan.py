@@ -1,0 +1,172 @@
+"""The plan: which cells run, which are kept, which cannot run here and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_predict import CALIBRATION, RATES
+from zobench import predict
+from zobench.execute import plan
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+from zobench.store import Store
+
+MACHINE = "cpu-2c-4f2a91"
+GB = 10**9
+ROOM = plan.Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=500 * GB, disk_dir=Path("/tmp"))
+RETRY = frozenset({"failed", "contaminated"})
+
+
+def cell(model: str = "opt-tiny", **changes: Any) -> RunSpec:
+    return RunSpec(**{"model": model, "seq_len": 32, **changes}).resolve(changes.get("device", "cpu"))
+
+
+def stored(folder: Path, spec: RunSpec, outcome: Outcome, reason: str = "") -> Store:
+    store = Store(folder)
+    samples: dict[str, list[float | None]] = {"step_seconds": [1.0]} if outcome is Outcome.OK else {}
+    environment = {"machine": MACHINE}
+    store.save(Result(spec=spec, outcome=outcome, reason=reason, environment=environment, samples=samples))
+    return store
+
+
+def made(folder: Path, *cells: RunSpec, room: plan.Limits = ROOM, retry: frozenset[str] = RETRY) -> list[plan.Step]:
+    return plan.make(cells, Store(folder), MACHINE, RATES, room, retry)
+
+
+def test_a_new_cell_that_fits_runs(tmp_path: Path) -> None:
+    (step,) = made(tmp_path, cell())
+    assert (step.action, step.reason, step.earlier) == ("run", "", None)
+    assert step.estimate == predict.estimate(cell(), RATES)
+
+
+@pytest.mark.parametrize("retry", [frozenset[str](), RETRY, frozenset({"oom", "timeout", "failed", "skipped"})])
+def test_an_ok_cell_is_always_kept(tmp_path: Path, retry: frozenset[str]) -> None:
+    stored(tmp_path, cell(), Outcome.OK)
+    (step,) = made(tmp_path, cell(), retry=retry)
+    assert (step.action, step.reason) == ("keep", "done")
+    assert step.earlier is not None
+    assert step.earlier.spec == cell()
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.TIMEOUT, Outcome.FAILED, Outcome.CONTAMINATED])
+def test_any_other_outcome_is_kept_until_retry_names_it(tmp_path: Path, outcome: Outcome) -> None:
+    stored(tmp_path, cell(), outcome, "it was so")
+    (step,) = made(tmp_path, cell(), retry=frozenset())
+    assert (step.action, step.reason) == ("keep", f"{outcome} before: it was so")
+    (step,) = made(tmp_path, cell(), retry=frozenset({str(outcome)}))
+    assert step.action == "run"
+    assert step.earlier is not None
+    (step,) = made(tmp_path, cell())
+    assert step.action == ("run" if outcome in RETRY else "keep")
+
+
+def test_a_skipped_cell_is_always_planned_again(tmp_path: Path) -> None:
+    stored(tmp_path, cell(), Outcome.SKIPPED, "no room then")
+    (step,) = made(tmp_path, cell(), retry=frozenset())
+    assert (step.action, step.earlier) == ("run", None)
+
+
+def test_another_machines_or_another_specs_result_is_not_kept(tmp_path: Path) -> None:
+    stored(tmp_path, cell(seed=1), Outcome.OK)
+    assert made(tmp_path, cell())[0].action == "run"
+    assert plan.make([cell(seed=1)], Store(tmp_path), "other-1c-000000", RATES, ROOM, RETRY)[0].action == "run"
+
+
+def test_a_cell_that_its_model_cannot_do_is_skipped_with_the_reason_and_the_others_run(tmp_path: Path) -> None:
+    steps = made(tmp_path, cell(seq_len=65), cell())
+    assert [step.action for step in steps] == ["skip", "run"]
+    assert steps[0].reason.startswith("`seq_len <= 64` must hold for opt-tiny, but got seq_len=65; ")
+    assert steps[0].estimate is None
+
+
+def test_what_does_not_fit_says_what_it_needs_and_what_there_is(tmp_path: Path) -> None:
+    big, disk = cell("OPT-175B"), cell("OPT-30B", engine="offload", tier="disk")
+    small = plan.Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=40 * GB, disk_dir=tmp_path)
+    steps = made(tmp_path, big, disk, cell(), room=small)
+    assert [step.action for step in steps] == ["skip", "skip", "run"]
+    assert steps[0].reason == "needs 698 GB of host memory, 22.9 GB are free (need predicted)"
+    assert steps[1].reason == "needs 118 GB of disk space, 40.0 GB are free (need predicted)"
+
+
+def test_a_gpus_memory_is_its_own_limit(tmp_path: Path) -> None:
+    room = plan.Limits(device_bytes=20 * GB, host_bytes=64 * GB, disk_bytes=40 * GB, disk_dir=tmp_path)
+    cuda: dict[str, Any] = {"device": "cuda:0", "dtype": "fp16"}
+    steps = made(
+        tmp_path, cell("OPT-13B", **cuda), cell("OPT-13B", engine="offload", **cuda),
+        cell("OPT-66B", engine="offload", **cuda), cell("OPT-66B", engine="offload", weights="shared", **cuda),
+        room=room,
+    )  # fmt: skip
+    assert [step.action for step in steps] == ["skip", "run", "skip", "run"]
+    assert "of device memory, 20.0 GB are free" in steps[0].reason
+    assert "of host memory, 62.9 GB are free" in steps[2].reason
+
+
+def test_memory_that_the_system_does_not_tell_limits_nothing(tmp_path: Path) -> None:
+    room = plan.Limits(device_bytes=None, host_bytes=None, disk_bytes=40 * GB, disk_dir=tmp_path)
+    assert made(tmp_path, cell("OPT-175B"), room=room)[0].action == "run"
+
+
+def test_limits_are_what_this_machine_has_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "free_disk_bytes", lambda folder: {tmp_path: 7}[folder])
+    monkeypatch.setattr(plan, "available_host_bytes", lambda: 5)
+    assert plan.limits("cpu", tmp_path) == plan.Limits(
+        device_bytes=None, host_bytes=5, disk_bytes=7, disk_dir=tmp_path
+    )  # fmt: skip
+
+
+def test_the_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def ask(program: str, *arguments: str) -> str:
+        asked.append(arguments)
+        return json.dumps(CALIBRATION)
+
+    monkeypatch.setattr(plan, "_ask", ask)
+    for _ in range(2):
+        assert plan.calibration(tmp_path / "results", MACHINE, "cpu", tmp_path) == CALIBRATION
+    assert asked == [("cpu", str(tmp_path))]
+    plan.calibration(tmp_path / "results", MACHINE, "cuda:0", tmp_path)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "{}", '{"copy_bytes_per_second": null}'])
+def test_rates_that_cannot_be_used_are_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    path = tmp_path / ".calibration" / f"{MACHINE}-cpu.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    monkeypatch.setattr(plan, "_ask", lambda *_: json.dumps(CALIBRATION))
+    assert plan.calibration(tmp_path, MACHINE, "cpu", None) == CALIBRATION
+    assert json.loads(path.read_text()) == CALIBRATION
+
+
+def test_rates_that_cannot_be_kept_are_used_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "results").write_text("a file where the folder should be")
+    monkeypatch.setattr(plan, "_ask", lambda *_: json.dumps(CALIBRATION))
+    rates = plan.calibration(tmp_path / "results", MACHINE, "cpu", None)
+    assert rates["notes"][0].startswith("not kept, because ")
+    assert predict.Rates.of(rates) == RATES
+
+
+def test_a_measurement_that_fails_is_one_line() -> None:
+    with pytest.raises(OSError, match=r"^measuring this machine failed: ValueError: too slow$"):
+        plan._ask("raise ValueError('too slow')")
+    with pytest.raises(OSError, match=r"^measuring this machine failed: exit code 3$"):
+        plan._ask("raise SystemExit(3)")
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"), [(0, "0 MB"), (31 * 10**6, "31 MB"), (5_300_000_000, "5.3 GB"), (350 * GB, "350 GB")]
+)
+def test_bytes_are_told_in_units_of_powers_of_ten(nbytes: int, text: str) -> None:
+    assert plan.gigabytes(nbytes) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "0 s"), (40, "40 s"), (192, "3.2 min"), (18400, "5.1 h")])
+def test_durations_are_told_in_the_nearest_unit(seconds: float, text: str) -> None:
+    assert plan.duration(seconds) == text

@@ -1,0 +1,217 @@
+"""The process of a cell: whatever becomes of it, the sweep gets a result that says so, and nothing keeps running.
+
+Most tests put a shell script in the place of the interpreter; it gets the arguments -P -m MODULE ANSWER PARENT.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from zobench.execute import process
+from zobench.execute.cell import classify
+from zobench.execute.process import run_in_process
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+
+SPEC = RunSpec(model="opt-tiny", seq_len=32).resolve("cpu")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
+
+
+@pytest.fixture(autouse=True)
+def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "fingerprint_without_torch", lambda: {"machine": "cpu-2c-4f2a91"})
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs a cell whose process is the given shell script."""
+
+    def run(script: str, **options: Any) -> Result:
+        path = tmp_path / "child.sh"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setattr(process.sys, "executable", str(path))
+        return run_in_process(SPEC, **options)
+
+    return run
+
+
+def gone(pid: int, seconds: float = 10) -> bool:
+    """Whether the process ends (or is only a zombie) within the time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_the_answer_of_the_process_is_the_result(child: Any, tmp_path: Path) -> None:
+    whole = Result(spec=SPEC, outcome=Outcome.OK, samples={"step_seconds": [0.1]}, environment={"machine": "m"})
+    (tmp_path / "answer").write_text(json.dumps(whole.to_dict()))
+    assert child(f'echo noise; cat > {tmp_path}/question; cat {tmp_path}/answer > "$4"') == whole
+    assert RunSpec.from_dict(json.loads((tmp_path / "question").read_text())) == SPEC
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "reason"),
+    [
+        ("echo Traceback >&2; echo 'ValueError: no such file' >&2; exit 1", Outcome.FAILED, "ValueError: no such file"),
+        ("echo MemoryError >&2; exit 1", Outcome.OOM, "host memory ran out: MemoryError"),
+        ("exec 0<&-; exit 7", Outcome.FAILED, "the cell's process ended with exit code 7 and said nothing"),
+        ("kill -SEGV $$", Outcome.FAILED, "the cell's process was ended by SIGSEGV"),
+        ("kill -TERM $$", Outcome.FAILED, "the cell's process was ended by SIGTERM"),
+        ("kill -KILL $$", Outcome.FAILED, "the cell's process was ended by SIGKILL"),
+        ("kill -40 $$", Outcome.FAILED, "the cell's process was ended by signal 40"),
+        ("exit 0", Outcome.FAILED, "the cell's process ended without a result: [Errno 2] No such file or directory"),
+        ('echo "{" > "$4"', Outcome.FAILED, "the cell's process ended without a result: Expecting property name"),
+        ('echo "{}" > "$4"', Outcome.FAILED, "the cell's process ended without a result: `schema_version` must be 1"),
+    ],
+)
+def test_a_process_that_ends_badly_says_how(child: Any, script: str, outcome: Outcome, reason: str) -> None:
+    result = child(script)
+    assert (result.outcome, result.spec) == (outcome, SPEC)
+    assert result.reason.startswith(reason)
+    assert result.environment["machine"] == "cpu-2c-4f2a91"
+
+
+def test_what_a_failed_process_wrote_is_kept(child: Any) -> None:
+    assert child("printf 'Traceback\\n  line\\nError: x\\n' >&2; exit 1").traceback == "Traceback\n  line\nError: x\n"
+
+
+def test_a_process_that_the_kernel_killed_for_memory_is_out_of_memory(
+    child: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([4, 5])
+    monkeypatch.setattr(process, "_oom_kills", lambda: next(counts))
+    result = child("kill -KILL $$")
+    assert (result.outcome, result.reason) == (
+        Outcome.OOM, "host memory ran out: the system killed the cell's process"
+    )  # fmt: skip
+
+
+def test_the_kernels_count_is_read_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "nr_free_pages 5\noom_kill 17\n"
+    monkeypatch.setattr(process.Path, "read_text", lambda self: text)
+    assert process._oom_kills() == 17
+    text = "nr_free_pages 5\n"
+    assert process._oom_kills() == 0
+
+
+@pytest.mark.parametrize("option", [{}, {"timeout": 60.0}])
+def test_a_wait_is_interrupted_by_its_caller_and_nothing_keeps_running(
+    child: Any, tmp_path: Path, option: dict[str, float]
+) -> None:
+    def stop() -> None:
+        if (tmp_path / "pids").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        child(f"sleep 60 & echo $! $$ > {tmp_path}/pids.new; mv {tmp_path}/pids.new {tmp_path}/pids; wait",
+              while_waiting=stop, **option)  # fmt: skip
+    assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+def test_a_cell_that_takes_too_long_is_ended_with_all_it_started(child: Any, tmp_path: Path) -> None:
+    began = time.monotonic()
+    result = child(f"sleep 60 & echo $! > {tmp_path}/pid; wait", timeout=0.5, while_waiting=lambda: time.sleep(0.3))
+    assert (result.outcome, result.reason) == (Outcome.TIMEOUT, "the cell took longer than the 0.5 s it was given")
+    assert time.monotonic() - began < 5
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(errno.ENOSPC, Outcome.FAILED), (errno.EAGAIN, Outcome.FAILED), (errno.ENOMEM, Outcome.OOM)]
+)
+@pytest.mark.parametrize("place", [(tempfile, "TemporaryDirectory"), (subprocess, "Popen")], ids=["folder", "process"])
+def test_a_process_that_cannot_start_is_a_result_too(
+    monkeypatch: pytest.MonkeyPatch, code: int, outcome: Outcome, place: tuple[Any, str]
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(*place, refuse)
+    result = run_in_process(SPEC)
+    assert result.outcome is outcome
+    assert result.reason == f"the cell's process could not be run: [Errno {code}] {os.strerror(code)}"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "reason"),
+    [
+        (MemoryError(), Outcome.OOM, "host memory ran out: MemoryError"),
+        (MemoryError("pinning 9 bytes failed"), Outcome.OOM, "host memory ran out: pinning 9 bytes failed"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), Outcome.OOM, "host memory ran out: [Errno 12] "),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you"), Outcome.OOM, "host memory"),
+        (torch.OutOfMemoryError("CUDA out of memory.\n Tried"), Outcome.OOM,
+         "device memory ran out on cuda:0: CUDA out of memory. Tried"),
+        (OSError(errno.ENOSPC, "No space left on device"), Outcome.FAILED, "[Errno 28] No space left on device"),
+        (ValueError("`x` must be\n y"), Outcome.FAILED, "`x` must be y"),
+        (KeyError("weight"), Outcome.FAILED, "KeyError: 'weight'"),
+    ],
+)  # fmt: skip
+def test_an_error_inside_the_cell_is_sorted_by_what_ran_out(error: Exception, outcome: Outcome, reason: str) -> None:
+    found, told = classify(error, "cuda:0")
+    assert found is outcome
+    assert told.startswith(reason)
+    assert "\n" not in told
+
+
+@linux
+def test_a_real_cell_ends_when_the_process_that_waits_for_it_is_killed(tmp_path: Path) -> None:
+    waiting = f"""
+import os, sys
+from pathlib import Path
+import zobench.execute.process as process
+from zobench.spec import RunSpec
+start = process.subprocess.Popen
+def popen(*args, **options):
+    child = start(*args, **options)
+    Path({str(tmp_path / "pid")!r}).write_text(str(child.pid))
+    return child
+process.subprocess.Popen = popen
+process.run_in_process(RunSpec(model="opt-tiny", seq_len=32, steps=10**6).resolve("cpu"))
+"""
+    parent = subprocess.Popen([sys.executable, "-c", waiting], env=process.child_environment())
+    try:
+        pid = _number(tmp_path / "pid")
+        time.sleep(0.5)  # either before or after the child has asked to be told: both must end it
+        assert not gone(pid, 0.1)
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    assert gone(pid)
+
+
+@linux
+def test_a_child_whose_parent_is_already_gone_does_not_start(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "zobench.execute.child", str(tmp_path / "answer"), "1"]
+    done = subprocess.run(command, env=process.child_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "the process that waited for this cell is gone\n"
+
+
+def _number(path: Path, seconds: float = 30) -> int:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if path.exists() and (text := path.read_text()):
+            return int(text)
+        time.sleep(0.02)
+    raise TimeoutError(f"{path} was not written")

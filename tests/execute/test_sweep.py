@@ -1,0 +1,231 @@
+"""Sweeps: one bad cell never ends one, a budget is kept, and what is finished is stored whatever happens then."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_predict import RATES
+from zobench import predict, store
+from zobench.execute import sweep as module
+from zobench.execute.plan import Step
+from zobench.execute.sweep import Progress, Summary, sweep
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+from zobench.store import Store
+
+MACHINE = "cpu-2c-4f2a91"
+Behaviour = Callable[[RunSpec], Result]
+
+
+def cell(seed: int = 0, **changes: Any) -> RunSpec:
+    return RunSpec(**{"model": "opt-tiny", "seq_len": 32, "seed": seed, **changes}).resolve("cpu")
+
+
+def step(
+    seed: int = 0, action: str = "run", reason: str = "", seconds: float = 10, earlier: Result | None = None
+) -> Step:
+    guess = predict.Estimate(
+        device_bytes=1, host_bytes=0, disk_bytes=0, step_seconds=seconds / 5, seconds=seconds, source="calibration"
+    )
+    return Step(spec=cell(seed), action=action, reason=reason, estimate=guess, earlier=earlier)
+
+
+def result(spec: RunSpec, outcome: Outcome = Outcome.OK, reason: str = "") -> Result:
+    return Result(spec=spec, outcome=outcome, reason=reason, environment={"machine": MACHINE})
+
+
+class Runner:
+    """Stands in for the process of a cell; ``behaviours``: by seed, what a cell does instead of being ok."""
+
+    def __init__(self, **behaviours: Behaviour) -> None:
+        self.behaviours = {int(name.removeprefix("cell")): behaviour for name, behaviour in behaviours.items()}
+        self.ran: list[int] = []
+        self.timeouts: list[float | None] = []
+
+    def __call__(self, spec: RunSpec, *, timeout: float | None, disk_dir: Path | None, while_waiting: Any) -> Result:
+        self.ran.append(spec.seed)
+        self.timeouts.append(timeout)
+        while_waiting()
+        return self.behaviours.get(spec.seed, result)(spec)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Store:
+    return Store(tmp_path / "results")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, results: Store) -> Callable[..., tuple[Summary, Runner]]:
+    """Runs a sweep of fake cells on a clock that stands still unless a cell moves it."""
+    monkeypatch.setattr("zobench.execute.process.fingerprint_without_torch", lambda: {"machine": MACHINE})
+
+    def run(steps: list[Step], runner: Runner | None = None, **options: Any) -> tuple[Summary, Runner]:
+        runner = runner or Runner()
+        monkeypatch.setattr(module, "run_in_process", runner)
+        return sweep(steps, results, **options), runner
+
+    return run
+
+
+def interrupt(spec: RunSpec) -> Result:
+    raise KeyboardInterrupt
+
+
+def outcomes(summary: Summary) -> list[str]:
+    return [str(one.outcome) for one in summary.results]
+
+
+def test_every_cell_is_stored_as_soon_as_it_is_done(run: Any, results: Store) -> None:
+    seen: list[int] = []
+
+    def look(spec: RunSpec) -> Result:
+        seen.append(len(results.load()))
+        return result(spec)
+
+    summary, _ = run([step(n) for n in range(3)], Runner(cell0=look, cell1=look, cell2=look))
+    assert seen == [0, 1, 2]
+    assert outcomes(summary) == ["ok"] * 3
+    assert (summary.unsaved, summary.interrupted) == ([], False)
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o is not Outcome.OK])
+def test_a_bad_cell_is_stored_with_its_reason_and_the_rest_goes_on(run: Any, results: Store, outcome: Outcome) -> None:
+    summary, runner = run([step(0), step(1)], Runner(cell0=lambda spec: result(spec, outcome, "a reason")))
+    assert outcomes(summary) == [outcome, "ok"]
+    assert runner.ran == [0, 1]
+    found = results.find(cell(0), MACHINE)
+    assert found is not None
+    assert (found.outcome, found.reason) == (outcome, "a reason")
+
+
+def test_kept_and_skipped_cells_do_not_run(run: Any, results: Store) -> None:
+    kept = result(cell(0))
+    steps = [step(0, "keep", "done", earlier=kept), step(1, "skip", "needs 9 GB of disk space"), step(2)]
+    summary, runner = run(steps)
+    assert runner.ran == [2]
+    assert summary.results[0] is kept
+    assert outcomes(summary) == ["ok", "skipped", "ok"]
+    assert results.find(cell(0), MACHINE) is None
+    skipped = results.find(cell(1), MACHINE)
+    assert skipped is not None
+    assert skipped.reason == "needs 9 GB of disk space"
+
+
+def test_a_cell_over_the_budget_is_skipped_with_its_estimate_and_a_shorter_one_still_runs(run: Any) -> None:
+    summary, runner = run([step(0, seconds=10), step(1, seconds=300), step(2, seconds=20)], budget=60.0)
+    assert runner.ran == [0, 2]
+    assert outcomes(summary) == ["ok", "skipped", "ok"]
+    assert summary.results[1].reason == (
+        "needs 5.0 min (predicted: 60 s a step, from calibration), 60 s of the budget are left"
+    )
+
+
+def test_the_budget_counts_what_cells_took_not_what_was_predicted(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+
+    def slow(spec: RunSpec) -> Result:
+        nonlocal now
+        now += 55
+        return result(spec)
+
+    summary, runner = run([step(0), step(1), step(2, seconds=4)], Runner(cell0=slow), budget=60.0)
+    assert runner.ran == [0, 2]
+    assert summary.results[1].reason.endswith("5 s of the budget are left")
+    assert runner.timeouts == [60, 5]
+
+
+def test_a_cell_may_take_the_shorter_of_its_own_limit_and_of_what_is_left(run: Any) -> None:
+    assert run([step()], timeout=30.0)[1].timeouts == [30]
+    assert run([step()], timeout=30.0, budget=1000.0)[1].timeouts == [30]
+    assert run([step()])[1].timeouts == [None]
+
+
+def test_what_was_found_out_before_is_not_replaced_by_skipped(run: Any, results: Store) -> None:
+    earlier = result(cell(0), Outcome.CONTAMINATED, "another process used the GPU")
+    results.save(earlier)
+    summary, _ = run([step(0, seconds=300, earlier=earlier), step(1, "skip", "no room")], budget=60.0)
+    assert outcomes(summary) == ["skipped", "skipped"]
+    assert results.find(cell(0), MACHINE) == earlier
+
+
+def test_an_interrupt_ends_the_sweep_with_what_is_done(run: Any, results: Store) -> None:
+    summary, runner = run([step(n) for n in range(4)], Runner(cell2=interrupt))
+    assert summary.interrupted
+    assert outcomes(summary) == ["ok", "ok"]
+    assert runner.ran == [0, 1, 2]
+    assert sorted(one.spec.seed for one in results.load()) == [0, 1]
+
+
+@pytest.mark.parametrize("hook", ["begin", "end"])
+def test_an_interrupt_between_two_cells_is_the_same(run: Any, results: Store, hook: str) -> None:
+    def stop(at: Step, *_: Any) -> None:
+        if at.spec.seed == 1:
+            raise KeyboardInterrupt
+
+    summary, _ = run([step(n) for n in range(3)], progress=Progress(**{hook: stop}))
+    assert summary.interrupted
+    assert len(results.load()) == len(summary.results) == (1 if hook == "begin" else 2)
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.ENOSPC, "free some space there"),
+        (errno.EROFS, "choose a results folder on a writable disk"),
+        (errno.EACCES, "choose a results folder that you may write to"),
+    ],
+)
+def test_a_results_folder_that_refuses_is_told_and_the_sweep_goes_on(
+    run: Any, results: Store, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
+) -> None:
+    whole = store._replace
+
+    def refuse(path: Path, data: bytes) -> None:
+        if b'"seed": 1,' in data:
+            raise OSError(code, os.strerror(code), str(path))
+        whole(path, data)
+
+    monkeypatch.setattr(store, "_replace", refuse)
+    summary, runner = run([step(n) for n in range(3)])
+    assert runner.ran == [0, 1, 2]
+    assert outcomes(summary) == ["ok"] * 3
+    assert summary.unsaved == [
+        f"a result must be writable, but got {os.strerror(code)!r} for {results.path(cell(1), MACHINE)}; {remedy}"
+    ]
+    assert sorted(one.spec.seed for one in results.load()) == [0, 2]
+
+
+def test_progress_is_told_of_every_cell_in_order(run: Any) -> None:
+    told: list[str] = []
+    progress = Progress(
+        begin=lambda at: told.append(f"begin {at.spec.seed}"),
+        tick=lambda: told.append("tick"),
+        end=lambda at, got: told.append(f"end {at.spec.seed} {got.outcome}"),
+    )
+    run([step(0), step(1, "skip", "no room")], progress=progress)
+    assert told == ["begin 0", "tick", "end 0 ok", "begin 1", "end 1 skipped"]
+
+
+def test_a_second_sweep_plans_nothing_but_what_is_left(run: Any, results: Store) -> None:
+    from zobench.execute import plan
+
+    room = plan.Limits(device_bytes=None, host_bytes=10**12, disk_bytes=10**12, disk_dir=Path("/tmp"))
+    cells = [cell(n) for n in range(4)]
+
+    def planned() -> list[Step]:
+        return plan.make(cells, results, MACHINE, RATES, room, frozenset({"failed"}))
+
+    fail: Behaviour = lambda spec: result(spec, Outcome.FAILED, "a bug")  # noqa: E731
+    run(planned(), Runner(cell1=fail, cell3=interrupt))
+    before = {path: path.stat().st_mtime_ns for path in results.root.rglob("*.json")}
+    _, runner = run(planned())
+    assert runner.ran == [1, 3]
+    after = {path: path.stat().st_mtime_ns for path in before}
+    assert sum(after[path] != before[path] for path in before) == 1

@@ -1,0 +1,10 @@
+"""The fake NVML, for every test of measure/."""
+
+import pytest
+
+from tests.measure.fake_nvml import FakeNvml
+
+
+@pytest.fixture
+def fake_nvml():
+    return FakeNvml

@@ -1,0 +1,68 @@
+"""Calibration and doctor: sane rates in little time, and a reason for each one that is missing."""
+
+import time
+
+import pytest
+
+from zobench.measure import calibrate, doctor
+from zobench.measure.directio import DirectFile
+
+
+def test_rates_of_the_cpu(tmp_path):
+    began = time.perf_counter()
+    rates = calibrate.calibrate("cpu", 0.5, tmp_path)
+    assert time.perf_counter() - began < 6
+    assert list(tmp_path.iterdir()) == []
+    assert all(1e8 < rate < 1e15 for rate in rates["matmul_flops_per_second"].values())
+    assert rates["copy_bytes_per_second"] > 1e8
+    assert rates["noise_elements_per_second"] > 1e6
+    assert rates["disk_both_bytes_per_second"] > 0
+    assert rates["link_up_bytes_per_second"] is None
+    assert "link: none, because the device is the CPU" in rates["notes"]
+
+
+def test_no_space_is_a_reason(tmp_path):
+    notes = []
+    rates = calibrate.disk_rates(tmp_path, 0.1, notes, nbytes=10**15)
+    assert set(rates.values()) == {None}
+    assert notes[0].startswith("disk: not measured (the disk tier needs 1000000.00 GB")
+
+
+def test_a_folder_that_cannot_be_is_a_reason(tmp_path):
+    (tmp_path / "file").write_text("")
+    notes = []
+    assert calibrate.disk_rates(tmp_path / "file" / "folder", 0.1, notes)["disk_direct"] is None
+    assert notes == ["disk: not measured (Not a directory)"]
+
+
+def test_a_failing_disk_thread_is_not_lost(tmp_path, monkeypatch):
+    def broken(self, buffer, offset):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(DirectFile, "read_into", broken)
+    notes = []
+    assert calibrate.disk_rates(tmp_path, 0.1, notes, nbytes=2**23)["disk_read_bytes_per_second"] is None
+    assert notes == ["disk: not measured (Input/output error)"]
+
+
+def test_report_names_a_remedy_for_what_is_missing(tmp_path, monkeypatch, fake_nvml):
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    lines = doctor.report("cpu", tmp_path, 0.3, fake_nvml(init_error="Driver Not Loaded"))
+    found = {line.item: line for line in lines}
+    assert {line.status for line in lines} <= {"ok", "missing", "info"}
+    assert found["NVML"].status == "missing"
+    assert "driver not loaded" in found["NVML"].value
+    assert found["pandas"].value == "needed for tables of results: pip install 'zobench[report]'"
+    assert found["disk read"].value.endswith("GB/s")
+    assert all(isinstance(part, str) for line in lines for part in line)
+
+
+def test_report_without_calls_to_a_gpu(fake_nvml):
+    line = doctor._nvml(doctor.Nvml(fake_nvml()))[0]
+    assert line == ("software", "NVML", "driver 580.1, 1 GPU", "ok")
+
+
+def test_disk_smaller_than_two_requests(tmp_path):
+    assert calibrate.disk_rates(tmp_path, 0.05, [], nbytes=2**20)["disk_read_bytes_per_second"] == pytest.approx(
+        1e10, rel=1
+    )

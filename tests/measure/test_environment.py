@@ -1,0 +1,103 @@
+"""The environment: publishable, the same id with and without torch, honest about the source."""
+
+import getpass
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zobench.measure import environment
+from zobench.measure.nvml import Nvml
+
+SOURCE = Path(__file__).resolve().parents[2]
+
+
+def test_names_no_host_no_user_no_path():
+    facts = environment.environment("cpu")
+    text = json.dumps(facts)
+    values = [json.dumps(value) for value in leaves(facts)]
+    for secret in (socket.gethostname(), getpass.getuser(), str(Path.home().name)):
+        assert not secret or f'"{secret}"' not in values
+    for path in (os.getcwd(), str(SOURCE), sys.prefix, str(Path.home())):
+        assert len(path) < 3 or path not in text
+    assert not any('"/' in value for value in values)
+    assert json.loads(text) == facts
+
+
+def leaves(value):
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in leaves(item)]
+    return [leaf for item in value for leaf in leaves(item)] if isinstance(value, list) else [value]
+
+
+def test_same_id_with_and_without_torch():
+    code = (
+        "import sys; from zobench.measure.environment import fingerprint_without_torch as f;"
+        "print(f()['machine'], 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [environment.environment("cpu")["machine"], "False"]
+
+
+def test_gpu_machine_is_named_after_its_gpu(fake_nvml, monkeypatch):
+    monkeypatch.setattr(environment, "machine_bytes", lambda: 126 * 2**30)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    facts = environment.fingerprint_without_torch(Nvml(fake_nvml()))
+    assert facts["machine"].startswith("h200-16c-")
+    assert facts["description"] == "NVIDIA H200 150 GB, 16 cores, 128 GiB"
+
+
+def test_gpu_details(fake_nvml, monkeypatch):
+    monkeypatch.setattr(environment, "cuda_uuid", lambda device: "GPU-abc")
+    gpu = environment.environment("cuda:0", fake_nvml())["gpu"]
+    link = {"pcie_generation": 4, "pcie_generation_max": 5, "pcie_width": 8, "pcie_width_max": 16}
+    assert gpu.items() >= {"uuid": "GPU-abc", "driver": "580.1", **link}.items()
+    broken = environment.environment("cuda:0", fake_nvml(fail=["nvmlDeviceGetCurrPcieLinkWidth"]))
+    assert broken["gpu"]["pcie_width"] is None
+    assert broken["notes"] == ["NVML PCIe width: not available (not supported)"]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "short"),
+    [
+        ("AMD EPYC 7763 64-Core Processor", "epyc-7763"),
+        ("Intel(R) Xeon(R) CPU E5-2690 v4 @ 2.60GHz", "xeon-e5-2690-v4"),
+        ("", "cpu"),
+    ],
+)
+def test_short_names_of_cpus(cpu, short):
+    assert environment.short_name({"cpu": cpu, "cores": 2, "memory_gib": 24, "gpus": []}) == short
+
+
+@pytest.mark.parametrize(("shown", "nominal"), [(23.5, 24), (251.6, 256), (503.2, 512), (7.6, 8), (15.5, 16), (1.9, 2)])
+def test_memory_is_rounded_to_what_was_bought(shown, nominal):
+    assert environment.nominal_gib(int(shown * 2**30)) == nominal
+
+
+def test_source_is_known_only_for_a_checkout_of_zobench(tmp_path, monkeypatch):
+    assert environment.source(tmp_path) is None
+
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "zobench").mkdir()
+    (tmp_path / "zobench" / "a.py").write_text("")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
+    git("add", ".")
+    git("commit", "-m", "x")
+    assert environment.source(tmp_path) is None
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "zobench"\n')
+    facts = environment.source(tmp_path)
+    assert len(facts["commit"]) == 40
+    assert facts["dirty"] is True
+    git("commit", "-am", "y")
+    (tmp_path / "results.json").write_text("")  # results do not make the source dirty
+    assert environment.source(tmp_path)["dirty"] is False
+    monkeypatch.setenv("PATH", "")
+    assert environment.source(tmp_path) is None

@@ -1,0 +1,233 @@
+"""The sampler: light, honest about what it cannot read, and gone when its parent is."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from zobench.measure.readers import DeviceReader, HostReader
+from zobench.measure.sampler import Recorder, Sampler
+from zobench.measure.samples import FIELDS, Samples, contamination
+
+SOURCE = Path(__file__).resolve().parents[2]
+PID = 4242
+
+
+def record(module, *, changes=(), uuid="abc", pid=PID, context_at_start=False):
+    """Samples of a fake GPU: one sample before and one after each change."""
+    reader = DeviceReader(uuid, pid, context_at_start, module)
+    recorder = Recorder(HostReader(os.getpid()), reader)
+    recorder.sample()
+    for change in changes:
+        change()
+        recorder.sample()
+    recorder.sample()
+    return Samples(pid=pid, **recorder.result(0.0))
+
+
+def test_every_reading_of_a_healthy_gpu(fake_nvml):
+    module = fake_nvml()
+    samples = record(module, changes=[lambda: module.process_bytes.update({PID: 3 * 10**9})])
+    assert module.uuids == ["GPU-abc"]  # by UUID, in NVML's spelling, never by index
+    assert samples.device_peak_bytes_device_wide == 5 * 10**9
+    assert samples.device_peak_bytes_process == 3 * 10**9
+    assert samples.energy_joules == pytest.approx(10.0)
+    assert samples.mean_power_watts == pytest.approx(250.0)
+    assert samples.max_temperature_c == 61
+    assert samples.series["sm_clock_hz"][0] == 1501e6
+    assert samples.throttle_reasons == ["power cap"]
+    assert samples.other_processes == []
+    assert contamination(samples) == ""
+    assert samples.notes == []
+
+
+def test_each_failing_call_costs_only_its_own_reading(fake_nvml):
+    calls = {
+        "nvmlDeviceGetMemoryInfo": "device_used_bytes",
+        "nvmlDeviceGetComputeRunningProcesses": "process_used_bytes",
+        "nvmlDeviceGetPowerUsage": "power_watts",
+        "nvmlDeviceGetTotalEnergyConsumption": "energy_joules",
+        "nvmlDeviceGetClockInfo": "sm_clock_hz",
+        "nvmlDeviceGetTemperature": "temperature_c",
+        "nvmlDeviceGetCurrentClocksThrottleReasons": "throttle_bits",
+    }
+    healthy = set(calls.values()) - {"process_used_bytes"}
+    for call, series in calls.items():
+        samples = record(fake_nvml(fail=[call]))
+        assert samples.series[series] == [None, None], call
+        assert all(None not in samples.series[other] for other in healthy - {series}), call
+        assert any("not supported" in note for note in samples.notes), call
+        assert len(samples.notes) == len(set(samples.notes))
+        assert contamination(samples) == ""
+
+
+@pytest.mark.parametrize(
+    ("module_options", "note"),
+    [
+        ({"init_error": "Driver Not Loaded"}, "NVML: not available (driver not loaded)"),
+        ({"fail": ["nvmlDeviceGetHandleByUUID"]}, "NVML device: not available (not supported)"),
+    ],
+)
+def test_without_a_driver_or_a_device_nothing_is_zero(fake_nvml, module_options, note):
+    samples = record(fake_nvml(**module_options))
+    assert note in samples.notes
+    assert all(value is None for name in FIELDS[1:9] for value in samples.series[name])
+    summary = samples.summary()
+    assert [summary[name] for name in summary if name.startswith("device")] == [None, None]
+    assert samples.energy_joules is None
+    assert samples.throttle_reasons is None
+
+
+def test_without_the_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert record(None).notes == ["NVML: not available (nvidia-ml-py is not installed)"]
+
+
+def test_memory_per_process_not_shown(fake_nvml):
+    module = fake_nvml()
+    samples = record(module, changes=[lambda: module.process_bytes.update({PID: None})])
+    assert samples.device_peak_bytes_process is None
+    assert "NVML per-process memory: not available (N/A)" in samples.notes
+
+
+def test_process_there_before_the_start_is_another(fake_nvml):
+    module = fake_nvml(processes={77: 10**9})
+    samples = record(module, changes=[lambda: module.process_bytes.update({PID: 2 * 10**9})])
+    assert samples.other_processes == [77]
+    assert contamination(samples) == "another process used the GPU (pid 77)"
+
+
+def test_in_a_container_the_first_new_pid_is_ours(fake_nvml):
+    module = fake_nvml()
+    ours = [lambda: module.process_bytes.update({900001: 2 * 10**9})]
+    samples = record(module, changes=ours)
+    assert samples.device_peak_bytes_process == 2 * 10**9
+    assert contamination(samples) == ""
+    module = fake_nvml()
+    two = [lambda: module.process_bytes.update({1: 5}), lambda: module.process_bytes.update({2: 6})]
+    assert contamination(record(module, changes=two)) == "another process used the GPU (pid 2)"
+
+
+def test_in_a_container_with_a_context_from_before_the_start_one_is_ours(fake_nvml):
+    alone = record(fake_nvml(processes={900001: 10**9}), context_at_start=True)
+    assert contamination(alone) == ""
+    assert alone.device_peak_bytes_process == 10**9
+    crowd = record(fake_nvml(processes={900001: 10**9, 900002: 5}), context_at_start=True)
+    assert len(crowd.other_processes) == 1
+
+
+@pytest.mark.parametrize(
+    ("bits", "reason"),
+    [
+        (0x1 | 0x2 | 0x4, ""),
+        (0x20, "the GPU lowered its clocks: thermal (software)"),
+        (0x8 | 0x40, "the GPU lowered its clocks: hardware slowdown, thermal (hardware)"),
+        (0x80, "the GPU lowered its clocks: power brake"),
+    ],
+)
+def test_throttling_that_is_not_normal(fake_nvml, bits, reason):
+    assert contamination(record(fake_nvml(throttle=bits))) == reason
+
+
+def test_swapping():
+    series = {name: [None, None] for name in FIELDS} | {"t": [0.0, 1.0], "swapped_bytes": [5.0, 5.0 + 64 * 2**20]}
+    assert contamination(Samples(pid=1, series=series)) == "the machine swapped 64 MiB"
+
+
+def test_window_keeps_who_was_there_when_it_began():
+    series = {name: [0.0, 1.0, 2.0, 3.0] for name in FIELDS}
+    samples = Samples(pid=1, series=series, presence=[(0.0, [9]), (0.5, [1]), (2.5, [1, 8])])
+    inner = samples.window(1.0, 2.0)
+    assert len(inner) == 2
+    assert inner.energy_joules == 1.0
+    assert inner.other_processes == []
+    assert samples.other_processes == [8, 9]
+
+
+def test_a_spike_of_200_mb_is_in_the_series():
+    with Sampler(interval=0.02) as sampler:
+        spike = bytearray(b"x") * (200 * 10**6)
+        time.sleep(0.15)
+        del spike
+        time.sleep(0.1)
+    rss = [value for value in sampler.samples.series["rss_bytes"] if value is not None]
+    assert max(rss) - rss[0] > 190e6
+    assert max(rss) - rss[-1] > 190e6
+    assert sampler.samples.host_rss_peak_bytes >= max(rss)
+    assert sampler.samples.series["cpu_seconds"][-1] > 0
+    assert sampler.samples.notes == []
+
+
+def test_gpu_through_the_real_process(tmp_path, monkeypatch):
+    fake = Path(__file__).with_name("fake_nvml.py").read_text()
+    body = "\n_gpu = FakeNvml()\ndef __getattr__(name): return getattr(_gpu, name)\n"
+    (tmp_path / "pynvml.py").write_text(fake + body)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Sampler(device="GPU-abc", interval=0.01) as sampler:
+        time.sleep(0.1)
+    assert sampler.samples.device_peak_bytes_device_wide == 5 * 10**9
+    assert sampler.samples.notes == []
+
+
+def test_sampler_imports_nothing_heavy_and_starts_fast():
+    code = (
+        "import sys, zobench.measure.sampler, pynvml, resource; used = resource.getrusage(resource.RUSAGE_SELF);"
+        "print(used.ru_utime + used.ru_stime, [m for m in ('torch', 'numpy', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
+    seconds, heavy = done.stdout.split(maxsplit=1)
+    assert heavy.strip() == "[]"
+    assert float(seconds) < 0.15
+
+
+def test_overhead_is_far_below_one_percent_of_a_core():
+    with Sampler() as sampler:
+        time.sleep(1.5)
+    assert sampler.samples.overhead < 0.01
+
+
+def test_ends_when_its_parent_is_killed():
+    code = (
+        "import time; from zobench.measure.sampler import Sampler; s = Sampler(); s.start();"
+        "print(s._process.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=SOURCE, stdout=subprocess.PIPE, text=True)
+    sampler = int(parent.stdout.readline())
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 5
+    while running(sampler) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not running(sampler)
+
+
+def running(pid):
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()  # an orphan may wait for a reaper
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_lost_sampler_is_a_note_and_not_an_error():
+    sampler = Sampler()
+    sampler.start()
+    sampler._process.kill()
+    samples = sampler.stop()
+    assert samples.notes == ["sampler: ended early (exit code -9)"]
+    assert samples.host_rss_peak_bytes is None
+    assert contamination(samples) == ""
+
+
+def test_survives_ctrl_c_and_a_watched_process_that_ends():
+    watched = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with Sampler(watched.pid, interval=0.02) as sampler:
+        sampler._process.send_signal(signal.SIGINT)
+        watched.communicate(b"\n")
+        time.sleep(0.1)
+    assert sampler.samples.series["rss_bytes"][0] > 0
+    assert sampler.samples.series["rss_bytes"][-1] is None

@@ -1,0 +1,42 @@
+"""Median and its interval, against published order-statistic tables and against coverage in simulation."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zobench.measure.statistics import median, median_interval
+
+
+def test_median():
+    assert median([3.0, 1.0, 2.0]) == 2.0
+    assert median([4.0, 1.0, 2.0, 3.0]) == 2.5
+    with pytest.raises(ValueError, match=r"`len\(values\) >= 1` must hold, but got 0 values"):
+        median([])
+
+
+@pytest.mark.parametrize(("n", "low", "high"), [(6, 1, 6), (10, 2, 9), (20, 6, 15), (30, 10, 21), (100, 40, 61)])
+def test_ranks_match_the_published_table_for_the_sign_test(n, low, high):
+    assert median_interval([float(i) for i in range(1, n + 1)]) == (low, high)
+
+
+def test_too_few_values_have_no_interval():
+    assert median_interval([1.0] * 5) is None
+    assert median_interval([]) is None
+    assert median_interval([1.0, 2.0], level=0.5) == (1.0, 2.0)
+
+
+def test_coverage_in_simulation():
+    draw = random.Random(0)
+    hits = 0
+    for _ in range(2000):
+        low, high = median_interval([draw.expovariate(1.0) for _ in range(15)])
+        hits += low <= 0.6931 <= high
+    assert 0.945 < hits / 2000 < 0.985  # exact: 0.9648
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=6, max_size=40))
+def test_interval_holds_the_median(values):
+    low, high = median_interval(values)
+    assert min(values) <= low <= median(values) <= high <= max(values)

@@ -1,0 +1,467 @@
+"""Tables: the paper's layout, the paper's numbers cell by cell, and nothing shown that was not measured."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zobench import recipe
+from zobench.report import FORMATS, Table, load_table, render
+from zobench.report.quantity import rounded
+from zobench.report.reference import COLUMNS, Reference
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+
+TINY = """
+title = "Tiny"
+paper = "p"
+artifact = "t1"
+caption = "Own engines."
+baseline = "A"
+[where]
+seq_len = 100
+[rows]
+field = "model"
+values = ["M1", "M2"]
+[[rows.extra]]
+value = "M0"
+reference = { paper = "old" }
+[[columns]]
+header = "A"
+where = { engine = "resident" }
+reference = { method = "mezo", dtype = "fp32" }
+[[columns]]
+header = "B"
+where = { engine = "offload", dtype = ["fp16", "bf16"] }
+reference = { method = "zo2", dtype = "fp16" }
+[[metrics]]
+name = "gpu_memory"
+header = "GPU Memory (MB)"
+format = ".0f"
+better = "lower"
+[[metrics]]
+name = "throughput"
+header = "Throughput (tokens/s)"
+format = ".0f"
+better = "higher"
+"""
+MIB = 2**20
+
+
+def table_from(tmp_path: Path, text: str = TINY) -> Table:
+    path = tmp_path / "tiny.toml"
+    path.write_text(text)
+    return load_table(path)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Table:
+    return table_from(tmp_path)
+
+
+def paper_row(**values: str) -> dict[str, str]:
+    row = {"paper": "p", "artifact": "t1", "status": "ok", "gpus": "1", "gpu": "G-1"}
+    return {**dict.fromkeys(COLUMNS, ""), **row, **values}
+
+
+PAPER = Reference(
+    tuple(
+        paper_row(model=model, method=method, dtype=dtype, metric=metric, unit=unit, value=value, status=status)
+        for model, method, dtype, metric, unit, value, status in [
+            ("M1", "mezo", "fp32", "gpu_memory", "MB", "400", "ok"),
+            ("M1", "zo2", "fp16", "gpu_memory", "MB", "100", "ok"),
+            ("M1", "mezo", "fp32", "throughput", "tokens/s", "50", "ok"),
+            ("M1", "zo2", "fp16", "throughput", "tokens/s", "80.5", "ok"),
+            ("M2", "mezo", "fp32", "gpu_memory", "MB", "", "oom"),
+            ("M2", "zo2", "fp16", "gpu_memory", "MB", "300", "ok"),
+        ]
+    )
+)
+
+
+def result(
+    model: str,
+    engine: str = "resident",
+    dtype: str = "fp32",
+    *,
+    outcome: Outcome = Outcome.OK,
+    reason: str = "",
+    memory: float | None = 200 * MIB,
+    seconds: float = 1.0,
+    machine: str = "box",
+    device: str = "cuda",
+    warnings: tuple[str, ...] = (),
+    **spec: Any,
+) -> Result:
+    return Result(
+        spec=RunSpec(**{"model": model, "engine": engine, "dtype": dtype, "seq_len": 100, **spec}).resolve(device),
+        outcome=outcome,
+        reason=reason,
+        environment={"machine": machine, "description": f"1x {machine.upper()}"},
+        samples={"step_seconds": [seconds] * 3},
+        memory={"device_peak_bytes": memory},  # type: ignore[dict-item]
+        warnings=list(warnings),
+    )
+
+
+RESULTS = [
+    result("M1", memory=200 * MIB, seconds=1.0),
+    result("M1", "offload", "fp16", memory=50 * MIB, seconds=2.0),
+    result("M2", outcome=Outcome.OOM, reason="device memory: 9 GB needed"),
+]
+
+
+def test_golden_markdown(tiny: Table) -> None:
+    assert render(tiny, RESULTS, "markdown", reference=PAPER) == (
+        """### Tiny
+
+**measured on box (1x BOX)**
+
+**GPU Memory (MB) ↓<sup>1</sup>**
+
+| Model | A | B |
+| --- | ---: | ---: |
+| M1 | 200 | 50.0 (x0.25) |
+| M2 | -<sup>2</sup> | · |
+
+**Throughput (tokens/s) ↑**
+
+| Model | A | B |
+| --- | ---: | ---: |
+| M1 | 100 | 50.0 (x0.50) |
+| M2 | -<sup>2</sup> | · |
+
+- Own engines.
+- (x) is the ratio to A in the same row.
+- Throughput is tokens per median step; measured steps: 3; device cuda, weights random, data random, """
+        """batch\\_size 1, seq\\_len 100, warmup 1.
+- 1 MB here is 1048576 bytes, as nvidia-smi counts and the papers print.
+- \\- means out of memory.
+- · means never run.
+- <sup>1</sup> Measured as the allocator's peak; the paper reads NVML, which adds the CUDA context and the cache.
+- <sup>2</sup> out of memory: device memory: 9 GB needed
+
+### Tiny
+
+**paper (p t1), on 1x G-1**
+
+**GPU Memory (MB) ↓<sup>1</sup>**
+
+| Model | A | B |
+| --- | ---: | ---: |
+| M1 | 400 (x0.50) | 100 (x0.50) |
+| M2 | - | 300 |
+
+**Throughput (tokens/s) ↑**
+
+| Model | A | B |
+| --- | ---: | ---: |
+| M1 | 50 (x2.00) | 80.5 (x0.62) |
+| M2 | · | · |
+
+- (x) is measured / paper; measured on box (1x BOX).
+- \\- means out of memory in the paper.
+- · means that the paper reports no value.
+- <sup>1</sup> Measured as the allocator's peak; the paper reads NVML, which adds the CUDA context and the cache.
+"""
+    )
+
+
+def test_golden_terminal(tiny: Table) -> None:
+    text = render(tiny, RESULTS, "terminal", reference=PAPER, width=60)
+    assert text.startswith(
+        """Tiny
+measured on box (1x BOX)
+
+GPU Memory (MB) ↓¹
+ ───────────────────────────
+ Model   A      B
+ ───────────────────────────
+ M1      200    50.0 (x0.25)
+ M2        -²      ·
+ ───────────────────────────
+
+Throughput (tokens/s) ↑
+"""
+    )
+    assert text.endswith(
+        "\n¹ Measured as the allocator's peak; the paper reads NVML,\nwhich adds the CUDA context and the cache.\n"
+    )
+    assert max(map(len, text.splitlines())) <= 60
+    assert "\x1b" not in text
+    assert "\x1b[" in render(tiny, RESULTS, "terminal", reference=PAPER, color=True)
+
+
+def test_latex_puts_the_metrics_side_by_side(tiny: Table) -> None:
+    lines = render(tiny, RESULTS, "latex", reference=PAPER).splitlines()
+    assert r"\begin{tabular}{lrrrr}" in lines
+    memory = r"\multicolumn{2}{c}{GPU Memory (MB) $\downarrow$\textsuperscript{1}}"
+    throughput = r"\multicolumn{2}{c}{Throughput (tokens/s) $\uparrow$}"
+    assert rf" & {memory} & {throughput} \\" in lines
+    assert r"\cmidrule(lr){2-3} \cmidrule(lr){4-5}" in lines
+    assert r"M1 & 200 & 50.0 (x0.25) & 100 & 50.0 (x0.50) \\" in lines
+    assert r"M2 & -\textsuperscript{2} & $\cdot$ & -\textsuperscript{2} & $\cdot$ \\" in lines
+    assert r"M1 & 400 (x0.50) & 100 (x0.50) & 50 (x2.00) & 80.5 (x0.62) \\" in lines
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_csv_has_one_row_per_value_in_base_units_and_full_precision(tiny: Table) -> None:
+    third = result("M1", seconds=0.3, memory=123_456_789)
+    told = rows(render(tiny, [third, RESULTS[2]], "csv", reference=PAPER))
+    measured = [row for row in told if row["source"] == "measured"]
+    assert [(r["row"], r["metric"], r["unit"], r["value"], r["status"]) for r in measured] == [
+        ("M1", "gpu_memory", "bytes", "123456789", "ok"),
+        ("M1", "throughput", "tokens/s", repr(100 / 0.3), "ok"),
+        ("M2", "gpu_memory", "bytes", "", "oom"),
+        ("M2", "throughput", "tokens/s", "", "oom"),
+    ]
+    assert {(r["machine"], r["hardware"]) for r in measured} == {("box", "1x BOX")}
+    paper = [row for row in told if row["source"] == "p t1"]
+    assert len(paper) == len(told) - 4 == len(PAPER.rows)
+    assert paper[0]["value"] == repr(400.0 * MIB)
+    assert {row["hardware"] for row in paper} == {"1x G-1"}
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_the_same_input_gives_the_same_text_in_any_order(tiny: Table, fmt: str) -> None:
+    results = [*RESULTS, result("M1", seed=1, seconds=9.0), result("M1", seed=2), result("M1", machine="other")]
+    assert render(tiny, results, fmt, reference=PAPER) == render(tiny, results[::-1], fmt, reference=PAPER)
+
+
+@pytest.mark.parametrize("name", ["zo2_table1", "zo2_table3"])
+def test_the_papers_columns_equal_the_reported_values_cell_by_cell(name: str) -> None:
+    table = load_table(recipe.find("tables", name))
+    artifact = name.removeprefix("zo2_")
+    reported = [row for row in Reference.load().rows if row["paper"] == "zo2" and row["artifact"] == artifact]
+    told = rows(render(table, [], "csv"))
+    assert len(told) == len(reported) == {"table1": 56, "table3": 35}[artifact]
+    assert all(row["source"] == f"zo2 {artifact}" and row["hardware"] == "1x A100-80GB" for row in told)
+
+    def method(row: dict[str, str]) -> tuple[str, str]:
+        words = {"no scheduler overlap": "no_overlap", "no efficient update": "no_fused_update"}
+        words["no reusable memory"] = "no_reusable_memory"
+        inside = re.search(r"\((.*)\)", row["column"])
+        return row["column"].split()[0].lower(), words.get(inside[1], "") if inside else ""
+
+    scale = {"gpu_memory": MIB, "throughput": 1}
+    got = {(r["row"], *method(r), r["dtype"], r["metric"], r["status"], r["value"]) for r in told}
+    want = {
+        (
+            *(row["model"], row["method"], row["switch"], row["dtype"], row["metric"], row["status"]),
+            repr(float(row["value"]) * scale[row["metric"]]) if row["value"] else "",
+        )
+        for row in reported
+    }
+    assert got == want
+
+
+def test_the_papers_table_prints_its_numbers_as_the_paper_does() -> None:
+    text = render(load_table(recipe.find("tables", "zo2_table1")), [], "markdown")
+    assert "| OPT-1.3B | 8898 | 5098 | 5814 | 3750 |" in text
+    assert "| OPT-30B | - | 122 | 641 | 514 |" in text
+    text = render(load_table(recipe.find("tables", "zo2_table3")), [], "markdown")
+    assert "| OPT-6.7B | 492 | 225 | 184 | 373 | 485 |" in text
+    assert "| OPT-175B | - | 8 | 5 | 13 | 14 |" in text
+
+
+def test_the_papers_ratios_follow_from_the_same_rule() -> None:
+    """Fed with the paper's own numbers, the measured table prints the paper's own parentheses."""
+    cells = [
+        ("resident", "fp32", 8898),
+        ("offload", "fp32", 5098),
+        ("resident", "fp16", 5814),
+        ("offload", "fp16", 3750),
+    ]
+    results = [result("OPT-1.3B", e, d, memory=mb * MIB, seq_len=2048) for e, d, mb in cells]
+    text = render(load_table(recipe.find("tables", "zo2_table1")), results, "markdown")
+    assert "| OPT-1.3B | 8898 | 5098 (x0.57) | 5814 (x0.65) | 3750 (x0.42) |" in text
+    assert "| OPT-1.3B | 8898 (x1.00) | 5098 (x1.00) | 5814 (x1.00) | 3750 (x1.00) |" in text
+    assert "zobench's own implementations" in text
+
+
+def test_each_ablation_lands_in_its_own_column() -> None:
+    off = {"overlap": 4.0, "reusable_memory": 5.0, "fused_update": 2.5}
+    results = [result("OPT-1.3B", "offload", seconds=s, seq_len=2048, **{name: False}) for name, s in off.items()]
+    results += [result("OPT-1.3B", seconds=1.0, seq_len=2048), result("OPT-1.3B", "offload", seconds=2.0, seq_len=2048)]
+    text = render(load_table(recipe.find("tables", "zo2_table3")), results, "markdown")
+    assert "| OPT-1.3B | 2048 | 512 (x0.25) | 410 (x0.20) | 819 (x0.40) | 1024 (x0.50) |" in text
+    assert "results match" not in text
+
+
+def test_extra_rows_appear_only_when_measured_and_name_their_source() -> None:
+    table = load_table(recipe.find("tables", "zo2_table1"))
+    assert "OPT-125M" not in render(table, [], "markdown")
+    text = render(table, [result("OPT-125M", seq_len=2048, seconds=1.0)], "markdown")
+    assert "| OPT-125M<sup>1</sup> | 200 |" in text
+    assert "Not in the paper's table." in text
+    assert "| OPT-125M<sup>1</sup> | 3091 (x0.065) | 2941 | 1801 | 1661 |" in text
+    assert "From zo-offloading-iclr25 table1." in text
+
+
+def test_cpu_memory_and_another_16_bit_type_are_said_once_at_the_heading(tiny: Table) -> None:
+    results = [
+        result("M1", device="cpu"),
+        result("M1", "offload", "bf16", device="cpu"),
+        result("M2", device="cpu"),
+    ]
+    text = render(tiny, results, "markdown", reference=PAPER)
+    first, second = text.split("### Tiny")[1:]
+    for sheet in (first, second):
+        assert "**GPU Memory (MB) ↓<sup>1</sup>**" in sheet
+        assert "**Throughput (tokens/s) ↑**" in sheet
+        assert sheet.count("| Model | A | B<sup>2</sup> |") == 2
+        assert "<sup>1</sup> Measured on a CPU: the process's peak resident memory" in sheet
+        assert "<sup>2</sup> Measured with dtype bf16; the paper has fp16." in sheet
+    on_gpu = render(tiny, [result("M1"), result("M1", "offload", "fp16")], "markdown", reference=PAPER)
+    assert "**GPU Memory (MB) ↓<sup>1</sup>**" in on_gpu
+    assert "<sup>1</sup> Measured as the allocator's peak; the paper reads NVML" in on_gpu
+    assert "CPU" not in on_gpu
+    assert "bf16" not in on_gpu
+
+
+def test_fp16_is_preferred_to_bf16_and_the_choice_is_told(tiny: Table) -> None:
+    results = [
+        result("M1", "offload", "bf16", memory=77 * MIB),
+        result("M1", "offload", "fp16", memory=88 * MIB),
+        result("M1", "offload", "fp16", memory=99 * MIB, tier="disk"),
+    ]
+    text = render(tiny, results, "markdown", reference=PAPER)
+    assert "| M1 | · | 88.0<sup>2</sup> |" in text
+    assert (
+        "3 results match. Shown: tier=pinned dtype=fp16 (88.0). "
+        "Not shown: tier=disk dtype=fp16 (99.0); tier=pinned dtype=bf16 (77.0)."
+    ) in text
+
+
+def test_a_finished_result_is_preferred_to_a_failed_one_and_the_failure_is_told(tiny: Table) -> None:
+    results = [result("M1", outcome=Outcome.FAILED, reason="boom"), result("M1", seed=3)]
+    text = render(tiny, results, "markdown", reference=PAPER)
+    assert "| M1 | 200<sup>2</sup> |" in text
+    assert "Shown: seed=3 (200). Not shown: seed=0 (failed)." in text
+
+
+@pytest.mark.parametrize("outcome", sorted(set(Outcome) - {Outcome.OK}))
+def test_every_other_outcome_shows_its_word_and_reason_and_no_number(tiny: Table, outcome: Outcome) -> None:
+    text = render(tiny, [result("M1", outcome=outcome, reason="because of X")], "markdown", reference=PAPER)
+    word = "-" if outcome is Outcome.OOM else str(outcome)
+    name = "out of memory" if outcome is Outcome.OOM else str(outcome)
+    assert text.count(f"| M1 | {word}<sup>1</sup> | · |") == 2
+    assert f"<sup>1</sup> {name}: because of X" in text
+    assert "200" not in text.split("### Tiny")[1]
+
+
+def test_what_a_machine_cannot_measure_is_not_zero(tiny: Table) -> None:
+    text = render(tiny, [result("M1", memory=None)], "markdown", reference=PAPER)
+    assert "| M1 | n/a | · |" in text
+    assert "n/a means that this machine cannot measure it." in text
+
+
+def test_warnings_shared_weights_and_skipped_updates_are_told(tiny: Table) -> None:
+    odd = dataclasses.replace(
+        result("M1", "offload", "fp16", weights="shared", warnings=("clock went backwards",)), skipped_updates=2
+    )
+    text = render(tiny, [odd], "markdown", reference=PAPER)
+    for said in ("Weights are shared", "2 updates were skipped", "Warning: clock went backwards"):
+        assert said in text
+
+
+def test_each_machine_has_its_own_tables(tiny: Table) -> None:
+    results = [result("M1", machine="b", seconds=1.0), result("M1", machine="a", seconds=4.0), result("X", machine="c")]
+    text = render(tiny, results, "markdown", reference=PAPER)
+    sources = re.findall(r"^\*\*(measured.*|paper.*)\*\*$", text, re.MULTILINE)
+    paper = "paper (p t1), on 1x G-1"
+    assert sources == ["measured on a (1x A)", paper, "measured on b (1x B)", paper]
+    assert "measured on a" not in render(tiny, results, "markdown", machine="b", reference=PAPER)
+    with pytest.raises(ValueError, match="no results of machine 'z'; use one of a, b, c"):
+        render(tiny, results, "markdown", machine="z", reference=PAPER)
+
+
+def test_nothing_measured_still_shows_the_paper(tiny: Table) -> None:
+    text = render(tiny, [], "terminal", reference=PAPER)
+    assert "nothing measured yet" in text
+    assert "400" in text
+
+
+EVIL = "[red]x[/red] | a & b_c \\\\ $d$ {e} %f #g ~h ^i <j>\n\x1b[31mk :smile: *l* `m`"
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_markup_in_names_and_reasons_is_shown_as_text(tmp_path: Path, fmt: str) -> None:
+    table = table_from(tmp_path)
+    table = dataclasses.replace(table, title=EVIL, rows=(dataclasses.replace(table.rows[1], value=EVIL),))
+    bad = result(EVIL, outcome=Outcome.FAILED, reason=EVIL, warnings=(EVIL,))
+    text = render(table, [bad, result(EVIL, "offload", "fp16", warnings=(EVIL,))], fmt, reference=PAPER, width=300)
+    assert "\x1b" not in text
+    if fmt == "terminal":
+        assert "[red]x[/red] | a & b_c \\\\ $d$ {e} %f #g ~h ^i <j> [31mk :smile: *l* `m`" in text
+    elif fmt == "csv":
+        assert [r["row"] for r in rows(text)][:2] == [" ".join(EVIL.replace("\x1b", " ").split())] * 2
+    elif fmt == "markdown":
+        cells = {len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")}
+        assert cells == {4}
+    else:
+        body = [line for line in text.splitlines() if line.endswith(r" \\") and "failed" in line]
+        assert [len(re.findall(r"(?<!\\)&", line)) for line in body] == [4]
+        assert not re.search(r"(?<!\\)[#^~]|(?<!\\)_|^\[", text, re.MULTILINE)
+
+
+def test_small_numbers_keep_three_digits() -> None:
+    assert [rounded(v, ".0f") for v in (0, 12345.6, 123.4, 99.96, 12.34, 1.5, 0.0123)] == [
+        *("0", "12346", "123", "100", "12.3", "1.50", "0.0123"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('title = "Tiny"', 'titel = "Tiny"', "unknown key 'titel' in the table; did you mean title?"),
+        ('title = "Tiny"', "", "`title` must be given in the table, but is missing"),
+        ('title = "Tiny"', "title = 3", "`title` in the table must be of type str, but got 3"),
+        ('baseline = "A"', 'baseline = "C"', "`baseline` must be the header of a column, but got 'C'; use one of A, B"),
+        ('header = "B"', 'header = "A"', "column headers must differ, but got A, A; rename one"),
+        ("seq_len = 100", "seqlen = 100", "unknown key 'seqlen'; did you mean seq_len"),
+        ("seq_len = 100", 'seq_len = "100"', "`seq_len` must be of type int, but got '100'"),
+        ("seq_len = 100", "seq_len = []", "`where.seq_len` must allow a value, but got []"),
+        ('engine = "resident"', 'engine = "residant"', "`engine` must be one of resident, offload, but got 'residant'"),
+        ('method = "mezo"', 'methot = "mezo"', "unknown key 'methot' in `reference`; did you mean method"),
+        ('field = "model"', 'field = "tier"', "`rows.field` must be in the papers' values too, but got 'tier'"),
+        ('values = ["M1", "M2"]', "values = []", "`values` in [rows] must not be empty"),
+        ('values = ["M1", "M2"]', "values = [1]", "`model` must be of type str, but got 1"),
+        ('name = "gpu_memory"', 'name = "gpu_memmory"', "unknown metric 'gpu_memmory'; did you mean gpu_memory?"),
+        ('better = "lower"', 'better = "smaller"', "`better` must be lower or higher, but got 'smaller'"),
+        ('format = ".0f"', 'format = ".0q"', "`format` must be a number format, but got '.0q'; for example .0f"),
+        ("[where]", "[where", "Expected"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line_that_names_it(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in TINY
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        table_from(tmp_path, TINY.replace(old, new, 1))
+    assert str(caught.value).startswith("tiny.toml: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_ambiguous_paper_value_is_an_error(tiny: Table) -> None:
+    twice = Reference((PAPER.rows[0], PAPER.rows[0]))
+    with pytest.raises(ValueError, match=r"one paper value must match, but 2 match paper=p, .*; narrow `reference`"):
+        render(tiny, [], "markdown", reference=twice)
+
+
+def test_an_unknown_format_names_the_known_ones(tiny: Table) -> None:
+    with pytest.raises(ValueError, match="unknown format 'markdwon'; did you mean markdown"):
+        render(tiny, [], "markdwon", reference=PAPER)
+
+
+def test_a_reference_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"the header of other\.csv must be paper,artifact,.*but got \['a', 'b'\]"):
+        Reference.load(tmp_path / "other.csv")

@@ -1,0 +1,144 @@
+"""Predictions: positive, growing with what they depend on, and corrected only by runs that say something about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zobench import models, predict
+from zobench.predict import Rates, estimate, memory, step_seconds
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+
+CALIBRATION: dict[str, Any] = {
+    "matmul_flops_per_second": {"fp32": 1e11, "fp16": 1e10, "bf16": 2e11},
+    "copy_bytes_per_second": 16e9,
+    "noise_elements_per_second": 3e8,
+    **dict.fromkeys([f"link_{way}_bytes_per_second" for way in ("up", "down", "both")]),
+    **dict.fromkeys([f"disk_{way}_bytes_per_second" for way in ("write", "read", "both")]),
+    "disk_direct": None,
+    "notes": [],
+}
+RATES = Rates.of(CALIBRATION)
+REAL = [name for name in models.REGISTRY if not name.endswith("-tiny")]
+cells = st.builds(
+    RunSpec,
+    model=st.sampled_from(sorted(models.REGISTRY)),
+    engine=st.sampled_from(["resident", "offload"]),
+    tier=st.sampled_from(["pageable", "disk"]),
+    dtype=st.sampled_from(["fp32", "fp16", "bf16"]),
+    batch_size=st.integers(1, 64),
+    seq_len=st.integers(2, 2048),
+    slots=st.integers(1, 8),
+    data=st.sampled_from(["random", "ragged"]),
+    **dict.fromkeys(("overlap", "fused_update", "reusable_memory"), st.booleans()),
+).map(lambda spec: spec.resolve("cpu"))
+
+
+def offload(model: str = "OPT-1.3B", **changes: Any) -> RunSpec:
+    return RunSpec(**{"model": model, "engine": "offload", "tier": "disk", **changes}).resolve("cpu")
+
+
+def measured(spec: RunSpec, *seconds: float | None, outcome: Outcome = Outcome.OK) -> Result:
+    return Result(spec=spec, outcome=outcome, samples={"step_seconds": list(seconds)})
+
+
+def test_a_rate_that_was_not_measured_is_taken_from_the_copy_rate() -> None:
+    assert RATES.bytes_up == {"pinned": 8e9, "pageable": 4e9, "disk": 8e9}
+    assert RATES.bytes_down == {"pinned": 8e9, "pageable": 4e9, "disk": 8e9}
+
+
+def test_the_disk_is_never_faster_than_the_way_to_it() -> None:
+    rates = Rates.of(CALIBRATION | {"disk_read_bytes_per_second": 1e9, "disk_write_bytes_per_second": 9e9})
+    assert (rates.bytes_up["disk"], rates.bytes_down["disk"]) == (1e9, 8e9)
+    rates = Rates.of(CALIBRATION | {"link_up_bytes_per_second": 5e10, "link_down_bytes_per_second": 4e10})
+    assert (rates.bytes_up["pinned"], rates.bytes_down["pinned"]) == (5e10, 4e10)
+
+
+@given(cells)
+def test_every_prediction_is_positive(spec: RunSpec) -> None:
+    guess = estimate(spec, RATES)
+    assert guess.device_bytes > 0
+    assert guess.host_bytes >= 0
+    assert guess.disk_bytes >= 0
+    assert (guess.host_bytes + guess.disk_bytes > 0) == (spec.engine == "offload")
+    assert guess.seconds > (spec.steps + spec.warmup) * guess.step_seconds > 0
+    assert guess.source == "calibration"
+
+
+@given(cells, st.sampled_from(["batch_size", "seq_len", "slots"]), st.integers(1, 3))
+def test_more_of_anything_never_needs_less(spec: RunSpec, name: str, more: int) -> None:
+    larger = spec.replace(**{name: getattr(spec, name) + more})
+    assert all(a >= b for a, b in zip(memory(larger), memory(spec), strict=True))
+    assert step_seconds(larger, RATES) >= step_seconds(spec, RATES)
+    if name != "slots":
+        assert memory(larger)[0] > memory(spec)[0]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("model", REAL)
+def test_offloading_a_real_model_takes_less_device_memory_than_holding_it(model: str, dtype: str) -> None:
+    resident = memory(RunSpec(model=model, dtype=dtype).resolve("cuda:0"))
+    streamed = memory(RunSpec(model=model, dtype=dtype, engine="offload").resolve("cuda:0"))
+    assert streamed[0] < resident[0]
+    whole = models.parameter_count(model) * predict.BYTES[dtype]
+    assert whole < resident[0] < whole + 4e9
+    assert (resident[1:], streamed[2]) == ((0, 0), 0)
+    assert 0.5 * whole < streamed[1] <= whole
+
+
+def test_sixteen_bits_take_half_the_memory_of_the_weights() -> None:
+    assert memory(offload(dtype="fp16"))[2] * 2 == memory(offload(dtype="fp32"))[2]
+
+
+def test_shared_host_blocks_need_only_as_many_as_there_are() -> None:
+    shared = RunSpec(model="OPT-175B", dtype="fp16", engine="offload", weights="shared").resolve("cuda:0")
+    assert memory(shared)[1] == predict.SHARED_BLOCKS * models.block_parameter_count("OPT-175B") * 2
+    assert memory(shared)[0] == memory(shared.replace(weights="random"))[0]
+
+
+@pytest.mark.parametrize("switch", ["overlap", "fused_update"])
+def test_a_mechanism_that_is_off_never_makes_a_step_faster(switch: str) -> None:
+    slow_link = Rates.of(CALIBRATION | {"copy_bytes_per_second": 1e6})
+    whole = step_seconds(offload(), slow_link)
+    assert step_seconds(offload(**{switch: False}), slow_link) > whole
+
+
+def test_an_earlier_run_of_the_cell_says_how_long_it_takes() -> None:
+    spec = offload(steps=10)
+    guess = estimate(spec, RATES, [measured(spec.replace(steps=3, seed=7), 2.0, None, 4.0, 3.0)])
+    assert (guess.step_seconds, guess.source) == (3.0, "an earlier run of this cell")
+    assert guess.seconds > 11 * 3.0
+
+
+def test_runs_of_similar_cells_correct_the_calibration() -> None:
+    spec, plain = offload("OPT-2.7B"), estimate(offload("OPT-2.7B"), RATES).step_seconds
+    runs = [measured(other, factor * step_seconds(other, RATES)) for other, factor in (
+        (offload("OPT-1.3B"), 2.0), (offload("OPT-6.7B"), 3.0), (offload("OPT-1.3B", overlap=False), 2.5)
+    )]  # fmt: skip
+    guess = estimate(spec, RATES, runs)
+    assert guess.step_seconds == pytest.approx(2.5 * plain)
+    assert guess.source == "calibration, corrected by 3 earlier runs"
+    assert estimate(spec, RATES, runs[:1]).source == "calibration, corrected by 1 earlier run"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        measured(offload("opt-tiny", seq_len=32), 0.5),
+        measured(offload("OPT-1.3B", dtype="fp16"), 1e4),
+        measured(offload("OPT-1.3B", tier="pageable"), 1e4),
+        measured(RunSpec(model="OPT-1.3B").resolve("cpu"), 1e4),
+        measured(RunSpec(model="OPT-1.3B", engine="offload").resolve("cuda:0"), 1e-3),
+        measured(offload("OPT-1.3B"), 1e4, outcome=Outcome.CONTAMINATED),
+        measured(offload("OPT-1.3B"), None),
+        measured(offload("OPT-1.3B")),
+        measured(offload("OPT-1.3B").replace(model="a model of another version"), 1e4),
+    ],
+    ids=["tiny", "dtype", "tier", "engine", "device", "contaminated", "no sample", "empty", "unknown model"],
+)
+def test_a_run_that_says_nothing_about_a_cell_does_not_correct_it(other: Result) -> None:
+    assert estimate(offload("OPT-2.7B"), RATES, [other]) == estimate(offload("OPT-2.7B"), RATES)

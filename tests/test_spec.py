@@ -1,0 +1,222 @@
+"""RunSpec: what it accepts, what it says about the rest, and a hash that changes only if the meaning does."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zobench.result import Outcome, Result
+from zobench.spec import CHOICES, FIELDS, RunSpec, parse_value, suggestion
+
+GOLDEN = "9f4a892a1080"
+"""Of RunSpec(model="OPT-125M"). A change orphans every stored result: only on purpose, with a new schema version."""
+
+WHOLE = st.integers(0, 2**31 - 1)
+FLOAT = st.floats(0, allow_nan=False, allow_infinity=False)
+specs = st.builds(
+    RunSpec,
+    model=st.text(min_size=1),
+    weights=st.sampled_from(["random", "pretrained"]),
+    weights_path=st.text(),
+    tie_embeddings=st.none() | st.booleans(),
+    **{name: st.sampled_from(CHOICES[name]) for name in ("engine", "tier", "dtype", "noise", "data")},
+    **{name: WHOLE.map(lambda n: max(n, 2)) for name in ("batch_size", "seq_len", "steps", "slots")},
+    **dict.fromkeys(("warmup", "seed"), WHOLE),
+    **dict.fromkeys(("lr", "weight_decay"), FLOAT),
+    eps=st.floats(0, exclude_min=True, allow_infinity=False),
+    **dict.fromkeys(("overlap", "reusable_memory", "fused_update", "parts"), st.booleans()),
+    device=st.sampled_from(["auto", "cpu", "cuda", "cuda:1"]),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"seq_len": 0}, "`seq_len >= 2` must hold, but got seq_len=0; a causal loss needs two tokens; "),
+        ({"batch_size": -1}, "`batch_size >= 1` must hold, but got batch_size=-1; the papers use batch_size=1"),
+        ({"steps": 0}, "`steps >= 1` must hold, but got steps=0; ask for at least one measured step"),
+        ({"steps": 10**400}, "`steps <= 2147483647` must hold, but got steps=1000"),
+        ({"seed": 2**31}, "`seed <= 2147483647` must hold, but got seed=2147483648; seeds are 0, 1, 2, ..."),
+        ({"slots": 0}, "`slots >= 1` must hold, but got slots=0; use slots=3 for one block uploading, "),
+        ({"warmup": -1}, "`warmup >= 0` must hold, but got warmup=-1; use warmup=0 "),
+        ({"dtype": "fp12"}, "`dtype` must be one of fp32, fp16, bf16, but got 'fp12'; did you mean fp32 or fp16?"),
+        ({"engine": "zo2"}, "`engine` must be one of resident, offload, but got 'zo2'; use one of resident, offload"),
+        (
+            {"tier": "dsk"},
+            "`tier` must be one of auto, device, pinned, pageable, disk, but got 'dsk'; did you mean disk?",
+        ),
+        ({"eps": 0}, "`eps > 0` must hold, but got eps=0.0; MeZO uses eps=1e-3"),
+        ({"eps": float("nan")}, "`eps` must be finite, but got nan; MeZO uses eps=1e-3"),
+        ({"eps": 10**400}, "`eps` must be finite, but got inf; MeZO uses eps=1e-3"),
+        ({"lr": -1e-7}, "`lr >= 0` must hold, but got lr=-1e-07; MeZO uses lr="),
+        ({"lr": float("inf")}, "`lr` must be finite, but got inf; MeZO uses lr="),
+        ({"weight_decay": -1}, "`weight_decay >= 0` must hold, but got weight_decay=-1.0; "),
+        ({"model": ""}, "`model` must be a name, but got ''; see `zobench list models`"),
+        ({"device": "tpu"}, "`device` must be auto, cpu, cuda or cuda:N, but got 'tpu'; use device=auto"),
+        ({"steps": "5"}, "`steps` must be of type int, but got '5'; for example steps=5"),
+        ({"steps": True}, "`steps` must be of type int, but got True; for example steps=5"),
+        ({"parts": 1}, "`parts` must be of type bool, but got 1; for example parts=False"),
+        ({"tie_embeddings": "yes"}, "`tie_embeddings` must be of type bool or none, but got 'yes'"),
+        ({"model": 5}, "`model` must be of type str, but got 5; for example model='OPT-125M'"),
+        ({"weights": "shared"}, "`weights=shared` needs engine=offload, but got engine=resident; a resident model has"),
+    ],
+)
+def test_a_value_that_cannot_run_is_named_with_its_constraint_and_a_remedy(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        RunSpec(**{"model": "OPT-125M", **changes})
+    assert str(caught.value).startswith(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_key_names_the_nearest_and_a_missing_model_is_said() -> None:
+    with pytest.raises(ValueError, match=r"^unknown key 'batchsize'; did you mean batch_size\?$"):
+        RunSpec.from_dict({"model": "OPT-125M", "batchsize": 1})
+    with pytest.raises(ValueError, match=r"^`model` must be given, but got no model; see `zobench list models`$"):
+        RunSpec.from_dict({"steps": 1})
+
+
+def test_a_suggestion_lists_everything_where_nothing_is_near() -> None:
+    assert suggestion("opt-1.3b", ["OPT-1.3B", "x"]).startswith("did you mean OPT-1.3B")
+    assert suggestion("zzz", ["red", "blue"]) == "use one of red, blue"
+
+
+def test_the_hash_of_a_spec_never_changes() -> None:
+    assert RunSpec(model="OPT-125M").hash == GOLDEN
+    program = "from zobench.spec import RunSpec; print(RunSpec(model='OPT-125M').hash)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == GOLDEN
+
+
+def test_numbers_that_are_equal_have_one_hash() -> None:
+    assert RunSpec(model="m", weight_decay=-0.0).hash == RunSpec(model="m", weight_decay=0).hash
+    assert RunSpec(model="m", lr=1).hash == RunSpec(model="m", lr=1.0).hash
+
+
+@given(specs, st.randoms())
+def test_a_spec_survives_json_and_its_hash_ignores_the_order_of_keys(spec: RunSpec, shuffler: random.Random) -> None:
+    items = list(json.loads(json.dumps(spec.to_dict())).items())
+    shuffler.shuffle(items)
+    again = RunSpec.from_dict(dict(items))
+    assert again == spec
+    assert again.hash == spec.hash
+    assert len(spec.hash) == 12
+
+
+@given(specs, st.sampled_from(["cpu", "cuda:0"]))
+def test_resolving_twice_changes_nothing_more(spec: RunSpec, device: str) -> None:
+    try:
+        resolved = spec.resolve(device)
+    except ValueError as error:
+        assert str(error).startswith("`tier=")  # noqa: PT017
+        return
+    assert resolved.resolve(device) == resolved
+    assert (resolved.device, "auto" in resolved.tier) == (device, False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tier": "disk"},
+        {"slots": 7},
+        {"overlap": False},
+        {"fused_update": False},
+        {"parts": True},
+        {"weights_path": "x"},
+    ],
+)
+def test_what_has_no_effect_on_a_resident_run_makes_no_other_cell(changes: dict[str, Any]) -> None:
+    plain = RunSpec(model="OPT-125M").resolve("cpu")
+    assert RunSpec(model="OPT-125M", **changes).resolve("cpu") == plain
+
+
+def test_auto_becomes_the_devices_own_tier() -> None:
+    spec = RunSpec(model="OPT-125M", engine="offload")
+    assert spec.resolve("cpu").tier == "disk"
+    assert spec.resolve("cuda:0").tier == "pinned"
+
+
+@pytest.mark.parametrize(("tier", "text"), [("device", "needs engine=resident"), ("pinned", "needs a CUDA device")])
+def test_a_tier_that_this_device_cannot_have_is_refused(tier: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"^`tier={tier}` {text}, but got .*; use tier="):
+        RunSpec(model="OPT-125M", engine="offload", tier=tier).resolve("cpu")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("steps", "7", 7), ("lr", "1e-3", 1e-3), ("lr", "1", 1.0), ("overlap", "False", False), ("parts", "on", True),
+        ("tie_embeddings", "none", None), ("tie_embeddings", "no", False), ("model", " opt-tiny ", "opt-tiny"),
+    ],
+)  # fmt: skip
+def test_text_is_read_as_the_fields_type(key: str, text: str, value: Any) -> None:
+    read = parse_value(key, text)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("steps", "1e3", "`steps` must be a whole number, but got '1e3'; for example steps=5"),
+        ("steps", "", "`steps` must be a whole number, but got ''; for example steps=5"),
+        ("lr", "fast", "`lr` must be a number, but got 'fast'; for example lr=1e-07"),
+        ("parts", "2", "`parts` must be true or false, but got '2'; write parts=true or parts=false"),
+        ("step", "2", "unknown key 'step'; did you mean steps or eps?"),
+    ],
+)
+def test_text_that_cannot_be_read_is_an_error_with_an_example(key: str, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        parse_value(key, text)
+    assert str(caught.value) == message
+
+
+@given(specs)
+def test_the_text_of_every_value_reads_back_as_that_value(spec: RunSpec) -> None:
+    for key in FIELDS:
+        value = getattr(spec, key)
+        if not isinstance(value, str):
+            assert parse_value(key, str(value)) == value
+
+
+def test_a_label_names_the_switches_that_are_off() -> None:
+    spec = RunSpec(model="OPT-125M", engine="offload", overlap=False, batch_size=2).resolve("cpu")
+    assert spec.label == "OPT-125M offload/disk fp32 b2 s2048 no_overlap"
+    assert RunSpec(model="OPT-125M").resolve("cpu").label == "OPT-125M resident fp32 b1 s2048"
+
+
+def test_a_result_survives_json_and_what_is_not_finite_becomes_null() -> None:
+    nan, inf = float("nan"), float("inf")
+    result = Result(
+        spec=RunSpec(model="OPT-125M"), outcome=Outcome.OK, environment={"rate": inf, "deep": [{"x": (1.0, nan)}]},
+        samples={"loss": [0.1, nan, -inf]}, memory={"device_peak_bytes": None},
+        timeline=[["compute", "compute", 0, 0.1]],
+    )  # fmt: skip
+    back = Result.from_dict(json.loads(json.dumps(result.to_dict(), allow_nan=False)))
+    assert back.samples == {"loss": [0.1, None, None]}
+    assert back.environment == {"rate": None, "deep": [{"x": [1.0, None]}]}
+    assert (back.spec, back.outcome, back.memory, back.timeline) == (
+        result.spec, result.outcome, result.memory, result.timeline
+    )  # fmt: skip
+    assert back.to_dict() == result.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"schema_version": 2}, "`schema_version` must be 1, but got 2; this file is not from this version"),
+        ({"outcome": None}, "`outcome` must be present, but is missing; this file is not a zobench result"),
+        ({"spec": None}, "`spec` must be present, but is missing; this file is not a zobench result"),
+    ],
+)
+def test_what_is_no_result_of_this_version_is_refused(changes: dict[str, Any], text: str) -> None:
+    whole = Result(spec=RunSpec(model="OPT-125M"), outcome=Outcome.OK).to_dict() | changes
+    with pytest.raises(ValueError, match=r".") as caught:
+        Result.from_dict({key: value for key, value in whole.items() if value is not None})
+    assert str(caught.value) == text

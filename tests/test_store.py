@@ -1,0 +1,244 @@
+"""The store: whole files or none, forgiving reads, floats that come back as they went in."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zobench.result import Outcome, Result
+from zobench.spec import FIELDS, RunSpec
+from zobench.store import Store, StoreError, frame, metrics
+
+MACHINE = "cpu-2c-4f2a91"
+
+
+def result(model: str = "OPT-125M", machine: str = MACHINE, **changes: Any) -> Result:
+    values: dict[str, Any] = {
+        "spec": RunSpec(model=model, batch_size=2, seq_len=32).resolve("cpu"),
+        "outcome": Outcome.OK,
+        "environment": {"machine": machine},
+        "samples": {"step_seconds": [0.5, 0.25, 1.0], "loss": [2.0, None, 1.5]},
+        "memory": {"device_peak_bytes": 1000, "host_rss_peak_bytes": None, "pinned_bytes": 7},
+    }
+    return Result(**{**values, **changes})
+
+
+def test_a_saved_result_is_found_and_loaded_unchanged(tmp_path: Path) -> None:
+    store, one = Store(tmp_path / "results"), result()
+    path = store.save(one)
+    assert path == tmp_path / "results" / MACHINE / f"OPT-125M-resident-fp32-{one.spec.hash}.json"
+    assert store.find(one.spec, MACHINE) == one
+    assert store.load() == store.load(MACHINE) == [one]
+    assert store.find(one.spec.replace(seed=1), MACHINE) is None
+    assert store.problems == []
+
+
+def test_a_file_is_the_same_for_the_same_result_and_reads_well_in_a_diff(tmp_path: Path) -> None:
+    path = Store(tmp_path).save(result())
+    text = path.read_text()
+    assert text.startswith('{\n "environment": {\n  "machine"')
+    assert text == json.dumps(json.loads(text), sort_keys=True, indent=1) + "\n"
+    assert Store(tmp_path).save(result()).read_text() == text
+
+
+def test_saving_again_replaces_the_old_file_and_leaves_no_other(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(result(outcome=Outcome.FAILED, reason="first"))
+    path = store.save(result())
+    assert store.find(result().spec, MACHINE) == result()
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+def test_every_finite_float_survives_saving_and_loading(values: list[float]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        one = result(samples={"step_seconds": list(values)})
+        Store(Path(folder)).save(one)
+        (back,) = Store(Path(folder)).load()
+        assert [v.hex() for v in back.samples["step_seconds"]] == [v.hex() for v in values]  # type: ignore[union-attr]
+        assert back == one
+
+
+def test_a_non_finite_sample_is_stored_as_null(tmp_path: Path) -> None:
+    Store(tmp_path).save(result(samples={"step_seconds": [1.0, float("nan")], "loss": [float("inf"), 1.0]}))
+    (back,) = Store(tmp_path).load()
+    assert back.samples == {"step_seconds": [1.0, None], "loss": [None, 1.0]}
+
+
+@pytest.mark.parametrize(
+    "model", ["../../escape", "/etc/passwd", "..", "a/b\\c", "x\0y\nz", "[red]|&_%", "模型", ".hidden", "m" * 5000]
+)
+def test_no_model_name_leaves_the_folder_of_the_machine(tmp_path: Path, model: str) -> None:
+    store, one = Store(tmp_path / "results"), result(model)
+    path = store.save(one)
+    assert path.resolve().parent == (tmp_path / "results" / MACHINE).resolve()
+    assert set(path.name) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+    assert store.load() == [one]
+
+
+def test_names_that_look_the_same_when_cleaned_stay_apart(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert store.save(result("a/b")) != store.save(result("a:b"))
+    assert len(store.load()) == 2
+
+
+@pytest.mark.parametrize("machine", ["../up", "", ".", "a/b", "paper", "Paper", "x" * 101])
+def test_a_machine_name_that_is_no_plain_folder_is_refused(tmp_path: Path, machine: str) -> None:
+    with pytest.raises(ValueError, match=r"`machine` must be a short name of letters.*but got .*; for example cpu-2c"):
+        Store(tmp_path).save(result(machine=machine))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_without_a_machine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"`environment\.machine` must be a short name, but got None"):
+        Store(tmp_path).save(result(environment={}))
+
+
+GOOD = result().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (json.dumps(GOOD)[:200].encode(), "Unterminated string|Expecting"),
+        (b"", "Expecting value"),
+        (b"\xff\xfe\x00", "decode|Expecting"),
+        (b"[]", "this file is not a zobench result"),
+        (b'{"some": "other program"}', "`schema_version` must be 1, but got None"),
+        (json.dumps({**GOOD, "schema_version": 99}).encode(), "`schema_version` must be 1, but got 99"),
+        (json.dumps({**GOOD, "spec": "OPT-125M"}).encode(), "this file is not a zobench result"),
+        (json.dumps({**GOOD, "spec": {"model": "m", "spede": 1}}).encode(), "unknown key 'spede'"),
+        (json.dumps({**GOOD, "outcome": "great"}).encode(), "'great' is not a valid Outcome"),
+        (json.dumps({**GOOD, "samples": {"step_seconds": "fast"}}).encode(), "must hold finite numbers or null"),
+        (json.dumps({**GOOD, "samples": None}).encode(), "`samples` must be of type dict"),
+        (json.dumps({**GOOD, "memory": {"a": float("nan")}}).encode(), "NaN is not JSON"),
+        (json.dumps({**GOOD, "memory": {"a": 1}}).replace('"a": 1', '"a": 1e999').encode(), "finite numbers"),
+        (b"[" * 100_000, "recursion|Expecting"),
+    ],
+)
+def test_an_unreadable_file_is_reported_and_the_others_still_load(tmp_path: Path, content: bytes, why: str) -> None:
+    store = Store(tmp_path)
+    store.save(result())
+    bad = tmp_path / MACHINE / "bad.json"
+    bad.write_bytes(content)
+    assert store.load() == [result()]
+    (problem,) = store.problems
+    assert problem.startswith(f"{bad}: ")
+    assert "\n" not in problem
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(problem)
+
+
+def test_a_torn_file_counts_as_not_yet_run(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.save(result())
+    path.write_bytes(path.read_bytes()[:100])
+    assert store.find(result().spec, MACHINE) is None
+    assert len(store.problems) == 1
+
+
+def test_a_result_copied_to_another_machine_or_name_is_not_believed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.save(result())
+    (tmp_path / "gpu-1").mkdir()
+    (tmp_path / "gpu-1" / path.name).write_bytes(path.read_bytes())
+    path.with_name("renamed.json").write_bytes(path.read_bytes())
+    assert store.load() == [result()]
+    renamed, moved = sorted(store.problems)
+    assert "its name does not belong to the spec inside" in renamed
+    assert "lies in the folder of another machine" in moved
+
+
+def test_the_papers_folder_and_files_of_other_kinds_hold_no_results(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.save(result())
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / path.name).write_text("{}")
+    (tmp_path / "README.md").write_text("hello")
+    (path.parent / ".half.json.1.tmp").write_text("{")
+    assert store.load() == [result()]
+    assert store.problems == []
+
+
+def test_an_empty_or_missing_store_loads_nothing(tmp_path: Path) -> None:
+    assert Store(tmp_path / "nowhere").load() == []
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_full_disk_is_one_line_and_leaves_the_old_file_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    store = Store(tmp_path)
+    path = store.save(result())
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(StoreError) as caught:
+        store.save(result(reason="newer"))
+    monkeypatch.undo()
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.strerror == (
+        f"a result must be writable, but got 'No space left on device' for {path}; free some space there"
+    )
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    assert store.load() == [result()]
+
+
+def test_a_read_only_disk_is_one_line_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    with pytest.raises(
+        StoreError, match=r"'Read-only file system' for .*; choose a results folder on a writable disk$"
+    ):
+        Store(tmp_path).save(result())
+
+
+def test_a_file_where_the_folder_should_be_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(StoreError, match=r"; choose another results folder$"):
+        Store(tmp_path / "results").save(result())
+
+
+def test_only_finished_results_carry_metrics() -> None:
+    assert metrics(result()) == {
+        "step_seconds": 0.5,
+        "throughput": 64 / 0.5,
+        "device_peak_bytes": 1000,
+        "host_rss_peak_bytes": None,
+        "pinned_bytes": 7,
+    }
+    for outcome in set(Outcome) - {Outcome.OK}:
+        assert metrics(result(outcome=outcome)) == {}
+    assert metrics(result(samples={}))["throughput"] is None
+    assert metrics(result(samples={"step_seconds": [None]}))["throughput"] is None
+
+
+def test_the_frame_has_one_row_per_result_and_no_numbers_for_failures() -> None:
+    table = frame([result(), result("OPT-1.3B", outcome=Outcome.OOM, reason="device memory")])
+    assert list(table["model"]) == ["OPT-125M", "OPT-1.3B"]
+    assert list(table["outcome"]) == ["ok", "oom"]
+    assert list(table["machine"]) == [MACHINE, MACHINE]
+    assert table["throughput"][0] == 128.0
+    assert table.loc[1, ["throughput", "step_seconds", "device_peak_bytes", "pinned_bytes"]].isna().all()
+    assert list(table.columns[: len(FIELDS)]) == list(FIELDS)
+    assert list(frame([]).columns) == [name for name in table.columns if name != "pinned_bytes"]
+
+
+def test_the_store_and_the_report_import_neither_torch_nor_pandas() -> None:
+    code = "import sys, zobench.store, zobench.report; print({'torch', 'pandas', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,42 @@
+"""zobench measures what zeroth-order fine-tuning of a language model costs, and compares it with what papers report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zobench.engine import Batch as Batch
+    from zobench.engine import Engine as Engine
+    from zobench.engine import EngineConfig as EngineConfig
+    from zobench.engine import Entry as Entry
+    from zobench.engine import Point as Point
+    from zobench.execute.cell import run as run
+    from zobench.methods import ZOSGD as ZOSGD
+    from zobench.methods import StepResult as StepResult
+    from zobench.result import Result as Result
+    from zobench.spec import RunSpec as RunSpec
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Batch": "zobench.engine",
+    "Engine": "zobench.engine",
+    "EngineConfig": "zobench.engine",
+    "Entry": "zobench.engine",
+    "Point": "zobench.engine",
+    "run": "zobench.execute.cell",
+    "StepResult": "zobench.methods",
+    "ZOSGD": "zobench.methods",
+    "Result": "zobench.result",
+    "RunSpec": "zobench.spec",
+}
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported at first use, so that ``import zobench`` loads no torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'zobench' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,66 @@
+"""The embedding whose table is also the head: perturbed once for both uses, rows moved in a copy for other points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zobench.engine import perturb
+from zobench.engine.base import Point, transitions
+from zobench.engine.blocks import Unit
+from zobench.engine.noise import TorchNoise
+
+
+def forward_tied(
+    unit: Unit, module: nn.Embedding, forward: Callable[..., Tensor], noise: TorchNoise, points: Sequence[Point],
+    ids: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any],
+) -> Tensor:  # fmt: skip
+    """The embeddings of ``ids`` (batch, tokens) at each point, concatenated: (len(points) * batch, tokens, width).
+
+    The table is left at the first point, where the head takes over; for the other points only the batch's rows are
+    moved, in a copy. So a tied table costs the draws of an untied one, every use sees the same chain of roundings, and
+    that chain is committed once, by the head.
+    """
+    assert unit.buffer is not None
+    table, flat = unit.fields[0].view(unit.buffer), ids.reshape(-1)
+    gathered: dict[int, Tensor] = {}
+    rows: Tensor | None = None
+    outputs = []
+    here = unit.at
+    for copy, point in enumerate(points):
+        for seed, delta in transitions(here, point) if unit.fields[0].trainable else ():
+            if seed not in gathered:
+                applied = delta if copy == 0 else 0.0
+                gathered[seed] = perturb.move_and_gather(noise, seed, unit.index, table, applied, flat)
+            if rows is not None:
+                rows.add_(gathered[seed] * delta)
+        rows = table[flat] if rows is None else rows
+        outputs.append(_lookup(module, forward, rows, ids, args, kwargs))
+        here = point
+    unit.at = points[0]
+    return torch.cat(outputs)
+
+
+def check(module: nn.Module, units: Sequence[Unit]) -> nn.Embedding:
+    """``module`` if it can share its table with the head; ``ValueError`` if it cannot."""
+    if not isinstance(module, nn.Embedding) or len(units) != 1 or len(units[0].fields) != 1:
+        raise ValueError(
+            f"a module tied to the head must be an embedding, but got {type(module).__name__}; build the model untied"
+        )
+    return module
+
+
+def _lookup(
+    module: nn.Embedding, forward: Callable[..., Tensor], rows: Tensor, ids: Tensor, args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Tensor:  # fmt: skip
+    """The embedding's own forward on a table that holds just this batch's rows, in order."""
+    whole = module._parameters["weight"]
+    module._parameters["weight"] = nn.Parameter(rows.clone(), requires_grad=False)
+    try:
+        return forward(torch.arange(ids.numel(), device=ids.device).view(ids.shape), *args, **kwargs)
+    finally:
+        module._parameters["weight"] = whole

@@ -1,0 +1,192 @@
+"""Lanes execute a schedule's operations: CUDA streams with events, or one thread per lane.
+
+The compute lane is the caller's: an operation on it runs inside ``submit``. The other lanes run behind the caller's
+back. A ticket stands for an operation's end; waiting for it orders the lanes.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import torch
+
+from zobench.engine.schedule import Op
+
+Action = Callable[[], None]
+Event = tuple[str, str, int, float, float]
+"""(lane, kind, block, start, end) in seconds since the recording began."""
+
+
+class Lanes(Protocol):
+    """What the pipeline needs of lanes."""
+
+    def submit(self, op: Op, action: Action, after: Sequence[Any]) -> Any:
+        """Runs ``action`` on ``op.lane`` once all tickets ``after`` are done; returns the ticket of its end."""
+
+    def drain(self) -> None:
+        """Returns when everything submitted is done; raises the first error of any lane."""
+
+    def close(self) -> None:
+        """Ends the lanes; they cannot be used again."""
+
+    def record(self) -> None:
+        """Starts an empty timeline."""
+
+    def timeline(self) -> list[Event]:
+        """Ends the recording once everything submitted is done; returns what it saw, in order of the starts."""
+
+
+class Ticket:
+    """The end of one operation on a thread lane; ``wait`` raises the error the operation ended with."""
+
+    __slots__ = ("_done", "error")
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self.error: BaseException | None = None
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Marks the end."""
+        self.error = error
+        self._done.set()
+
+    def wait(self) -> None:
+        """Blocks the calling thread until the end."""
+        self._done.wait()
+        if self.error is not None:
+            raise self.error
+
+
+class ThreadLanes:
+    """One worker thread per transfer lane; with a CUDA device each worker has a stream of its own and syncs it.
+
+    Right for a CPU device, and for the disk tier, whose reads block the thread that issues them.
+    """
+
+    def __init__(self, device: str = "cpu") -> None:
+        self._cuda = torch.device(device) if device.startswith("cuda") else None
+        self._queues: dict[str, queue.SimpleQueue[Any]] = {}
+        self._threads: list[threading.Thread] = []
+        self._last: dict[str, Ticket] = {}
+        self._events: list[Event] | None = None
+        self._origin = 0.0
+
+    def submit(self, op: Op, action: Action, after: Sequence[Ticket]) -> Ticket:
+        ticket = Ticket()
+        if op.lane == "compute":
+            self._run(op, action, after, ticket)
+            if ticket.error is not None:
+                raise ticket.error
+        else:
+            if op.lane not in self._queues:
+                self._start(op.lane)
+            self._last[op.lane] = ticket
+            self._queues[op.lane].put((op, action, tuple(after), ticket))
+        return ticket
+
+    def drain(self) -> None:
+        for ticket in self._last.values():
+            ticket.wait()
+        if self._cuda is not None:
+            torch.cuda.synchronize(self._cuda)
+
+    def close(self) -> None:
+        for lane in self._queues.values():
+            lane.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._queues.clear()
+        self._threads.clear()
+        self._last.clear()
+
+    def record(self) -> None:
+        self._origin, self._events = time.perf_counter(), []
+
+    def timeline(self) -> list[Event]:
+        self.drain()
+        events, self._events = self._events or [], None
+        return sorted(events, key=lambda event: event[3])
+
+    def _start(self, name: str) -> None:
+        self._queues[name] = queue.SimpleQueue()
+        thread = threading.Thread(target=self._work, args=(self._queues[name],), name=f"zobench-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self, jobs: queue.SimpleQueue[Any]) -> None:
+        stream = torch.cuda.stream(torch.cuda.Stream(self._cuda)) if self._cuda is not None else nullcontext()
+        with torch.inference_mode(), stream:
+            while (job := jobs.get()) is not None:
+                self._run(*job)
+
+    def _run(self, op: Op, action: Action, after: Sequence[Ticket], ticket: Ticket) -> None:
+        try:
+            for earlier in after:
+                earlier.wait()
+            start = time.perf_counter()
+            action()
+            if self._cuda is not None:
+                torch.cuda.current_stream(self._cuda).synchronize()
+            if (events := self._events) is not None and start >= self._origin:
+                events.append((op.lane, op.kind, op.block, start - self._origin, time.perf_counter() - self._origin))
+            ticket.finish()
+        except BaseException as error:  # whatever ends an operation must reach the thread that waits for it
+            ticket.finish(error)
+
+
+class CudaLanes:
+    """Three CUDA streams ordered by events; the host never waits inside a step (ZO2 section 5.2)."""
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._streams: dict[str, torch.cuda.Stream] = {}
+        self._recorded: list[tuple[Op, torch.cuda.Event, torch.cuda.Event]] = []
+        self._origin: torch.cuda.Event | None = None
+
+    def submit(self, op: Op, action: Action, after: Sequence[torch.cuda.Event]) -> torch.cuda.Event:
+        stream = self._stream(op.lane)
+        with torch.cuda.stream(stream):
+            for event in after:
+                stream.wait_event(event)
+            start = self._mark(stream) if self._origin is not None else None
+            action()
+            end = self._mark(stream)
+        if start is not None:
+            self._recorded.append((op, start, end))
+        return end
+
+    def drain(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+    def close(self) -> None:
+        self.drain()
+        self._streams.clear()
+
+    def record(self) -> None:
+        self._recorded = []
+        self._origin = self._mark(torch.cuda.current_stream(self._device))
+
+    def timeline(self) -> list[Event]:
+        self.drain()
+        origin, self._origin = self._origin, None
+        if origin is None:
+            return []
+        seconds = [(op, origin.elapsed_time(a) / 1e3, origin.elapsed_time(b) / 1e3) for op, a, b in self._recorded]
+        return sorted(((op.lane, op.kind, op.block, a, b) for op, a, b in seconds), key=lambda event: event[3])
+
+    def _stream(self, lane: str) -> torch.cuda.Stream:
+        if lane == "compute":
+            return torch.cuda.current_stream(self._device)
+        if lane not in self._streams:
+            self._streams[lane] = torch.cuda.Stream(self._device)
+        return self._streams[lane]
+
+    def _mark(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        return event

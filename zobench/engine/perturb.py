@@ -1,0 +1,55 @@
+"""MeZO's in-place arithmetic: moves ``W += delta * z``, updates ``W -= lr * (g * z + wd * W)``, its roundings.
+
+Every product and sum is a separate rounding in the tensor's dtype, in MeZO's order: in 16 bits the weights drift, and
+that drift is part of what parity means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from zobench.engine.base import Entry
+from zobench.engine.noise import TorchNoise
+
+
+def move(noise: TorchNoise, seed: int, unit: int, tensors: Sequence[Tensor], delta: float) -> None:
+    """``W += delta * z(seed)`` on the unit's tensors, in place."""
+    for _, _, weight, z in noise.draw(seed, unit, tensors):
+        weight.add_(z.mul_(delta))
+
+
+def move_and_gather(noise: TorchNoise, seed: int, unit: int, table: Tensor, delta: float, rows: Tensor) -> Tensor:
+    """``table += delta * z(seed)`` in place, and the rows of z that belong to ``rows``; delta 0 only gathers.
+
+    ``table`` is the unit's only tensor, of shape (vocabulary, width); ``rows`` a 1-D tensor of indices into it.
+    Returns (len(rows), width) in the table's dtype.
+    """
+    width = table.shape[1]
+    gathered = torch.empty(rows.numel(), width, dtype=table.dtype, device=table.device)
+    for _, start, weight, z in noise.draw(seed, unit, [table]):
+        if z.numel() == table.numel():
+            torch.index_select(z.view(-1, width), 0, rows, out=gathered)
+        else:
+            first, last = start // width, (start + z.numel()) // width
+            here = (rows >= first) & (rows < last)
+            gathered[here] = z.view(-1, width)[rows[here] - first]
+        if delta:
+            weight.add_(z.mul_(delta))
+    return gathered
+
+
+def update(noise: TorchNoise, entry: Entry, unit: int, tensors: Sequence[Tensor], decayed: Sequence[bool]) -> None:
+    """Replays one journal entry on the unit's tensors, in place; weight decay only where ``decayed``."""
+    for index, _, weight, z in noise.draw(entry.seed, unit, tensors):
+        z.mul_(entry.g)
+        if entry.weight_decay and decayed[index]:
+            z.add_(weight * entry.weight_decay)
+        weight.sub_(z.mul_(entry.lr))
+
+
+def is_decayed(name: str) -> bool:
+    """MeZO's rule: weight decay skips parameters whose name has bias, layer_norm or layernorm."""
+    return not any(word in name for word in ("bias", "layer_norm", "layernorm"))

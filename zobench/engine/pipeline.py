@@ -1,0 +1,120 @@
+"""The pipeline runs a schedule: the model's forward calls ``compute`` block by block, transfers run around it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zobench.engine import schedule
+from zobench.engine.blocks import Unit
+from zobench.engine.lanes import Lanes
+from zobench.engine.tiers import Tier
+
+
+class Pipeline:
+    """Blocks in a tier, slots on the device, lanes between them.
+
+    ``new_slot()`` allocates a slot. With ``reusable_memory`` off a slot is allocated at each upload and freed at each
+    offload (ZO2 section D.2).
+    """
+
+    def __init__(
+        self, units: Sequence[Unit], tier: Tier, lanes: Lanes, new_slot: Callable[[], Tensor], *,
+        slots: int, overlap: bool, reusable_memory: bool,
+    ) -> None:  # fmt: skip
+        self._units, self._tier, self._lanes = units, tier, lanes
+        self._new_slot, self._reusable = new_slot, reusable_memory
+        count = min(slots, len(units))
+        self.slots: list[Tensor | None] = [new_slot() if reusable_memory else None for _ in range(count)]
+        self._ops = {work: schedule.traversal(len(units), slots, overlap, work=work) for work in ("compute", "update")}
+        self._fill_slots = schedule.prologue(len(units), slots, overlap)
+        self._primed = False
+        self._tickets: dict[schedule.Key, Any] = {}
+        self._position = 0
+        self._transfers = True
+
+    def compute(self, block: int, action: Callable[[], None], work: str = "compute") -> None:
+        """Runs ``action`` with the block's weights bound, then issues the transfers that follow it in the schedule."""
+        ops = self._ops[work]
+        assert ops[self._position].block == block, f"block {block} called out of order"
+        if not self._primed:
+            self._primed = True
+            for op in self._fill_slots:
+                self._issue(op)
+        self._issue(ops[self._position], action)
+        for op in ops[self._position + 1 : self._position + 3]:
+            self._issue(op)
+        self._position = (self._position + 3) % len(ops)
+
+    def drain(self) -> None:
+        """Returns when all transfers are done."""
+        self._lanes.drain()
+
+    def read(self, block: int, buffer: Tensor) -> None:
+        """Copies a block's weights at rest into ``buffer``; call between traversals."""
+        assert self._position == 0, "read in the middle of a traversal"
+        self.drain()
+        self._tier.upload(block, buffer)
+
+    @contextlib.contextmanager
+    def without_transfers(self) -> Iterator[None]:
+        """Inside, uploads and offloads copy nothing; afterwards the slots are filled anew."""
+        self.drain()
+        self._transfers = False
+        try:
+            yield
+        finally:
+            self.drain()
+            self._transfers, self._primed = True, False
+
+    def close(self) -> None:
+        """Waits for the transfers, then gives slots and tier back."""
+        try:
+            self._lanes.drain()
+        finally:
+            self._lanes.close()
+            self.slots = []
+            self._tier.close()
+
+    def _issue(self, op: schedule.Op, action: Callable[[], None] | None = None) -> None:
+        unit, slot = self._units[op.block], op.slot
+        work = {"upload": self._upload, "offload": self._offload}.get(op.kind)
+        body = (lambda: work(unit, op.block, slot)) if work else (lambda: self._work(unit, slot, action))
+        after = [self._tickets[key] for key in op.after if key in self._tickets]
+        self._tickets[op.key] = self._lanes.submit(op, body, after)
+
+    def _upload(self, unit: Unit, block: int, slot: int) -> None:
+        if not self._reusable:
+            self.slots[slot] = self._new_slot()
+        buffer = self.slots[slot]
+        assert buffer is not None
+        if self._transfers:
+            self._tier.upload(block, buffer[: unit.nbytes])
+
+    def _work(self, unit: Unit, slot: int, action: Callable[[], None] | None) -> None:
+        buffer = self.slots[slot]
+        assert buffer is not None
+        assert action is not None
+        unit.bind(buffer)
+        action()
+        unit.release()
+        self._used(buffer)
+
+    def _offload(self, unit: Unit, block: int, slot: int) -> None:
+        buffer = self.slots[slot]
+        assert buffer is not None
+        if unit.dirty and self._transfers:
+            self._tier.offload(block, buffer[: unit.nbytes])
+        unit.dirty = False
+        self._used(buffer)
+        if not self._reusable:
+            self.slots[slot] = None
+
+    def _used(self, buffer: Tensor) -> None:
+        """Tells CUDA's allocator that this lane reads a slot that another lane allocated and somebody will free."""
+        if not self._reusable and buffer.is_cuda:
+            buffer.record_stream(torch.cuda.current_stream(buffer.device))

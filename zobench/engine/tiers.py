@@ -1,0 +1,127 @@
+"""Tiers: where the blocks rest while they are not in a slot: pageable or pinned host memory, or a file.
+
+A tier copies whole flat blocks: ``upload`` into a slot on the device, ``offload`` back. ``fill`` writes a block's first
+contents. With a CUDA device both copies are asynchronous on the current stream; on the CPU they are done on return.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from zobench.measure.directio import DirectFile, aligned, memory_of
+
+
+class Tier(Protocol):
+    """One place for all blocks of a model."""
+
+    def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
+        """Calls ``write`` with a uint8 CPU buffer for the block's contents and keeps them."""
+
+    def upload(self, block: int, slot: Tensor) -> None:
+        """Copies the block into ``slot``, a uint8 buffer on the device."""
+
+    def offload(self, block: int, slot: Tensor) -> None:
+        """Copies ``slot`` back."""
+
+    def close(self) -> None:
+        """Gives the memory or the file back."""
+
+
+def allocate(nbytes: int, device: str = "cpu") -> Tensor:
+    """An uint8 buffer. On the CPU: fresh zero pages of its own, page-aligned, returned to the system when freed."""
+    with torch.inference_mode(False):  # an inference tensor could not be written outside of that mode
+        if device != "cpu":
+            return torch.empty(nbytes, dtype=torch.uint8, device=device)
+        return aligned(nbytes)
+
+
+class HostTier:
+    """Blocks in host memory, one allocation each; ``pinned`` ones are registered with CUDA at their exact size.
+
+    The framework's own pinned allocator rounds up to powers of two, which turns 350 GB of OPT-175B into some 600 GB.
+    ``ring``: this many real blocks serve all layers in turn (weights=shared).
+    """
+
+    def __init__(self, sizes: list[int], *, pinned: bool, ring: int | None = None) -> None:
+        self._blocks = [allocate(size) for size in sizes[: ring or len(sizes)]]
+        self._pinned = pinned
+        if pinned:
+            for memory in self._blocks:
+                _check(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0), memory.numel())
+
+    def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
+        if block < len(self._blocks):
+            write(self._blocks[block])
+
+    def upload(self, block: int, slot: Tensor) -> None:
+        slot.copy_(self._of(block), non_blocking=True)
+
+    def offload(self, block: int, slot: Tensor) -> None:
+        self._of(block).copy_(slot, non_blocking=self._pinned)
+
+    def close(self) -> None:
+        if self._pinned:
+            for memory in self._blocks:
+                torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+        self._blocks.clear()
+
+    def _of(self, block: int) -> Tensor:
+        return self._blocks[block % len(self._blocks)]
+
+
+def _check(code: object, nbytes: int) -> None:
+    if int(code) != 0:  # type: ignore[call-overload]
+        raise MemoryError(f"pinning {nbytes} bytes of host memory failed (CUDA error {code}); use tier=pageable")
+
+
+class DiskTier:
+    """Blocks in one unlinked file, read and written with direct I/O where the file system allows it.
+
+    With a CUDA device each lane copies through a staging buffer of its own and waits for it.
+    """
+
+    def __init__(self, sizes: list[int], folder: Path, *, ring: int | None = None) -> None:
+        self._ring = ring or len(sizes)
+        self._sizes = sizes[: self._ring]
+        self._offsets = [sum(sizes[:block]) for block in range(self._ring)]
+        self._staging: dict[str, Tensor] = {}
+        self._largest = max(sizes)
+        self._file = DirectFile(folder / f"zobench-{os.getpid()}-{id(self)}.bin", sum(self._sizes))
+
+    @property
+    def direct(self) -> bool:
+        """Whether the page cache is bypassed."""
+        return self._file.direct
+
+    def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
+        if block < self._ring:
+            buffer = allocate(self._sizes[block])
+            write(buffer)
+            self._file.write_from(memory_of(buffer), self._offsets[block])
+
+    def upload(self, block: int, slot: Tensor) -> None:
+        buffer = slot if slot.device.type == "cpu" else self._stage("upload", slot)
+        self._file.read_into(memory_of(buffer), self._offsets[block % self._ring])
+        if buffer is not slot:
+            slot.copy_(buffer, non_blocking=True)
+            torch.cuda.current_stream(slot.device).synchronize()
+
+    def offload(self, block: int, slot: Tensor) -> None:
+        buffer = slot if slot.device.type == "cpu" else self._stage("offload", slot)
+        if buffer is not slot:
+            buffer.copy_(slot)
+        self._file.write_from(memory_of(buffer), self._offsets[block % self._ring])
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _stage(self, lane: str, slot: Tensor) -> Tensor:
+        if lane not in self._staging:
+            self._staging[lane] = allocate(self._largest)
+        return self._staging[lane][: slot.numel()]

@@ -1,0 +1,1 @@
+"""Running cells: one RunSpec in a fresh process, and sweeps of many."""

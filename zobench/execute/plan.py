@@ -1,0 +1,150 @@
+"""The plan of a sweep: what each cell needs, how long it will take, and whether it runs, is kept or is skipped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench import models, predict
+from zobench.execute.process import child_environment
+from zobench.measure.memory import available_host_bytes, free_disk_bytes
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+from zobench.store import Store
+
+HOST_RESERVE = 1 << 30
+"""Bytes of host memory left for the interpreter, the libraries and everything else on the machine."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a cell may use. ``device_bytes`` is None on a CPU: there the host's bytes are the device's."""
+
+    device_bytes: int | None
+    host_bytes: int | None
+    disk_bytes: int
+    disk_dir: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One cell of a plan. ``action``: "run"; "keep" an earlier result; "skip", because it cannot run here.
+
+    ``earlier``: what is stored of the cell, unless it was only skipped.
+    """
+
+    spec: RunSpec
+    action: str
+    reason: str
+    estimate: predict.Estimate | None
+    earlier: Result | None = None
+
+
+def limits(device: str, disk_dir: Path | None) -> Limits:
+    """What this machine has free now for cells on ``device``."""
+    device_bytes = None
+    if device.startswith("cuda"):
+        # in a process of its own: a CUDA context in this one would disturb every cell of the sweep
+        device_bytes = int(_ask("import sys, torch; print(torch.cuda.mem_get_info(sys.argv[1])[0])", device))
+    folder = disk_dir or Path(tempfile.gettempdir())
+    return Limits(
+        device_bytes=device_bytes,
+        host_bytes=available_host_bytes(),
+        disk_bytes=free_disk_bytes(folder),
+        disk_dir=folder,
+    )
+
+
+def make(
+    cells: Sequence[RunSpec], store: Store, machine: str, rates: predict.Rates, room: Limits, retry: Collection[str]
+) -> list[Step]:
+    """Decides each cell: kept if ``store`` has its outcome and ``retry`` does not name it, skipped if it cannot fit."""
+    earlier = store.load(machine)
+    known = {result.spec.hash: result for result in earlier}
+    return [_decide(spec, known.get(spec.hash), earlier, rates, room, retry) for spec in cells]
+
+
+def _decide(
+    spec: RunSpec, found: Result | None, earlier: Sequence[Result], rates: predict.Rates, room: Limits,
+    retry: Collection[str],
+) -> Step:  # fmt: skip
+    try:
+        models.check(spec)
+    except ValueError as error:
+        return Step(spec=spec, action="skip", reason=str(error), estimate=None)
+    guess = predict.estimate(spec, rates, earlier)
+    if found is not None and found.outcome is Outcome.SKIPPED:
+        found = None
+    if found is not None and str(found.outcome) not in retry:
+        told = "done" if found.outcome is Outcome.OK else f"{found.outcome} before: {found.reason}"
+        return Step(spec=spec, action="keep", reason=told, estimate=guess, earlier=found)
+    missing = lacking(guess, room)
+    return Step(spec=spec, action="skip" if missing else "run", reason=missing, estimate=guess, earlier=found)
+
+
+def lacking(guess: predict.Estimate, room: Limits) -> str:
+    """Why a cell cannot fit, naming what it needs and what there is, or ""."""
+    host = guess.host_bytes + (guess.device_bytes if room.device_bytes is None else 0)
+    wants = [
+        ("device memory", guess.device_bytes if room.device_bytes is not None else 0, room.device_bytes),
+        ("host memory", host, None if room.host_bytes is None else max(0, room.host_bytes - HOST_RESERVE)),
+        ("disk space", guess.disk_bytes, room.disk_bytes),
+    ]
+    for what, need, have in wants:
+        if have is not None and need > have:
+            return f"needs {gigabytes(need)} of {what}, {gigabytes(have)} are free (need predicted)"
+    return ""
+
+
+def gigabytes(nbytes: int) -> str:
+    """``31 MB``, ``5.3 GB`` or ``350 GB``, in units of 1e9 bytes."""
+    if nbytes < 0.1e9:
+        return f"{nbytes / 1e6:.0f} MB"
+    return f"{nbytes / 1e9:.1f} GB" if nbytes < 100e9 else f"{nbytes / 1e9:.0f} GB"
+
+
+def duration(seconds: float) -> str:
+    """``40 s``, ``3.2 min`` or ``5.1 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) -> dict[str, Any]:
+    """The machine's rates: measured at the first sweep into ``root``, then read from there."""
+    path = root / ".calibration" / f"{machine}-{device.partition(':')[0]}.json"
+    try:
+        kept = dict(json.loads(path.read_text()))
+        predict.Rates.of(kept)
+        return kept
+    except (OSError, ValueError, TypeError, KeyError):  # not there, not whole, or of another version
+        rates = json.loads(_ask(_CALIBRATE, device, str(disk_dir or tempfile.gettempdir())))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(rates, indent=1, sort_keys=True))
+    except OSError:
+        rates["notes"] = [*rates["notes"], f"not kept, because {path} cannot be written"]
+    return dict(rates)
+
+
+_CALIBRATE = """
+import json, sys
+from zobench.measure.calibrate import calibrate
+print(json.dumps(calibrate(sys.argv[1], disk_dir=sys.argv[2])))
+"""
+
+
+def _ask(program: str, *arguments: str) -> str:
+    """What a fresh Python process prints."""
+    command = [sys.executable, "-P", "-c", program, *arguments]
+    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = [f"exit code {done.returncode}", *done.stderr.strip().splitlines()][-1]
+        raise OSError(f"measuring this machine failed: {last}")
+    return done.stdout

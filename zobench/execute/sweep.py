@@ -1,0 +1,89 @@
+"""A sweep: the cells of a plan, one fresh process after the other, each result stored as soon as it is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zobench.execute.plan import Step, duration
+from zobench.execute.process import failed, run_in_process
+from zobench.result import Outcome, Result
+from zobench.store import Store, StoreError
+
+
+@dataclass
+class Progress:
+    """What a sweep tells its caller: hooks that the terminal draws from."""
+
+    begin: Callable[[Step], None] = lambda step: None
+    tick: Callable[[], None] = lambda: None
+    end: Callable[[Step, Result], None] = lambda step, result: None
+
+
+@dataclass
+class Summary:
+    """What a sweep came to. ``results``: this sweep's and the kept ones; ``unsaved``: why results were not stored."""
+
+    results: list[Result] = field(default_factory=list)
+    unsaved: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+
+def sweep(
+    steps: Sequence[Step], store: Store, *, budget: float | None = None, timeout: float | None = None,
+    disk_dir: Path | None = None, progress: Progress | None = None,
+) -> Summary:  # fmt: skip
+    """Runs ``steps`` in order. ``budget`` and ``timeout`` (of one cell) in seconds.
+
+    A cell whose estimate does not fit what is left of the budget is skipped; a running cell may use all that is left.
+    One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so far.
+    """
+    progress, summary, started = progress or Progress(), Summary(), time.monotonic()
+    for step in steps:
+        left = None if budget is None else budget - (time.monotonic() - started)
+        try:
+            progress.begin(step)
+            result = _one(step, left, timeout, disk_dir, progress.tick)
+            summary.results.append(result)
+            _save(step, result, store, summary)
+            progress.end(step, result)
+        except KeyboardInterrupt:
+            summary.interrupted = True
+            break
+    return summary
+
+
+def _save(step: Step, result: Result, store: Store, summary: Summary) -> None:
+    """Stores what is new; that a cell was skipped replaces nothing that an earlier sweep found out about it."""
+    if step.action == "keep" or (result.outcome is Outcome.SKIPPED and step.earlier is not None):
+        return
+    try:
+        store.save(result)
+    except StoreError as error:
+        summary.unsaved.append(error.strerror or str(error))
+
+
+def _one(
+    step: Step, left: float | None, timeout: float | None, disk_dir: Path | None, tick: Callable[[], None]
+) -> Result:
+    if step.action == "keep":
+        assert step.earlier is not None
+        return step.earlier
+    if step.action == "skip":
+        return failed(step.spec, Outcome.SKIPPED, step.reason)
+    assert step.estimate is not None
+    if left is not None and step.estimate.seconds > left:
+        return failed(step.spec, Outcome.SKIPPED, over_budget(step, left))
+    bounds = [bound for bound in (left, timeout) if bound is not None]
+    return run_in_process(step.spec, timeout=min(bounds, default=None), disk_dir=disk_dir, while_waiting=tick)
+
+
+def over_budget(step: Step, left: float) -> str:
+    """The reason of a cell that the budget leaves out."""
+    assert step.estimate is not None
+    return (
+        f"needs {duration(step.estimate.seconds)} (predicted: {duration(step.estimate.step_seconds)} a step, from "
+        f"{step.estimate.source}), {duration(max(0, left))} of the budget are left"
+    )

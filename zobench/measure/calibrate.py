@@ -1,0 +1,191 @@
+"""The ceilings of this machine, measured: matrix products, memory, noise, link and disk."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from zobench.measure.directio import CHUNK, DirectFile, aligned, memory_of
+
+if TYPE_CHECKING:
+    import torch
+
+MIB = 2**20
+FILE_BYTES = 1024 * MIB
+
+
+def calibrate(device: str, seconds: float = 5.0, disk_dir: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """Rates of ``device`` ("cpu" or "cuda...") and of the disk under ``disk_dir``, in about ``seconds`` seconds.
+
+    FLOP/s, bytes/s and elements/s; copy counts bytes read plus bytes written; "both" is the sum of two directions at
+    once. None where there is no such thing here, and ``notes`` say why.
+    """
+    notes: list[str] = []
+    rates: dict[str, Any] = {
+        "matmul_flops_per_second": {
+            name: matmul_rate(device, name, seconds * 0.1) for name in ("fp32", "fp16", "bf16")
+        },
+        "copy_bytes_per_second": copy_rate(device, seconds * 0.05),
+        "noise_elements_per_second": noise_rate(device, seconds * 0.05),
+        **link_rates(device, notes),
+        **disk_rates(disk_dir or tempfile.gettempdir(), seconds * 0.4, notes),
+    }
+    return {**rates, "notes": notes}
+
+
+def matmul_rate(device: str, dtype: str, budget: float) -> float:
+    """FLOP/s of a linear layer's product, at the largest shape of a growing row that fits the budget.
+
+    Growing, because a CPU without instructions for a dtype can be hundreds of times slower than one with them.
+    """
+    import torch
+
+    kind = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    width = 8192 if device.startswith("cuda") else 2048
+    rows, inner, outer = 32, width // 8, width // 4
+    while True:
+        x = torch.full((rows, inner), 0.01, dtype=kind, device=device)
+        weight = torch.full((outer, inner), 0.01, dtype=kind, device=device)
+        once = _best_seconds(device, lambda x=x, w=weight: torch.nn.functional.linear(x, w), 0.0)  # type: ignore[misc]
+        if (rows, inner) == (2048, width) or once * 3 > budget / 8:  # the next shape is 8 to 16 times the work
+            break
+        rows, inner, outer = min(2048, rows * 4), min(width, inner * 2), min(4 * width, outer * 2)
+    best = min(once, _best_seconds(device, lambda: torch.nn.functional.linear(x, weight), budget - 2 * once))
+    return 2.0 * rows * inner * outer / best
+
+
+def copy_rate(device: str, budget: float) -> float:
+    """Bytes read plus bytes written per second by a copy that does not fit the caches."""
+    import torch
+
+    nbytes = (1024 if device.startswith("cuda") else 128) * MIB
+    source = torch.ones(nbytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * nbytes / _best_seconds(device, lambda: target.copy_(source), budget)
+
+
+def noise_rate(device: str, budget: float) -> float:
+    """Standard normals per second that a torch generator draws into fp32."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(0)
+    target = torch.empty((256 if device.startswith("cuda") else 8) * MIB // 4, device=device)
+    return target.numel() / _best_seconds(device, lambda: target.normal_(generator=generator), budget)
+
+
+def link_rates(device: str, notes: list[str], nbytes: int = 512 * MIB) -> dict[str, float | None]:
+    """Bytes/s between pinned host memory and a CUDA device: up, down, and the sum of both at once."""
+    names = [f"link_{way}_bytes_per_second" for way in ("up", "down", "both")]
+    if not device.startswith("cuda"):
+        notes.append("link: none, because the device is the CPU")
+        return dict.fromkeys(names)
+    import torch
+
+    hosts = [torch.ones(nbytes, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    devices = [torch.ones(nbytes, dtype=torch.uint8, device=device) for _ in range(2)]
+    streams = [torch.cuda.Stream(device) for _ in range(2)]
+
+    def copy(lane: int) -> None:
+        ends = (devices[0], hosts[0]) if lane == 0 else (hosts[1], devices[1])
+        with torch.cuda.stream(streams[lane]):
+            ends[0].copy_(ends[1], non_blocking=True)
+
+    up = nbytes / _best_seconds(device, lambda: copy(0), 0.2)
+    down = nbytes / _best_seconds(device, lambda: copy(1), 0.2)
+
+    def copy_both() -> None:
+        copy(0)
+        copy(1)
+
+    both = 2 * nbytes / _best_seconds(device, copy_both, 0.2)
+    return dict(zip(names, (up, down, both), strict=True))
+
+
+def disk_rates(
+    folder: str | os.PathLike[str], budget: float, notes: list[str], nbytes: int = FILE_BYTES
+) -> dict[str, Any]:
+    """Bytes/s of a :class:`DirectFile` in ``folder``: write, read, and the sum of both at once in two threads."""
+    names = ("disk_write_bytes_per_second", "disk_read_bytes_per_second", "disk_both_bytes_per_second")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with DirectFile(os.path.join(folder, f".zobench-calibrate-{os.getpid()}"), nbytes) as file:
+            if file.note:
+                notes.append(file.note)
+            write, read, both = _disk_passes(file, budget / 4)
+            return {**dict(zip(names, (write, read, both), strict=True)), "disk_direct": file.direct}
+    except OSError as error:
+        notes.append(f"disk: not measured ({error.strerror})")
+        return {**dict.fromkeys(names), "disk_direct": None}
+
+
+def _disk_passes(file: DirectFile, budget: float) -> tuple[float, float, float]:
+    buffers = [memory_of(_incompressible(aligned(min(CHUNK, file.nbytes // 2)))) for _ in range(2)]
+    size = len(buffers[0])
+    # The first write of a reserved block is slower than a rewrite, and a block never written is read from no disk.
+    filled = _sweep(file.write_from, buffers[0], 0, file.nbytes // size * size, budget, once=True)[0]
+    filled = max(filled, 2 * size)
+    file.write_from(buffers[0], size)  # both halves exist even on a disk too slow to fill more in its time
+    half = filled // size // 2 * size
+    write_bytes, write_s = _sweep(file.write_from, buffers[0], 0, filled, budget)
+    read_bytes, read_s = _sweep(file.read_into, buffers[1], 0, filled, budget)
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(_sweep, file.write_from, buffers[0], 0, half, budget)
+        reading = pool.submit(_sweep, file.read_into, buffers[1], half, filled, budget)
+        both = sum(nbytes / taken for nbytes, taken in (writing.result(), reading.result()))
+    return write_bytes / write_s, read_bytes / read_s, both
+
+
+def _sweep(
+    request: Callable[[memoryview, int], None],
+    buffer: memoryview,
+    start: int,
+    end: int,
+    budget: float,
+    once: bool = False,
+) -> tuple[int, float]:
+    """(bytes moved, seconds) of requests over [start, end) of the file, again and again until the budget is used."""
+    began, moved, offset = time.perf_counter(), 0, start
+    while True:
+        request(buffer, offset)
+        moved += len(buffer)
+        offset += len(buffer)
+        elapsed = time.perf_counter() - began
+        if elapsed >= budget or (once and offset >= end):
+            return moved, elapsed
+        offset = offset if offset < end else start
+
+
+def _incompressible(buffer: torch.Tensor) -> torch.Tensor:
+    """The buffer filled with random bytes: some disks and file systems store zeros without storing anything."""
+    import torch
+
+    tile = torch.frombuffer(bytearray(os.urandom(MIB)), dtype=torch.uint8)
+    for start in range(0, buffer.numel(), MIB):
+        part = buffer[start : start + MIB]
+        part.copy_(tile[: part.numel()])
+    return buffer
+
+
+def _best_seconds(device: str, action: Callable[[], Any], budget: float) -> float:
+    """Seconds of the fastest of several runs after a first one; at least one run, then as many as the budget holds."""
+    import torch
+
+    def wait() -> None:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize(device)
+
+    action()
+    wait()
+    best, end = float("inf"), time.perf_counter() + budget
+    while True:
+        began = time.perf_counter()
+        action()
+        wait()
+        now = time.perf_counter()
+        best = min(best, now - began)
+        if now >= end:
+            return best

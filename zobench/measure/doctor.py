@@ -1,0 +1,111 @@
+"""What `zobench doctor` shows: what is here, what is missing with its remedy, and the measured ceilings."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from typing import Any, NamedTuple
+
+from zobench.measure import calibrate, environment, memory
+from zobench.measure.nvml import Nvml
+
+OPTIONAL = {"pandas": ("results as a data frame", "zobench[report]")}
+"""Package: (what it is for, what to install)."""
+LOW_DISK = 10e9
+"""Bytes: less than this holds no disk tier of the smallest models' sweep."""
+
+
+class Line(NamedTuple):
+    """One line of the report. ``status``: ``ok``, ``missing`` (a remedy is in ``value``) or ``info``."""
+
+    section: str
+    item: str
+    value: str
+    status: str
+
+
+def report(
+    device: str, disk_dir: str | os.PathLike[str] | None = None, seconds: float = 5.0, module: Any | None = None
+) -> list[Line]:
+    """All lines, in order. ``device``: "cpu" or "cuda:N". ``disk_dir``: the disk tier's folder. Takes ``seconds``."""
+    folder = disk_dir or tempfile.gettempdir()
+    return [
+        *_machine(device, folder),
+        *_nvml(Nvml(module)),
+        *_packages(),
+        *_rates(calibrate.calibrate(device, seconds, folder)),
+    ]
+
+
+def _machine(device: str, folder: str | os.PathLike[str]) -> list[Line]:
+    import torch
+
+    facts = environment.environment(device)
+    versions = facts["versions"]
+    cuda = torch.cuda.is_available()
+    built = torch.version.cuda
+    remedy = "install an NVIDIA driver" if built else "install a torch built for CUDA, from pytorch.org"
+    available, total = memory.available_host_bytes(), memory.total_host_bytes()
+    free = memory.free_disk_bytes(folder)
+    ram = "not known on this system" if available is None or total is None else f"{_gb(available)} of {_gb(total)}"
+    peak = "yes" if memory.reset_peak() else "no: peaks include start-up; run outside a restricted container"
+    return [
+        Line("machine", "id", facts["machine"], "info"),
+        Line("machine", "hardware", facts["description"], "info"),
+        Line("machine", "CPU flags", " ".join(facts["cpu_flags"]) or "none of interest", "info"),
+        Line("machine", "memory available", ram, "info" if available is None else "ok"),
+        Line("machine", "disk free", _disk(free), "ok" if free >= LOW_DISK else "missing"),
+        Line("machine", "peak memory can be reset", peak, "ok" if peak == "yes" else "missing"),
+        Line("software", "python", str(versions["python"]), "ok"),
+        Line("software", "torch", f"{versions['torch']}, {facts['threads']} threads", "ok"),
+        _package("software", "transformers", versions["transformers"], "pip install transformers"),
+        Line("software", "CUDA", f"{built}" if cuda else f"no device: {remedy}", "ok" if cuda else "missing"),
+    ]
+
+
+def _nvml(nvml: Nvml) -> list[Line]:
+    if not nvml.available:
+        value = f"{nvml.notes[0]}; power, clocks and device-wide memory are then None"
+        return [Line("software", "NVML", value, "missing")]
+    driver = nvml.ask("driver version", "nvmlSystemGetDriverVersion")
+    return [Line("software", "NVML", f"driver {driver}, {len(nvml.handles())} GPU", "ok")]
+
+
+def _packages() -> list[Line]:
+    return [
+        Line("optional", name, "installed", "ok")
+        if importlib.util.find_spec(name)
+        else Line("optional", name, f"needed for {purpose}: pip install '{remedy}'", "missing")
+        for name, (purpose, remedy) in OPTIONAL.items()
+    ]
+
+
+def _rates(rates: dict[str, Any]) -> list[Line]:
+    lines = [
+        Line("rates", f"matrix product {dtype}", f"{rate / 1e12:.3g} TFLOP/s", "info")
+        for dtype, rate in rates["matmul_flops_per_second"].items()
+    ]
+    lines.append(Line("rates", "noise", f"{rates['noise_elements_per_second'] / 1e9:.3g} G normals/s", "info"))
+    names = ("copy", "link_up", "link_down", "link_both", "disk_read", "disk_write", "disk_both")
+    for name in names:
+        rate = rates[f"{name}_bytes_per_second"]
+        if rate is not None:
+            lines.append(Line("rates", name.replace("_", " "), f"{rate / 1e9:.3g} GB/s", "info"))
+    for note in rates["notes"]:
+        item, reason = note.split(": ", 1)
+        lines.append(Line("rates", item, reason, "info"))
+    return lines
+
+
+def _package(section: str, name: str, version: str | None, remedy: str) -> Line:
+    return Line(section, name, version, "ok") if version else Line(section, name, f"not installed: {remedy}", "missing")
+
+
+def _disk(free: float) -> str:
+    advice = "" if free >= LOW_DISK else "; the disk tier needs room for the weights: name a folder on another disk"
+    return f"{_gb(free)}{advice}"
+
+
+def _gb(nbytes: float) -> str:
+    return f"{nbytes / 1e9:.1f} GB"

@@ -1,0 +1,195 @@
+"""What machine and what software a result comes from: JSON types, no host name, no user name, no path."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import zobench
+from zobench.measure.memory import machine_bytes, total_host_bytes
+from zobench.measure.nvml import Nvml, full_uuid
+
+CPU_FLAGS = {
+    "avx2": "avx2",
+    "avx512": "avx512f",
+    "avx512_bf16": "avx512_bf16",
+    "avx512_fp16": "avx512_fp16",
+    "amx": "amx_tile",
+}
+"""Name here: name in /proc/cpuinfo. They decide how fast a CPU multiplies matrices of each dtype."""
+PACKAGES = ("torch", "transformers", "numpy", "safetensors", "triton", "nvidia-ml-py")
+
+
+def environment(device: str, module: Any | None = None) -> dict[str, Any]:
+    """Everything about the machine and the software that a number may depend on. ``device``: "cpu" or "cuda:N"."""
+    import torch
+
+    nvml = Nvml(module)
+    facts = fingerprint_without_torch(nvml)
+    return {
+        **facts,
+        "device": device,
+        "gpu": _gpu_details(nvml, cuda_uuid(device)),
+        "cuda": torch.version.cuda if device.startswith("cuda") else None,
+        "threads": torch.get_num_threads(),
+        "cpu_flags": cpu_flags(),
+        "cores_available": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_limit_bytes": total_host_bytes(),
+        "numa_nodes": len(glob.glob("/sys/devices/system/node/node[0-9]*")) or None,
+        "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "versions": versions(),
+        "source": source(Path(zobench.__file__).resolve().parent.parent),
+        "notes": nvml.notes,
+    }
+
+
+def fingerprint_without_torch(nvml: Nvml | None = None) -> dict[str, Any]:
+    """``machine`` (a short id), ``description`` (for people) and ``hardware`` (what the id is made of).
+
+    From hardware alone, so that the id outlives upgrades of libraries, kernels and drivers; versions are stored beside
+    it. Both planning (no torch) and running call this one function, so both get the same id.
+    """
+    nvml = nvml or Nvml()
+    gpus = [_gpu(nvml, handle) for handle in nvml.handles()]
+    hardware = {
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_gib": nominal_gib(machine_bytes()),
+        "gpus": gpus,
+    }
+    digest = hashlib.sha256(json.dumps(hardware, sort_keys=True).encode()).hexdigest()[:6]
+    return {
+        "machine": f"{short_name(hardware)}-{hardware['cores']}c-{digest}",
+        "description": describe(hardware),
+        "hardware": hardware,
+    }
+
+
+def describe(hardware: dict[str, Any]) -> str:
+    """``AMD EPYC 7763, 8 cores, 32 GiB`` or ``2x NVIDIA H200 141 GB, 16 cores, 128 GiB``."""
+    gpus = hardware["gpus"]
+    if gpus:
+        size = f" {gpus[0]['memory_mib'] * 2**20 / 1e9:.0f} GB" if gpus[0]["memory_mib"] else ""
+        first = f"{len(gpus)}x " * (len(gpus) > 1) + f"{gpus[0]['name']}{size}"
+    else:
+        first = re.sub(r"\(R\)|\(TM\)| CPU| Processor|\d+-Core| @.*", "", hardware["cpu"]).strip()
+    memory = f", {hardware['memory_gib']} GiB" if hardware["memory_gib"] else ""
+    return f"{' '.join(first.split())}, {hardware['cores']} cores{memory}"
+
+
+def short_name(hardware: dict[str, Any]) -> str:
+    """The GPU's or CPU's name as a part of a folder name: ``h200``, ``2x-a100-sxm4-80gb``, ``epyc-7763``."""
+    first = describe({**hardware, "gpus": [{**gpu, "memory_mib": None} for gpu in hardware["gpus"]]}).split(",")[0]
+    kept = [word for word in re.split(r"[^a-z0-9]+", first.lower()) if word not in ("nvidia", "amd", "intel", "")]
+    return "-".join(kept) or "cpu"
+
+
+def cpu_model() -> str:
+    """The CPU's name, or its architecture where the kernel gives no name."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def cpu_flags() -> list[str]:
+    """Which of the interesting instruction sets this CPU has."""
+    have = set(_cpuinfo("flags").split())
+    return [name for name, flag in CPU_FLAGS.items() if flag in have]
+
+
+def nominal_gib(nbytes: int | None) -> int | None:
+    """The size printed on the memory: the kernel shows a few per cent less, and how much changes with its version.
+
+    Rounded to the nearest of 4, 5, 6, 7 times a power of two.
+    """
+    if nbytes is None:
+        return None
+    gib = nbytes / 2**30
+    unit = 2.0 ** max(0, int(gib).bit_length() - 3)
+    return round(gib / unit) * int(unit)
+
+
+def cuda_uuid(device: str) -> str | None:
+    """The UUID of CUDA device ``device`` as NVML spells it; None for the CPU."""
+    if not device.startswith("cuda"):
+        return None
+    import torch
+
+    return full_uuid(str(torch.cuda.get_device_properties(device).uuid))
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python, zobench and the packages that decide speed; None if not installed. Imports none of them."""
+    found: dict[str, str | None] = {"python": platform.python_version(), "zobench": zobench.__version__}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    if (loaded := sys.modules.get("torch")) is not None:
+        found["torch"] = str(loaded.__version__)  # with the build ("+cu130"), which the metadata may lack
+    return found
+
+
+def source(root: Path) -> dict[str, Any] | None:
+    """``commit`` and ``dirty`` of a git checkout of zobench at ``root``; None if installed, or without git."""
+    if not (root / ".git").exists() or not _is_zobench(root / "pyproject.toml"):
+        return None
+    commit = _git(root, "rev-parse", "HEAD")
+    changes = _git(root, "status", "--porcelain", "--", "zobench", "pyproject.toml")  # results/ is always changing
+    return None if commit is None else {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _is_zobench(pyproject: Path) -> bool:
+    if not pyproject.is_file():
+        return False
+    return bool(tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {}).get("name") == "zobench")
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, timeout=10)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None  # no git: the commit is unknown, which the result says as None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpuinfo(key: str) -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    found = re.search(rf"^{key}\s*:\s*(.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def _gpu(nvml: Nvml, handle: Any) -> dict[str, Any]:
+    memory = nvml.ask("memory", "nvmlDeviceGetMemoryInfo", handle)
+    name = nvml.ask("name", "nvmlDeviceGetName", handle)
+    return {"name": str(name or "GPU"), "memory_mib": None if memory is None else memory.total // 2**20}
+
+
+def _gpu_details(nvml: Nvml, uuid: str | None) -> dict[str, Any] | None:
+    """Name, UUID, driver and link of the GPU a run uses."""
+    if uuid is None:
+        return None
+    handle = nvml.handle(uuid)
+    if handle is None:
+        return {"uuid": uuid}
+    return {
+        **_gpu(nvml, handle),
+        "uuid": uuid,
+        "driver": nvml.ask("driver version", "nvmlSystemGetDriverVersion"),
+        "pcie_generation": nvml.ask("PCIe generation", "nvmlDeviceGetCurrPcieLinkGeneration", handle),
+        "pcie_generation_max": nvml.ask("PCIe generation", "nvmlDeviceGetMaxPcieLinkGeneration", handle),
+        "pcie_width": nvml.ask("PCIe width", "nvmlDeviceGetCurrPcieLinkWidth", handle),
+        "pcie_width_max": nvml.ask("PCIe width", "nvmlDeviceGetMaxPcieLinkWidth", handle),
+    }

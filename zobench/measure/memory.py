@@ -1,0 +1,163 @@
+"""Memory facts of this process and this machine, in bytes; None where the system does not say."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+NO_LIMIT = 2**60
+"""cgroup v1 writes an absurdly large number for "no limit"."""
+
+
+def vm_rss(pid: int | str = "self") -> int | None:
+    """Resident bytes of a process now; None if it is gone or the system has no /proc."""
+    return status_bytes(_read(f"/proc/{pid}/status"), b"VmRSS:")
+
+
+def vm_hwm(pid: int | str = "self") -> int | None:
+    """Peak resident bytes of a process since its start or the last :func:`reset_peak`."""
+    peak = status_bytes(_read(f"/proc/{pid}/status"), b"VmHWM:")
+    if peak is None and pid == "self":
+        import resource  # not on Windows; there the import error says so
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return peak
+
+
+def reset_peak() -> bool:
+    """Makes this process's :func:`vm_hwm` start again from what is resident now; False where that is not permitted."""
+    try:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+    except OSError:
+        return False
+    return True
+
+
+def total_host_bytes(root: str = "") -> int | None:
+    """Memory of the machine, or the limit of this process's cgroup if that is less."""
+    limits = [limit for limit, _ in _cgroups(root)]
+    total = machine_bytes(root)
+    return min([*limits, total]) if total is not None else None
+
+
+def machine_bytes(root: str = "") -> int | None:
+    """Memory of the machine, whatever a container may use of it."""
+    total = status_bytes(_read(f"{root}/proc/meminfo"), b"MemTotal:")
+    if total is None and not root and "SC_PHYS_PAGES" in os.sysconf_names:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return total
+
+
+def available_host_bytes(root: str = "") -> int | None:
+    """Bytes this process can still use without swapping: MemAvailable, or what its cgroups leave if that is less.
+
+    Tools that read only the host's numbers promise a container memory it cannot have. ``root`` replaces / in tests.
+    """
+    available = status_bytes(_read(f"{root}/proc/meminfo"), b"MemAvailable:")
+    if available is None:
+        return None
+    return min([available, *(max(0, limit - used) for limit, used in _cgroups(root))])
+
+
+def free_disk_bytes(path: str | os.PathLike[str]) -> int:
+    """Bytes a normal user may still write to the file system of ``path``, which need not exist yet."""
+    folder = os.path.abspath(path)
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    facts = os.statvfs(folder)
+    return facts.f_bavail * facts.f_frsize
+
+
+def status_bytes(text: bytes, key: bytes) -> int | None:
+    """The value of a line ``Key:   123 kB`` of a /proc file, in bytes."""
+    at = text.find(key)
+    return int(text[at + len(key) : at + len(key) + 40].split(None, 1)[0]) * 1024 if at >= 0 else None
+
+
+def _cgroups(root: str) -> Iterator[tuple[int, int]]:
+    """(limit, bytes in use that cannot be reclaimed) of each cgroup around this process that has a limit."""
+    for line in _read(f"{root}/proc/self/cgroup").decode().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, limit_name, use_name, prefix = "/sys/fs/cgroup", "memory.max", "memory.current", ""
+        elif "memory" in controllers.split(","):
+            base, limit_name, use_name = "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            prefix = "total_"
+        else:
+            continue
+        for folder in _upwards(path):  # a limit on any level binds; levels a container cannot see have no files
+            limit = _number(_read(f"{root}{base}{folder}/{limit_name}"))
+            used = _number(_read(f"{root}{base}{folder}/{use_name}"))
+            if limit is not None and used is not None and limit < NO_LIMIT:
+                yield limit, used - _file_cache(_read(f"{root}{base}{folder}/memory.stat"), prefix)
+
+
+def _upwards(path: str) -> list[str]:
+    parts = [part for part in path.split("/") if part and part != ".."]
+    return ["".join(f"/{part}" for part in parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def _file_cache(stat: bytes, prefix: str) -> int:
+    """Page cache the kernel drops before it runs out; tmpfs pages are not in these counts."""
+    rows = (line.split() for line in stat.decode().splitlines())
+    wanted = (f"{prefix}inactive_file", f"{prefix}active_file")
+    return sum(int(row[1]) for row in rows if row[0] in wanted)
+
+
+def _number(text: bytes) -> int | None:
+    text = text.strip()
+    return int(text) if text.isdigit() else None
+
+
+def _read(path: str) -> bytes:
+    """A small file of the kernel; empty if it is not there, which every caller reports as None."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+class PeakMemory:
+    """Peak memory of what runs between :meth:`baseline` and :meth:`peaks` on ``device`` ("cpu" or "cuda...").
+
+    On the CPU the "device memory" is the peak of the resident set above the baseline. Call :meth:`baseline` after the
+    imports; it runs a tiny matrix product first, so that lazily loaded libraries count as baseline and not as run.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.notes: list[str] = []
+        self._baseline: int | None = None
+
+    def baseline(self) -> None:
+        """Starts the peaks from here."""
+        import torch
+
+        square = torch.ones(64, 64, device=self.device)
+        (square @ square).sum().item()
+        del square
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        if not reset_peak():
+            self.notes.append("host peak: includes the time before the run (the system does not let it be reset)")
+        self._baseline = vm_rss() or vm_hwm()
+
+    def peaks(self) -> dict[str, int | None]:
+        """Bytes by name, in the terms of ``Result.memory``."""
+        assert self._baseline is not None, "call baseline() before the run"
+        host = vm_hwm()
+        values: dict[str, int | None] = {"host_rss_peak_bytes": host, "host_rss_baseline_bytes": self._baseline}
+        if not self.device.startswith("cuda"):
+            return {"device_peak_bytes": None if host is None else max(0, host - self._baseline), **values}
+        import torch
+
+        return {
+            "device_peak_bytes": torch.cuda.max_memory_allocated(self.device),
+            "device_reserved_peak_bytes": torch.cuda.max_memory_reserved(self.device),
+            **values,
+        }

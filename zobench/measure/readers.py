@@ -1,0 +1,104 @@
+"""One sample each of a GPU (through NVML) and of a process and its machine (through /proc)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from zobench.measure.memory import status_bytes
+from zobench.measure.nvml import Nvml
+from zobench.measure.samples import own_pid
+
+
+class DeviceReader:
+    """Readings of one GPU, in base units. ``module`` replaces ``pynvml`` in tests."""
+
+    def __init__(self, uuid: str, pid: int, context_at_start: bool = False, module: Any | None = None) -> None:
+        self.pid = pid
+        self.context_at_start = context_at_start
+        self.nvml = Nvml(module)
+        self.handle = self.nvml.handle(uuid)
+        self.pids_at_start = list(self.processes() or {})
+        self._seen: list[int] = []
+
+    def processes(self) -> dict[int, int | None] | None:
+        """Bytes used by each compute process, by pid; None where a process's bytes are not shown."""
+        found = self._ask("processes", "nvmlDeviceGetComputeRunningProcesses")
+        return None if found is None else {int(each.pid): each.usedGpuMemory for each in found}
+
+    def read(self) -> tuple[dict[str, float | None], list[int]]:
+        """One sample, and the pids of the compute processes."""
+        memory = self._ask("memory", "nvmlDeviceGetMemoryInfo")
+        values = {
+            "device_used_bytes": None if memory is None else memory.used,
+            "power_watts": self._scaled(1e-3, "power", "nvmlDeviceGetPowerUsage"),
+            "energy_joules": self._scaled(1e-3, "energy", "nvmlDeviceGetTotalEnergyConsumption"),
+            "sm_clock_hz": self._scaled(1e6, "SM clock", "nvmlDeviceGetClockInfo", 1),  # NVML_CLOCK_SM
+            "memory_clock_hz": self._scaled(1e6, "memory clock", "nvmlDeviceGetClockInfo", 2),  # NVML_CLOCK_MEM
+            "temperature_c": self._scaled(1, "temperature", "nvmlDeviceGetTemperature", 0),  # NVML_TEMPERATURE_GPU
+            "throttle_bits": self._scaled(1, "throttle reasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+        }
+        processes = self.processes() or {}
+        self._seen += [pid for pid in processes if pid not in self._seen]
+        own = own_pid(self.pid, self.pids_at_start, self._seen, self.context_at_start)
+        values["process_used_bytes"] = processes.get(own) if own is not None else None
+        if own in processes and processes[own] is None:
+            self.nvml.note("per-process memory", "N/A")
+        return values, list(processes)
+
+    def _ask(self, what: str, function: str, *arguments: Any) -> Any | None:
+        return None if self.handle is None else self.nvml.ask(what, function, self.handle, *arguments)
+
+    def _scaled(self, factor: float, what: str, function: str, *arguments: Any) -> float | None:
+        value = self._ask(what, function, *arguments)
+        return None if value is None else value * factor
+
+
+class HostReader:
+    """Readings of one process and of the machine's swap from /proc, through files opened once."""
+
+    def __init__(self, pid: int, proc: str = "/proc") -> None:
+        self.notes: list[str] = []
+        names = (f"{pid}/status", f"{pid}/stat", "vmstat", "stat")
+        self._status, self._stat, self._vmstat, self._machine = [self._open(f"{proc}/{name}") for name in names]
+        self._page, self._tick = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+
+    def _open(self, path: str) -> int | None:
+        try:
+            return os.open(path, os.O_RDONLY)
+        except OSError as error:
+            self.notes.append(f"host {path.rsplit('/', 1)[1]}: not available ({error.strerror})")
+            return None
+
+    def read(self) -> dict[str, float | None]:
+        """One sample; None once the process is gone."""
+        status = _contents(self._status)
+        return {
+            "rss_bytes": status_bytes(status, b"VmRSS:"),
+            "hwm_bytes": status_bytes(status, b"VmHWM:"),
+            "cpu_seconds": self._cpu_seconds(_contents(self._stat)),
+            "swapped_bytes": self._swapped(_contents(self._vmstat)),
+            "machine_busy_seconds": self._busy_seconds(_contents(self._machine)),
+        }
+
+    def _cpu_seconds(self, stat: bytes) -> float | None:
+        fields = stat[stat.rfind(b")") + 1 :].split()  # the name before it may hold spaces
+        return (int(fields[11]) + int(fields[12])) / self._tick if len(fields) > 12 else None
+
+    def _busy_seconds(self, stat: bytes) -> float | None:
+        """Seconds that all cores together were busy: user, nice, system, irq, softirq; not idle or waiting."""
+        fields = stat.split(b"\n", 1)[0].split()
+        return sum(int(fields[place]) for place in (1, 2, 3, 6, 7)) / self._tick if len(fields) > 7 else None
+
+    def _swapped(self, vmstat: bytes) -> float | None:
+        counts = [vmstat.find(key) for key in (b"\npswpin ", b"\npswpout ")]
+        if min(counts) < 0:
+            return None
+        return sum(int(vmstat[at + 1 : at + 40].split(None, 2)[1]) for at in counts) * self._page
+
+
+def _contents(file: int | None) -> bytes:
+    try:
+        return b"" if file is None else os.pread(file, 16384, 0)
+    except ProcessLookupError:  # the process has ended; the sample then holds None
+        return b""

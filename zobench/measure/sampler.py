@@ -1,0 +1,171 @@
+"""The sampler: a small process of its own that reads NVML and /proc while another process runs.
+
+In its own process, because a thread would wait for the interpreter lock of the very code it measures. It imports no
+torch, keeps its files open, and ends when its parent does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from array import array
+from typing import Any
+
+from zobench.measure.readers import DeviceReader, HostReader
+from zobench.measure.samples import FIELDS, Samples, contamination
+
+__all__ = ["Sampler", "Samples", "contamination"]
+
+COST_LIMIT = 0.005
+"""CPU seconds per second the sampler may use: where NVML is slow, it samples less often instead of costing more."""
+HOST_INTERVAL = 0.1
+"""Seconds between samples without a GPU. One sample takes about 0.3 ms of CPU, so this is 0.3 % of one core."""
+NAN = float("nan")
+PATIENCE = 20.0
+"""Seconds to wait for the sampler to start or to answer: a driver in trouble can hold an NVML call for long."""
+
+
+class Sampler:
+    """Samples process ``pid`` and, if ``device`` (a GPU's UUID) is given, that GPU. Use ``with``, or start and stop.
+
+    Best started before the watched process makes its CUDA context: in a container, where NVML may show other pids than
+    the process has, the context that appears later is then known to be its own.
+    ``interval``: seconds between samples; by default 0.05 with a GPU and 0.1 without.
+    """
+
+    def __init__(self, pid: int | None = None, device: str | None = None, interval: float | None = None) -> None:
+        self.pid = os.getpid() if pid is None else pid
+        self.device = device
+        self.interval = interval if interval is not None else (0.05 if device else HOST_INTERVAL)
+        self.samples = Samples(pid=self.pid)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._trouble = ""
+
+    def start(self) -> None:
+        """Returns once the first sample is taken."""
+        command = [sys.executable, "-P", "-m", "zobench.measure.sampler"]  # -P: a folder named zobench here is not us
+        source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), source]))
+        order = {
+            "pid": self.pid,
+            "interval": self.interval,
+            "device": self.device,
+            "context_at_start": self.pid == os.getpid() and _has_context(),
+        }
+        self._process = subprocess.Popen(
+            [*command, json.dumps(order)],
+            bufsize=0,
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        if not ready or self._process.stdout.readline() != b"ready\n":
+            self._trouble = "sampler: did not start" if ready else f"sampler: no first sample within {PATIENCE:.0f} s"
+
+    def stop(self) -> Samples:
+        """Ends the sampler and returns what it saw; a sampler that was lost gives empty series and a note."""
+        process, self._process = self._process, None
+        if process is None:
+            return self.samples
+        if self._trouble:
+            process.kill()
+        try:
+            output, errors = process.communicate(b"stop\n", timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, errors = process.communicate()
+            self._trouble = self._trouble or f"sampler: no answer within {PATIENCE:.0f} s"
+        self.samples = self._received(output, errors, process.returncode)
+        return self.samples
+
+    def _received(self, output: bytes, errors: bytes, code: int) -> Samples:
+        if code != 0 or self._trouble:
+            last = errors.decode(errors="replace").strip().splitlines()[-1:]
+            trouble = self._trouble or f"sampler: ended early (exit code {code})"
+            return Samples(pid=self.pid, notes=[": ".join([trouble, *last])])
+        received = json.loads(output)
+        presence = [(t, pids) for t, pids in received.pop("presence")]
+        return Samples(pid=self.pid, presence=presence, **received)
+
+    def __enter__(self) -> Sampler:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _has_context() -> bool:
+    """Whether this process may have a CUDA context already."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
+
+
+class Recorder:
+    """Collects samples in memory; :meth:`result` is what is sent to the parent."""
+
+    def __init__(self, host: HostReader, device: DeviceReader | None) -> None:
+        self.host, self.device = host, device
+        self.columns = {name: array("d") for name in FIELDS}
+        self.presence: list[tuple[float, list[int]]] = []
+
+    def sample(self) -> None:
+        now = time.monotonic()
+        values: dict[str, float | None] = {"t": now, **self.host.read()}
+        if self.device is not None:
+            read, pids = self.device.read()
+            values |= read
+            if not self.presence or self.presence[-1][1] != pids:
+                self.presence.append((now, pids))
+        for name, column in self.columns.items():
+            value = values.get(name)
+            column.append(NAN if value is None else value)
+
+    def result(self, overhead: float) -> dict[str, Any]:
+        series = {name: [None if v != v else v for v in column] for name, column in self.columns.items()}
+        notes = [*self.host.notes, *(self.device.nvml.notes if self.device else [])]
+        return {
+            "series": series,
+            "presence": self.presence,
+            "pids_at_start": self.device.pids_at_start if self.device else [],
+            "context_at_start": self.device.context_at_start if self.device else False,
+            "overhead": overhead,
+            "notes": notes,
+        }
+
+
+def main(pid: int, interval: float, device: str | None, context_at_start: bool) -> int:
+    """Samples until the parent says stop or is gone. Exit code 0 only if the samples were sent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the whole group; the parent decides when to stop
+    parent = os.getppid()
+    recorder = Recorder(HostReader(pid), DeviceReader(device, pid, context_at_start) if device else None)
+    if recorder.device is not None and recorder.device.handle is None:
+        interval = max(interval, HOST_INTERVAL)  # nothing is there that changes faster
+    recorder.sample()
+    os.write(1, b"ready\n")
+    started, cpu_started = time.monotonic(), time.process_time()
+    pause = interval
+    while not select.select([0], [], [], pause)[0]:
+        if os.getppid() != parent:  # a child of the parent may hold the pipe open after it died
+            return 1
+        before = time.process_time()
+        recorder.sample()
+        pause = max(interval, (time.process_time() - before) / COST_LIMIT)
+    if os.read(0, 16) != b"stop\n":
+        return 1
+    recorder.sample()  # the last sample closes the counters
+    wall = max(time.monotonic() - started, 1e-9)
+    print(json.dumps(recorder.result((time.process_time() - cpu_started) / wall)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(**json.loads(sys.argv[1])))

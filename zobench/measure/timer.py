@@ -1,0 +1,44 @@
+"""StepTimer: the time of each step, by device events on CUDA and by the host's clock on the CPU."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+
+class StepTimer:
+    """``with timer: step()`` for each step, then :meth:`seconds`. Entering and leaving never wait for the device.
+
+    On CUDA the events are recorded on the device's current stream, so a step that uses other streams must let the
+    current one wait for them before it returns.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._marks: list[tuple[Any, Any]] = []
+        self._start: Any = None
+
+    def __enter__(self) -> StepTimer:
+        self._start = self._now()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:  # a step that raised has no time
+            self._marks.append((self._start, self._now()))
+
+    def seconds(self) -> list[float]:
+        """Seconds of each step so far; on CUDA waits for the last one."""
+        if not self.device.startswith("cuda"):
+            return [end - start for start, end in self._marks]
+        if self._marks:
+            self._marks[-1][1].synchronize()
+        return [start.elapsed_time(end) / 1e3 for start, end in self._marks]  # elapsed_time is in milliseconds
+
+    def _now(self) -> Any:
+        if not self.device.startswith("cuda"):
+            return time.perf_counter()
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event

@@ -1,0 +1,47 @@
+"""Finds recipe files (runners, tables, the papers' values): a user's own first, then those that come with zobench."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+KINDS = {"runners": "runners", "tables": "tables", "paper": "results/paper"}
+"""Kind of recipe -> its folder in the source tree. In a wheel all of them lie under ``zobench/recipes/``."""
+
+_SUFFIX = {"runners": ".toml", "tables": ".toml", "paper": ".csv"}
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def folder(kind: str) -> Path:
+    """The shipped folder of ``kind``: inside the installed package, or beside it in the source tree."""
+    installed = _PACKAGE / "recipes" / kind
+    return installed if installed.is_dir() else _PACKAGE.parent / KINDS[kind]
+
+
+def names(kind: str) -> list[str]:
+    """Names that :func:`find` knows: those in ``./<kind>`` and the shipped ones, sorted."""
+    return sorted({path.stem for place in _places(kind) for path in place.glob(f"*{_SUFFIX[kind]}")})
+
+
+def find(kind: str, name_or_path: str | Path) -> Path:
+    """The file of a recipe: an existing path wins, then ``./<kind>/<name>``, then the shipped one of that name.
+
+    Raises ``ValueError`` with the nearest names and all of them.
+    """
+    suffix, text = _SUFFIX[kind], str(name_or_path)
+    name = text.removesuffix(suffix)
+    candidates = [text] if text.endswith(suffix) else []
+    candidates += [str(place / (name + suffix)) for place in _places(kind)]
+    for candidate in candidates:
+        if os.path.isfile(candidate):
+            return Path(candidate)
+    known = names(kind)
+    near = difflib.get_close_matches(Path(name).name, known, n=3, cutoff=0.55)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    listed = ", ".join(known) or "none"
+    raise ValueError(f"no such recipe in {kind}: {text!r}; {hint}known: {listed}; or give the path of a {suffix} file")
+
+
+def _places(kind: str) -> tuple[Path, Path]:
+    return Path(kind), folder(kind)

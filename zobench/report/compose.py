@@ -1,0 +1,166 @@
+"""Composes sheets from filled cells: what was measured, and beside it what the paper reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from zobench.report.cells import Cell
+from zobench.report.quantity import QUANTITIES, rounded
+from zobench.report.sheet import Entry, Group, Sheet, number
+from zobench.report.table import Table
+from zobench.result import Outcome
+
+Grid = Sequence[Sequence[Sequence[Cell]]]
+"""Cells as ``[row][metric][column]``."""
+
+NO_VALUE = "·"
+OUT_OF_MEMORY = "-"
+NOT_AVAILABLE = "n/a"
+_ARROW = {"lower": "↓", "higher": "↑"}
+_SETTINGS = ("device", "weights", "data", "batch_size", "seq_len", "warmup")
+
+
+def ratio(value: float | None, base: float | None) -> float | None:
+    """``value / base`` if there are both and the base is not zero."""
+    return value / base if value is not None and base else None
+
+
+def measured_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
+    """What was measured on ``machine``, each value with its ratio to the baseline column, as the papers print it."""
+    baseline = [column.header for column in table.columns].index(table.baseline)
+
+    def entry(group: Sequence[Cell], k: int) -> Entry:
+        return _measured(group[k], None if k == baseline else ratio(group[k].value, group[baseline].value))
+
+    cells = _flat(grid)
+    remarks = [
+        table.caption,
+        f"(x) is the ratio to {table.baseline} in the same row.",
+        *_settings(cells),
+        *_units(table),
+    ]
+    return _sheet(table, grid, "measured", machine, measured_on(cells, machine), entry, [*remarks, *_legend(cells)])
+
+
+def paper_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
+    """What the paper reports, and in parentheses how many times that much was measured."""
+    cells = _flat(grid)
+    hardware = _joined(f"{cell.paper['gpus']}x {cell.paper['gpu']}" for cell in cells if cell.paper)
+    source = f"paper ({table.paper} {table.artifact}), on {hardware or 'hardware that it does not name'}"
+    remarks = [f"(x) is measured / paper; {measured_on(cells, machine)}."]
+    if any(cell.paper and cell.paper["status"] == "oom" for cell in cells):
+        remarks.append(f"{OUT_OF_MEMORY} means out of memory in the paper.")
+    if any(cell.paper is None for cell in cells):
+        remarks.append(f"{NO_VALUE} means that the paper reports no value.")
+    return _sheet(table, grid, "paper", machine, source, lambda group, k: _reported(group[k]), remarks)
+
+
+def measured_on(cells: Iterable[Cell], machine: str | None) -> str:
+    """``measured on <machine> (<what it is>)``, from the results themselves."""
+    if machine is None:
+        return "nothing measured yet"
+    about = _joined(cell.result.environment.get("description", "") for cell in cells if cell.result)
+    return f"measured on {machine}" + (f" ({about})" if about else "")
+
+
+def _sheet(
+    table: Table,
+    grid: Grid,
+    kind: str,
+    machine: str | None,
+    source: str,
+    entry: Callable[[Sequence[Cell], int], Entry],
+    remarks: Sequence[str],
+) -> Sheet:
+    groups = tuple(
+        Group(
+            header=Entry(text=f"{metric.header} {_ARROW[metric.better]}", tone="label"),
+            columns=tuple(Entry(text=column.header, tone="label") for column in table.columns),
+            body=tuple(tuple(entry(row[j], k) for k in range(len(table.columns))) for row in grid),
+        )
+        for j, metric in enumerate(table.metrics)
+    )
+    sheet = Sheet(
+        label="-".join((table.name, kind, machine or "none")),
+        title=table.title,
+        source=source,
+        row_header=table.row_field.replace("_", " ").capitalize(),
+        rows=tuple(_row_label(row[0][0], kind) for row in grid),
+        groups=groups,
+        remarks=tuple(remarks),
+    )
+    return number(sheet)
+
+
+def _row_label(cell: Cell, kind: str) -> Entry:
+    other = " ".join(cell.row.reference[key] for key in ("paper", "artifact") if key in cell.row.reference)
+    own: tuple[str, ...] = ()
+    if cell.row.extra:
+        own = (f"From {other}." if kind == "paper" and other else "Not in the paper's table.",)
+    return Entry(text=str(cell.row.value), tone="label", own=own)
+
+
+def _measured(cell: Cell, to_baseline: float | None) -> Entry:
+    """The value, or in its place the word for how the run ended."""
+    if cell.result is None:
+        return Entry(text=NO_VALUE, tone="blank")
+    if cell.result.outcome is not Outcome.OK:
+        text = OUT_OF_MEMORY if cell.result.outcome is Outcome.OOM else str(cell.result.outcome)
+        return Entry(text=text, tone="failure", own=cell.notes)
+    if cell.value is None:
+        return Entry(text=NOT_AVAILABLE, tone="blank", own=cell.notes)
+    text = rounded(cell.value / QUANTITIES[cell.metric.name].scale, cell.metric.format)
+    return Entry(text=text, detail=_times(to_baseline), own=cell.notes, shared=cell.caveats)
+
+
+def _reported(cell: Cell) -> Entry:
+    """The paper's value exactly as it is printed there, and measured / paper."""
+    if cell.paper is None:
+        return Entry(text=NO_VALUE, tone="blank")
+    if cell.paper_value is None:
+        return Entry(text=OUT_OF_MEMORY, tone="failure")
+    times = ratio(cell.value, cell.paper_value)
+    if times is None:
+        return Entry(text=cell.paper["value"], tone="reported")
+    return Entry(text=cell.paper["value"], detail=_times(times), shared=cell.caveats)
+
+
+def _times(value: float | None) -> str:
+    """``(x0.57)``; three digits where two decimals would show fewer than two: ``(x0.0123)``."""
+    if value is None:
+        return ""
+    return f"(x{value:.2f})" if value >= 0.1 or value == 0 else f"(x{value:.2g})"
+
+
+def _flat(grid: Grid) -> list[Cell]:
+    return [cell for row in grid for group in row for cell in group]
+
+
+def _settings(cells: Iterable[Cell]) -> list[str]:
+    """One line on how the shown values were measured, or nothing if there are none."""
+    results = [cell.result for cell in cells if cell.result and cell.value is not None]
+    if not results:
+        return []
+    said = [f"{name} {_joined(str(getattr(result.spec, name)) for result in results)}" for name in _SETTINGS]
+    steps = _joined(str(len(result.samples.get("step_seconds", []))) for result in results)
+    return [f"Throughput is tokens per median step; measured steps: {steps}; {', '.join(said)}."]
+
+
+def _units(table: Table) -> list[str]:
+    return [about for metric in table.metrics if (about := QUANTITIES[metric.name].about)]
+
+
+def _legend(cells: Sequence[Cell]) -> list[str]:
+    legend = []
+    if any(cell.result and cell.result.outcome is Outcome.OOM for cell in cells):
+        legend.append(f"{OUT_OF_MEMORY} means out of memory.")
+    if any(cell.result and cell.result.outcome is Outcome.OK and cell.value is None for cell in cells):
+        legend.append(f"{NOT_AVAILABLE} means that this machine cannot measure it.")
+    if any(cell.result is None for cell in cells):
+        legend.append(f"{NO_VALUE} means never run.")
+    return legend
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """The different texts, sorted so that 5 comes before 20."""
+    return "/".join(sorted({text for text in texts if text}, key=lambda text: (len(text), text)))

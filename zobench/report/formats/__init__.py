@@ -1,0 +1,1 @@
+"""Output formats of sheets: one module each, with one function ``write``."""

@@ -1,0 +1,86 @@
+"""Sheets as LaTeX tables in the style of booktabs, all metrics side by side as the papers print them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from zobench.report.sheet import Entry, Sheet
+
+_ESCAPED = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+        "[": "{[}",  # after a line's `\\` a bare bracket would be read as that command's option
+        "]": "{]}",
+        "*": "{*}",
+        "↓": r"$\downarrow$",
+        "↑": r"$\uparrow$",
+        "·": r"$\cdot$",
+    }
+)
+
+
+def write(sheets: Iterable[Sheet]) -> str:
+    """One ``table*`` environment per sheet; the document needs ``\\usepackage{booktabs}``."""
+    return "\n".join(line for sheet in sheets for line in _lines(sheet))
+
+
+def escape(text: str) -> str:
+    """``text`` so that LaTeX sets it as it is."""
+    return text.translate(_ESCAPED)
+
+
+def _lines(sheet: Sheet) -> Iterator[str]:
+    width = sum(len(group.columns) for group in sheet.groups)
+    yield from (
+        r"% needs \usepackage{booktabs} and \usepackage[T1]{fontenc}",
+        r"\begin{table*}",
+        r"\centering",
+        r"\small",
+    )
+    yield rf"\caption{{{escape(sheet.title)}: {escape(sheet.source)}.}}"
+    yield rf"\label{{tab:{re.sub('[^A-Za-z0-9]+', '-', sheet.label)}}}"
+    yield from (rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule")
+    spans = (rf"\multicolumn{{{len(group.columns)}}}{{c}}{{{_entry(group.header)}}}" for group in sheet.groups)
+    yield _row("", spans)
+    yield _rules(sheet)
+    yield _row(escape(sheet.row_header), (_entry(column) for group in sheet.groups for column in group.columns))
+    yield r"\midrule"
+    for i, label in enumerate(sheet.rows):
+        yield _row(_entry(label), (_entry(entry) for group in sheet.groups for entry in group.body[i]))
+    yield from (r"\bottomrule", r"\end{tabular}", "", r"\begin{minipage}{\linewidth}\footnotesize\medskip")
+    yield from (escape(remark) + r"\par" for remark in sheet.remarks)
+    yield from (rf"\textsuperscript{{{i}}} {escape(note)}\par" for i, note in enumerate(sheet.notes, 1))
+    yield from (r"\end{minipage}", r"\end{table*}", "")
+
+
+def _rules(sheet: Sheet) -> str:
+    """A short rule below the heading of each group."""
+    rules, first = [], 2
+    for group in sheet.groups:
+        last = first + len(group.columns) - 1
+        rules.append(rf"\cmidrule(lr){{{first}-{last}}}")
+        first = last + 1
+    return " ".join(rules)
+
+
+def _row(first: str, rest: Iterable[str]) -> str:
+    return " & ".join((first, *rest)) + r" \\"
+
+
+def _entry(entry: Entry) -> str:
+    text = escape(f"{entry.text} {entry.detail}".rstrip())
+    return text + (rf"\textsuperscript{{{','.join(map(str, entry.marks))}}}" if entry.marks else "")

@@ -1,0 +1,40 @@
+"""The papers' reported values: one CSV row each, looked up by their conditions."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zobench import recipe
+
+COLUMNS = (
+    *("paper", "artifact", "model", "method", "metric", "unit", "value", "status", "dtype", "autocast", "wire_dtype"),
+    *("switch", "batch_size", "seq_len", "steps", "gpus", "gpu", "task", "scheme", "setting"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """All reported values, in file order."""
+
+    rows: tuple[Mapping[str, str], ...]
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> Reference:
+        """Read ``path``, or the values that travel with zobench; ``ValueError`` for a file of another kind."""
+        path = path or recipe.find("paper", "reference")
+        with open(path, newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if tuple(reader.fieldnames or ()) != COLUMNS:
+                raise ValueError(f"the header of {path.name} must be {','.join(COLUMNS)}, but got {reader.fieldnames}")
+            return cls(tuple(reader))
+
+    def find(self, conditions: Mapping[str, str]) -> Mapping[str, str] | None:
+        """The one reported value under ``conditions``; None if there is none, ``ValueError`` if there are several."""
+        found = [row for row in self.rows if all(row[key] == value for key, value in conditions.items())]
+        if len(found) > 1:
+            wanted = ", ".join(f"{key}={value}" for key, value in conditions.items())
+            raise ValueError(f"one paper value must match, but {len(found)} match {wanted}; narrow `reference`")
+        return found[0] if found else None

@@ -1,0 +1,104 @@
+"""Sheet: a finished table as plain text with numbered notes, ready for any output format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """Text of one place of a sheet, e.g. ``5098`` with detail ``(x0.57)``; ``marks`` are numbers of notes.
+
+    ``tone`` is "value" (it holds a measured number), "reported" (only the paper's), "failure", "blank" or "label".
+    Of its notes, ``shared`` ones move up to the heading if all values of a column have them, ``own`` ones stay.
+    """
+
+    text: str
+    detail: str = ""
+    tone: str = "value"
+    own: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    marks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Columns under one common heading: ``body[row][column]``."""
+
+    header: Entry
+    columns: tuple[Entry, ...]
+    body: tuple[tuple[Entry, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sheet:
+    """``remarks`` hold for the whole sheet, ``notes[i]`` explains mark ``i + 1``."""
+
+    label: str
+    title: str
+    source: str
+    row_header: str
+    rows: tuple[Entry, ...]
+    groups: tuple[Group, ...]
+    remarks: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def plain(text: str) -> str:
+    """``text`` on one line without control characters, so that no name or reason can move the cursor or break a row."""
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+
+
+def number(sheet: Sheet) -> Sheet:
+    """``sheet`` with every note said once, in the order in which a reader meets them, and all text made :func:`plain`.
+
+    A shared note stands at the heading of the group or of the column if all of their values have it.
+    """
+    notes: list[str] = []
+    return replace(
+        sheet,
+        title=plain(sheet.title),
+        source=plain(sheet.source),
+        rows=tuple(_marked(label, (), notes) for label in sheet.rows),
+        groups=tuple(_numbered(group, notes) for group in sheet.groups),
+        remarks=tuple(map(plain, sheet.remarks)),
+        notes=tuple(notes),  # last: the lines above fill it
+    )
+
+
+def _numbered(group: Group, notes: list[str]) -> Group:
+    top, below = _lift(group)
+
+    def rest(entry: Entry, k: int) -> Entry:
+        return _marked(entry, [text for text in entry.shared if text not in (*top, *below[k])], notes)
+
+    return Group(
+        header=_marked(group.header, top, notes),
+        columns=tuple(_marked(column, below[k], notes) for k, column in enumerate(group.columns)),
+        body=tuple(tuple(rest(entry, k) for k, entry in enumerate(row)) for row in group.body),
+    )
+
+
+def _marked(entry: Entry, shared: Sequence[str], notes: list[str]) -> Entry:
+    """``entry`` with the numbers of ``shared`` and its own notes; new ones are added to ``notes``."""
+    texts = [plain(text) for text in (*shared, *entry.own)]
+    notes.extend(text for text in dict.fromkeys(texts) if text not in notes)
+    marks = tuple(sorted({notes.index(text) + 1 for text in texts}))
+    return Entry(text=plain(entry.text), detail=entry.detail, tone=entry.tone, marks=marks)
+
+
+def _lift(group: Group) -> tuple[list[str], list[list[str]]]:
+    """Notes that hold for every value of the group (two columns or more), and for every value of each column."""
+    columns = [_common([row[k] for row in group.body]) for k in range(len(group.columns))]
+    valued = [common for common in columns if common is not None]
+    top = [text for text in valued[0] if all(text in common for common in valued)] if len(valued) > 1 else []
+    return top, [[text for text in common or () if text not in top] for common in columns]
+
+
+def _common(entries: Sequence[Entry]) -> list[str] | None:
+    """Shared notes that all values among ``entries`` carry; None if there is no value."""
+    values = [entry for entry in entries if entry.tone == "value"]
+    if not values:
+        return None
+    return [text for text in values[0].shared if all(text in entry.shared for entry in values)]
