@@ -367,7 +367,7 @@ def test_a_budget_leaves_cells_out_and_says_how_long_they_need(
     skipped = json.loads(path.read_text())
     assert skipped["outcome"] == "skipped"
     assert skipped["reason"].startswith("needs ")
-    assert skipped["reason"].endswith("(predicted: 2.2 min a step, from calibration), 30 s of the budget are left")
+    assert skipped["reason"].endswith("of the budget, 30 s are left (need predicted: 2.2 min a step, from calibration)")
     zobench("sweep", "mine.toml", "--device", "cpu")
     assert [spec.model for spec in cells] == ["opt-tiny", "OPT-1.3B"]
 

@@ -43,6 +43,8 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
                 words, style = "over the budget", "dim"
             else:
                 spent += guess.seconds
+        elif step.action == "skip" and words.startswith("needs "):
+            words = words.partition(", ")[0]
         cell = " ".join(word for word in step.spec.label.split() if word not in shared)
         table.add_row(*(Text(text, style=style) for text in (cell, *_needs(guess), words)))
     console.print(table)

@@ -84,6 +84,6 @@ def over_budget(step: Step, left: float) -> str:
     """The reason of a cell that the budget leaves out."""
     assert step.estimate is not None
     return (
-        f"needs {duration(step.estimate.seconds)} (predicted: {duration(step.estimate.step_seconds)} a step, from "
-        f"{step.estimate.source}), {duration(max(0, left))} of the budget are left"
+        f"needs {duration(step.estimate.seconds)} of the budget, {duration(max(0, left))} are left "
+        f"(need predicted: {duration(step.estimate.step_seconds)} a step, from {step.estimate.source})"
     )

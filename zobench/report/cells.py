@@ -111,7 +111,15 @@ def _cell(
     )
 
 
+def needed(result: Result) -> str:
+    """``needs 27.2 GB``: what a skipped cell lacked, short enough for its place in the table, or ""."""
+    head, of, _ = result.reason.partition(" of ")
+    return head if result.outcome is Outcome.SKIPPED and of and head.startswith("needs ") else ""
+
+
 def _outcome_note(result: Result) -> str:
+    if needed(result):  # one note serves all cells that lacked the same thing
+        return f"skipped, by prediction: {result.reason.partition(' of ')[2].partition(' (')[0]}"
     reason = textwrap.shorten(result.reason, _LONGEST, placeholder=" ...") or "no reason was recorded"
     name = {"oom": "out of memory"}.get(result.outcome, str(result.outcome))
     return f"{name}: {reason}"

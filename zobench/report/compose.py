@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from zobench.report.cells import Cell
+from zobench.report.cells import Cell, needed
 from zobench.report.quantity import QUANTITIES, rounded
 from zobench.report.sheet import Entry, Group, Sheet, number
 from zobench.report.table import Table
@@ -105,7 +105,7 @@ def _measured(cell: Cell, to_baseline: float | None) -> Entry:
     if cell.result is None:
         return Entry(text=NO_VALUE, tone="blank")
     if cell.result.outcome is not Outcome.OK:
-        text = OUT_OF_MEMORY if cell.result.outcome is Outcome.OOM else str(cell.result.outcome)
+        text = OUT_OF_MEMORY if cell.result.outcome is Outcome.OOM else needed(cell.result) or str(cell.result.outcome)
         return Entry(text=text, tone="failure", own=cell.notes)
     if cell.value is None:
         return Entry(text=NOT_AVAILABLE, tone="blank", own=cell.notes)
