@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,7 +81,8 @@ def run(
         errors.print(why, style="dim")
         if "seq_len" not in values and spec.seq_len < SEQ_LEN:
             errors.print(f"seq_len: {spec.seq_len}, because {spec.model} has {spec.seq_len} positions", style="dim")
-    result = run_in_process(spec, timeout=bound, disk_dir=disk_dir)
+    with nullcontext() if quiet else errors.status(f"measuring {spec.label}"):
+        result = run_in_process(spec, timeout=bound, disk_dir=disk_dir)
     if not quiet or result.outcome is not Outcome.OK:
         errors.print(console.outcome_line(result), soft_wrap=True)
         for warning in result.warnings:

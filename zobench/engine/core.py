@@ -127,6 +127,12 @@ class Engine:
         """Writes a Hugging Face checkpoint, all updates applied: config, safetensors shards (one per unit), index."""
         save_checkpoint(self.model, self.named_tensors(), Path(folder))
 
+    @property
+    def bytes_at_rest(self) -> int:
+        """Bytes of the blocks in their tier; 0 for a resident model."""
+        real = len(self.blocks) if self.config.shared_blocks is None else self.config.shared_blocks
+        return 0 if self._pipeline is None else sum(unit.nbytes for unit in self.blocks[:real])
+
     def close(self) -> None:
         """Ends the lanes and removes the disk tier's file. The model's forward is its own again."""
         for module in self._wrapped:

@@ -46,6 +46,7 @@ class Recording:
     warmup: dict[str, list[float | None]] = field(default_factory=dict)
     parts: dict[str, list[float]] = field(default_factory=dict)
     timeline: list[list[Any]] = field(default_factory=list)
+    memory: dict[str, int | None] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     window: tuple[float, float] = (0.0, 0.0)
     skipped: int = 0
@@ -81,7 +82,7 @@ def run(spec: RunSpec) -> Result:
     return Result(
         spec=spec, outcome=outcome, reason=reason, traceback=trace, environment=facts,
         samples=recording.samples, warmup=recording.warmup, parts=recording.parts, timeline=recording.timeline,
-        memory={**peaks, **_observed(seen)}, power=_power(seen, recording.window),
+        memory={**peaks, **_observed(seen), **recording.memory}, power=_power(seen, recording.window),
         warnings=[*recording.warnings, *memory.notes], skipped_updates=recording.skipped,
     )  # fmt: skip
 
@@ -108,6 +109,8 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording) -> Non
     batches = stream(spec, model.config.vocab_size, model.config.pad_token_id)
     with Engine(model, config, weights=weights) as engine:
         del weights  # its pool of random values must not count as the run's memory on a device
+        recording.memory = {"blocks_at_rest_bytes": engine.bytes_at_rest}
+        recording.memory["pinned_bytes"] = engine.bytes_at_rest if spec.tier == "pinned" else 0
         recording.warmup = _steps(engine, method, batches, spec.warmup, recording)
         begin = time.monotonic()
         recording.samples = _steps(engine, method, batches, spec.steps, recording, timeline=True)
