@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from zobench.execute.plan import Step, duration, gigabytes
 from zobench.measure.doctor import Line
+from zobench.measure.statistics import median_interval
 from zobench.predict import Estimate
 from zobench.result import Outcome, Result
 
@@ -48,6 +49,9 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
         cell = " ".join(word for word in step.spec.label.split() if word not in shared)
         table.add_row(*(Text(text, style=style) for text in (cell, *_needs(guess), words)))
     console.print(table)
+    lacking = dict.fromkeys(step.reason.partition(" of ")[2] for step in steps if step.reason.startswith("needs "))
+    if lacking:
+        console.print(Text(f"not enough here: {'; '.join(lacking)}", style="dim"))
     todo = sum(step.action == "run" for step in steps)
     limit = "" if budget is None else f" within the budget of {duration(budget)}"
     total = f"{todo} of {len(steps)} cells could run{limit}: about {duration(spent)} (predicted)"
@@ -78,11 +82,13 @@ def outcome_line(result: Result) -> Text:
 
 def numbers(result: Result) -> str:
     """Throughput, step time and peak memory of a result that is ok."""
-    seconds = [s for s in result.samples["step_seconds"] if s is not None]
-    step = statistics.median(seconds)
+    seconds, step = result.measured_seconds, result.step_seconds or math.nan
+    interval = median_interval(seconds)
+    spread = "" if interval is None else f", 95 % {interval[0]:.3g} to {interval[1]:.3g} s"
     peak = result.memory.get("device_peak_bytes")
     memory = "memory not available" if peak is None else f"{peak / MIB:.0f} MB device memory"
-    return f"{result.tokens_per_step / step:.4g} tokens/s, {step:.3g} s a step (median of {len(seconds)}), {memory}"
+    rate = f"{result.tokens_per_step / step:.4g} tokens/s"
+    return f"{rate}, {step:.3g} s a step (median of {len(seconds)}{spread}), {memory}"
 
 
 class SweepProgress:

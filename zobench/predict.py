@@ -60,10 +60,10 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
     """What ``spec`` (resolved) will take. ``earlier``: results of this machine, which correct the step's duration."""
     device, host, disk = memory(spec)
     seconds, source = step_seconds(spec, rates), "calibration"
-    ok = [result for result in earlier if result.outcome is Outcome.OK and any(result.samples.get("step_seconds", ()))]
+    ok = [result for result in earlier if result.outcome is Outcome.OK and result.step_seconds]
     same = [result for result in ok if _comparable(result.spec) == _comparable(spec)]
     if same:
-        seconds, source = _median_step(same[-1]), "an earlier run of this cell"
+        seconds, source = same[-1].step_seconds or 0.0, "an earlier run of this cell"
     elif corrections := [factor for result in ok if (factor := _correction(result, spec, rates)) is not None]:
         seconds *= statistics.median(corrections)
         runs = "1 earlier run" if len(corrections) == 1 else f"{len(corrections)} earlier runs"
@@ -125,7 +125,7 @@ def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
     if result.spec.model not in models.REGISTRY or _kind(result.spec) != _kind(spec):
         return None
     there, here = step_seconds(result.spec, rates), step_seconds(spec, rates)
-    return _median_step(result) / there if here / SIMILAR < there < here * SIMILAR else None
+    return (result.step_seconds or 0.0) / there if here / SIMILAR < there < here * SIMILAR else None
 
 
 def _kind(spec: RunSpec) -> tuple[str, ...]:
@@ -134,7 +134,3 @@ def _kind(spec: RunSpec) -> tuple[str, ...]:
 
 def _comparable(spec: RunSpec) -> RunSpec:
     return spec.replace(steps=1, warmup=0, seed=0, parts=False)
-
-
-def _median_step(result: Result) -> float:
-    return statistics.median([s for s in result.samples.get("step_seconds", []) if s is not None] or [0.0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +54,16 @@ class Result:
     def tokens_per_step(self) -> int:
         """Tokens of one batch."""
         return self.spec.tokens_per_step
+
+    @property
+    def measured_seconds(self) -> list[float]:
+        """Seconds of each measured step."""
+        return [seconds for seconds in self.samples.get("step_seconds", []) if seconds is not None]
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Their median; None if no step was measured."""
+        return statistics.median(self.measured_seconds) if self.measured_seconds else None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types only; non-finite floats become None, so that the text is valid JSON and floats round-trip."""

@@ -9,7 +9,6 @@ import math
 import os
 import re
 import secrets
-import statistics
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -116,8 +115,7 @@ def metrics(result: Result) -> dict[str, float | None]:
     """What an ``ok`` result measured, in base units: seconds, tokens/s, bytes. Empty for every other outcome."""
     if result.outcome is not Outcome.OK:
         return {}
-    seconds = [value for value in result.samples.get("step_seconds", []) if value is not None]
-    step = statistics.median(seconds) if seconds else None
+    step = result.step_seconds
     return {
         "step_seconds": step,
         "throughput": result.tokens_per_step / step if step else None,

@@ -52,7 +52,7 @@ def test_report_names_a_remedy_for_what_is_missing(tmp_path, monkeypatch, fake_n
     assert {line.status for line in lines} <= {"ok", "missing", "info"}
     assert found["NVML"].status == "missing"
     assert "driver not loaded" in found["NVML"].value
-    assert found["pandas"].value == "needed for tables of results: pip install 'zobench[report]'"
+    assert found["pandas"].value == "needed for results as a data frame: pip install 'zobench[report]'"
     assert found["disk read"].value.endswith("GB/s")
     assert all(isinstance(part, str) for line in lines for part in line)
 

@@ -1,18 +1,9 @@
-"""Statistics of step times: the median and a distribution-free interval for it."""
+"""A distribution-free interval for the median of step times."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle value, or the mean of the two middle ones."""
-    if not values:
-        raise ValueError("`len(values) >= 1` must hold, but got 0 values; measure at least one step")
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def median_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
