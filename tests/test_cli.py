@@ -257,7 +257,7 @@ def test_a_seq_len_that_is_usual_or_given_is_not_explained(
 def test_run_ends_with_1_where_the_cell_did_not_work(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
     code, out, err = zobench("run", "--model", "opt-tiny", "--set", "seed=1", "--set", "device=cpu", "--json", "-")
     assert (code, json.loads(out)["outcome"]) == (1, "failed")
-    assert err == "failed   opt-tiny resident fp32 b1 s64  a reason\n"
+    assert err == "failed   opt-tiny resident fp32 b1 s64 seed=1  a reason\n"
 
 
 def test_an_interrupt_of_a_run_ends_with_130(here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,8 +312,8 @@ def test_a_dry_run_prints_the_plan_and_runs_and_stores_nothing(
     assert sorted(here.rglob("*")) == before
     count = len(matrix.load(recipe.find("runners", "main_table"), "cpu").cells)
     assert f" of {count} cells could run: about " in err
-    assert "needs 700 GB of host memory" in err  # OPT-175B, resident, fp32
-    assert "needs 118 GB of disk space" in err  # OPT-30B, offload/disk, fp32
+    assert "needs 700 GB host memory" in err  # OPT-175B, resident, fp32
+    assert "needs 118 GB disk space" in err  # OPT-30B, offload/disk, fp32
     told = "host memory, 22.9 GB are free (need predicted); disk space, 40.0 GB are free (need predicted)"
     assert f"not enough here: {told}" in " ".join(err.split())
 

@@ -32,7 +32,8 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
     """One line per cell: what it needs, how long it should take, and whether it runs, is kept or is skipped and why."""
     shared = _shared_words([step.spec.label for step in steps])
     heading = f"{title}; all cells: {' '.join(shared)}" if shared else title
-    table = Table(title=Text(heading, style="bold"), title_justify="left", box=None, padding=(0, 2, 0, 0))
+    console.print(Text(heading, style="bold"))
+    table = Table(box=None, padding=(0, 2, 0, 0))
     for name, side in (("cell", "left"), ("device", "right"), ("disk", "right"), ("time", "right"), ("plan", "left")):
         table.add_column(name, justify=side, header_style="dim", no_wrap=name != "plan")  # type: ignore[arg-type]
     spent = 0.0
@@ -45,7 +46,7 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
             else:
                 spent += guess.seconds
         elif step.action == "skip" and words.startswith("needs "):
-            words = words.partition(", ")[0]
+            words = words.partition(", ")[0].replace(" of ", " ")
         cell = " ".join(word for word in step.spec.label.split() if word not in shared)
         table.add_row(*(Text(text, style=style) for text in (cell, *_needs(guess), words)))
     console.print(table)

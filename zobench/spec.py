@@ -132,12 +132,16 @@ class RunSpec:
 
     @property
     def label(self) -> str:
-        """A short name for people: ``OPT-125M offload/disk fp32 b1 s2048 no_overlap``."""
+        """A short name for people: ``OPT-125M offload/disk fp32 b1 s2048 no_overlap slots=2``."""
         place = self.engine if self.engine == "resident" or self.tier == "auto" else f"{self.engine}/{self.tier}"
-        off = " ".join(f"no_{name}" for name in SWITCHES if not getattr(self, name))
-        return f"{self.model} {place} {self.dtype} b{self.batch_size} s{self.seq_len} {off}".strip()
+        words = [self.model, place, self.dtype, f"b{self.batch_size}", f"s{self.seq_len}"]
+        words += [f"no_{name}" for name in SWITCHES if not getattr(self, name)]
+        words += [f"{name}={getattr(self, name)}" for name in _TOLD if getattr(self, name) != _example(name)]
+        return " ".join(words)
 
 
+_TOLD = ("weights", "tie_embeddings", "slots", "data", "seed", "lr", "eps", "weight_decay", "noise")
+"""Fields that a label names where they are not at their default."""
 _LOWEST: dict[str, float] = {
     "batch_size": 1, "seq_len": 2, "steps": 1, "warmup": 0, "seed": 0, "slots": 1, "lr": 0, "weight_decay": 0,
 }  # fmt: skip
