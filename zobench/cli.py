@@ -170,15 +170,17 @@ def _sweep(
     from zobench.measure.device import choose_device
     from zobench.measure.environment import fingerprint_without_torch
     from zobench.report import load_table
+    from zobench.result import Outcome
     from zobench.store import Store
 
-    values, seconds = _values(changes), _seconds("--budget", budget)
+    values = _values(changes)
     bound, again = _seconds("--timeout", timeout), _outcomes(retry)
     path = recipe.find("runners", name)
     _check_folder("--disk-dir", disk_dir)
     _check_results(results)
     chosen, why = choose_device(str(values.pop("device", device)))
     cells = matrix.load(path, chosen, values)
+    seconds = _seconds("--budget", budget or cells.budget)
     for recipe_name in cells.tables:  # a mistake in them should not wait for the end of the sweep
         load_table(recipe.find("tables", recipe_name))
     facts, errors, store = fingerprint_without_torch(), console.error_console(), Store(results)
@@ -199,7 +201,8 @@ def _sweep(
         print("\n" + _table(recipe_name, results, "terminal", facts["machine"], summary.results), end="")
     if summary.interrupted:
         raise typer.Exit(130)
-    raise typer.Exit(1 if summary.unsaved else 0)
+    broken = summary.unsaved or any(result.outcome is Outcome.FAILED for result in summary.results)
+    raise typer.Exit(1 if broken else 0)
 
 
 def _table(name: str, results: Path, form: str, machine: str | None, fresh: Sequence[Any] = ()) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from zobench import models
 from zobench.spec import SEQ_LEN, RunSpec, check_key, check_value, suggestion
 
-_KEYS = ("title", "tables", "base", "axes", "variants", "include", "exclude", "on")
+_KEYS = ("title", "tables", "budget", "base", "axes", "variants", "include", "exclude", "on")
 _ON_KEYS = ("base", "axes", "variants", "include", "exclude")
 
 
@@ -22,6 +22,7 @@ class Matrix:
 
     title: str
     tables: tuple[str, ...]
+    budget: str | None
     cells: tuple[RunSpec, ...]
 
 
@@ -44,11 +45,17 @@ def load(path: Path, device: str, changes: Mapping[str, Any] | None = None) -> M
             raise ValueError("a matrix must hold a cell, but this has none; give [axes], [[variants]] or [[include]]")
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
-    return Matrix(title=body.get("title", path.stem), tables=tuple(body.get("tables", ())), cells=tuple(cells))
+    return Matrix(
+        title=body.get("title", path.stem),
+        tables=tuple(body.get("tables", ())),
+        budget=body.get("budget"),
+        cells=tuple(cells),
+    )
 
 
 _SHAPES: dict[str, tuple[type, type | None, str]] = {
     "title": (str, None, 'title = "..."'),
+    "budget": (str, None, 'budget = "9m"'),
     "tables": (list, str, 'tables = ["..."]'),
     "base": (dict, None, "[base]"),
     "axes": (dict, None, "[axes]"),

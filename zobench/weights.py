@@ -73,12 +73,12 @@ class ModelWeights:
     """The values that a materialised model has at the time of the call."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._parameters = dict(model.named_parameters(remove_duplicate=False))
+        self._model = model  # not its tensors: each may be freed once it has been copied
 
     @torch.no_grad()
     def fill(self, name: str, out: Tensor) -> None:
         """See :class:`Weights`."""
-        out.copy_(self._parameters[name])
+        out.copy_(self._model.get_parameter(name))
 
 
 class PretrainedWeights:

@@ -8,8 +8,6 @@ ordered by those dependencies: if their vector clocks are not, that is a race, w
 import random
 from dataclasses import dataclass, field
 
-import torch
-
 LANES = ("compute", "upload", "offload")
 
 
@@ -36,14 +34,11 @@ class History:
 
 
 class EmulatedLanes:
-    """``mood`` biases the scheduler: "random", or "slow-upload", "slow-offload", "eager" for the extremes.
+    """``mood`` biases the scheduler: "random", or "slow-upload", "slow-offload", "eager" for the extremes."""
 
-    ``corrupt`` plants a bug: it maps an operation to the operation that is really submitted.
-    """
-
-    def __init__(self, seed: int, mood: str = "random", corrupt=None) -> None:
+    def __init__(self, seed: int, mood: str = "random") -> None:
         self._random = random.Random(seed)
-        self._mood, self._corrupt = mood, corrupt or (lambda op: op)
+        self._mood = mood
         self._waiting: dict[str, list[Job]] = {}
         self._clocks = {lane: dict.fromkeys(LANES, 0) for lane in LANES}
         self._buffers: dict[tuple[str, int], History] = {}
@@ -130,8 +125,3 @@ class EmulatedLanes:
             self._buffers[buffer] = History(write=here)
         else:
             history.reads.append(here)
-
-
-def is_poisoned(tensor: torch.Tensor) -> bool:
-    """Whether a released slot's contents got here."""
-    return bool(torch.isnan(tensor).any())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zobench.engine.schedule import Op, dependencies, prologue, step, traversal
+from zobench.engine.schedule import Op, prologue, step, traversal
 
 SIZES = list(itertools.product(range(1, 8), range(1, 5)))
 
@@ -21,6 +21,21 @@ def test_every_block_is_uploaded_once_per_traversal_into_its_slot(n_blocks, n_sl
     assert uploads[:n_blocks] == list(range(n_blocks))
     assert sorted(uploads[n_blocks:]) == list(range(slots))  # these already belong to the next traversal
     assert all(op.slot == op.block % slots for op in first)
+
+
+def dependencies(ops):
+    """For each operation the indexes of those it waits for: its keys' latest runs and its lane's predecessor."""
+    latest = {}
+    lane_tail = {}
+    result = []
+    for index, op in enumerate(ops):
+        waits = {latest[key] for key in op.after if key in latest}
+        if op.lane in lane_tail:
+            waits.add(lane_tail[op.lane])
+        result.append(tuple(sorted(waits)))
+        latest[op.key] = index
+        lane_tail[op.lane] = index
+    return result
 
 
 def holds(ops, preference):

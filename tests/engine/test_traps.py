@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.engine.reference import draw_seeds, mezo, perturb
+from tests.engine.reference import draw_seeds, mezo, perturb, update
 from tests.engine.test_parity import MODES, batches, materialised
-from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, Point, RunSpec, models, weights
+from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, Point, RunSpec, models, run, weights
 
 
 def engine(name="opt-tiny", dtype="fp32", tied=True, **config):
@@ -86,7 +86,14 @@ def test_weight_decay_defaults_to_zero():
 
 @pytest.mark.parametrize("mode", ["resident", "three slots", "no fused update"])
 def test_weight_decay_skips_biases_and_layer_norms(mode):
-    with engine(**MODES[mode]) as mine:
+    model = models.build("opt-tiny", "fp32", True)
+
+    class NoZeros(weights.RandomWeights):  # biases start at zero, which no decay would change
+        def fill(self, name, out):
+            super().fill(name, out)
+            out.add_(1.0)
+
+    with Engine(model, EngineConfig(**MODES[mode]), weights=NoZeros(model, 3)) as mine:
         before = dict(mine.named_tensors())
         mine.commit([Entry(step=0, seed=3, g=0.0, lr=0.5, weight_decay=0.5)])
         after = dict(mine.named_tensors())
@@ -219,3 +226,49 @@ def test_any_number_of_points_costs_one_upload_each_and_agrees_with_single_probe
         alone = list(itertools.chain.from_iterable(mine.probe(batch, [point]) for point in points))
     assert together == pytest.approx(alone, abs=2e-5)
     assert len(set(together)) == 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_several_pending_updates_are_replayed_in_order(mode):
+    """Three entries at once equal three updates of the reference, bit for bit: weight decay does not commute."""
+    entries = [Entry(step=i, seed=i, g=1.0 + i, lr=1e-2, weight_decay=0.1) for i in range(3)]
+    plain, batch = materialised("opt-tiny", "bf16", True), batches("opt-tiny", count=1)[0]
+    with torch.inference_mode():
+        for entry in entries:
+            update(plain, entry.seed, entry.g, entry.lr, entry.weight_decay)
+    with engine(dtype="bf16", **MODES[mode]) as mine:
+        mine.commit(entries)
+        assert mine.evaluate(batch) == own_loss(plain, batch)
+        assert all(torch.equal(tensor, plain.get_parameter(name)) for name, tensor in mine.named_tensors())
+
+
+@pytest.mark.parametrize("g", [math.nan, math.inf])
+def test_an_entry_that_would_destroy_the_weights_is_refused(g):
+    with engine() as mine, pytest.raises(ValueError, match="`g` of an entry must be finite, but got"):
+        mine.commit([Entry(step=0, seed=0, g=g, lr=1e-3)])
+
+
+@pytest.mark.parametrize("name", ["logit_scale", "logits_scaling", "final_logit_softcapping"])
+def test_a_model_that_changes_its_logits_after_the_head_is_refused(name):
+    model = materialised("llama-tiny", "fp32", True)
+    setattr(model.config, name, 0.5)
+    with pytest.raises(ValueError, match=f"logits must be its head's output, but .* has {name}=0.5"):
+        Engine(model, EngineConfig())
+
+
+def test_a_padding_index_beyond_the_batchs_tokens_is_no_obstacle():
+    model, twin = (materialised("opt-tiny", "fp32", True) for _ in range(2))
+    for one in (model, twin):
+        one.get_input_embeddings().padding_idx = 100
+    batch = batches("opt-tiny", count=1)[0]
+    expected = own_loss(twin, batch)
+    with Engine(model, EngineConfig()) as mine:
+        assert mine.evaluate(batch) == expected
+        assert model.get_input_embeddings().padding_idx == 100
+
+
+def test_lost_updates_are_told():
+    spec = RunSpec(model="opt-tiny", seq_len=16, steps=2, dtype="bf16", device="cpu")
+    lost, kept = run(spec), run(spec.replace(lr=1e-2))
+    assert any(w.startswith("bf16 updates are lost: lr * g = ") for w in lost.warnings)
+    assert not any("updates are lost" in w for w in kept.warnings)

@@ -17,7 +17,7 @@ from zobench.store import Store
 
 MACHINE = "cpu-2c-4f2a91"
 GB = 10**9
-ROOM = plan.Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=500 * GB, disk_dir=Path("/tmp"))
+ROOM = plan.Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=500 * GB)
 RETRY = frozenset({"failed", "contaminated"})
 
 
@@ -85,7 +85,7 @@ def test_a_cell_that_its_model_cannot_do_is_skipped_with_the_reason_and_the_othe
 
 def test_what_does_not_fit_says_what_it_needs_and_what_there_is(tmp_path: Path) -> None:
     big, disk = cell("OPT-175B"), cell("OPT-30B", engine="offload", tier="disk")
-    small = plan.Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=40 * GB, disk_dir=tmp_path)
+    small = plan.Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=40 * GB)
     steps = made(tmp_path, big, disk, cell(), room=small)
     assert [step.action for step in steps] == ["skip", "skip", "run"]
     assert steps[0].reason == "needs 698 GB of host memory, 22.9 GB are free (need predicted)"
@@ -93,7 +93,7 @@ def test_what_does_not_fit_says_what_it_needs_and_what_there_is(tmp_path: Path) 
 
 
 def test_a_gpus_memory_is_its_own_limit(tmp_path: Path) -> None:
-    room = plan.Limits(device_bytes=20 * GB, host_bytes=64 * GB, disk_bytes=40 * GB, disk_dir=tmp_path)
+    room = plan.Limits(device_bytes=20 * GB, host_bytes=64 * GB, disk_bytes=40 * GB)
     cuda: dict[str, Any] = {"device": "cuda:0", "dtype": "fp16"}
     steps = made(
         tmp_path, cell("OPT-13B", **cuda), cell("OPT-13B", engine="offload", **cuda),
@@ -106,7 +106,7 @@ def test_a_gpus_memory_is_its_own_limit(tmp_path: Path) -> None:
 
 
 def test_memory_that_the_system_does_not_tell_limits_nothing(tmp_path: Path) -> None:
-    room = plan.Limits(device_bytes=None, host_bytes=None, disk_bytes=40 * GB, disk_dir=tmp_path)
+    room = plan.Limits(device_bytes=None, host_bytes=None, disk_bytes=40 * GB)
     assert made(tmp_path, cell("OPT-175B"), room=room)[0].action == "run"
 
 
@@ -114,7 +114,7 @@ def test_limits_are_what_this_machine_has_free(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(plan, "free_disk_bytes", lambda folder: {tmp_path: 7}[folder])
     monkeypatch.setattr(plan, "available_host_bytes", lambda: 5)
     assert plan.limits("cpu", tmp_path) == plan.Limits(
-        device_bytes=None, host_bytes=5, disk_bytes=7, disk_dir=tmp_path
+        device_bytes=None, host_bytes=5, disk_bytes=7
     )  # fmt: skip
 
 

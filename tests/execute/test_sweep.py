@@ -216,7 +216,7 @@ def test_progress_is_told_of_every_cell_in_order(run: Any) -> None:
 def test_a_second_sweep_plans_nothing_but_what_is_left(run: Any, results: Store) -> None:
     from zobench.execute import plan
 
-    room = plan.Limits(device_bytes=None, host_bytes=10**12, disk_bytes=10**12, disk_dir=Path("/tmp"))
+    room = plan.Limits(device_bytes=None, host_bytes=10**12, disk_bytes=10**12)
     cells = [cell(n) for n in range(4)]
 
     def planned() -> list[Step]:

@@ -6,7 +6,7 @@ A unit is what is perturbed, updated and moved as one. Tied parameters belong to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -66,14 +66,18 @@ class Unit:
             if item.is_parameter:
                 _assign(item, torch.empty(item.shape, dtype=item.dtype, device="meta"))
 
-    def fill(self, weights: Weights, buffer: Tensor) -> None:
-        """Writes the initial values into ``buffer``: parameters from ``weights``, buffers from the model as it is."""
-        for item in self.fields:
-            if item.is_parameter:
-                weights.fill(item.name, item.view(buffer))
-            else:
-                module, attribute = item.homes[0]
-                item.view(buffer).copy_(module.get_buffer(attribute))
+    def filler(self, weights: Weights) -> Callable[[Tensor], None]:
+        """Writes the initial values into a buffer: parameters from ``weights``, buffers from the model as it is."""
+
+        def write(buffer: Tensor) -> None:
+            for item in self.fields:
+                if item.is_parameter:
+                    weights.fill(item.name, item.view(buffer))
+                else:
+                    module, attribute = item.homes[0]
+                    item.view(buffer).copy_(module.get_buffer(attribute))
+
+        return write
 
     def tensors(self) -> list[Tensor]:
         """The trainable tensors, in stream order."""

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -44,6 +47,7 @@ class Engine:
     def __init__(
         self, model: nn.Module, config: EngineConfig, *, weights: Weights | None = None, lanes: Lanes | None = None
     ) -> None:
+        _check_logits(model)
         self.model, self.config = model.eval(), config
         self.journal: list[Entry] = []
         self._points: Sequence[Point] = (BASE,)
@@ -56,6 +60,7 @@ class Engine:
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         self._pipeline: Pipeline | None = None
         self._lanes: Lanes | None = None
+        self._tier: Tier | None = None
         self._wrapped: list[nn.Module] = []
         with torch.inference_mode():
             if config.placement == "offload":
@@ -99,6 +104,9 @@ class Engine:
     def commit(self, entries: Sequence[Entry]) -> None:
         """Appends updates to the journal. They reach a block's weights the next time it is on the device, or at once if
         the model is resident or ``fused_update`` is off."""
+        for entry in entries:
+            if not math.isfinite(entry.g):
+                raise ValueError(f"`g` of an entry must be finite, but got {entry.g}; skip this step's update")
         self.journal.extend(entries)
         if self._pipeline is None or not self.config.fused_update:
             self._replay_all()
@@ -124,8 +132,13 @@ class Engine:
                 yield name, tensor.detach().cpu().clone()
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Writes a Hugging Face checkpoint, all updates applied: config, safetensors shards (one per unit), index."""
+        """Writes a Hugging Face checkpoint, all updates applied: config, safetensors shards and their index."""
         save_checkpoint(self.model, self.named_tensors(), Path(folder))
+
+    @property
+    def tier_note(self) -> str:
+        """What a reader of a measurement should know about the tier, or ""."""
+        return self._tier.note if isinstance(self._tier, DiskTier) else ""
 
     @property
     def bytes_at_rest(self) -> int:
@@ -185,9 +198,14 @@ class Engine:
             tier = DiskTier(sizes, Path(config.disk_dir or tempfile.gettempdir()), ring=config.shared_blocks)
         else:
             tier = HostTier(sizes, pinned=config.tier == "pinned", ring=config.shared_blocks)
-        for block, unit in enumerate(self.blocks):
-            tier.fill(block, functools.partial(unit.fill, weights))
-            unit.release()
+        try:
+            # Fresh pages cost more than the values in them, so threads share the work; each holds at most one block.
+            with ThreadPoolExecutor(min(config.slots, os.cpu_count() or 1)) as pool:
+                list(pool.map(functools.partial(self._store, tier, weights), range(len(self.blocks))))
+        except BaseException:
+            tier.close()
+            raise
+        self._tier = tier
         streams = config.device.startswith("cuda") and config.tier != "disk"
         self._lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))
         self._pipeline = Pipeline(
@@ -195,9 +213,14 @@ class Engine:
             slots=config.slots, overlap=config.overlap, reusable_memory=config.reusable_memory,
         )  # fmt: skip
 
+    def _store(self, tier: Tier, weights: Weights, block: int) -> None:
+        unit = self.blocks[block]
+        tier.fill(block, unit.filler(weights))
+        unit.release()
+
     def _place(self, unit: Unit, weights: Weights) -> None:
         buffer = allocate(unit.nbytes, self.config.device)
-        unit.fill(weights, buffer)
+        unit.filler(weights)(buffer)
         unit.bind(buffer)
 
     def _wrap(self, blocks: Sequence[nn.Module]) -> None:
@@ -292,6 +315,17 @@ class Engine:
         for unit in self._head_units:
             self._move(unit, BASE)
         return [float(loss) for loss in torch.stack(losses).tolist()]
+
+
+def _check_logits(model: nn.Module) -> None:
+    """The loss is computed from the head's output, so a model must not change its logits after the head."""
+    for name in ("logit_scale", "logits_scaling", "final_logit_softcapping"):
+        value = getattr(model.config, name, None)
+        if value is not None and value != 1.0:
+            raise ValueError(
+                f"a model's logits must be its head's output, but {type(model).__name__} has {name}={value}; "
+                "use a model without it"
+            )
 
 
 def _new_slot(nbytes: int, config: EngineConfig) -> Tensor:

@@ -58,9 +58,10 @@ def _lookup(
     kwargs: dict[str, Any],
 ) -> Tensor:  # fmt: skip
     """The embedding's own forward on a table that holds just this batch's rows, in order."""
-    whole = module._parameters["weight"]
+    whole, padding = module._parameters["weight"], module.padding_idx
     module._parameters["weight"] = nn.Parameter(rows.clone(), requires_grad=False)
+    module.padding_idx = None  # it names a row of the whole table, and matters only to gradients
     try:
         return forward(torch.arange(ids.numel(), device=ids.device).view(ids.shape), *args, **kwargs)
     finally:
-        module._parameters["weight"] = whole
+        module._parameters["weight"], module.padding_idx = whole, padding

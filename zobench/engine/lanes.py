@@ -55,6 +55,10 @@ class Ticket:
         self.error = error
         self._done.set()
 
+    def done(self) -> None:
+        """Blocks the calling thread until the end, whatever it is."""
+        self._done.wait()
+
     def wait(self) -> None:
         """Blocks the calling thread until the end."""
         self._done.wait()
@@ -73,6 +77,7 @@ class ThreadLanes:
         self._queues: dict[str, queue.SimpleQueue[Any]] = {}
         self._threads: list[threading.Thread] = []
         self._last: dict[str, Ticket] = {}
+        self._error: BaseException | None = None
         self._events: list[Event] | None = None
         self._origin = 0.0
 
@@ -91,7 +96,9 @@ class ThreadLanes:
 
     def drain(self) -> None:
         for ticket in self._last.values():
-            ticket.wait()
+            ticket.done()
+        if self._error is not None:  # of any operation: a write-back that failed has nobody else waiting for it
+            raise self._error
         if self._cuda is not None:
             torch.cuda.synchronize(self._cuda)
 
@@ -136,6 +143,8 @@ class ThreadLanes:
                 events.append((op.lane, op.kind, op.block, start - self._origin, time.perf_counter() - self._origin))
             ticket.finish()
         except BaseException as error:  # whatever ends an operation must reach the thread that waits for it
+            if op.lane != "compute":  # the caller has seen those
+                self._error = self._error or error
             ticket.finish(error)
 
 

@@ -32,15 +32,18 @@ class Pipeline:
         self.slots: list[Tensor | None] = [new_slot() if reusable_memory else None for _ in range(count)]
         self._ops = {work: schedule.traversal(len(units), slots, overlap, work=work) for work in ("compute", "update")}
         self._fill_slots = schedule.prologue(len(units), slots, overlap)
-        self._primed = False
+        self._primed = self._broken = False
         self._tickets: dict[schedule.Key, Any] = {}
         self._position = 0
         self._transfers = True
 
     def compute(self, block: int, action: Callable[[], None], work: str = "compute") -> None:
         """Runs ``action`` with the block's weights bound, then issues the transfers that follow it in the schedule."""
+        if self._broken:
+            raise RuntimeError("the engine must not be used after an error in a step, but was; build a new one")
         ops = self._ops[work]
         assert ops[self._position].block == block, f"block {block} called out of order"
+        self._broken = True  # until this block is through
         if not self._primed:
             self._primed = True
             for op in self._fill_slots:
@@ -49,6 +52,7 @@ class Pipeline:
         for op in ops[self._position + 1 : self._position + 3]:
             self._issue(op)
         self._position = (self._position + 3) % len(ops)
+        self._broken = False
 
     def drain(self) -> None:
         """Returns when all transfers are done."""

@@ -7,7 +7,6 @@ already upload the first blocks of the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 Key = tuple[str, int]
@@ -60,18 +59,3 @@ def step(n_blocks: int, n_slots: int, overlap: bool = True, fused_update: bool =
     (ZO2 section D.3, figure 6)."""
     probe = traversal(n_blocks, n_slots, overlap)
     return probe if fused_update else probe + traversal(n_blocks, n_slots, overlap, work="update")
-
-
-def dependencies(ops: Iterable[Op]) -> list[tuple[int, ...]]:
-    """For each operation the indexes of those it waits for: its keys' latest runs and its lane's predecessor."""
-    latest: dict[Key, int] = {}
-    lane_tail: dict[str, int] = {}
-    result = []
-    for index, op in enumerate(ops):
-        waits = {latest[key] for key in op.after if key in latest}
-        if op.lane in lane_tail:
-            waits.add(lane_tail[op.lane])
-        result.append(tuple(sorted(waits)))
-        latest[op.key] = index
-        lane_tail[op.lane] = index
-    return result

@@ -51,13 +51,15 @@ class HostTier:
     def __init__(self, sizes: list[int], *, pinned: bool, ring: int | None = None) -> None:
         self._blocks = [allocate(size) for size in sizes[: ring or len(sizes)]]
         self._pinned = pinned
-        if pinned:
-            for memory in self._blocks:
-                _check(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0), memory.numel())
+        self._registered: list[Tensor] = []
 
     def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
         if block < len(self._blocks):
-            write(self._blocks[block])
+            memory = self._blocks[block]
+            write(memory)
+            if self._pinned:  # after the pages were touched, which is what registering would otherwise wait for
+                _check(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0), memory.numel())
+                self._registered.append(memory)
 
     def upload(self, block: int, slot: Tensor) -> None:
         slot.copy_(self._of(block), non_blocking=True)
@@ -66,9 +68,9 @@ class HostTier:
         self._of(block).copy_(slot, non_blocking=self._pinned)
 
     def close(self) -> None:
-        if self._pinned:
-            for memory in self._blocks:
-                torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+        for memory in self._registered:
+            torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+        self._registered.clear()
         self._blocks.clear()
 
     def _of(self, block: int) -> Tensor:
@@ -95,9 +97,9 @@ class DiskTier:
         self._file = DirectFile(folder / f"zobench-{os.getpid()}-{id(self)}.bin", sum(self._sizes))
 
     @property
-    def direct(self) -> bool:
-        """Whether the page cache is bypassed."""
-        return self._file.direct
+    def note(self) -> str:
+        """Why the page cache is not bypassed, or "" if it is."""
+        return self._file.note
 
     def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
         if block < self._ring:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from zobench.data.tokens import stream
 from zobench.engine import Batch, Engine, EngineConfig
 from zobench.measure.device import choose_device
 from zobench.measure.environment import cuda_uuid, environment
-from zobench.measure.memory import PeakMemory
+from zobench.measure.memory import PeakMemory, is_in_memory
 from zobench.measure.sampler import Sampler
 from zobench.measure.samples import Samples, contamination
 from zobench.measure.timer import StepTimer
@@ -90,7 +91,9 @@ def run(spec: RunSpec) -> Result:
 def classify(error: BaseException, device: str) -> tuple[Outcome, str]:
     """The outcome and the one-line reason of a cell that ended with ``error``."""
     text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, torch.OutOfMemoryError):
+    exhausted = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+    on_device = device.startswith("cuda") and any(words in text for words in exhausted)
+    if isinstance(error, torch.OutOfMemoryError) or on_device:
         return Outcome.OOM, f"device memory ran out on {device}: {text}"
     no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
     if isinstance(error, MemoryError) or no_memory or "can't allocate memory" in text:
@@ -109,6 +112,8 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording) -> Non
     batches = stream(spec, model.config.vocab_size, model.config.pad_token_id)
     with Engine(model, config, weights=weights) as engine:
         del weights  # its pool of random values must not count as the run's memory on a device
+        if spec.tier == "disk":
+            recording.warnings += _disk_warnings(engine)
         recording.memory = {"blocks_at_rest_bytes": engine.bytes_at_rest}
         recording.memory["pinned_bytes"] = engine.bytes_at_rest if spec.tier == "pinned" else 0
         recording.warmup = _steps(engine, method, batches, spec.warmup, recording)
@@ -166,6 +171,14 @@ def _parts(engine: Engine, step: Callable[[], object], device: str) -> dict[str,
             with compute:
                 step()
     return {"transfer_seconds": transfer.seconds(), "compute_seconds": compute.seconds()}
+
+
+def _disk_warnings(engine: Engine) -> list[str]:
+    """Why the disk tier is not what its name says, if it is not."""
+    folder = engine.config.disk_dir or Path(tempfile.gettempdir())
+    if is_in_memory(folder):
+        return ["the disk tier's folder is in memory (tmpfs), not on a disk; name another with --disk-dir"]
+    return [engine.tier_note] if engine.tier_note else []
 
 
 def _warnings(spec: RunSpec, recording: Recording) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from zobench import models, predict
 from zobench.execute.process import child_environment
-from zobench.measure.memory import available_host_bytes, free_disk_bytes
+from zobench.measure.memory import available_host_bytes, free_disk_bytes, is_in_memory
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
 from zobench.store import Store
@@ -29,7 +29,7 @@ class Limits:
     device_bytes: int | None
     host_bytes: int | None
     disk_bytes: int
-    disk_dir: Path
+    disk_is_memory: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,7 @@ def limits(device: str, disk_dir: Path | None) -> Limits:
         device_bytes=device_bytes,
         host_bytes=available_host_bytes(),
         disk_bytes=free_disk_bytes(folder),
-        disk_dir=folder,
+        disk_is_memory=is_in_memory(folder),
     )
 
 
@@ -91,6 +91,7 @@ def _decide(
 def lacking(guess: predict.Estimate, room: Limits) -> str:
     """Why a cell cannot fit, naming what it needs and what there is, or ""."""
     host = guess.host_bytes + (guess.device_bytes if room.device_bytes is None else 0)
+    host += guess.disk_bytes if room.disk_is_memory else 0
     wants = [
         ("device memory", guess.device_bytes if room.device_bytes is not None else 0, room.device_bytes),
         ("host memory", host, None if room.host_bytes is None else max(0, room.host_bytes - HOST_RESERVE)),

@@ -77,7 +77,12 @@ def _one(
     if left is not None and step.estimate.seconds > left:
         return failed(step.spec, Outcome.SKIPPED, over_budget(step, left))
     bounds = [bound for bound in (left, timeout) if bound is not None]
-    return run_in_process(step.spec, timeout=min(bounds, default=None), disk_dir=disk_dir, while_waiting=tick)
+    bound = min(bounds, default=None)
+    result = run_in_process(step.spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick)
+    if result.outcome is Outcome.TIMEOUT and bound is not None and bound == left:
+        # skipped, so that the same sweep with a larger budget runs it
+        return failed(step.spec, Outcome.SKIPPED, f"was stopped after {duration(bound)}, when the budget was used up")
+    return result
 
 
 def over_budget(step: Step, left: float) -> str:

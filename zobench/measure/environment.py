@@ -54,10 +54,10 @@ def environment(device: str, module: Any | None = None) -> dict[str, Any]:
 
 
 def fingerprint_without_torch(nvml: Nvml | None = None) -> dict[str, Any]:
-    """``machine`` (a short id), ``description`` (for people) and ``hardware`` (what the id is made of).
+    """``machine`` (a short id), ``description`` (for people), ``hardware`` and ``software`` (what the id is made of).
 
-    From hardware alone, so that the id outlives upgrades of libraries, kernels and drivers; versions are stored beside
-    it. Both planning (no torch) and running call this one function, so both get the same id.
+    A result is kept for the machine that it was measured on: another library version is another machine, so that an
+    upgrade measures anew instead of mixing. Both planning (no torch) and running call this, so both get the same id.
     """
     nvml = nvml or Nvml()
     gpus = [_gpu(nvml, handle) for handle in nvml.handles()]
@@ -67,11 +67,14 @@ def fingerprint_without_torch(nvml: Nvml | None = None) -> dict[str, Any]:
         "memory_gib": nominal_gib(machine_bytes()),
         "gpus": gpus,
     }
-    digest = hashlib.sha256(json.dumps(hardware, sort_keys=True).encode()).hexdigest()[:6]
+    software = {"python": ".".join(platform.python_version_tuple()[:2]), "zobench": zobench.__version__}
+    software |= {name: (_installed(name) or "").partition("+")[0] for name in ("torch", "transformers")}
+    digest = hashlib.sha256(json.dumps([hardware, software], sort_keys=True).encode()).hexdigest()[:6]
     return {
         "machine": f"{short_name(hardware)}-{hardware['cores']}c-{digest}",
         "description": describe(hardware),
         "hardware": hardware,
+        "software": software,
     }
 
 
@@ -129,14 +132,17 @@ def cuda_uuid(device: str) -> str | None:
 def versions() -> dict[str, str | None]:
     """Versions of Python, zobench and the packages that decide speed; None if not installed. Imports none of them."""
     found: dict[str, str | None] = {"python": platform.python_version(), "zobench": zobench.__version__}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
+    found |= {name: _installed(name) for name in PACKAGES}
     if (loaded := sys.modules.get("torch")) is not None:
         found["torch"] = str(loaded.__version__)  # with the build ("+cu130"), which the metadata may lack
     return found
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def source(root: Path) -> dict[str, Any] | None:

@@ -71,6 +71,19 @@ def free_disk_bytes(path: str | os.PathLike[str]) -> int:
     return facts.f_bavail * facts.f_frsize
 
 
+def is_in_memory(path: str | os.PathLike[str], mounts: str = "/proc/mounts") -> bool:
+    """Whether ``path`` lies on a file system that is host memory (tmpfs, ramfs); False where that is not known."""
+    target = os.path.realpath(path)
+    best, kind = "", ""
+    for line in _read(mounts).decode(errors="replace").splitlines():
+        _, place, name, *_ = line.split(" ")
+        place = place.replace("\\040", " ")
+        inside = target == place or target.startswith(place.rstrip("/") + "/")
+        if inside and len(place) >= len(best):
+            best, kind = place, name
+    return kind in ("tmpfs", "ramfs")
+
+
 def status_bytes(text: bytes, key: bytes) -> int | None:
     """The value of a line ``Key:   123 kB`` of a /proc file, in bytes."""
     at = text.find(key)
