@@ -22,6 +22,7 @@ from zobench.execute import plan, process
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
+from zobench.store import Store, StoreError
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
 GB = 10**9
@@ -128,13 +129,14 @@ def write(folder: Path, text: str) -> str:
                                      "'oomm'; did you mean oom?"),
         ("sweep smoke --retry ok", "`--retry` takes oom, timeout, failed, skipped, contaminated or none, but got 'ok'"),
         ("sweep smoke --disk-dir no", "`--disk-dir` must be a folder, but got 'no'; create it first"),
-        ("sweep smoke --results file", "`--results` must be a folder, but got 'file'; create it first"),
+        ("run --model opt-tiny --set model=qwen3-tiny", "`model` must be given once, but got it twice; leave one out"),
+        ("sweep smoke --results file", "`--results` must be a folder, but got 'file'; it is a file; name a folder"),
         ("sweep bad_key.toml", "bad_key.toml: unknown key 'axis' in the file; did you mean axes?"),
         ("sweep bad_table.toml", "no such recipe in tables: 'zo2_tabel1'; did you mean zo2_table1"),
         ("table zo2_tabl1", "no such recipe in tables: 'zo2_tabl1'; did you mean zo2_table1"),
         ("table zo2_table1 --format pdf", "unknown format 'pdf'; use one of terminal, markdown, latex, csv"),
         ("table zo2_table1 --machine ../x", "`machine` must be a short name of letters, digits, "),
-        ("table zo2_table1 --results file", "`--results` must be a folder, but got 'file'; create it first"),
+        ("table zo2_table1 --results file/x", "`--results` must be a folder, but got "),
         ("list model", "unknown list 'model'; did you mean models?"),
         ("doctor --device tpu", "`device` must be auto, cpu, cuda or cuda:N, but got 'tpu'; use device=auto"),
     ],
@@ -311,7 +313,7 @@ def test_a_dry_run_prints_the_plan_and_runs_and_stores_nothing(
     assert (code, out, cells) == (0, "", [])
     assert sorted(here.rglob("*")) == before
     count = len(matrix.load(recipe.find("runners", "main_table"), "cpu").cells)
-    assert f" of {count} cells could run: about " in err
+    assert f" of {count} cells to run: about " in err
     assert "needs 700 GB host memory" in err  # OPT-175B, resident, fp32
     assert "needs 118 GB disk space" in err  # OPT-30B, offload/disk, fp32
     told = "host memory, 22.9 GB are free (need predicted); disk space, 40.0 GB are free (need predicted)"
@@ -404,8 +406,39 @@ def test_a_table_is_printed_or_written_from_what_is_stored_and_reads_nothing_but
     code, out, err = zobench("table", "zo2_table1", "--format", "markdown")
     assert (code, err) == (0, "")
     assert "OPT-125M" in out
-    assert zobench("table", "zo2_table1", "--format", "markdown", "--out", "new/table.md") == (0, "", "")
-    assert (here / "new" / "table.md").read_text() == out
+    assert zobench("table", "zo2_table1", "--format", "markdown", "--out", "table.md") == (0, "", "")
+    assert (here / "table.md").read_text() == out
+
+
+def test_a_second_sweep_into_the_same_results_is_refused(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    with Store(here / "results").lock():
+        code, _, err = zobench("sweep", write(here, TWO), "--device", "cpu")
+    assert (code, cells) == (1, [])
+    assert "results must have one writer, but another sweep uses it; name another --results" in err
+
+
+def test_a_results_folder_that_cannot_be_written_is_told_before_the_first_cell_and_the_sweep_goes_on(
+    here: Path, zobench: Any, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Store) -> None:
+        raise StoreError(errno.EROFS, "results must be writable, but got 'Read-only file system'; choose another")
+
+    monkeypatch.setattr(Store, "lock", refuse)
+    _, _, err = zobench("sweep", write(here, TWO), "--device", "cpu")
+    assert len(cells) == 2
+    assert "warning: nothing will be kept: results must be writable, but got 'Read-only file system'" in err
+
+
+def test_a_single_run_that_cannot_fit_is_not_started(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    code, out, _ = zobench("run", "--model", "OPT-175B", "--device", "cpu", "--json", "-")
+    assert (code, cells, json.loads(out)["outcome"]) == (1, [], "skipped")
+    assert json.loads(out)["reason"].startswith("needs 700 GB of host memory")
+
+
+def test_the_version_is_printed(zobench: Any) -> None:
+    import zobench as package
+
+    assert zobench("--version") == (0, package.__version__ + "\n", "")
 
 
 # ---- being stopped

@@ -181,7 +181,6 @@ def test_a_title_and_tables_are_optional(tmp_path: Path) -> None:
         ("[axes]\nmodel = ['opt-tiny']\nsteps = [0]", "`steps >= 1` must hold, but got steps=0; "),
         ("[axes]\nmodel = ['opt-tiny']\nsteps = [[1]]", "`steps` must be of type int, but got [1]; for example "),
         ("[axes]\nmodel = []", "a matrix must hold a cell, but this has none; give [axes], "),
-        ("[base]\nmodel = 'opt-tiny'", "a matrix must hold a cell, but this has none; give [axes], "),
         ("[axes]\nsteps = [1]", "`model` must be given, but got no model; see `zobench list models`"),
         ("[[include]]\nmodel = 'opt-tiny'\ndevice = 'cpu'", "`device` must not be in a matrix, but is; choose "),
         ("on = 3", "'on' in the file has the wrong form: 3; write [on.cpu.base]"),

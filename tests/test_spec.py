@@ -23,7 +23,7 @@ FLOAT = st.floats(0, allow_nan=False, allow_infinity=False)
 specs = st.builds(
     RunSpec,
     model=st.text(min_size=1),
-    weights=st.sampled_from(["random", "pretrained"]),
+    weights=st.just("pretrained"),
     weights_path=st.text(),
     tie_embeddings=st.none() | st.booleans(),
     **{name: st.sampled_from(CHOICES[name]) for name in ("engine", "tier", "dtype", "noise", "data")},
@@ -65,6 +65,7 @@ specs = st.builds(
         ({"parts": 1}, "`parts` must be of type bool, but got 1; for example parts=False"),
         ({"tie_embeddings": "yes"}, "`tie_embeddings` must be of type bool or none, but got 'yes'"),
         ({"model": 5}, "`model` must be of type str, but got 5; for example model='OPT-125M'"),
+        ({"weights_path": "x"}, "`weights_path` needs weights=pretrained, but got weights=random; add --set weights="),
         ({"weights": "shared"}, "`weights=shared` needs engine=offload, but got engine=resident; a resident model has"),
     ],
 )
@@ -128,7 +129,6 @@ def test_resolving_twice_changes_nothing_more(spec: RunSpec, device: str) -> Non
         {"overlap": False},
         {"fused_update": False},
         {"parts": True},
-        {"weights_path": "x"},
     ],
 )
 def test_what_has_no_effect_on_a_resident_run_makes_no_other_cell(changes: dict[str, Any]) -> None:

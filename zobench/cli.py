@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+import zobench
 
 app = typer.Typer(
     name="zobench",
@@ -30,6 +34,21 @@ Json = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - prints just that.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(zobench.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Measure what zeroth-order fine-tuning of a language model costs here, beside what the papers report."""
 
 
 @app.command()
@@ -63,13 +82,15 @@ def run(
     output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None,
 ) -> None:  # fmt: skip
     """Measure one cell in a fresh process."""
-    from zobench import console, matrix
-    from zobench.execute.process import run_in_process
+    from zobench import console, matrix, predict
+    from zobench.execute import plan
+    from zobench.execute.process import failed, run_in_process
     from zobench.measure.device import choose_device
     from zobench.result import Outcome
     from zobench.spec import SEQ_LEN
 
-    values = _values(changes) | {k: v for k, v in (("model", model), ("engine", engine)) if v is not None}
+    named = [f"{key}={value}" for key, value in (("model", model), ("engine", engine)) if value is not None]
+    values = _values([*named, *(changes or [])])
     bound, quiet = _seconds("--timeout", timeout), output == "-"
     _check_folder("--disk-dir", disk_dir)
     if output is not None and not quiet:
@@ -81,12 +102,14 @@ def run(
         errors.print(why, style="dim")
         if "seq_len" not in values and spec.seq_len < SEQ_LEN:
             errors.print(f"seq_len: {spec.seq_len}, because {spec.model} has {spec.seq_len} positions", style="dim")
-    with nullcontext() if quiet else errors.status(f"measuring {spec.label}"):
-        result = run_in_process(spec, timeout=bound, disk_dir=disk_dir)
+    if missing := plan.lacking(predict.memory(spec), plan.limits("cpu", disk_dir)) if chosen == "cpu" else "":
+        result = failed(spec, Outcome.SKIPPED, missing)
+    else:
+        with nullcontext() if quiet else errors.status(f"measuring {spec.label}"):
+            result = run_in_process(spec, timeout=bound, disk_dir=disk_dir)
     if not quiet or result.outcome is not Outcome.OK:
         errors.print(console.outcome_line(result), soft_wrap=True)
-        for warning in result.warnings:
-            errors.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+        console.show_warnings(errors, result)
     text = json.dumps(result.to_dict(), indent=1, allow_nan=False)
     if quiet:
         print(text)
@@ -104,11 +127,12 @@ def table(
     output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to a file.")] = None,
 ) -> None:
     """Print a table of stored results beside the paper's."""
+    if output is not None:
+        _check_file("--out", output)
     text = _table(name, results, form, machine)
     if output is None:
         print(text, end="")
     else:
-        output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text)
 
 
@@ -143,6 +167,8 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of every wrong c
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command ``zobench``; always ends in ``SystemExit``."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: children gone, results kept
     try:
         code = app(args=given or ["--help"], prog_name="zobench", standalone_mode=False)
     except _UsageError as error:
@@ -171,7 +197,7 @@ def _sweep(
     from zobench.measure.environment import fingerprint_without_torch
     from zobench.report import load_table
     from zobench.result import Outcome
-    from zobench.store import Store
+    from zobench.store import Store, StoreError
 
     values = _values(changes)
     bound, again = _seconds("--timeout", timeout), _outcomes(retry)
@@ -193,7 +219,14 @@ def _sweep(
     console.show_plan(errors, cells.title, steps, seconds)
     if dry_run:
         return
-    with console.SweepProgress(errors, steps) as bar:
+    with ExitStack() as during:
+        try:
+            during.enter_context(store.lock())
+        except StoreError as error:
+            errors.print(
+                f"warning: nothing will be kept: {error.strerror}", style="yellow", markup=False, soft_wrap=True
+            )
+        bar = during.enter_context(console.SweepProgress(errors, steps))
         progress = runner.Progress(begin=bar.begin, tick=bar.tick, end=bar.end)
         summary = runner.sweep(steps, store, budget=seconds, timeout=bound, disk_dir=disk_dir, progress=progress)
     console.show_summary(errors, summary.results, summary.unsaved, summary.interrupted)
@@ -221,10 +254,13 @@ def _table(name: str, results: Path, form: str, machine: str | None, fresh: Sequ
     screen = Console()
     for problem in store.problems if not fresh else ():
         print(f"not read: {problem}", file=sys.stderr)
-    return render(
-        load_table(recipe_path), found, form, machine=machine if found else None, width=max(100, screen.width),
+    text = render(
+        load_table(recipe_path), found, form, machine=machine if found else None, width=max(80, screen.width),
         color=screen.is_terminal,
     )  # fmt: skip
+    if not found:
+        print(f"no results in {results}: only the paper's values are shown", file=sys.stderr)
+    return text
 
 
 def _values(changes: list[str] | None) -> dict[str, Any]:
@@ -235,23 +271,27 @@ def _values(changes: list[str] | None) -> dict[str, Any]:
         key, sign, text = change.partition("=")
         if not sign:
             raise ValueError(f"`--set` needs KEY=VALUE, but got {change!r}; for example --set steps=5")
+        if key.strip() in values:
+            raise ValueError(f"`{key.strip()}` must be given once, but got it twice; leave one out")
         values[key.strip()] = parse_value(key.strip(), text)
     return values
 
 
 def _check_folder(option: str, folder: Path | None) -> None:
     if folder is not None and not folder.is_dir():
-        raise ValueError(f"`{option}` must be a folder, but got {str(folder)!r}; create it first")
+        remedy = "it is a file; name a folder" if folder.exists() else "create it first"
+        raise ValueError(f"`{option}` must be a folder, but got {str(folder)!r}; {remedy}")
 
 
 def _check_results(folder: Path) -> None:
-    if folder.exists():  # it is made when there is something to put into it
-        _check_folder("--results", folder)
+    """A folder, or one that can be made: it is made when there is something to put into it."""
+    _check_folder("--results", next(place for place in (folder, *folder.absolute().parents) if place.exists()))
 
 
 def _check_file(option: str, path: Path) -> None:
     if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"`{option}` must be a file in a folder that exists, but got {str(path)!r}; create the folder")
+        remedy = "it is a folder; add a file name" if path.is_dir() else "create the folder"
+        raise ValueError(f"`{option}` must be a file in a folder that exists, but got {str(path)!r}; {remedy}")
 
 
 def _seconds(option: str, text: str | None) -> float | None:

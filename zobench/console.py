@@ -36,7 +36,7 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name, side in (("cell", "left"), ("device", "right"), ("disk", "right"), ("time", "right"), ("plan", "left")):
         table.add_column(name, justify=side, header_style="dim", no_wrap=name != "plan")  # type: ignore[arg-type]
-    spent = 0.0
+    spent, fitting = 0.0, 0
     for step in steps:
         guess, words, style = step.estimate, step.reason, {"run": "", "keep": "green", "skip": "dim"}[step.action]
         if step.action == "run" and guess is not None:
@@ -44,18 +44,17 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
             if budget is not None and spent + guess.seconds > budget:
                 words, style = "over the budget", "dim"
             else:
-                spent += guess.seconds
+                spent, fitting = spent + guess.seconds, fitting + 1
         elif step.action == "skip" and words.startswith("needs "):
             words = words.partition(", ")[0].replace(" of ", " ")
         cell = " ".join(word for word in step.spec.label.split() if word not in shared)
-        table.add_row(*(Text(text, style=style) for text in (cell, *_needs(guess), words)))
+        table.add_row(*(Text(text, style=style) for text in (cell or "this one", *_needs(guess), words)))
     console.print(table)
     lacking = dict.fromkeys(step.reason.partition(" of ")[2] for step in steps if step.reason.startswith("needs "))
     if lacking:
         console.print(Text(f"not enough here: {'; '.join(lacking)}", style="dim"))
-    todo = sum(step.action == "run" for step in steps)
     limit = "" if budget is None else f" within the budget of {duration(budget)}"
-    total = f"{todo} of {len(steps)} cells could run{limit}: about {duration(spent)} (predicted)"
+    total = f"{fitting} of {len(steps)} cells to run{limit}: about {duration(spent)} (predicted)"
     console.print(Text(total, style="bold"))
 
 
@@ -125,8 +124,15 @@ class SweepProgress:
         """A cell is done: one line, unless it was only kept."""
         self._done += 1
         self._bar.update(self._task, completed=self._done)
-        if step.action == "run":
+        if step.action == "run" and result.outcome is not Outcome.SKIPPED:
             self._console.print(outcome_line(result), soft_wrap=True)
+            show_warnings(self._console, result)
+
+
+def show_warnings(console: Console, result: Result) -> None:
+    """What a reader of this result's numbers should know."""
+    for warning in result.warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
 
 
 def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[str], interrupted: bool) -> None:

@@ -103,7 +103,11 @@ def _cells(body: Mapping[str, Any], device: str, changes: dict[str, Any]) -> Ite
     rules = [{key: _value(rule, key) for key in rule} for rule in rules]
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     variants = body.get("variants", [{}])
-    rows = [point | variant for point in points for variant in variants] if axes or "variants" in body else []
+    rows = (
+        [point | variant for point in points for variant in variants]
+        if axes or "variants" in body or "include" not in body
+        else []
+    )
     for row in (*rows, *body.get("include", ())):
         values = {**base, **row, **changes}
         if not any(all(_value(values, key) == value for key, value in rule.items()) for rule in rules):

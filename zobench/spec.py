@@ -78,6 +78,10 @@ class RunSpec:
             raise ValueError("`model` must be a name, but got ''; see `zobench list models`")
         if self.device != "auto" and self.device.split(":")[0] not in ("cpu", "cuda"):
             raise ValueError(f"`device` must be auto, cpu, cuda or cuda:N, but got {self.device!r}; use device=auto")
+        if self.weights_path and self.weights != "pretrained":
+            raise ValueError(
+                f"`weights_path` needs weights=pretrained, but got weights={self.weights}; add --set weights=pretrained"
+            )
         if self.weights == "shared" and self.engine == "resident":
             raise ValueError(
                 "`weights=shared` needs engine=offload, but got engine=resident; "
@@ -98,10 +102,9 @@ class RunSpec:
 
         Two specs that would run the same computation resolve to the same spec, so to the same hash.
         """
-        path = self.weights_path if self.weights == "pretrained" else ""
         if self.engine == "resident":
             switches = dict.fromkeys(SWITCHES, True)
-            return self.replace(device=device, tier="device", slots=3, parts=False, weights_path=path, **switches)
+            return self.replace(device=device, tier="device", slots=3, parts=False, **switches)
         tier = self.tier if self.tier != "auto" else ("pinned" if device.startswith("cuda") else "disk")
         if tier == "device":
             raise ValueError(
@@ -109,7 +112,7 @@ class RunSpec:
             )
         if tier == "pinned" and not device.startswith("cuda"):
             raise ValueError("`tier=pinned` needs a CUDA device, but got device=cpu; use tier=pageable or tier=disk")
-        return self.replace(device=device, tier=tier, weights_path=path)
+        return self.replace(device=device, tier=tier)
 
     def to_dict(self) -> dict[str, Any]:
         """Field name to value, JSON types only."""

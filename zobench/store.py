@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -41,8 +42,16 @@ _REMEDY = {
 }
 
 
+LOCK = ".lock"
+"""File in the root that a sweep holds locked; the lock goes with its process."""
+
+
 class StoreError(OSError):
     """A result could not be written; the message is one line with the file, the cause and the remedy."""
+
+
+class BusyError(OSError):
+    """Another sweep writes into this store."""
 
 
 class Store:
@@ -51,6 +60,27 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
         self.problems: list[str] = []
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps a second sweep out meanwhile. Raises :class:`BusyError` if one writes here already, and
+        :class:`StoreError` if nothing can be written here."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            file = (self.root / LOCK).open("w")
+        except OSError as error:
+            remedy = _REMEDY.get(error.errno or 0, "choose another results folder")
+            raise StoreError(
+                error.errno, f"{self.root} must be writable, but got {error.strerror!r}; {remedy}"
+            ) from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BusyError(
+                    f"{self.root} must have one writer, but another sweep uses it; name another --results"
+                ) from None
+            yield
 
     def path(self, spec: RunSpec, machine: str) -> Path:
         """Where the result of ``spec`` on ``machine`` is kept. The hash tells apart what cleaning makes equal."""
@@ -127,7 +157,10 @@ def metrics(result: Result) -> dict[str, float | None]:
 
 def frame(results: Iterable[Result]) -> pd.DataFrame:
     """One row per result: the spec's fields, ``outcome``, ``reason``, ``machine``, and its :func:`metrics`."""
-    import pandas as pd
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ImportError("a data frame needs pandas, but it is not installed; pip install 'zobench[report]'") from None
 
     rows = [
         {

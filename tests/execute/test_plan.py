@@ -167,6 +167,6 @@ def test_bytes_are_told_in_units_of_powers_of_ten(nbytes: int, text: str) -> Non
     assert plan.gigabytes(nbytes) == text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.2, "0 s"), (40, "40 s"), (192, "3.2 min"), (18400, "5.1 h")])
+@pytest.mark.parametrize(("seconds", "text"), [(0.21, "0.21 s"), (40, "40 s"), (192, "3.2 min"), (18400, "5.1 h")])
 def test_durations_are_told_in_the_nearest_unit(seconds: float, text: str) -> None:
     assert plan.duration(seconds) == text

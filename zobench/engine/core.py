@@ -32,6 +32,7 @@ from zobench.engine.loss import causal_loss, rows_per_chunk
 from zobench.engine.noise import TorchNoise
 from zobench.engine.pipeline import Pipeline
 from zobench.engine.tiers import DiskTier, HostTier, Tier, allocate
+from zobench.measure.device import choose_device
 from zobench.models import blocks as find_blocks
 from zobench.weights import ModelWeights, Weights
 
@@ -39,15 +40,15 @@ from zobench.weights import ModelWeights, Weights
 class Engine:
     """One model under zeroth-order fine-tuning.
 
-    ``model`` is a ``transformers`` causal language model, real or on the meta device; the engine takes over its weights
-    (read them back with :meth:`named_tensors` or :meth:`save_pretrained`). ``weights`` gives initial values; by default
-    they are the model's own. ``lanes`` replaces the lanes that the device calls for.
+    ``model`` is a ``transformers`` causal language model, real or on the meta device. The engine takes its weights over;
+    read them with :meth:`named_tensors` or :meth:`save_pretrained` before closing it. ``weights`` gives initial values,
+    by default the model's own. ``lanes`` replaces the lanes that the device calls for.
     """
 
     def __init__(
         self, model: nn.Module, config: EngineConfig, *, weights: Weights | None = None, lanes: Lanes | None = None
     ) -> None:
-        _check_logits(model)
+        _check(model, config, weights)
         self.model, self.config = model.eval(), config
         self.journal: list[Entry] = []
         self._points: Sequence[Point] = (BASE,)
@@ -62,6 +63,7 @@ class Engine:
         self._lanes: Lanes | None = None
         self._tier: Tier | None = None
         self._wrapped: list[nn.Module] = []
+        self._closed = False
         with torch.inference_mode():
             if config.placement == "offload":
                 self._offload(weights, lanes)
@@ -76,12 +78,21 @@ class Engine:
 
     # --- the public operations -------------------------------------------------------------------------------------
 
+    def _open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the engine must be open, but was closed; build a new one")
+
     @torch.inference_mode()
     def probe(self, batch: Batch, points: Sequence[Point]) -> list[float]:
         """The batch's mean loss at each point, float32 values; every block is brought to the device once.
 
         Afterwards the weights are where they were, up to the rounding of MeZO's own +eps, -2 eps, +eps.
         """
+        self._open()
+        if not isinstance(batch, Batch):
+            raise ValueError(
+                f"`batch` must be a zobench.Batch, but got {type(batch).__name__}; build Batch(ids, labels)"
+            )
         points = tuple(points)
         if not points:
             raise ValueError("`points` must not be empty, but got none; give at least Point() for the loss at W")
@@ -104,6 +115,7 @@ class Engine:
     def commit(self, entries: Sequence[Entry]) -> None:
         """Appends updates to the journal. They reach a block's weights the next time it is on the device, or at once if
         the model is resident or ``fused_update`` is off."""
+        self._open()
         for entry in entries:
             if not math.isfinite(entry.g):
                 raise ValueError(f"`g` of an entry must be finite, but got {entry.g}; skip this step's update")
@@ -114,6 +126,7 @@ class Engine:
     @torch.inference_mode()
     def flush(self) -> None:
         """Applies every committed update and writes the blocks back to their tier."""
+        self._open()
         if any(unit.applied < len(self.journal) for unit in self._units):
             self._replay_all()
         if self._pipeline is not None:
@@ -133,6 +146,7 @@ class Engine:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes a Hugging Face checkpoint, all updates applied: config, safetensors shards and their index."""
+        self.flush()
         save_checkpoint(self.model, self.named_tensors(), Path(folder))
 
     @property
@@ -148,6 +162,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends the lanes and removes the disk tier's file. The model's forward is its own again."""
+        self._closed = True
         for module in self._wrapped:
             del module.forward
         self._wrapped.clear()
@@ -155,6 +170,7 @@ class Engine:
             self._pipeline.close()
 
     def __enter__(self) -> Engine:
+        self._open()
         return self
 
     def __exit__(
@@ -317,8 +333,13 @@ class Engine:
         return [float(loss) for loss in torch.stack(losses).tolist()]
 
 
-def _check_logits(model: nn.Module) -> None:
-    """The loss is computed from the head's output, so a model must not change its logits after the head."""
+def _check(model: nn.Module, config: EngineConfig, weights: Weights | None) -> None:
+    """Refuses what would fail later, or be wrong: the loss is the head's output, so nothing may follow the head."""
+    choose_device(config.device)
+    if weights is None and any(parameter.is_meta for parameter in model.parameters()):
+        raise ValueError("the model must hold its weights, but some are on the meta device; give weights=")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError("some parameter must require gradients, but none does; nothing would be trained")
     for name in ("logit_scale", "logits_scaling", "final_logit_softcapping"):
         value = getattr(model.config, name, None)
         if value is not None and value != 1.0:

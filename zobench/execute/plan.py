@@ -84,22 +84,22 @@ def _decide(
     if found is not None and str(found.outcome) not in retry:
         told = "done" if found.outcome is Outcome.OK else f"{found.outcome} before: {found.reason}"
         return Step(spec=spec, action="keep", reason=told, estimate=guess, earlier=found)
-    missing = lacking(guess, room)
+    missing = lacking((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
     return Step(spec=spec, action="skip" if missing else "run", reason=missing, estimate=guess, earlier=found)
 
 
-def lacking(guess: predict.Estimate, room: Limits) -> str:
-    """Why a cell cannot fit, naming what it needs and what there is, or ""."""
-    host = guess.host_bytes + (guess.device_bytes if room.device_bytes is None else 0)
-    host += guess.disk_bytes if room.disk_is_memory else 0
+def lacking(need: tuple[int, int, int], room: Limits) -> str:
+    """Why a cell cannot fit that needs these (device, host, disk) bytes: what it needs and what there is, or ""."""
+    device, host, disk = need
+    host += (device if room.device_bytes is None else 0) + (disk if room.disk_is_memory else 0)
     wants = [
-        ("device memory", guess.device_bytes if room.device_bytes is not None else 0, room.device_bytes),
+        ("device memory", device if room.device_bytes is not None else 0, room.device_bytes),
         ("host memory", host, None if room.host_bytes is None else max(0, room.host_bytes - HOST_RESERVE)),
-        ("disk space", guess.disk_bytes, room.disk_bytes),
+        ("disk space", disk, room.disk_bytes),
     ]
-    for what, need, have in wants:
-        if have is not None and need > have:
-            return f"needs {gigabytes(need)} of {what}, {gigabytes(have)} are free (need predicted)"
+    for what, wanted, have in wants:
+        if have is not None and wanted > have:
+            return f"needs {gigabytes(wanted)} of {what}, {gigabytes(have)} are free (need predicted)"
     return ""
 
 
@@ -111,7 +111,9 @@ def gigabytes(nbytes: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``40 s``, ``3.2 min`` or ``5.1 h``."""
+    """``0.3 s``, ``40 s``, ``3.2 min`` or ``5.1 h``."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

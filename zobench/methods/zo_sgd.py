@@ -27,6 +27,11 @@ class ZOSGD:
     """
 
     def __init__(self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
+        if not (eps > 0 and lr >= 0 and weight_decay >= 0):
+            raise ValueError(
+                "`eps > 0`, `lr >= 0` and `weight_decay >= 0` must hold, but got "
+                f"eps={eps}, lr={lr}, weight_decay={weight_decay}; MeZO uses eps=1e-3"
+            )
         self.lr, self.eps, self.weight_decay = lr, eps, weight_decay
         self.skipped = 0
         self._step = 0

@@ -45,7 +45,7 @@ def _sheet(sheet: model.Sheet) -> Group:
 
 
 def _table(sheet: model.Sheet, group: model.Group) -> Padding:
-    table = Table(box=box.HORIZONTALS, border_style="dim", header_style="", padding=(0, 2, 0, 0), pad_edge=False)
+    table = Table(box=box.HORIZONTALS, border_style="dim", header_style="", padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(Text(sheet.row_header), overflow="fold")
     columns = [_aligned([row[k] for row in group.body]) for k in range(len(group.columns))]
     for header, cells in zip(group.columns, columns, strict=True):
