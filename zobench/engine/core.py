@@ -40,7 +40,7 @@ from zobench.weights import ModelWeights, Weights
 class Engine:
     """One model under zeroth-order fine-tuning.
 
-    ``model`` is a ``transformers`` causal language model, real or on the meta device. The engine takes its weights over;
+    ``model`` is a ``transformers`` causal model, real or on the meta device. The engine takes its weights over;
     read them with :meth:`named_tensors` or :meth:`save_pretrained` before closing it. ``weights`` gives initial values,
     by default the model's own. ``lanes`` replaces the lanes that the device calls for.
     """
