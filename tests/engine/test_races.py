@@ -214,6 +214,19 @@ def test_after_an_error_in_a_step_the_engine_says_that_it_cannot_go_on():
             engine.evaluate(Batch(ids, ids))
 
 
+def test_after_an_interruption_between_two_blocks_it_says_so_too():
+    skeleton = model(3)
+    ids = torch.arange(10).view(1, 10)
+    with Engine(skeleton, EngineConfig(slots=2), weights=RandomWeights(skeleton, 0)) as engine:
+        second = skeleton.model.decoder.layers[1]
+        inner, second.forward = second.forward, None
+        with pytest.raises(TypeError):
+            engine.evaluate(Batch(ids, ids))
+        second.forward = inner
+        with pytest.raises(RuntimeError, match="must not be used after an error in a step"):
+            engine.flush() or engine.evaluate(Batch(ids, ids))
+
+
 class Counted:
     """Counts what the pipeline does, to show that each switch really switches something."""
 

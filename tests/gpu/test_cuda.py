@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from tests.engine.reference import draw_seeds, mezo
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models, run, weights
+from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models, weights
 from zobench.data.tokens import stream
+from zobench.execute.process import run_in_process
 from zobench.result import Outcome
 
 pytestmark = [
@@ -80,9 +81,8 @@ def test_no_race_under_the_cuda_sanitizer(mode):
 
 def test_offloading_holds_the_resident_parts_and_the_slots_only():
     common = {"model": "OPT-1.3B", "dtype": "fp16", "seq_len": 256, "steps": 2, "device": "cuda"}
-    resident = run(RunSpec(engine="resident", **common))
-    torch.cuda.empty_cache()
-    offload = run(RunSpec(engine="offload", **common))
+    resident = run_in_process(RunSpec(engine="resident", **common))
+    offload = run_in_process(RunSpec(engine="offload", **common))
     assert (resident.outcome, offload.outcome) == (Outcome.OK, Outcome.OK)
     assert offload.samples["loss"] == resident.samples["loss"]
     block = 2 * models.block_parameter_count("OPT-1.3B")
@@ -91,7 +91,8 @@ def test_offloading_holds_the_resident_parts_and_the_slots_only():
 
 
 def test_uploads_run_under_computes():
-    result = run(RunSpec(model="OPT-1.3B", dtype="fp16", engine="offload", seq_len=2048, steps=2, device="cuda"))
+    spec = RunSpec(model="OPT-1.3B", dtype="fp16", engine="offload", seq_len=2048, steps=2, device="cuda")
+    result = run_in_process(spec)
     computes = [(a, b) for _, kind, _, a, b in result.timeline if kind == "compute"]
     uploads = [(a, b) for _, kind, _, a, b in result.timeline if kind == "upload"]
     under = sum(any(a < d and c < b for c, d in computes) for a, b in uploads)

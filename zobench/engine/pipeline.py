@@ -39,10 +39,9 @@ class Pipeline:
 
     def compute(self, block: int, action: Callable[[], None], work: str = "compute") -> None:
         """Runs ``action`` with the block's weights bound, then issues the transfers that follow it in the schedule."""
-        if self._broken:
-            raise RuntimeError("the engine must not be used after an error in a step, but was; build a new one")
         ops = self._ops[work]
-        assert ops[self._position].block == block, f"block {block} called out of order"
+        if self._broken or ops[self._position].block != block:
+            raise RuntimeError("the engine must not be used after an error in a step, but was; build a new one")
         self._broken = True  # until this block is through
         if not self._primed:
             self._primed = True
