@@ -109,7 +109,7 @@ def run(
             result = run_in_process(spec, timeout=bound, disk_dir=disk_dir)
     if not quiet or result.outcome is not Outcome.OK:
         errors.print(console.outcome_line(result), soft_wrap=True)
-        console.show_warnings(errors, result)
+        console.show_warnings(errors, result.warnings)
     text = json.dumps(result.to_dict(), indent=1, allow_nan=False)
     if quiet:
         print(text)
@@ -216,7 +216,7 @@ def _sweep(
     steps = plan.make(cells.cells, store, facts["machine"], rates, plan.limits(chosen, disk_dir), again)
     for problem in store.problems:
         errors.print(f"not read: {problem}", style="yellow", markup=False, soft_wrap=True)
-    console.show_plan(errors, cells.title, steps, seconds)
+    console.show_plan(console.answer_console() if dry_run else errors, cells.title, steps, seconds)
     if dry_run:
         return
     with ExitStack() as during:

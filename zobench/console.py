@@ -28,6 +28,11 @@ def error_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def answer_console() -> Console:
+    """Standard output, for what was asked for."""
+    return Console(highlight=False)
+
+
 def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float | None) -> None:
     """One line per cell: what it needs, how long it should take, and whether it runs, is kept or is skipped and why."""
     shared = _shared_words([step.spec.label for step in steps])
@@ -103,6 +108,7 @@ class SweepProgress:
         )  # fmt: skip
         self._task: TaskID = self._bar.add_task("", total=len(steps), eta="")
         self._done = 0
+        self._told: set[str] = set()
 
     def __enter__(self) -> SweepProgress:
         self._bar.start()
@@ -126,12 +132,14 @@ class SweepProgress:
         self._bar.update(self._task, completed=self._done)
         if step.action == "run" and result.outcome is not Outcome.SKIPPED:
             self._console.print(outcome_line(result), soft_wrap=True)
-            show_warnings(self._console, result)
+            new = [warning for warning in result.warnings if warning.partition(":")[0] not in self._told]
+            self._told |= {warning.partition(":")[0] for warning in new}  # once per sweep: each table repeats them all
+            show_warnings(self._console, new)
 
 
-def show_warnings(console: Console, result: Result) -> None:
-    """What a reader of this result's numbers should know."""
-    for warning in result.warnings:
+def show_warnings(console: Console, warnings: Iterable[str]) -> None:
+    """What a reader of a result's numbers should know."""
+    for warning in warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
 
 
@@ -161,7 +169,7 @@ def show_lists(what: str) -> None:
     }  # fmt: skip
     if what and what not in parts:
         raise ValueError(f"unknown list {what!r}; {suggestion(what, parts)}")
-    console = Console(highlight=False)
+    console = answer_console()
     for name in [what] if what else parts:
         table = parts[name]()
         table.title, table.title_justify = Text(name, style="bold"), "left"
@@ -221,4 +229,4 @@ def show_doctor(lines: Sequence[Line]) -> None:
         previous = line.section
         mark = marks.get(line.status, line.status)
         table.add_row(Text(section, style="bold"), Text(line.item), Text(line.value), mark)
-    Console(highlight=False).print(table)
+    answer_console().print(table)

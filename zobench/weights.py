@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,6 +46,7 @@ class RandomWeights:
             for key, _ in module.named_parameters(recurse=False)
         }
         self._rules = {name: _rule(name, *self._owner[name]) for name in set(self._canonical.values())}
+        self._lock = threading.Lock()
         self._pools: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     @torch.no_grad()
@@ -61,12 +63,13 @@ class RandomWeights:
 
     def _pool(self, out: Tensor) -> Tensor:
         key = (out.dtype, out.device)
-        if key not in self._pools:
-            # NumPy, because torch's CPU and CUDA generators draw different numbers from one seed
-            normals = np.random.default_rng(self._seed).standard_normal(POOL, dtype=np.float32)
-            normals *= self._std
-            self._pools[key] = torch.from_numpy(normals).to(out.dtype).to(out.device)
-        return self._pools[key]
+        with self._lock:  # several threads fill at once, and one pool serves them all
+            if key not in self._pools:
+                # NumPy, because torch's CPU and CUDA generators draw different numbers from one seed
+                normals = np.random.default_rng(self._seed).standard_normal(POOL, dtype=np.float32)
+                normals *= self._std
+                self._pools[key] = torch.from_numpy(normals).to(out.dtype).to(out.device)
+            return self._pools[key]
 
 
 class ModelWeights:
