@@ -78,10 +78,6 @@ class Engine:
 
     # --- the public operations -------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
-        if self._closed:
-            raise RuntimeError("the engine must be open, but was closed; build a new one")
-
     @torch.inference_mode()
     def probe(self, batch: Batch, points: Sequence[Point]) -> list[float]:
         """The batch's mean loss at each point, float32 values; every block is brought to the device once.
@@ -177,6 +173,10 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the engine must be open, but was closed; build a new one")
 
     # --- measuring one part of a step -------------------------------------------------------------------------------
 

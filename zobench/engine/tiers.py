@@ -34,7 +34,7 @@ class Tier(Protocol):
 
 
 def allocate(nbytes: int, device: str = "cpu") -> Tensor:
-    """An uint8 buffer. On the CPU: fresh zero pages of its own, page-aligned, returned to the system when freed."""
+    """A uint8 buffer. On the CPU: fresh zero pages of its own, page-aligned, returned to the system when freed."""
     with torch.inference_mode(False):  # an inference tensor could not be written outside of that mode
         if device != "cpu":
             return torch.empty(nbytes, dtype=torch.uint8, device=device)
