@@ -26,7 +26,7 @@ from zobench.store import Store, StoreError
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
 GB = 10**9
-OPTIONS = {"sweep": 8, "ablate": 8, "run": 7, "table": 4, "list": 0, "doctor": 2}
+OPTIONS = {"sweep": 9, "ablate": 8, "run": 8, "table": 4, "list": 0, "doctor": 2}
 """Options per command. A new one needs a user, and a change here."""
 
 
@@ -104,6 +104,7 @@ def write(folder: Path, text: str) -> str:
         ("run --model opt-tiny --set eps=0", "`eps > 0` must hold, but got eps=0.0; MeZO uses eps=1e-3"),
         ("run --model opt-tiny --set steps=0", "`steps >= 1` must hold, but got steps=0; ask for at least one"),
         ("run --model opt-tiny --set seq_len=65", "`seq_len <= 64` must hold for opt-tiny, but got seq_len=65; the "),
+        ("run --model opt-tiny --engine offload --set resident_blocks=4", "`resident_blocks <= 3` must hold for opt-"),
         ("run --model opt-tiny --set step=5", "unknown key 'step'; did you mean steps or eps?"),
         ("run --model opt-tiny --set steps", "`--set` needs KEY=VALUE, but got 'steps'; for example --set steps=5"),
         ("run --model opt-tiny --set steps=many", "`steps` must be a whole number, but got 'many'; for example "),
@@ -112,6 +113,11 @@ def write(folder: Path, text: str) -> str:
         ("run --model opt-tiny --json no/x.json", "`--json` must be a file in a folder that exists, but got 'no/"),
         ("run --model opt-tiny --json .", "`--json` must be a file in a folder that exists, but got '.'; "),
         ("run --model opt-tiny --disk-dir no", "`--disk-dir` must be a folder, but got 'no'; create it first"),
+        ("run --model opt-tiny --device-memory 8XB", "`device_memory` must be a size, but got '8XB'; write "),
+        ("run --model opt-tiny --device-memory 8GB", "`device_memory=8GB` needs engine=offload, but got engine="),
+        ("run --model opt-tiny --engine offload --device-memory 8GB", "`device_memory=8GB` needs noise=counter, but "),
+        ("run --model opt-tiny --device-memory 8GB --set device_memory=4GB", "`device_memory` must be given once, "),
+        ("sweep smoke --device-memory much", "`device_memory` must be a size, but got 'much'; write device_memory="),
         ("run", "`model` must be given, but got no model; see `zobench list models`"),
         ("run --model", "Option '--model' requires an argument"),
         ("run --modle opt-tiny", "No such option: --modle "),
@@ -254,6 +260,17 @@ def test_a_seq_len_that_is_usual_or_given_is_not_explained(
     code, _, err = zobench("run", *arguments.split(), "--device", "cpu")
     assert (code, cells[0].seq_len) == (0, seq_len)
     assert "seq_len:" not in err
+
+
+def test_a_given_device_memory_is_planned_aloud(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    command = ("run", "--model", "OPT-125M", "--engine", "offload", "--set", "noise=counter", "--device", "cpu")
+    code, _, err = zobench(*command, "--device-memory", "1GB")
+    assert (code, [spec.device_memory for spec in cells]) == (0, [GB])
+    assert "device_memory=1GB: blocks in 3 slots need " in err
+    assert "and 12 of 12 blocks stay" in err
+    code, out, err = zobench(*command, "--device-memory", "100MB")
+    assert (code, out, len(err.splitlines()), len(cells)) == (2, "", 1, 1)
+    assert "must hold for OPT-125M in 2 slots of tiles, but got device_memory=100MB; give it more" in err
 
 
 def test_run_ends_with_1_where_the_cell_did_not_work(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
@@ -409,6 +426,27 @@ def test_a_table_is_printed_or_written_from_what_is_stored_and_reads_nothing_but
     assert "OPT-125M" in out
     assert zobench("table", "zo2_table1", "--format", "markdown", "--out", "table.md") == (0, "", "")
     assert (here / "table.md").read_text() == out
+
+
+def test_a_sweep_stores_the_rates_and_its_table_shows_the_share_of_the_floor(
+    here: Path, zobench: Any, cells: list[RunSpec], machine: str
+) -> None:
+    text = 'tables = ["zo2_table1"]\n[axes]\nmodel = ["OPT-125M"]\n'
+    _, out, err = zobench("sweep", write(here, text), "--device", "cpu")
+    (path,) = (here / "results" / machine).glob("*.json")
+    assert json.loads(path.read_text())["environment"]["calibration"] == CALIBRATION
+    floor = 4 * 125_239_296 * 2048 / 1e11 / 0.5  # of products alone, in the half second that the fake cell takes
+    assert f"{100 * floor:.0f}" in out.partition("Floor (%)")[2]
+    assert f", {floor:.0%} of the floor" in err
+
+
+def test_a_sweep_takes_a_device_memory_for_every_cell(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    text = '[base]\nengine = "offload"\nnoise = "counter"\n[axes]\nmodel = ["OPT-125M"]\n'
+    zobench("sweep", write(here, text), "--device", "cpu", "--device-memory", "600MB")
+    assert [spec.device_memory for spec in cells] == [600_000_000]
+    code, _, err = zobench("sweep", "smoke", "--device", "cpu", "--device-memory", "600MB")
+    assert code == 2
+    assert "smoke.toml: `device_memory=600MB` needs engine=offload, but got engine=resident; " in err
 
 
 def test_a_second_sweep_into_the_same_results_is_refused(here: Path, zobench: Any, cells: list[RunSpec]) -> None:

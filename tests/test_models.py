@@ -85,6 +85,7 @@ def test_counts_equal_those_of_the_built_model(name: str, tie: bool | None) -> N
     outside = [parameter.numel() for parameter in model.parameters() if id(parameter) not in inside]
     assert models.resident_parameter_count(name, tie) == sum(outside)
     assert models.largest_resident(name, tie) == max(outside)
+    assert models.largest_linear(name) == max(parameter.numel() for parameter in models.blocks(model).parameters())
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zobench import models, predict
-from zobench.predict import Rates, estimate, memory, step_seconds
+from zobench import footprint, models
+from zobench.footprint import memory
+from zobench.predict import Rates, estimate, floor_seconds, floor_share, step_seconds
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
 
 CALIBRATION: dict[str, Any] = {
     "matmul_flops_per_second": {"fp32": 1e11, "fp16": 1e10, "bf16": 2e11},
     "copy_bytes_per_second": 16e9,
-    "noise_elements_per_second": 3e8,
+    "noise_elements_per_second": {"torch": 3e8, "counter": 9e8, "fused": 6e8},
     **dict.fromkeys([f"link_{way}_bytes_per_second" for way in ("up", "down", "both")]),
     **dict.fromkeys([f"disk_{way}_bytes_per_second" for way in ("write", "read", "both")]),
     "disk_direct": None,
@@ -26,6 +28,8 @@ RATES = Rates.of(CALIBRATION)
 REAL = [name for name in models.REGISTRY if not name.endswith("-tiny")]
 cells = st.builds(
     RunSpec,
+    noise=st.sampled_from(["torch", "counter"]),
+    queries=st.integers(1, 4),
     model=st.sampled_from(sorted(models.REGISTRY)),
     engine=st.sampled_from(["resident", "offload"]),
     tier=st.sampled_from(["pageable", "disk"]),
@@ -47,8 +51,9 @@ def measured(spec: RunSpec, *seconds: float | None, outcome: Outcome = Outcome.O
 
 
 def test_a_rate_that_was_not_measured_is_taken_from_the_copy_rate() -> None:
-    assert RATES.bytes_up == {"pinned": 8e9, "pageable": 4e9, "disk": 8e9}
-    assert RATES.bytes_down == {"pinned": 8e9, "pageable": 4e9, "disk": 8e9}
+    assert RATES.bytes_up == {"pinned": 8e9, "pageable": 4e9, "disk": 8e9, "checkpoint": 8e9}
+    assert RATES.bytes_down == RATES.bytes_up
+    assert RATES.disk_both == 8e9
 
 
 def test_the_disk_is_never_faster_than_the_way_to_it() -> None:
@@ -84,7 +89,7 @@ def test_offloading_a_real_model_takes_less_device_memory_than_holding_it(model:
     resident = memory(RunSpec(model=model, dtype=dtype).resolve("cuda:0"))
     streamed = memory(RunSpec(model=model, dtype=dtype, engine="offload").resolve("cuda:0"))
     assert streamed[0] < resident[0]
-    whole = models.parameter_count(model) * predict.BYTES[dtype]
+    whole = models.parameter_count(model) * footprint.BYTES[dtype]
     assert whole < resident[0] < whole + 4e9
     assert (resident[1:], streamed[2]) == ((0, 0), 0)
     assert 0.5 * whole < streamed[1] <= whole
@@ -96,7 +101,7 @@ def test_sixteen_bits_take_half_the_memory_of_the_weights() -> None:
 
 def test_shared_host_blocks_need_only_as_many_as_there_are() -> None:
     shared = RunSpec(model="OPT-175B", dtype="fp16", engine="offload", weights="shared").resolve("cuda:0")
-    assert memory(shared)[1] == predict.SHARED_BLOCKS * models.block_parameter_count("OPT-175B") * 2
+    assert memory(shared)[1] == footprint.SHARED_BLOCKS * models.block_parameter_count("OPT-175B") * 2
     assert memory(shared)[0] == memory(shared.replace(weights="random"))[0]
 
 
@@ -105,6 +110,119 @@ def test_a_mechanism_that_is_off_never_makes_a_step_faster(switch: str) -> None:
     slow_link = Rates.of(CALIBRATION | {"copy_bytes_per_second": 1e6})
     whole = step_seconds(offload(), slow_link)
     assert step_seconds(offload(**{switch: False}), slow_link) > whole
+
+
+def counter(model: str = "OPT-1.3B", **changes: Any) -> RunSpec:
+    return offload(model, noise="counter", **changes)
+
+
+PARAMETERS = models.parameter_count("OPT-1.3B")
+STREAMED = 24 * models.block_parameter_count("OPT-1.3B")
+
+
+def compute(spec: RunSpec) -> float:
+    """Seconds of a step whose transfers take none."""
+    return step_seconds(spec, dataclasses.replace(RATES, bytes_up={"disk": 1e99}, bytes_down={"disk": 1e99}))
+
+
+def test_counter_noise_is_drawn_once_and_once_per_pending_update_where_mezo_draws_four_times() -> None:
+    products = compute(offload()) - 4 * PARAMETERS / 3e8
+    for spec, draws in (
+        (counter(), 2),
+        (counter(queries=1, writeback_every=4, steps=10, warmup=2), 1 + 2.5),
+        (counter(writeback_every=100, steps=10, warmup=2), 1 + 7.5),
+        (counter(writeback_every="inf", steps=10, warmup=2), 1 + 7.5),
+        (RunSpec(model="OPT-1.3B", noise="counter").resolve("cpu"), 2),
+    ):
+        assert compute(spec) == pytest.approx(products + draws * PARAMETERS / 6e8)
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_every_query_takes_its_own_products_and_noise_and_shares_the_upload(noise: str) -> None:
+    assert compute(offload(noise=noise, queries=3)) == pytest.approx(3 * compute(offload(noise=noise)))
+    slow = Rates.of(CALIBRATION | {"disk_read_bytes_per_second": 1e6, "disk_write_bytes_per_second": 1e6})
+    assert step_seconds(offload(noise=noise, queries=3), slow) == step_seconds(offload(noise=noise), slow)
+
+
+SLOW_DISK = CALIBRATION | {
+    "disk_read_bytes_per_second": 2e6, "disk_write_bytes_per_second": 1e6, "disk_both_bytes_per_second": 1.5e6
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "up", "down"),
+    [
+        ({}, 4, 4),
+        ({"writeback_every": 4}, 4, 1),
+        ({"writeback_every": "inf"}, 4, 0),
+        ({"wire": "fp16"}, 2, 2),
+        ({"wire": "fp8", "writeback_every": "inf"}, 1, 0),
+        ({"dtype": "bf16", "wire": "fp8"}, 1, 1),
+        ({"resident_blocks": 12}, 2, 2),
+    ],
+)
+def test_a_link_bound_step_and_its_floor_are_the_bytes_that_travel(
+    changes: dict[str, Any], up: float, down: float
+) -> None:
+    slow, spec = Rates.of(SLOW_DISK), counter(**changes)
+    assert step_seconds(spec, slow) == pytest.approx(STREAMED * (up / 2e6 + down / 1e6))
+    both = (up + down) / 1.5e6 if down else 0
+    assert floor_seconds(spec, slow) == pytest.approx(STREAMED * max(up / 2e6, down / 1e6, both))
+
+
+def test_the_floor_of_a_link_is_its_slower_way_and_pageable_memory_has_the_links() -> None:
+    rates = Rates.of(CALIBRATION | {"link_up_bytes_per_second": 2e6, "link_down_bytes_per_second": 1e6})
+    for tier in ("pinned", "pageable"):
+        spec = RunSpec(model="OPT-1.3B", engine="offload", tier=tier).resolve("cuda:0")
+        assert floor_seconds(spec, rates) == pytest.approx(STREAMED * 4 / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "flops"),
+    [
+        ({}, 1e11),
+        ({"dtype": "bf16"}, 2e11),
+        ({"autocast": "bf16"}, 2e11),
+        ({"engine": "offload", "noise": "counter", "resident_blocks": 24}, 1e11),
+        ({"engine": "offload", "tier": "pageable"}, 1e11),
+    ],
+)
+def test_the_floor_of_a_step_without_transfers_to_wait_for_is_its_products(
+    changes: dict[str, Any], flops: float
+) -> None:
+    spec = RunSpec(model="OPT-1.3B", queries=2, **changes).resolve("cpu")
+    assert floor_seconds(spec, RATES) == pytest.approx(2 * 4 * PARAMETERS * 2048 / flops)
+
+
+@given(cells)
+def test_no_prediction_is_below_the_floor(spec: RunSpec) -> None:
+    assert step_seconds(spec, RATES) >= floor_seconds(spec, RATES)
+
+
+def test_a_result_knows_its_share_of_the_floor_from_the_rates_it_carries() -> None:
+    spec = offload()
+    floor = floor_seconds(spec, RATES)
+    result = dataclasses.replace(measured(spec, 4 * floor), environment={"calibration": CALIBRATION})
+    assert floor_share(result) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"calibration": None}, {"calibration": {}}, {"calibration": CALIBRATION | {"noise_elements_per_second": 3e8}}],
+)
+def test_a_result_without_usable_rates_has_no_share(environment: dict[str, Any]) -> None:
+    assert floor_share(dataclasses.replace(measured(offload(), 1.0), environment=environment)) is None
+    unknown = measured(offload().replace(model="a model of another version"), 1.0)
+    assert floor_share(dataclasses.replace(unknown, environment={"calibration": CALIBRATION})) is None
+    assert floor_share(dataclasses.replace(measured(offload(), None), environment={"calibration": CALIBRATION})) is None
+
+
+def test_a_device_memory_is_planned_before_it_is_predicted() -> None:
+    spec = counter(device_memory=6 * 10**9)
+    planned = footprint.fit(spec)[0]
+    assert 0 < planned.resident_blocks < 24
+    assert step_seconds(spec, RATES) == step_seconds(planned, RATES)
+    assert floor_seconds(spec, RATES) == floor_seconds(planned, RATES)
 
 
 def test_an_earlier_run_of_the_cell_says_how_long_it_takes() -> None:
@@ -132,13 +250,27 @@ def test_runs_of_similar_cells_correct_the_calibration() -> None:
         measured(offload("OPT-1.3B", dtype="fp16"), 1e4),
         measured(offload("OPT-1.3B", tier="pageable"), 1e4),
         measured(RunSpec(model="OPT-1.3B").resolve("cpu"), 1e4),
+        measured(offload("OPT-1.3B", noise="counter"), 1e4),
+        measured(offload("OPT-1.3B", autocast="bf16"), 1e4),
         measured(RunSpec(model="OPT-1.3B", engine="offload").resolve("cuda:0"), 1e-3),
         measured(offload("OPT-1.3B"), 1e4, outcome=Outcome.CONTAMINATED),
         measured(offload("OPT-1.3B"), None),
         measured(offload("OPT-1.3B")),
         measured(offload("OPT-1.3B").replace(model="a model of another version"), 1e4),
     ],
-    ids=["tiny", "dtype", "tier", "engine", "device", "contaminated", "no sample", "empty", "unknown model"],
+    ids=[
+        "tiny",
+        "dtype",
+        "tier",
+        "engine",
+        "noise",
+        "autocast",
+        "device",
+        "contaminated",
+        "no sample",
+        "empty",
+        "unknown model",
+    ],
 )
 def test_a_run_that_says_nothing_about_a_cell_does_not_correct_it(other: Result) -> None:
     assert estimate(offload("OPT-2.7B"), RATES, [other]) == estimate(offload("OPT-2.7B"), RATES)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zobench import spec as spec_module
 from zobench.result import Outcome, Result
 from zobench.spec import CHOICES, FIELDS, RunSpec, parse_value, suggestion
 
@@ -20,20 +21,34 @@ GOLDEN = "9f4a892a1080"
 
 WHOLE = st.integers(0, 2**31 - 1)
 FLOAT = st.floats(0, allow_nan=False, allow_infinity=False)
-specs = st.builds(
-    RunSpec,
-    model=st.text(min_size=1),
-    weights=st.just("pretrained"),
-    weights_path=st.text(),
-    tie_embeddings=st.none() | st.booleans(),
-    **{name: st.sampled_from(CHOICES[name]) for name in ("engine", "tier", "dtype", "noise", "data")},
-    **{name: WHOLE.map(lambda n: max(n, 2)) for name in ("batch_size", "seq_len", "steps", "slots")},
+plain = {
+    "model": st.text(min_size=1),
+    "weights": st.just("pretrained"),
+    "weights_path": st.text(),
+    "tie_embeddings": st.none() | st.booleans(),
+    **{name: st.sampled_from(CHOICES[name]) for name in ("engine", "dtype", "noise", "data")},
+    "tier": st.sampled_from([tier for tier in CHOICES["tier"] if tier != "checkpoint"]),
+    **{name: WHOLE.map(lambda n: max(n, 2)) for name in ("batch_size", "seq_len", "steps", "slots", "queries")},
     **dict.fromkeys(("warmup", "seed"), WHOLE),
     **dict.fromkeys(("lr", "weight_decay"), FLOAT),
-    eps=st.floats(0, exclude_min=True, allow_infinity=False),
-    **dict.fromkeys(("overlap", "reusable_memory", "fused_update", "parts"), st.booleans()),
-    device=st.sampled_from(["auto", "cpu", "cuda", "cuda:1"]),
-)
+    "eps": st.floats(0, exclude_min=True, allow_infinity=False),
+    **dict.fromkeys(("overlap", "reusable_memory", "fused_update", "parts", "compile"), st.booleans()),
+    "device": st.sampled_from(["auto", "cpu", "cuda", "cuda:1"]),
+}
+fast = {
+    **plain,
+    "engine": st.just("offload"),
+    "noise": st.just("counter"),
+    "survival": st.booleans(),
+    "compile": st.just(False),
+    "fused_update": st.just(True),
+    "granularity": st.sampled_from(CHOICES["granularity"]),
+    "wire": st.sampled_from(["none", "fp8"]),
+    "writeback_every": st.integers(1, 2**31 - 1) | st.just("inf"),
+    "resident_blocks": WHOLE,
+    "device_memory": st.integers(0, 2**63 - 1),
+}
+specs = st.builds(RunSpec, **plain) | st.builds(RunSpec, **fast)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +65,7 @@ specs = st.builds(
         ({"engine": "zo2"}, "`engine` must be one of resident, offload, but got 'zo2'; use one of resident, offload"),
         (
             {"tier": "dsk"},
-            "`tier` must be one of auto, device, pinned, pageable, disk, but got 'dsk'; did you mean disk?",
+            "`tier` must be one of auto, device, pinned, pageable, disk, checkpoint, but got 'dsk'; did you mean disk?",
         ),
         ({"eps": 0}, "`eps > 0` must hold, but got eps=0.0; MeZO uses eps=1e-3"),
         ({"eps": float("nan")}, "`eps` must be finite, but got nan; MeZO uses eps=1e-3"),
@@ -67,6 +82,19 @@ specs = st.builds(
         ({"model": 5}, "`model` must be of type str, but got 5; for example model='OPT-125M'"),
         ({"weights_path": "x"}, "`weights_path` needs weights=pretrained, but got weights=random; add --set weights="),
         ({"weights": "shared"}, "`weights=shared` needs engine=offload, but got engine=resident; a resident model has"),
+        ({"noise": "philox"}, "`noise` must be one of torch, counter, but got 'philox'; use one of torch, counter"),
+        ({"queries": 0}, "`queries >= 1` must hold, but got queries=0; the papers use queries=1"),
+        (
+            {"resident_blocks": -1},
+            "`resident_blocks >= 0` must hold, but got resident_blocks=-1; use resident_blocks=0 ",
+        ),
+        ({"device_memory": -1}, "`device_memory >= 0` must hold, but got device_memory=-1; use device_memory=0 for no"),
+        ({"device_memory": 2**63}, "`device_memory <= 9223372036854775807` must hold, but got device_memory=9223372"),
+        ({"device_memory": "8GB"}, "`device_memory` must be of type int, but got '8GB'; for example device_memory=0"),
+        ({"writeback_every": 0}, "`writeback_every >= 1` must hold, but got writeback_every=0; the papers use writeba"),
+        ({"writeback_every": "no"}, "`writeback_every` must be a whole number or inf, but got 'no'; the papers use wr"),
+        ({"writeback_every": 1.5}, "`writeback_every` must be of type int or str, but got 1.5; for example writeback"),
+        ({"compile": 1}, "`compile` must be of type bool, but got 1; for example compile=False"),
     ],
 )
 def test_a_value_that_cannot_run_is_named_with_its_constraint_and_a_remedy(changes: dict[str, Any], text: str) -> None:
@@ -74,6 +102,109 @@ def test_a_value_that_cannot_run_is_named_with_its_constraint_and_a_remedy(chang
         RunSpec(**{"model": "OPT-125M", **changes})
     assert str(caught.value).startswith(text)
     assert "\n" not in str(caught.value)
+
+
+OFFLOAD: dict[str, Any] = {"engine": "offload", "noise": "counter"}
+CHECKPOINT: dict[str, Any] = {"engine": "offload", "noise": "counter", "tier": "checkpoint", "writeback_every": "inf"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"granularity": "tile"},
+            "`granularity=tile` needs noise=counter, but got noise=torch; torch noise can only be drawn a block at a "
+            "time; use noise=counter",
+        ),
+        (
+            {"writeback_every": "inf"},
+            "`writeback_every=inf` needs noise=counter, but got noise=torch; torch noise perturbs the weights in place,"
+            " so an update that is not written back cannot be exact; use noise=counter",
+        ),
+        (
+            {"wire": "fp8"},
+            "`wire=fp8` needs engine=offload, but got engine=resident; a resident model's weights do not travel; "
+            "use engine=offload",
+        ),
+        (
+            {"engine": "offload", "wire": "bf16", "dtype": "fp16"},
+            "`wire=bf16` needs dtype=fp32, but got dtype=fp16; a wire format must be narrower than dtype; use wire=fp8",
+        ),
+        (
+            {"autocast": "fp16", "dtype": "fp16"},
+            "`autocast=fp16` needs dtype=fp32, but got dtype=fp16; 16-bit weights already compute in 16 bits; "
+            "use dtype=fp32",
+        ),
+        (
+            CHECKPOINT | {"engine": "resident"},
+            "`tier=checkpoint` needs engine=offload, but got engine=resident; a resident model reads its checkpoint "
+            "once; use tier=auto",
+        ),
+        (
+            CHECKPOINT,
+            "`tier=checkpoint` needs weights=pretrained, but got weights=random; only they have a checkpoint; "
+            "use weights=pretrained",
+        ),
+        (
+            CHECKPOINT | {"weights": "pretrained", "writeback_every": 4},
+            "`tier=checkpoint` needs writeback_every=inf, but got writeback_every=4; a checkpoint is only read; "
+            "use writeback_every=inf",
+        ),
+        (
+            CHECKPOINT | {"weights": "pretrained", "wire": "fp8"},
+            "`tier=checkpoint` needs wire=none, but got wire=fp8; the files' own format travels; use wire=none",
+        ),
+        (
+            {"resident_blocks": 2},
+            "`resident_blocks=2` needs engine=offload, but got engine=resident; a resident model keeps every block; "
+            "use engine=offload",
+        ),
+        (
+            {"device_memory": 8 * 10**9},
+            "`device_memory=8GB` needs engine=offload, but got engine=resident; a resident model takes what it takes; "
+            "use engine=offload",
+        ),
+        (
+            {"device_memory": 2**30, "engine": "offload"},
+            "`device_memory=1GiB` needs noise=counter, but got noise=torch; its planner may need parts of a block; "
+            "use noise=counter",
+        ),
+        (
+            {"noise": "counter", "granularity": "tile", "compile": True},
+            "`compile=true` needs granularity=block, but got granularity=tile; what is compiled is a block's forward; "
+            "use compile=false",
+        ),
+        (
+            {"survival": True},
+            "`survival=true` needs noise=counter, but got noise=torch; only its z can be made again for a sample; "
+            "use noise=counter",
+        ),
+        (
+            OFFLOAD | {"fused_update": False, "writeback_every": 4},
+            "`fused_update=false` needs writeback_every=1, but got writeback_every=4; without the fused update every "
+            "update is written back at once; use writeback_every=1",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_named_with_a_remedy(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        RunSpec(**{"model": "OPT-125M", **changes})
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"noise": "counter", "granularity": "tile", "writeback_every": "inf", "queries": 4},
+        {"engine": "offload", "wire": "fp16", "autocast": "fp16", "resident_blocks": 2},
+        {"engine": "offload", "wire": "fp8", "dtype": "bf16"},
+        CHECKPOINT | {"weights": "pretrained"},
+        OFFLOAD | {"device_memory": 2**40},
+    ],
+)
+def test_options_that_go_together_are_accepted_with_both_engines_where_both_have_them(changes: dict[str, Any]) -> None:
+    spec = RunSpec(**{"model": "OPT-125M", **changes})
+    assert RunSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
 
 
 def test_an_unknown_key_names_the_nearest_and_a_missing_model_is_said() -> None:
@@ -93,6 +224,14 @@ def test_the_hash_of_a_spec_never_changes() -> None:
     program = "from zobench.spec import RunSpec; print(RunSpec(model='OPT-125M').hash)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == GOLDEN
+
+
+def test_a_later_field_at_its_default_changes_no_hash() -> None:
+    stored = RunSpec(model="OPT-125M").to_dict()
+    before = {key: value for key, value in stored.items() if key not in spec_module._LATER}
+    assert RunSpec.from_dict(before).hash == GOLDEN
+    hashes = {RunSpec(model="OPT-125M", **change).hash for change in ({"queries": 2}, {"compile": True})}
+    assert len(hashes | {GOLDEN}) == 3
 
 
 def test_numbers_that_are_equal_have_one_hash() -> None:
@@ -136,6 +275,27 @@ def test_what_has_no_effect_on_a_resident_run_makes_no_other_cell(changes: dict[
     assert RunSpec(model="OPT-125M", **changes).resolve("cpu") == plain
 
 
+def test_what_the_planner_chooses_makes_no_other_cell() -> None:
+    planned = RunSpec(model="OPT-125M", **OFFLOAD, device_memory=10**9)
+    chosen = planned.replace(granularity="tile", slots=5, resident_blocks=1)
+    assert chosen.resolve("cpu") == planned.resolve("cpu")
+
+
+def test_the_arithmetic_of_a_resident_run_makes_another_cell() -> None:
+    plain = RunSpec(model="OPT-125M", noise="counter")
+    changes: list[dict[str, Any]] = [{"granularity": "linear"}, {"writeback_every": "inf"}, {"queries": 2}]
+    assert len({plain.replace(**change).resolve("cpu").hash for change in ({}, *changes)}) == 4
+
+
+def test_tf32_needs_a_cuda_device() -> None:
+    spec = RunSpec(model="OPT-125M", autocast="tf32")
+    assert spec.resolve("cuda:0").autocast == "tf32"
+    with pytest.raises(
+        ValueError, match=r"^`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16"
+    ):
+        spec.resolve("cpu")
+
+
 def test_auto_becomes_the_devices_own_tier() -> None:
     spec = RunSpec(model="OPT-125M", engine="offload")
     assert spec.resolve("cpu").tier == "disk"
@@ -153,6 +313,9 @@ def test_a_tier_that_this_device_cannot_have_is_refused(tier: str, text: str) ->
     [
         ("steps", "7", 7), ("lr", "1e-3", 1e-3), ("lr", "1", 1.0), ("overlap", "False", False), ("parts", "on", True),
         ("tie_embeddings", "none", None), ("tie_embeddings", "no", False), ("model", " opt-tiny ", "opt-tiny"),
+        ("device_memory", "8GB", 8 * 10**9), ("device_memory", "512 mb", 512 * 10**6), ("device_memory", "123", 123),
+        ("device_memory", "4GiB", 2**32), ("device_memory", "1.5GB", 1_500_000_000), ("writeback_every", "4", 4),
+        ("writeback_every", "INF", "inf"), ("compile", "yes", True),
     ],
 )  # fmt: skip
 def test_text_is_read_as_the_fields_type(key: str, text: str, value: Any) -> None:
@@ -168,6 +331,17 @@ def test_text_is_read_as_the_fields_type(key: str, text: str, value: Any) -> Non
         ("steps", "", "`steps` must be a whole number, but got ''; for example steps=5"),
         ("lr", "fast", "`lr` must be a number, but got 'fast'; for example lr=1e-07"),
         ("parts", "2", "`parts` must be true or false, but got '2'; write parts=true or parts=false"),
+        (
+            "writeback_every",
+            "x",
+            "`writeback_every` must be a whole number or inf, but got 'x'; for example writeback_every=1",
+        ),
+        (
+            "device_memory",
+            "8XB",
+            "`device_memory` must be a size, but got '8XB'; write device_memory=8GB, 512MB or 4GiB",
+        ),
+        ("device_memory", "", "`device_memory` must be a size, but got ''; write device_memory=8GB, 512MB or 4GiB"),
         ("step", "2", "unknown key 'step'; did you mean steps or eps?"),
     ],
 )
@@ -189,6 +363,14 @@ def test_a_label_names_the_switches_that_are_off() -> None:
     spec = RunSpec(model="OPT-125M", engine="offload", overlap=False, batch_size=2).resolve("cpu")
     assert spec.label == "OPT-125M offload/disk fp32 b2 s2048 no_overlap"
     assert RunSpec(model="OPT-125M").resolve("cpu").label == "OPT-125M resident fp32 b1 s2048"
+
+
+def test_a_label_names_what_is_not_the_papers() -> None:
+    spec = RunSpec(model="OPT-125M", **OFFLOAD, writeback_every="inf", wire="fp8", queries=4, compile=True)
+    told = "queries=4 counter writeback_every=inf wire=fp8"
+    assert spec.resolve("cpu").label == f"OPT-125M offload/disk fp32 b1 s2048 {told} compile"
+    limited = RunSpec(model="OPT-125M", **OFFLOAD, device_memory=512 * 10**6).resolve("cpu")
+    assert limited.label == "OPT-125M offload/disk fp32 b1 s2048 counter device_memory=512MB"
 
 
 def test_a_result_survives_json_and_what_is_not_finite_becomes_null() -> None:

@@ -217,6 +217,8 @@ def test_only_finished_results_carry_metrics() -> None:
     assert metrics(result()) == {
         "step_seconds": 0.5,
         "throughput": 64 / 0.5,
+        "floor_share": None,
+        "update_survival": None,
         "device_peak_bytes": 1000,
         "host_rss_peak_bytes": None,
         "pinned_bytes": 7,

@@ -33,6 +33,9 @@ Retry = Annotated[str, typer.Option(metavar="LIST", help="Outcomes to run again,
 Json = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - prints just that.")
 ]
+DeviceMemory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Device memory that a cell may use: 8GB, 512MB, 4GiB.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
 
 
@@ -56,12 +59,14 @@ def sweep(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A matrix of `zobench list`, or a .toml file.")],
     changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
+    device_memory: DeviceMemory = None,
 ) -> None:  # fmt: skip
     """Run a matrix of cells and print its tables.
 
     Each cell that fits this machine runs in a fresh process. Finished cells are not run again: the same command goes
     on where it stopped.
     """
+    changes = _named(changes, device_memory=device_memory)
     _sweep(name, changes, device, results, budget, timeout, retry, disk_dir, dry_run)
 
 
@@ -78,31 +83,33 @@ def ablate(
 def run(
     model: Annotated[str | None, typer.Option(help="A model of `zobench list models`.")] = None,
     engine: Annotated[str | None, typer.Option(help="resident (MeZO) or offload (ZO2).")] = None,
-    changes: Changes = None, device: Device = "auto",
+    changes: Changes = None, device: Device = "auto", device_memory: DeviceMemory = None,
     output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None,
 ) -> None:  # fmt: skip
     """Measure one cell in a fresh process."""
-    from zobench import console, matrix, predict
+    from zobench import console, footprint, matrix
     from zobench.execute import plan
     from zobench.execute.process import failed, run_in_process
     from zobench.measure.device import choose_device
     from zobench.result import Outcome
     from zobench.spec import SEQ_LEN
 
-    named = [f"{key}={value}" for key, value in (("model", model), ("engine", engine)) if value is not None]
-    values = _values([*named, *(changes or [])])
+    values = _values(_named(changes, model=model, engine=engine, device_memory=device_memory))
     bound, quiet = _seconds("--timeout", timeout), output == "-"
     _check_folder("--disk-dir", disk_dir)
     if output is not None and not quiet:
         _check_file("--json", Path(output))
     chosen, why = choose_device(str(values.pop("device", device)))
     spec = matrix.single(values, chosen)
+    need, reason = footprint.memory(spec), footprint.fit(spec)[1]
     errors = console.error_console()
     if not quiet:
         errors.print(why, style="dim")
+        if reason:
+            errors.print(reason, style="dim")
         if "seq_len" not in values and spec.seq_len < SEQ_LEN:
             errors.print(f"seq_len: {spec.seq_len}, because {spec.model} has {spec.seq_len} positions", style="dim")
-    if missing := plan.lacking(predict.memory(spec), plan.limits("cpu", disk_dir)) if chosen == "cpu" else "":
+    if missing := plan.lacking(need, plan.limits("cpu", disk_dir)) if chosen == "cpu" else "":
         result = failed(spec, Outcome.SKIPPED, missing)
     else:
         with nullcontext() if quiet else errors.status(f"measuring {spec.label}"):
@@ -212,7 +219,8 @@ def _sweep(
     facts, errors, store = fingerprint_without_torch(), console.error_console(), Store(results)
     errors.print(f"{why}; machine {facts['machine']} ({facts['description']})", style="dim", soft_wrap=True)
     with errors.status("measuring this machine's rates, once"):
-        rates = predict.Rates.of(plan.calibration(results, facts["machine"], chosen, disk_dir))
+        measured = plan.calibration(results, facts["machine"], chosen, disk_dir)
+    rates = predict.Rates.of(measured)
     steps = plan.make(cells.cells, store, facts["machine"], rates, plan.limits(chosen, disk_dir), again)
     for problem in store.problems:
         errors.print(f"not read: {problem}", style="yellow", markup=False, soft_wrap=True)
@@ -228,7 +236,9 @@ def _sweep(
             )
         bar = during.enter_context(console.SweepProgress(errors, steps))
         progress = runner.Progress(begin=bar.begin, tick=bar.tick, end=bar.end)
-        summary = runner.sweep(steps, store, budget=seconds, timeout=bound, disk_dir=disk_dir, progress=progress)
+        summary = runner.sweep(
+            steps, store, budget=seconds, timeout=bound, disk_dir=disk_dir, calibration=measured, progress=progress
+        )
     console.show_summary(errors, summary.results, summary.unsaved, summary.interrupted)
     for recipe_name in cells.tables:
         print("\n" + _table(recipe_name, results, "terminal", facts["machine"], summary.results), end="")
@@ -261,6 +271,11 @@ def _table(name: str, results: Path, form: str, machine: str | None, fresh: Sequ
     if not found:
         print(f"no results in {results}: only the paper's values are shown", file=sys.stderr)
     return text
+
+
+def _named(changes: list[str] | None, **options: str | None) -> list[str]:
+    """``changes`` and those that have an option of their own."""
+    return [*(f"{key}={value}" for key, value in options.items() if value is not None), *(changes or [])]
 
 
 def _values(changes: list[str] | None) -> dict[str, Any]:

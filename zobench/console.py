@@ -15,6 +15,7 @@ from zobench.measure.doctor import Line
 from zobench.measure.statistics import median_interval
 from zobench.predict import Estimate
 from zobench.result import Outcome, Result
+from zobench.store import metrics
 
 MIB = 2**20
 _STYLES = {
@@ -40,7 +41,7 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
     console.print(Text(heading, style="bold"))
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name, side in (("cell", "left"), ("device", "right"), ("disk", "right"), ("time", "right"), ("plan", "left")):
-        table.add_column(name, justify=side, header_style="dim", no_wrap=name != "plan")  # type: ignore[arg-type]
+        table.add_column(name, justify=side, header_style="dim", no_wrap=name not in ("cell", "plan"))  # type: ignore[arg-type]
     spent, fitting = 0.0, 0
     for step in steps:
         guess, words, style = step.estimate, step.reason, {"run": "", "keep": "green", "skip": "dim"}[step.action]
@@ -86,14 +87,17 @@ def outcome_line(result: Result) -> Text:
 
 
 def numbers(result: Result) -> str:
-    """Throughput, step time and peak memory of a result that is ok."""
+    """Throughput, step time, peak memory and known shares of a result that is ok."""
     seconds, step = result.measured_seconds, result.step_seconds or math.nan
     interval = median_interval(seconds)
     spread = "" if interval is None else f", 95 % {interval[0]:.3g} to {interval[1]:.3g} s"
     peak = result.memory.get("device_peak_bytes")
     memory = "memory not available" if peak is None else f"{peak / MIB:.0f} MB device memory"
     rate = f"{result.tokens_per_step / step:.4g} tokens/s"
-    return f"{rate}, {step:.3g} s a step (median of {len(seconds)}{spread}), {memory}"
+    told = metrics(result)
+    shares = ((told.get("floor_share"), "of the floor"), (told.get("update_survival"), "of the updates kept"))
+    more = "".join(f", {share:.0%} {what}" for share, what in shares if share is not None)
+    return f"{rate}, {step:.3g} s a step (median of {len(seconds)}{spread}), {memory}{more}"
 
 
 class SweepProgress:

@@ -112,12 +112,17 @@ def get(name: str) -> Architecture:
 
 
 def check(spec: RunSpec) -> None:
-    """Raises ``ValueError`` if the spec asks of its model what it does not have: positions, or published weights."""
+    """Raises ``ValueError`` if the spec asks of its model what it does not have: positions, blocks, or weights."""
     architecture = get(spec.model)
     if spec.seq_len > architecture.max_positions:
         raise ValueError(
             f"`seq_len <= {architecture.max_positions}` must hold for {architecture.name}, but got "
             f"seq_len={spec.seq_len}; the model has {architecture.max_positions} positions: use a shorter seq_len"
+        )
+    if spec.resident_blocks > architecture.layers:
+        raise ValueError(
+            f"`resident_blocks <= {architecture.layers}` must hold for {architecture.name}, but got "
+            f"resident_blocks={spec.resident_blocks}; use engine=resident to keep all blocks"
         )
     if spec.weights == "pretrained" and not (spec.weights_path or architecture.hub_id):
         raise ValueError(
@@ -138,6 +143,13 @@ def block_parameter_count(name: str) -> int:
     attention = 2 * hidden * head * (config["num_attention_heads"] + config["num_key_value_heads"])
     norms = 2 * hidden + (2 * head if get(name).model_type == "qwen3" else 0)
     return int(attention + 3 * hidden * config["intermediate_size"] + norms)
+
+
+def largest_linear(name: str) -> int:
+    """Elements of the largest weight matrix in a block."""
+    config = get(name).config
+    heads = config["num_attention_heads"] * config.get("head_dim", 0)
+    return int(config["hidden_size"] * max(config.get("ffn_dim") or config["intermediate_size"], heads))
 
 
 def _resident_sizes(name: str, tie: bool | None) -> list[int]:

@@ -1,4 +1,4 @@
-"""Predicted bytes and seconds of a cell, so that a sweep can plan before it runs. Every figure here is an estimate."""
+"""Predicted seconds of a cell, so that a sweep can plan before it runs, and the floor that no cell can go below."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from zobench import models
+from zobench.footprint import BYTES, fit, memory, streamed_layers, wire_width
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
 
-BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
-SHARED_BLOCKS = 8
-"""Host blocks that serve all layers with weights=shared."""
 FILL_RATE = 1.5e9
 """Bytes of initial weights written per second into memory that was never touched; measured: 0.4 to 1.5e9."""
 SIMILAR = 30.0
@@ -24,25 +22,32 @@ START_SECONDS = 6.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """What the machine does per second: floating-point operations by dtype, normals drawn, bytes to and from a tier."""
+    """What the machine does per second: floating-point operations by dtype, elements of noise by stream ("fused": drawn
+    and applied in one pass), bytes to and from a tier, and the sum of both ways where they share the disk."""
 
     flops: Mapping[str, float]
-    normals: float
+    noise: Mapping[str, float]
     bytes_up: Mapping[str, float]
     bytes_down: Mapping[str, float]
+    disk_both: float
 
     @classmethod
     def of(cls, calibration: Mapping[str, Any]) -> Rates:
-        """From what ``measure.calibrate`` measured; a rate that is not available there is taken from the copy rate."""
+        """From what ``measure.calibrate`` measured; a rate that is not available there is taken from the copy rate.
+
+        Raises ``KeyError`` or ``TypeError`` for rates of another version, which lack something.
+        """
         copy = calibration["copy_bytes_per_second"] / 2  # that rate counts bytes read and bytes written
         up, down = calibration["link_up_bytes_per_second"] or copy, calibration["link_down_bytes_per_second"] or copy
-        read = calibration["disk_read_bytes_per_second"] or up
-        write = calibration["disk_write_bytes_per_second"] or down
+        read = min(up, calibration["disk_read_bytes_per_second"] or up)
+        write = min(down, calibration["disk_write_bytes_per_second"] or down)
+        noise = calibration["noise_elements_per_second"]
         return cls(
             flops=calibration["matmul_flops_per_second"],
-            normals=calibration["noise_elements_per_second"],
-            bytes_up={"pinned": up, "pageable": up / 2, "disk": min(up, read)},
-            bytes_down={"pinned": down, "pageable": down / 2, "disk": min(down, write)},
+            noise={name: noise[name] for name in ("torch", "counter", "fused")},
+            bytes_up={"pinned": up, "pageable": up / 2, "disk": read, "checkpoint": read},
+            bytes_down={"pinned": down, "pageable": down / 2, "disk": write, "checkpoint": write},
+            disk_both=calibration["disk_both_bytes_per_second"] or max(read, write),
         )
 
 
@@ -72,7 +77,7 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
         source = f"calibration, corrected by {runs}"
     moved = models.parameter_count(spec.model, spec.tie_embeddings) * BYTES[spec.dtype]
     down = rates.bytes_down[spec.tier if spec.engine == "offload" else "pageable"]
-    setup = START_SECONDS + moved / min(FILL_RATE, down)
+    setup = START_SECONDS + (0 if spec.tier == "checkpoint" else moved / min(FILL_RATE, down))
     steps = spec.steps + spec.warmup + (4 if spec.parts else 0)
     return Estimate(
         device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=seconds,
@@ -80,44 +85,64 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
     )  # fmt: skip
 
 
-def memory(spec: RunSpec) -> tuple[int, int, int]:
-    """(device, host, disk) bytes at the peak. On a CPU the device's and the host's bytes are the same memory."""
-    width = BYTES[spec.dtype]
-    architecture = models.get(spec.model)
-    block = models.block_parameter_count(spec.model) * width
-    resident = models.resident_parameter_count(spec.model, spec.tie_embeddings) * width
-    stored = block * (min(SHARED_BLOCKS, architecture.layers) if spec.weights == "shared" else architecture.layers)
-    noise = models.largest_resident(spec.model, spec.tie_embeddings) * width if spec.device.startswith("cuda") else 0
-    device = resident + noise + activations(spec)
-    if spec.engine == "resident":
-        return device + block * architecture.layers, 0, 0
-    device += block * min(spec.slots, architecture.layers)
-    return device, stored if spec.tier != "disk" else 0, stored if spec.tier == "disk" else 0
-
-
-def activations(spec: RunSpec) -> int:
-    """Bytes of one block's activations for one point, the hidden states of both, and the chunked loss."""
-    architecture, width = models.get(spec.model), BYTES[spec.dtype]
-    tokens = spec.tokens_per_step
-    inner = 2 * int(architecture.config.get("ffn_dim") or architecture.config["intermediate_size"])
-    mask = spec.batch_size * spec.seq_len**2 * width if spec.data == "ragged" else 0
-    logits = min(32 << 20, tokens * architecture.vocab * 4)
-    return tokens * (6 * architecture.hidden + inner) * width + mask + 3 * logits
-
-
 def step_seconds(spec: RunSpec, rates: Rates) -> float:
-    """Seconds of a step: products and noise, and the transfers that they do not hide (PERFORMANCE: the floor)."""
+    """Seconds of a step: products and noise, and the transfers that they do not hide."""
+    spec = fit(spec)[0]
     architecture = models.get(spec.model)
-    parameters = models.parameter_count(spec.model, spec.tie_embeddings)
-    attention = 4 * architecture.layers * spec.batch_size * spec.seq_len**2 * architecture.hidden
-    products = (4 * parameters * spec.tokens_per_step + attention) / rates.flops[spec.dtype]
-    compute = products + 4 * parameters / rates.normals
+    attention = 4 * architecture.layers * spec.batch_size * spec.seq_len**2 * architecture.hidden * spec.queries
+    compute = _product_seconds(spec, rates, attention) + _noise_seconds(spec, rates)
     if spec.engine == "resident":
         return compute
-    moved = architecture.layers * models.block_parameter_count(spec.model) * BYTES[spec.dtype]
-    up, down = moved / rates.bytes_up[spec.tier], moved / rates.bytes_down[spec.tier]
+    up, down = _transfer_seconds(spec, rates.bytes_up[spec.tier], rates.bytes_down[spec.tier])
     transfer = (up + down if spec.tier == "disk" else max(up, down)) * (1 if spec.fused_update else 2)
     return max(compute, transfer) if spec.overlap else compute + transfer
+
+
+def floor_seconds(spec: RunSpec, rates: Rates) -> float:
+    """The least that a step can take here: its products alone, or its transfers alone (PERFORMANCE: the floor).
+
+    ``max(4 P T / F, P b / B_up, P b / B_down)`` with T tokens of every query, P b over the blocks that travel, and what
+    is written back over the steps between. On a disk both ways share one rate.
+    """
+    spec = fit(spec)[0]
+    products = _product_seconds(spec, rates)
+    if not streamed_layers(spec):
+        return products
+    link = "pinned" if spec.tier == "pageable" else spec.tier
+    up, down = _transfer_seconds(spec, rates.bytes_up[link], rates.bytes_down[link])
+    both = sum(_transfer_seconds(spec, rates.disk_both, rates.disk_both)) if spec.tier == "disk" and down else 0
+    return max(products, up, down, both)
+
+
+def floor_share(result: Result) -> float | None:
+    """The floor over the measured step, by the rates that travel with the result; None where it has none."""
+    try:
+        rates = Rates.of(result.environment["calibration"])
+        return floor_seconds(result.spec, rates) / result.step_seconds if result.step_seconds else None
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):  # no rates, or those or the model of another version
+        return None
+
+
+def _product_seconds(spec: RunSpec, rates: Rates, attention: int = 0) -> float:
+    """Seconds of the two forwards of every query: 4 operations per parameter and token, and those of attention."""
+    operations = 4 * models.parameter_count(spec.model, spec.tie_embeddings) * spec.tokens_per_step * spec.queries
+    return (operations + attention) / rates.flops[spec.dtype if spec.autocast == "none" else spec.autocast]
+
+
+def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
+    """Seconds of drawing z. MeZO draws it four times a query; the counter stream once, and once per pending update."""
+    parameters = models.parameter_count(spec.model, spec.tie_embeddings) * spec.queries
+    if spec.noise == "torch":
+        return 4 * parameters / rates.noise["torch"]
+    middle = spec.warmup + (spec.steps + 1) / 2
+    pending = middle if spec.writeback_every == "inf" else min(middle, (int(spec.writeback_every) + 1) / 2)
+    return (1 + pending) * parameters / rates.noise["fused"]
+
+
+def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, float]:
+    """Seconds of a step's uploads and of its share of the write-backs, at ``up`` and ``down`` bytes per second."""
+    moved = streamed_layers(spec) * models.block_parameter_count(spec.model) * wire_width(spec)
+    return moved / up, 0.0 if spec.writeback_every == "inf" else moved / down / int(spec.writeback_every)
 
 
 def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
@@ -132,8 +157,8 @@ def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
 
 
 def _kind(spec: RunSpec) -> tuple[str, ...]:
-    return spec.engine, spec.tier, spec.dtype, spec.device.partition(":")[0]
+    return spec.engine, spec.tier, spec.dtype, spec.noise, spec.autocast, spec.device.partition(":")[0]
 
 
 def _comparable(spec: RunSpec) -> RunSpec:
-    return spec.replace(steps=1, warmup=0, seed=0, parts=False)
+    return spec.replace(steps=1, warmup=0, seed=0, parts=False, survival=False)

@@ -32,8 +32,9 @@ class Result:
 
     ``samples`` holds lists of equal length, one item per measured step: ``step_seconds``, ``loss`` (mean of the two
     losses), ``projected_grad``; ``warmup`` the same for the steps before. ``memory`` and ``power`` map a name to a
-    number or None (None = not available here, never 0). ``parts``: seconds of transfers alone and compute alone, if
-    asked. ``timeline``: [lane, kind, block, start_s, end_s] of the last step.
+    number or None (None = not available here, never 0). ``parts``, if asked: seconds of transfers alone and compute
+    alone, and ``update_survival``, a share. ``environment["calibration"]``: the machine's rates, if a sweep ran it.
+    ``timeline``: [lane, kind, block, start_s, end_s] of the last step.
     """
 
     spec: RunSpec

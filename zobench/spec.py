@@ -7,18 +7,23 @@ import difflib
 import hashlib
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "weights": ("random", "pretrained", "shared"),
     "engine": ("resident", "offload"),
-    "tier": ("auto", "device", "pinned", "pageable", "disk"),
+    "tier": ("auto", "device", "pinned", "pageable", "disk", "checkpoint"),
     "dtype": ("fp32", "fp16", "bf16"),
-    "noise": ("torch",),
+    "noise": ("torch", "counter"),
+    "granularity": ("block", "linear", "tile"),
+    "wire": ("none", "fp16", "bf16", "fp8"),
+    "autocast": ("none", "fp16", "bf16", "tf32"),
     "data": ("random", "ragged"),
 }
 """The allowed values of every field that is a word from a list."""
@@ -42,8 +47,10 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSpec:
-    """Everything that decides what one cell computes. Units: tokens, steps; lr and eps as in MeZO.
+    """Everything that decides what one cell computes. Units: tokens, steps, bytes; lr and eps as in MeZO.
 
+    The defaults are the papers' configuration: MeZO's in-place arithmetic on torch's noise, a block per transfer,
+    written back after every step. ``device_memory`` lets the planner choose granularity, slots and resident blocks.
     Raises ``ValueError`` with the constraint, the value and the remedy for any value that cannot run.
     """
 
@@ -62,7 +69,15 @@ class RunSpec:
     lr: float = 1e-7
     eps: float = 1e-3
     weight_decay: float = 0.0
+    queries: int = 1
     noise: str = "torch"
+    granularity: str = "block"
+    writeback_every: int | str = 1
+    wire: str = "none"
+    autocast: str = "none"
+    resident_blocks: int = 0
+    device_memory: int = 0
+    compile: bool = False
     overlap: bool = True
     reusable_memory: bool = True
     fused_update: bool = True
@@ -70,23 +85,19 @@ class RunSpec:
     device: str = "auto"
     data: str = "random"
     parts: bool = False
+    survival: bool = False
 
     def __post_init__(self) -> None:
         for name in FIELDS:
             object.__setattr__(self, name, check_value(name, getattr(self, name)))
         if not self.model:
             raise ValueError("`model` must be a name, but got ''; see `zobench list models`")
-        if self.device != "auto" and self.device.split(":")[0] not in ("cpu", "cuda"):
-            raise ValueError(f"`device` must be auto, cpu, cuda or cuda:N, but got {self.device!r}; use device=auto")
         if self.weights_path and self.weights != "pretrained":
             raise ValueError(
                 f"`weights_path` needs weights=pretrained, but got weights={self.weights}; add --set weights=pretrained"
             )
-        if self.weights == "shared" and self.engine == "resident":
-            raise ValueError(
-                "`weights=shared` needs engine=offload, but got engine=resident; "
-                "a resident model has no host blocks to share"
-            )
+        for rule in _RULES:
+            rule.check(self)
 
     @property
     def tokens_per_step(self) -> int:
@@ -102,6 +113,10 @@ class RunSpec:
 
         Two specs that would run the same computation resolve to the same spec, so to the same hash.
         """
+        if self.autocast == "tf32" and not device.startswith("cuda"):
+            raise ValueError(
+                "`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16 or autocast=none"
+            )
         if self.engine == "resident":
             switches = dict.fromkeys(SWITCHES, True)
             return self.replace(device=device, tier="device", slots=3, parts=False, **switches)
@@ -112,7 +127,8 @@ class RunSpec:
             )
         if tier == "pinned" and not device.startswith("cuda"):
             raise ValueError("`tier=pinned` needs a CUDA device, but got device=cpu; use tier=pageable or tier=disk")
-        return self.replace(device=device, tier=tier)
+        planned = dict.fromkeys(PLANNED) if self.device_memory else {}
+        return self.replace(device=device, tier=tier, **{name: _example(name) for name in planned})
 
     def to_dict(self) -> dict[str, Any]:
         """Field name to value, JSON types only."""
@@ -129,27 +145,45 @@ class RunSpec:
 
     @property
     def hash(self) -> str:
-        """12 hexadecimal digits of the SHA-256 of the canonical JSON (sorted keys, no spaces)."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        """12 hexadecimal digits of the SHA-256 of the canonical JSON (sorted keys, no spaces).
+
+        A field of ``_LATER`` is left out at its default, so that results from before it keep their names.
+        """
+        told = {key: value for key, value in self.to_dict().items() if key not in _LATER or value != _example(key)}
+        text = json.dumps(told, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def label(self) -> str:
-        """A short name for people: ``OPT-125M offload/disk fp32 b1 s2048 no_overlap slots=2``."""
+        """A short name for people: ``OPT-125M offload/disk fp32 b1 s2048 no_overlap slots=2 counter linear``."""
         place = self.engine if self.engine == "resident" or self.tier == "auto" else f"{self.engine}/{self.tier}"
         words = [self.model, place, self.dtype, f"b{self.batch_size}", f"s{self.seq_len}"]
         words += [f"no_{name}" for name in SWITCHES if not getattr(self, name)]
-        words += [f"{name}={getattr(self, name)}" for name in _TOLD if getattr(self, name) != _example(name)]
+        words += [_told(name, getattr(self, name)) for name in _TOLD if getattr(self, name) != _example(name)]
         return " ".join(words)
 
 
-_TOLD = ("weights", "tie_embeddings", "slots", "data", "seed", "lr", "eps", "weight_decay", "noise")
+_LATER = (
+    "queries", "granularity", "writeback_every", "wire", "autocast", "resident_blocks", "device_memory", "compile",
+    "survival",
+)  # fmt: skip
+"""Fields that came after the first results were stored."""
+_TOLD = (
+    "weights", "tie_embeddings", "slots", "data", "seed", "lr", "eps", "weight_decay", "queries", "noise",
+    "granularity", "writeback_every", "wire", "autocast", "resident_blocks", "device_memory", "compile", "survival",
+)  # fmt: skip
 """Fields that a label names where they are not at their default."""
+PLANNED = ("granularity", "slots", "resident_blocks")
+"""Fields that the planner chooses if ``device_memory`` is given."""
+SIZES = ("device_memory",)
+"""Fields in bytes, which text may give with a unit."""
 _LOWEST: dict[str, float] = {
     "batch_size": 1, "seq_len": 2, "steps": 1, "warmup": 0, "seed": 0, "slots": 1, "lr": 0, "weight_decay": 0,
+    "queries": 1, "writeback_every": 1, "resident_blocks": 0, "device_memory": 0,
 }  # fmt: skip
 _HIGHEST = 2**31 - 1
-"""Of every whole number: more than any run has, and no sum over it overflows."""
+"""Of every whole number that counts something: more than any run has, and no sum over it overflows."""
+_HIGHEST_SIZE = 2**63 - 1
 _REMEDY = {
     "eps": "MeZO uses eps=1e-3",
     "lr": "MeZO uses lr=1e-7 to 1e-5",
@@ -160,7 +194,59 @@ _REMEDY = {
     "warmup": "use warmup=0 to measure from the first step",
     "seed": "seeds are 0, 1, 2, ...",
     "slots": "use slots=3 for one block uploading, one computing, one offloading",
+    "queries": "the papers use queries=1",
+    "writeback_every": "the papers use writeback_every=1; inf never writes a block back",
+    "resident_blocks": "use resident_blocks=0 to stream every block",
+    "device_memory": "use device_memory=0 for no limit",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """``field``, where it is one of ``values`` (none: not at its default), needs field ``needs`` to be ``value``."""
+
+    field: str
+    values: tuple[str, ...]
+    needs: str
+    value: Any
+    remedy: str
+
+    def check(self, spec: RunSpec) -> None:
+        """Raises ``ValueError`` if ``spec`` breaks the rule."""
+        own, other = getattr(spec, self.field), getattr(spec, self.needs)
+        applies = own in self.values if self.values else own != _example(self.field)
+        if applies and other != self.value:
+            told = str(own).lower() if isinstance(own, bool) else size_text(own) if self.field in SIZES else own
+            raise ValueError(
+                f"`{self.field}={told}` needs {self.needs}={self.value}, but got {self.needs}={other}; {self.remedy}"
+            )
+
+
+_RULES = (
+    _Rule("weights", ("shared",), "engine", "offload", "a resident model has no host blocks to share"),
+    _Rule("granularity", (), "noise", "counter", "torch noise can only be drawn a block at a time; use noise=counter"),
+    _Rule(
+        "writeback_every", (), "noise", "counter",
+        "torch noise perturbs the weights in place, so an update that is not written back cannot be exact; "
+        "use noise=counter",
+    ),
+    _Rule("wire", (), "engine", "offload", "a resident model's weights do not travel; use engine=offload"),
+    _Rule("wire", ("fp16", "bf16"), "dtype", "fp32", "a wire format must be narrower than dtype; use wire=fp8"),
+    _Rule("autocast", (), "dtype", "fp32", "16-bit weights already compute in 16 bits; use dtype=fp32"),
+    _Rule("tier", ("checkpoint",), "engine", "offload", "a resident model reads its checkpoint once; use tier=auto"),
+    _Rule("tier", ("checkpoint",), "weights", "pretrained", "only they have a checkpoint; use weights=pretrained"),
+    _Rule("tier", ("checkpoint",), "writeback_every", "inf", "a checkpoint is only read; use writeback_every=inf"),
+    _Rule("tier", ("checkpoint",), "wire", "none", "the files' own format travels; use wire=none"),
+    _Rule("resident_blocks", (), "engine", "offload", "a resident model keeps every block; use engine=offload"),
+    _Rule("device_memory", (), "engine", "offload", "a resident model takes what it takes; use engine=offload"),
+    _Rule("device_memory", (), "noise", "counter", "its planner may need parts of a block; use noise=counter"),
+    _Rule("compile", (), "granularity", "block", "what is compiled is a block's forward; use compile=false"),
+    _Rule("survival", (), "noise", "counter", "only its z can be made again for a sample; use noise=counter"),
+    _Rule(
+        "fused_update", (), "writeback_every", 1,
+        "without the fused update every update is written back at once; use writeback_every=1",
+    ),
+)  # fmt: skip
 _TYPES: dict[str, tuple[type, ...]] = {
     name: tuple(t for t in (typing.get_args(hint) or (hint,)) if isinstance(t, type))
     for name, hint in typing.get_type_hints(RunSpec).items()
@@ -184,19 +270,26 @@ def check_value(key: str, value: Any) -> Any:
             f"`{key}` must be one of {', '.join(allowed)}, but got {value!r}; {suggestion(value, allowed)}"
         )
     remedy = _REMEDY.get(key, "")
+    if key == "device" and value != "auto" and value.split(":")[0] not in ("cpu", "cuda"):
+        raise ValueError(f"`device` must be auto, cpu, cuda or cuda:N, but got {value!r}; use device=auto")
+    if key == "writeback_every" and isinstance(value, str):
+        if value != "inf":
+            raise ValueError(f"`{key}` must be a whole number or inf, but got {value!r}; {remedy}")
+        return value
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"`{key}` must be finite, but got {value}; {remedy}")
     if key == "eps" and value <= 0:
         raise ValueError(f"`eps > 0` must hold, but got eps={value}; {remedy}")
     if key in _LOWEST and value < _LOWEST[key]:
         raise ValueError(f"`{key} >= {_LOWEST[key]}` must hold, but got {key}={value}; {remedy}")
-    if isinstance(value, int) and value > _HIGHEST:
-        raise ValueError(f"`{key} <= {_HIGHEST}` must hold, but got {key}={value}; {remedy}")
+    highest = _HIGHEST_SIZE if key in SIZES else _HIGHEST
+    if isinstance(value, int) and value > highest:
+        raise ValueError(f"`{key} <= {highest}` must hold, but got {key}={value}; {remedy}")
     return value + 0.0 if isinstance(value, float) else value  # -0.0 is 0.0, also in the hash
 
 
 def parse_value(key: str, text: str) -> Any:
-    """The value of ``--set key=text``: text read as the field's type (``true``, ``3``, ``1e-3``, ``auto``)."""
+    """The value of ``--set key=text``: text read as the field's type (``true``, ``3``, ``1e-3``, ``auto``, ``8GB``)."""
     check_key(key)
     allowed = _TYPES[key]
     lowered = text.strip().lower()
@@ -207,15 +300,50 @@ def parse_value(key: str, text: str) -> Any:
         if lowered not in yes + no:
             raise ValueError(f"`{key}` must be true or false, but got {text!r}; write {key}=true or {key}=false")
         return lowered in yes
+    if key in SIZES:
+        return parse_size(key, text)
+    if str in allowed and lowered == "inf":
+        return lowered
     for kind, noun in ((int, "a whole number"), (float, "a number")):
         if kind in allowed:
             try:
                 return kind(text)
             except ValueError:
+                noun += " or inf" if str in allowed else ""
                 raise ValueError(
                     f"`{key}` must be {noun}, but got {text!r}; for example {key}={_example(key)}"
                 ) from None
     return text.strip()
+
+
+_UNITS = {"": 1, **{f"{prefix}{i}b": base**power for i, base in (("", 1000), ("i", 1024))
+                    for power, prefix in enumerate("kmgt", start=1)}}  # fmt: skip
+
+
+def parse_size(key: str, text: str) -> int:
+    """Bytes of ``8GB`` (8e9), ``512MB``, ``4GiB`` (4 * 2**30) or a plain number of bytes, for field ``key``."""
+    found = re.fullmatch(r"(-?\d+(?:\.\d+)?) *([a-z]*)", text.strip().lower())
+    unit = _UNITS.get(found[2]) if found else None
+    if found is None or unit is None:
+        raise ValueError(f"`{key}` must be a size, but got {text!r}; write {key}=8GB, 512MB or 4GiB")
+    return int(Fraction(found[1]) * unit)
+
+
+def size_text(nbytes: int) -> str:
+    """``nbytes`` in the largest unit that holds it as a whole number: ``8GB``, ``4GiB``, ``1500MB``."""
+    for unit in ("GB", "GiB", "MB", "MiB"):
+        if nbytes and nbytes % _UNITS[unit.lower()] == 0:
+            return f"{nbytes // _UNITS[unit.lower()]}{unit}"
+    return str(nbytes)
+
+
+def _told(name: str, value: Any) -> str:
+    """How a label names a field: ``slots=2``; the value alone or the name alone where that says it."""
+    if name in ("noise", "granularity"):
+        return str(value)
+    if name in ("compile", "survival"):
+        return name
+    return f"{name}={size_text(value) if name in SIZES else value}"
 
 
 def _example(key: str) -> Any:

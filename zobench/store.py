@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from zobench import predict
 from zobench.result import Outcome, Result
 from zobench.spec import FIELDS, RunSpec
 
@@ -142,13 +143,15 @@ def machine_of(result: Result) -> str:
 
 
 def metrics(result: Result) -> dict[str, float | None]:
-    """What an ``ok`` result measured, in base units: seconds, tokens/s, bytes. Empty for every other outcome."""
+    """What an ``ok`` result measured, in base units: seconds, tokens/s, bytes, shares. Empty for other outcomes."""
     if result.outcome is not Outcome.OK:
         return {}
     step = result.step_seconds
     return {
         "step_seconds": step,
         "throughput": result.tokens_per_step / step if step else None,
+        "floor_share": predict.floor_share(result),
+        "update_survival": next(iter(result.parts.get("update_survival", [])), None),
         "device_peak_bytes": None,
         "host_rss_peak_bytes": None,
         **result.memory,
@@ -175,7 +178,7 @@ def frame(results: Iterable[Result]) -> pd.DataFrame:
         for result in results
     ]
     fixed = [*FIELDS, "spec_hash", "machine", "outcome", "reason", "tokens_per_step", "step_seconds", "throughput"]
-    fixed += ["device_peak_bytes", "host_rss_peak_bytes"]
+    fixed += ["floor_share", "update_survival", "device_peak_bytes", "host_rss_peak_bytes"]
     rest = sorted({key for row in rows for key in row} - set(fixed))
     return pd.DataFrame(rows, columns=fixed + rest)
 

@@ -19,13 +19,14 @@ POOL = 4_194_301
 """Length of the pool of normals: prime, so that no two of the first POOL rows of a matrix start at the same place."""
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_SAFETENSORS_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class Weights(Protocol):
     """A source of initial values by parameter name; a tied tensor has the same values under each of its names."""
 
-    def fill(self, name: str, out: Tensor) -> None:
-        """Writes the values of parameter ``name`` into ``out``: contiguous, of its shape, on any device."""
+    def fill(self, name: str, out: Tensor, first: int = 0) -> None:
+        """Writes rows ``first``, ``first + 1``, ... of parameter ``name`` into ``out``: contiguous, on any device."""
 
 
 class RandomWeights:
@@ -50,16 +51,17 @@ class RandomWeights:
         self._pools: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     @torch.no_grad()
-    def fill(self, name: str, out: Tensor) -> None:
+    def fill(self, name: str, out: Tensor, first: int = 0) -> None:
         """See :class:`Weights`."""
         name = self._canonical[name]
         constant, zero_row = self._rules[name]
         if constant is not None:
             out.fill_(constant)
             return
-        _tile(out.detach().view(-1), self._pool(out), _offset(self._seed, name))
-        if zero_row is not None:
-            out[zero_row].zero_()
+        start = _offset(self._seed, name) + first * out.shape[1:].numel()
+        _tile(out.detach().view(-1), self._pool(out), start % POOL)
+        if zero_row is not None and first <= zero_row < first + out.shape[0]:
+            out[zero_row - first].zero_()
 
     def _pool(self, out: Tensor) -> Tensor:
         key = (out.dtype, out.device)
@@ -79,9 +81,9 @@ class ModelWeights:
         self._model = model  # not its tensors: each may be freed once it has been copied
 
     @torch.no_grad()
-    def fill(self, name: str, out: Tensor) -> None:
+    def fill(self, name: str, out: Tensor, first: int = 0) -> None:
         """See :class:`Weights`."""
-        out.copy_(self._model.get_parameter(name))
+        out.copy_(self._model.get_parameter(name)[first : first + out.shape[0]])
 
 
 class PretrainedWeights:
@@ -95,6 +97,7 @@ class PretrainedWeights:
         self._folder = _folder(str(folder_or_hub_id))
         # OPT's checkpoints say `decoder.layers...` or `model.decoder.layers...`: compare without the model's own prefix
         self._prefix = f"{model.base_model_prefix}."
+        self._shapes = {name: parameter.shape for name, parameter in model.named_parameters(remove_duplicate=False)}
         self._where = {key.removeprefix(self._prefix): (key, file) for key, file in _index(self._folder)}
         first, last = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
         ends = [_weight_name(model, first), _weight_name(model, last)]
@@ -102,12 +105,12 @@ class PretrainedWeights:
         self._tied = len({_canonical_names(model)[name] for name in ends}) == 1
 
     @torch.no_grad()
-    def fill(self, name: str, out: Tensor) -> None:
+    def fill(self, name: str, out: Tensor, first: int = 0) -> None:
         """See :class:`Weights`; the checkpoint's dtype is cast to ``out``'s."""
         tensor = self._read(name)
-        if tensor.shape != out.shape:
+        if tensor.shape != self._shapes[name]:
             raise ValueError(
-                f"`{name}` must have shape {tuple(out.shape)}, but {self._folder} has {tuple(tensor.shape)}; "
+                f"`{name}` must have shape {tuple(self._shapes[name])}, but {self._folder} has {tuple(tensor.shape)}; "
                 "give the weights of this model"
             )
         if tensor.dtype not in FLOATS:
@@ -115,7 +118,28 @@ class PretrainedWeights:
                 f"`{name}` must be fp32, fp16 or bf16, but {self._folder} has {tensor.dtype}; "
                 "give a checkpoint that is not quantised"
             )
-        out.copy_(tensor)
+        out.copy_(tensor[first : first + out.shape[0]])
+
+    def locate(self, name: str) -> tuple[Path, int, torch.dtype]:
+        """(file, offset of the first byte, dtype) of parameter ``name``, whose values follow one another there.
+
+        Raises ``ValueError`` if the checkpoint lacks it or has it in another shape.
+        """
+        here = self._find(name) or self._find(self._twin.get(name, name))
+        if here is None:
+            raise ValueError(
+                f"`{name}` must be in the checkpoint, but {self._folder} lacks it; give this model's weights"
+            )
+        key, file = here
+        with file.open("rb") as handle:
+            length = int.from_bytes(handle.read(8), "little")
+            entry = json.loads(handle.read(length))[key]
+        if tuple(entry["shape"]) != tuple(self._shapes[name]) or entry["dtype"] not in _SAFETENSORS_FLOATS:
+            raise ValueError(
+                f"`{name}` must have shape {tuple(self._shapes[name])} in fp32, fp16 or bf16, but {self._folder} has "
+                f"{tuple(entry['shape'])} in {entry['dtype']}; give the weights of this model"
+            )
+        return file, 8 + length + entry["data_offsets"][0], _SAFETENSORS_FLOATS[entry["dtype"]]
 
     def _read(self, name: str) -> Tensor:
         found = self._find(name)

@@ -1,7 +1,14 @@
-"""A plain MeZO loop on a materialised model: what parity is measured against. It shares no code with the engine."""
+"""Plain MeZO loops on a materialised model: what parity is measured against.
+
+They share no code with the engine; the second takes its z from the kernels, which have references of their own.
+"""
+
+import math
 
 import numpy as np
 import torch
+
+from zobench.engine import kernels
 
 
 def draw_seeds(run_seed, count):
@@ -41,4 +48,67 @@ def mezo(model, batches, seeds, *, eps, lr, wd=0.0):
         update(model, seed, g, lr, wd)
         losses.append((pair[0] + pair[1]) / 2)
         gs.append(g)
+    return losses, gs
+
+
+def z_of(seed, tensor_id, like):
+    z = torch.empty(like.shape, dtype=torch.float32)
+    kernels.normals(seed, kernels.Span(tensor_id), z)
+    return z
+
+
+def plain_loss(model, batch):
+    """The mean loss from full logits: log of the sum of exponentials less the target's logit."""
+    hidden = model.base_model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).last_hidden_state
+    logits = model.get_output_embeddings()(hidden).float().flatten(0, 1)
+    targets = torch.nn.functional.pad(batch.labels[:, 1:], (0, 1), value=-100).flatten()
+    top = logits.amax(1)
+    each = top + (logits - top[:, None]).exp().sum(1).log() - logits.gather(1, targets.clamp(min=0)[:, None])[:, 0]
+    return (torch.where(targets == -100, 0.0, each).sum() / (targets != -100).sum()).item()
+
+
+def replay(model, base, pending):
+    """name -> weights: the updates of ``pending`` made in float32 one after another, rounded once."""
+    own = {}
+    for n, (name, p) in enumerate(model.named_parameters()):
+        w = base[name].float()
+        for seed, g, lr, wd in pending:
+            update = np.float32(g) * z_of(seed, n, p)
+            if wd and not any(word in name for word in ("bias", "layer_norm", "layernorm")):
+                update = update + np.float32(wd) * w
+            w = w - np.float32(lr) * update
+        own[name] = w.to(p.dtype)
+    return own
+
+
+@torch.inference_mode()
+def pristine_mezo(model, batches, seeds, *, eps, lr, wd=0.0, every=1):
+    """MeZO with W + eps z and 2W - (W + eps z) made fresh from W; ``seeds``: one tuple of directions per step.
+
+    z is the counter noise of each parameter by its place in ``named_parameters()``; after ``every`` steps the updates
+    are kept. Lists (losses, mean projected gradients), and leaves the last weights in the model.
+    """
+    base, pending, age = {name: p.data for name, p in model.named_parameters()}, [], 0
+    losses, gs = [], []
+    for batch, directions in zip(batches, seeds, strict=True):
+        own = replay(model, base, pending)
+        if age >= every:
+            base, pending, age = own, [], 0
+        pairs = []
+        for seed in directions:
+            for n, (name, p) in enumerate(model.named_parameters()):
+                p.data = (own[name].float() + eps * z_of(seed, n, p)).to(p.dtype)
+            plus = plain_loss(model, batch)
+            for name, p in model.named_parameters():
+                p.data = (2 * own[name].float() - p.float()).to(p.dtype)
+            pairs.append((plus, plain_loss(model, batch)))
+        each = [(plus - minus) / (2 * eps) for plus, minus in pairs]
+        pending += [
+            (s, g / len(each), lr, 0.0 if n else wd) for n, (s, g) in enumerate(zip(directions, each, strict=True))
+        ]
+        age += 1
+        losses.append(sum((plus + minus) / 2 for plus, minus in pairs) / len(pairs))
+        gs.append(math.fsum(each) / len(each))
+    for name, p in model.named_parameters():
+        p.data = replay(model, base, pending)[name]
     return losses, gs

@@ -83,6 +83,14 @@ def test_a_cell_that_its_model_cannot_do_is_skipped_with_the_reason_and_the_othe
     assert steps[0].estimate is None
 
 
+def test_a_device_memory_that_nothing_fits_is_skipped_with_what_it_needs(tmp_path: Path) -> None:
+    limited = cell("OPT-125M", engine="offload", noise="counter", device_memory=10**8)
+    steps = made(tmp_path, limited, limited.replace(device_memory=10**9))
+    assert [step.action for step in steps] == ["skip", "run"]
+    assert steps[0].reason.startswith("`device_memory >= ")
+    assert "must hold for OPT-125M in 2 slots of tiles, but got device_memory=100MB; " in steps[0].reason
+
+
 def test_what_does_not_fit_says_what_it_needs_and_what_there_is(tmp_path: Path) -> None:
     big, disk = cell("OPT-175B"), cell("OPT-30B", engine="offload", tier="disk")
     small = plan.Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=40 * GB)
@@ -133,7 +141,12 @@ def test_the_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(asked) == 2
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "{}", '{"copy_bytes_per_second": null}'])
+BEFORE_COUNTER_NOISE = json.dumps(CALIBRATION | {"noise_elements_per_second": 3e8})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "{}", '{"copy_bytes_per_second": null}', pytest.param(BEFORE_COUNTER_NOISE, id="old")]
+)
 def test_rates_that_cannot_be_used_are_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:

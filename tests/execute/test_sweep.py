@@ -104,6 +104,17 @@ def test_a_bad_cell_is_stored_with_its_reason_and_the_rest_goes_on(run: Any, res
     assert (found.outcome, found.reason) == (outcome, "a reason")
 
 
+def test_the_machines_rates_travel_with_every_result_of_a_cell_that_ran(run: Any, results: Store) -> None:
+    kept = result(cell(0))
+    steps = [step(0, "keep", "done", earlier=kept), step(1, "skip", "needs 9 GB of disk space"), step(2)]
+    summary, _ = run(steps, calibration={"copy_bytes_per_second": 1.0})
+    told = [one.environment.get("calibration") for one in summary.results]
+    assert told == [None, None, {"copy_bytes_per_second": 1.0}]
+    found = results.find(cell(2), MACHINE)
+    assert found is not None
+    assert found.environment == {"machine": MACHINE, "calibration": {"copy_bytes_per_second": 1.0}}
+
+
 def test_kept_and_skipped_cells_do_not_run(run: Any, results: Store) -> None:
     kept = result(cell(0))
     steps = [step(0, "keep", "done", earlier=kept), step(1, "skip", "needs 9 GB of disk space"), step(2)]

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+import torch
 
 from zobench.measure import calibrate, doctor
 from zobench.measure.directio import DirectFile
@@ -15,10 +16,30 @@ def test_rates_of_the_cpu(tmp_path):
     assert list(tmp_path.iterdir()) == []
     assert all(1e8 < rate < 1e15 for rate in rates["matmul_flops_per_second"].values())
     assert rates["copy_bytes_per_second"] > 1e8
-    assert rates["noise_elements_per_second"] > 1e6
+    assert list(rates["matmul_flops_per_second"]) == ["fp32", "fp16", "bf16"]
+    assert list(rates["noise_elements_per_second"]) == ["torch", "counter", "fused"]
+    assert all(rate > 1e6 for rate in rates["noise_elements_per_second"].values())
     assert rates["disk_both_bytes_per_second"] > 0
     assert rates["link_up_bytes_per_second"] is None
     assert "link: none, because the device is the CPU" in rates["notes"]
+
+
+def test_tf32_is_a_rate_of_cuda_alone_and_its_switch_is_left_as_it_was(monkeypatch):
+    monkeypatch.setattr(calibrate, "link_rates", lambda *_: {})
+    monkeypatch.setattr(calibrate, "disk_rates", lambda *_: {})
+    for name in ("copy_rate", "noise_rates"):
+        monkeypatch.setattr(calibrate, name, lambda *_: 1.0)
+    during = {}
+
+    def rate(device, kind, budget):
+        during[len(during)] = kind, torch.backends.cuda.matmul.allow_tf32
+        return 1.0
+
+    monkeypatch.setattr(calibrate, "_matmul_rate", rate)
+    before = torch.backends.cuda.matmul.allow_tf32
+    assert list(calibrate.calibrate("cuda:0")["matmul_flops_per_second"]) == ["fp32", "fp16", "bf16", "tf32"]
+    assert [during[k] for k in (0, 3)] == [(torch.float32, False), (torch.float32, True)]
+    assert torch.backends.cuda.matmul.allow_tf32 == before
 
 
 def test_no_space_is_a_reason(tmp_path):
@@ -53,6 +74,8 @@ def test_report_names_a_remedy_for_what_is_missing(tmp_path, monkeypatch, fake_n
     assert found["NVML"].status == "missing"
     assert "driver not loaded" in found["NVML"].value
     assert found["pandas"].value == "needed for results as a data frame: pip install 'zobench[report]'"
+    assert {"noise torch", "noise counter", "noise fused"} < set(found)
+    assert found["noise fused"].value.endswith(" G elements/s")
     assert found["disk read"].value.endswith("GB/s")
     assert all(isinstance(part, str) for line in lines for part in line)
 

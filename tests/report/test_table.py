@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from zobench import recipe
+from tests.test_predict import CALIBRATION
+from zobench import matrix, recipe
 from zobench.report import FORMATS, Table, load_table, render
 from zobench.report.quantity import rounded
 from zobench.report.reference import COLUMNS, Reference
@@ -97,13 +98,17 @@ def result(
     machine: str = "box",
     device: str = "cuda",
     warnings: tuple[str, ...] = (),
+    calibration: dict[str, Any] | None = None,
+    survival: float | None = None,
     **spec: Any,
 ) -> Result:
     return Result(
         spec=RunSpec(**{"model": model, "engine": engine, "dtype": dtype, "seq_len": 100, **spec}).resolve(device),
         outcome=outcome,
         reason=reason,
-        environment={"machine": machine, "description": f"1x {machine.upper()}"},
+        environment={"machine": machine, "description": f"1x {machine.upper()}"}
+        | ({"calibration": calibration} if calibration else {}),
+        parts={} if survival is None else {"update_survival": [survival]},
         samples={"step_seconds": [seconds] * 3},
         memory={"device_peak_bytes": memory},  # type: ignore[dict-item]
         warnings=list(warnings),
@@ -273,6 +278,24 @@ def test_the_papers_table_prints_its_numbers_as_the_paper_does() -> None:
     assert "| OPT-175B | - | 8 | 5 | 13 | 14 |" in text
 
 
+def test_zobenchs_own_column_and_the_floor_are_beside_the_papers_and_not_in_its_sheet() -> None:
+    own: dict[str, Any] = {"noise": "counter", "granularity": "linear", "writeback_every": "inf"}
+    results = [
+        result("OPT-1.3B", "offload", seconds=2.0, seq_len=2048, calibration=CALIBRATION),
+        result("OPT-1.3B", "offload", seconds=1.0, seq_len=2048, **own),
+        result("OPT-1.3B", "offload", "bf16", seconds=0.5, seq_len=2048, device="cpu", **own),
+    ]
+    text = render(load_table(recipe.find("tables", "zo2_table1")), results, "markdown")
+    first, paper = text.split("### ")[1:]
+    assert "| OPT-1.3B | · | 1024 | 2048 | · | · | 4096 |" in first
+    floor = 4 * 1_315_758_080 * 2048 / 1e11 / 2
+    assert f"| OPT-1.3B | · | {rounded(100 * floor, '.0f')} | — | · | · | — |" in first
+    assert "- — means that the machine's rates were not stored with the result." in first
+    assert "Measured with dtype bf16; the heading means fp16." in first
+    assert "zobench" not in paper.partition("measured on")[0]
+    assert "Floor" not in paper
+
+
 def test_the_papers_ratios_follow_from_the_same_rule() -> None:
     """Fed with the paper's own numbers, the measured table prints the paper's own parentheses."""
     cells = [
@@ -283,7 +306,7 @@ def test_the_papers_ratios_follow_from_the_same_rule() -> None:
     ]
     results = [result("OPT-1.3B", e, d, memory=mb * MIB, seq_len=2048) for e, d, mb in cells]
     text = render(load_table(recipe.find("tables", "zo2_table1")), results, "markdown")
-    assert "| OPT-1.3B | 8898 | 5098 (x0.57) | 5814 (x0.65) | 3750 (x0.42) |" in text
+    assert "| OPT-1.3B | 8898 | 5098 (x0.57) | · | 5814 (x0.65) | 3750 (x0.42) | · |" in text
     assert "| OPT-1.3B | 8898 (x1.00) | 5098 (x1.00) | 5814 (x1.00) | 3750 (x1.00) |" in text
     assert "zobench's own implementations" in text
 
@@ -295,6 +318,96 @@ def test_each_ablation_lands_in_its_own_column() -> None:
     text = render(load_table(recipe.find("tables", "zo2_table3")), results, "markdown")
     assert "| OPT-1.3B | 2048 | 512 (x0.25) | 410 (x0.20) | 819 (x0.40) | 1024 (x0.50) |" in text
     assert "results match" not in text
+
+
+OWN = """
+title = "Own"
+caption = "No paper."
+baseline = "first"
+[where]
+seq_len = 100
+[rows]
+header = "Variant"
+[[rows.variants]]
+header = "first"
+where = { engine = "resident" }
+[[rows.variants]]
+header = "second"
+where = { engine = "offload", queries = [1, 4] }
+[[columns]]
+header = "M1"
+where = { model = "M1" }
+[[columns]]
+header = "M2"
+where = { model = "M2" }
+[[metrics]]
+name = "throughput"
+header = "Throughput (tokens/s)"
+format = ".0f"
+better = "higher"
+[[metrics]]
+name = "update_survival"
+header = "Update kept (%)"
+format = ".1f"
+better = "higher"
+"""
+
+
+def test_a_table_of_no_paper_has_rows_of_its_own_and_ratios_to_one_of_them(tmp_path: Path) -> None:
+    table = table_from(tmp_path, OWN)
+    results = [result("M1"), result("M1", "offload", seconds=2.0, survival=0.123, queries=4)]
+    text = render(table, results, "markdown", reference=PAPER)
+    assert text.count("### Own") == 1
+    assert "| Variant | M1 |\n" in text  # M2 was never run
+    assert "| first | 100 |" in text
+    assert re.search(r"\| second \| 50.0 \(x0.50\)(<sup>1</sup>)? \|", text)
+    assert "(x) is the ratio to first in the same column." in text
+    assert "| second | 12.3 |" in text
+    assert "Measured with queries 4; the heading means 1." in text
+    assert "— means that it was not asked for (survival=true)." in text
+    assert "| Variant | M1 |\n" in render(table, [], "markdown", reference=PAPER)
+    both = render(table, [*results, result("M2", seconds=0.5)], "markdown", reference=PAPER)
+    assert "| first | 100 | 200 |" in both
+    assert {row["source"] for row in rows(render(table, results, "csv", reference=PAPER))} == {"measured"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('header = "Variant"', "", "`header` must be given in [rows], but is missing"),
+        ('header = "second"', 'header = "first"', "row headers must differ, but got first, first; rename one"),
+        ('header = "second"', "", "`header` must be given in [[rows.variants]], but is missing"),
+        ("queries = [1, 4]", "querys = 1", "unknown key 'querys'; did you mean queries?"),
+        ("queries = [1, 4]", "queries = 0", "`queries >= 1` must hold, but got queries=0; "),
+        ('baseline = "first"', 'baseline = "furst"', "`baseline` must be the header of a column or a row, but got 'fu"),
+        ('title = "Own"', 'title = "Own"\npaper = "zo2"', "`artifact` must be given in the table, but is missing"),
+    ],
+)
+def test_a_mistake_in_a_table_of_no_paper_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in OWN
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        table_from(tmp_path, OWN.replace(old, new, 1))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("runner", ["main_table", "ablation", "fast_ablation", "update_accuracy", "gpu_fast"])
+def test_every_cell_of_a_shipped_runner_has_one_place_in_its_first_table(runner: str, device: str) -> None:
+    loaded = matrix.load(recipe.find("runners", runner), device)
+    table = load_table(recipe.find("tables", loaded.tables[0]))
+    for spec in loaded.cells:
+        places = [
+            (row.value, column.header)
+            for row in table.rows
+            for column in table.columns
+            if all(getattr(spec, k) in v for k, v in {**table.where, **column.where, **row.where}.items())
+        ]
+        assert len(places) == 1, (spec.label, places)
+
+
+def test_the_cpus_main_table_measures_the_smallest_model_in_all_columns_first() -> None:
+    cells = matrix.load(recipe.find("runners", "main_table"), "cpu").cells
+    assert [cell.model for cell in cells[:7]] == ["OPT-125M"] * 6 + ["OPT-1.3B"]
 
 
 def test_extra_rows_appear_only_when_measured_and_name_their_source() -> None:
@@ -397,7 +510,9 @@ EVIL = "[red]x[/red] | a & b_c \\\\ $d$ {e} %f #g ~h ^i <j>\n\x1b[31mk :smile: *
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_markup_in_names_and_reasons_is_shown_as_text(tmp_path: Path, fmt: str) -> None:
     table = table_from(tmp_path)
-    table = dataclasses.replace(table, title=EVIL, rows=(dataclasses.replace(table.rows[1], value=EVIL),))
+    table = dataclasses.replace(
+        table, title=EVIL, rows=(dataclasses.replace(table.rows[1], value=EVIL, where={"model": (EVIL,)}),)
+    )
     bad = result(EVIL, outcome=Outcome.FAILED, reason=EVIL, warnings=(EVIL,))
     text = render(table, [bad, result(EVIL, "offload", "fp16", warnings=(EVIL,))], fmt, reference=PAPER, width=300)
     assert "\x1b" not in text
@@ -426,7 +541,11 @@ def test_small_numbers_keep_three_digits() -> None:
         ('title = "Tiny"', 'titel = "Tiny"', "unknown key 'titel' in the table; did you mean title?"),
         ('title = "Tiny"', "", "`title` must be given in the table, but is missing"),
         ('title = "Tiny"', "title = 3", "`title` in the table must be of type str, but got 3"),
-        ('baseline = "A"', 'baseline = "C"', "`baseline` must be the header of a column, but got 'C'; use one of A, B"),
+        (
+            'baseline = "A"',
+            'baseline = "C"',
+            "`baseline` must be the header of a column or a row, but got 'C'; use one of A",
+        ),
         ('header = "B"', 'header = "A"', "column headers must differ, but got A, A; rename one"),
         ("seq_len = 100", "seqlen = 100", "unknown key 'seqlen'; did you mean seq_len"),
         ("seq_len = 100", 'seq_len = "100"', "`seq_len` must be of type int, but got '100'"),

@@ -47,12 +47,28 @@ def transitions(here: Point, there: Point) -> list[tuple[int, float]]:
     return [(seed, delta) for seed, delta in moves if delta != 0.0]
 
 
+_CHOICES = {
+    "placement": ("resident", "offload"),
+    "tier": ("pinned", "pageable", "disk", "checkpoint"),
+    "noise": ("torch", "counter"),
+    "granularity": ("block", "linear", "tile"),
+    "wire": ("none", "fp16", "bf16", "fp8"),
+    "autocast": ("none", "fp16", "bf16", "tf32"),
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
-    """Where the weights live and which of ZO2's mechanisms are on (ZO2, sections 5.2, D.2, D.3).
+    """Where the weights live, and which mechanisms are on. The defaults are ZO2 as published (ZO2 5.2, D.2, D.3).
 
     ``placement``: "resident" keeps all blocks on the device (MeZO); "offload" streams them through ``slots``.
-    ``tier``: where offloaded blocks rest: "pinned" or "pageable" host memory, or "disk" (direct I/O in ``disk_dir``).
+    ``tier``: where offloaded blocks rest: "pinned" or "pageable" host memory, "disk" (direct I/O in ``disk_dir``), or
+    "checkpoint" (the safetensors files that the weights come from, which are never written).
+    ``noise``: "torch" with MeZO's in-place arithmetic, or "counter", which makes W + c z fresh from an untouched W.
+    ``granularity``: what a slot holds: a block, a linear layer, or a tile of its rows. ``writeback_every``: steps
+    between two write-backs of a unit, or "inf": only after ``consolidate_after`` steps. ``wire``: format at rest and on
+    the link. ``autocast``: precision of the products. ``resident_blocks`` of the blocks stay on the device.
+    ``compile``: torch.compile of the blocks' forward, once for all of them.
     ``shared_blocks``: this many host blocks serve all layers in turn, so that time and device memory of a model larger
     than the host can be measured; its losses mean nothing. ``logits_bytes`` bounds the float32 logits held at once.
     """
@@ -60,16 +76,24 @@ class EngineConfig:
     placement: str = "offload"
     tier: str = "pageable"
     device: str = "cpu"
+    noise: str = "torch"
+    granularity: str = "block"
     slots: int = 3
+    resident_blocks: int = 0
+    writeback_every: int | str = 1
+    consolidate_after: int = 256
+    wire: str = "none"
+    autocast: str = "none"
     overlap: bool = True
     reusable_memory: bool = True
     fused_update: bool = True
+    compile: bool = False
     shared_blocks: int | None = None
     disk_dir: Path | None = None
     logits_bytes: int = 32 << 20
 
     def __post_init__(self) -> None:
-        for name, allowed in (("placement", ("resident", "offload")), ("tier", ("pinned", "pageable", "disk"))):
+        for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(
@@ -84,3 +108,29 @@ class EngineConfig:
                 f"`shared_blocks >= slots` must hold, but got shared_blocks={self.shared_blocks}, slots={self.slots}; "
                 "share at least as many blocks as there are slots"
             )
+        if self.writeback_every != "inf" and not (isinstance(self.writeback_every, int) and self.writeback_every >= 1):
+            raise ValueError(
+                f'`writeback_every` must be at least 1 or "inf", but got {self.writeback_every!r}; '
+                "use writeback_every=1 to write every step, as published"
+            )
+        if self.compile and self.granularity != "block":
+            raise ValueError(
+                f"`compile` needs granularity=block, but got granularity={self.granularity}: what is compiled is a "
+                "block's forward; use compile=false"
+            )
+        if self.tier == "checkpoint" and (self.writeback_every != "inf" or self.wire != "none"):
+            raise ValueError(
+                "`tier=checkpoint` needs writeback_every=inf and wire=none, because it is read as it lies, but got "
+                f"writeback_every={self.writeback_every}, wire={self.wire}; use tier=disk"
+            )
+        if self.noise == "torch" and (self.granularity != "block" or self.writeback_every != 1):
+            raise ValueError(
+                "`granularity` and `writeback_every` other than block and 1 need noise=counter, but got noise=torch, "
+                f"granularity={self.granularity}, writeback_every={self.writeback_every}; torch noise moves the "
+                "weights themselves, block by block: use noise=counter"
+            )
+
+    @property
+    def keep_steps(self) -> float:
+        """After how many steps pending entries are written into the weights at rest."""
+        return self.consolidate_after if isinstance(self.writeback_every, str) else self.writeback_every

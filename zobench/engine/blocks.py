@@ -1,13 +1,14 @@
-"""Units of weights: each transformer block, and each other module that owns parameters, as views into one flat buffer.
+"""Units of weights: what is perturbed, updated and moved as one, as views into one flat buffer.
 
-A unit is what is perturbed, updated and moved as one. Tied parameters belong to the unit that comes first in
-``named_parameters()`` and appear in it once.
+A unit is a transformer block, a linear layer of one, or a tile of its rows; and each other module that owns parameters.
+Tied parameters belong to the unit that comes first in ``named_parameters()`` and appear in it once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +19,17 @@ from zobench.weights import Weights
 
 ALIGNMENT = 64
 PAGE = 4096
+TILE_BYTES = 64 << 20
+"""Bytes of a row tile of a linear layer (granularity=tile)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One tensor of a unit. ``homes``: every (module, attribute) where the model uses it; more than one if tied."""
+    """One tensor of a unit, or some of its rows. ``homes``: every (module, attribute) where the model uses it.
+
+    ``tensor_id``: the tensor's place in ``named_parameters()``; ``whole``: its shape, where only the rows from
+    ``first`` on are here.
+    """
 
     name: str
     shape: torch.Size
@@ -31,16 +38,37 @@ class Field:
     is_parameter: bool
     trainable: bool
     homes: tuple[tuple[nn.Module, str], ...]
+    tensor_id: int = -1
+    first: int = 0
+    whole: torch.Size | None = None
+
+    @property
+    def is_part(self) -> bool:
+        """Whether only some of the tensor's rows are here."""
+        return self.whole is not None
+
+    @property
+    def start(self) -> int:
+        """The flat index of the first element here within the whole tensor."""
+        return self.first * self.shape[1:].numel()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor here."""
+        return self.shape.numel() * self.dtype.itemsize
 
     def view(self, buffer: Tensor) -> Tensor:
         """This tensor inside a flat uint8 buffer of its unit."""
-        nbytes = self.shape.numel() * self.dtype.itemsize
-        return buffer[self.offset : self.offset + nbytes].view(self.dtype).view(self.shape)
+        return buffer[self.offset : self.offset + self.nbytes].view(self.dtype).view(self.shape)
 
 
 @dataclass(eq=False, slots=True)
 class Unit:
-    """Weights that move together, with what has been done to them: ``at`` which point, ``applied`` how many entries."""
+    """Weights that move together, with what has been done to them: ``at`` which point, ``applied`` how many entries.
+
+    ``buffer``: where its weights are on the device now; None while they are in their tier. A ``streamed`` unit's buffer
+    is a slot, in the format of the wire, and ``dirty`` says that the slot must be written back.
+    """
 
     name: str
     module: nn.Module
@@ -48,23 +76,32 @@ class Unit:
     nbytes: int
     index: int = -1
     buffer: Tensor | None = None
+    streamed: bool = False
     at: Point = BASE
     applied: int = 0
     dirty: bool = False
     decayed: list[bool] = field(default_factory=list)
 
-    def bind(self, buffer: Tensor) -> None:
-        """Makes the model use the weights in ``buffer`` (uint8, at least ``nbytes`` long)."""
-        self.buffer = buffer
-        for item in self.fields:
-            _assign(item, item.view(buffer))
+    @property
+    def trainable(self) -> list[Field]:
+        """The fields that are perturbed and updated, in stream order."""
+        return [item for item in self.fields if item.trainable]
+
+    def views(self, buffer: Tensor) -> list[Tensor]:
+        """The unit's tensors inside a flat uint8 buffer, in the order of ``fields``."""
+        return [item.view(buffer) for item in self.fields]
+
+    def bind(self, tensors: Sequence[Tensor]) -> None:
+        """Makes the model use these tensors, one for each of ``fields``."""
+        for item, tensor in zip(self.fields, tensors, strict=True):
+            _assign(item, tensor)
 
     def release(self) -> None:
         """Takes the weights away again: the model keeps tensors without storage, of the right shape."""
-        self.buffer = None
         for item in self.fields:
             if item.is_parameter:
-                _assign(item, torch.empty(item.shape, dtype=item.dtype, device="meta"))
+                # one element, so that nobody who counts bytes, on the meta device too, takes it for a tensor
+                _assign(item, torch.empty((), dtype=item.dtype, device="meta").expand(item.shape))
 
     def filler(self, weights: Weights) -> Callable[[Tensor], None]:
         """Writes the initial values into a buffer: parameters from ``weights``, buffers from the model as it is."""
@@ -72,21 +109,12 @@ class Unit:
         def write(buffer: Tensor) -> None:
             for item in self.fields:
                 if item.is_parameter:
-                    weights.fill(item.name, item.view(buffer))
+                    weights.fill(item.name, item.view(buffer), item.first)
                 else:
                     module, attribute = item.homes[0]
                     item.view(buffer).copy_(module.get_buffer(attribute))
 
         return write
-
-    def tensors(self) -> list[Tensor]:
-        """The trainable tensors, in stream order."""
-        assert self.buffer is not None, f"{self.name} is not bound"
-        return [item.view(self.buffer) for item in self.fields if item.trainable]
-
-    def named(self, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """(name, view) of all parameters inside ``buffer``."""
-        return ((item.name, item.view(buffer)) for item in self.fields if item.is_parameter)
 
 
 def _assign(item: Field, tensor: Tensor) -> None:
@@ -99,62 +127,88 @@ def _assign(item: Field, tensor: Tensor) -> None:
             module._buffers[attribute] = tensor
 
 
-def find_units(model: nn.Module, blocks: Sequence[nn.Module]) -> tuple[list[Unit], list[Unit]]:
-    """(units of the blocks in call order, units outside the blocks), with ``index`` their place in the noise stream.
+def find_units(
+    model: nn.Module, blocks: Sequence[nn.Module], owners: Sequence[nn.Module] | None = None
+) -> tuple[list[Unit], list[Unit]]:
+    """(units of ``owners`` in their order, units of all other modules), with ``index`` their place in the noise stream.
 
-    Raises ``ValueError`` if two blocks share a parameter.
+    ``owners``: the modules whose parameters, and those of all modules inside them, make one unit each; by default the
+    blocks. Raises ``ValueError`` if two blocks share a parameter.
     """
+    owners = blocks if owners is None else owners
     homes: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for attribute, parameter in module._parameters.items():
             if parameter is not None:
                 homes.setdefault(id(parameter), []).append((module, attribute))
-    of_block = {id(module): block for block in blocks for module in block.modules()}
+    block_of, owner_of = _inside(blocks), _inside(owners)
     members: dict[int, list[Field]] = {}
-    owners: dict[int, nn.Module] = {}
-    for name, parameter in model.named_parameters():
+    modules: dict[int, nn.Module] = {}
+    for tensor_id, (name, parameter) in enumerate(model.named_parameters()):
         places = tuple(homes[id(parameter)])
-        users = {id(of_block.get(id(module))) for module, _ in places}
+        users = {id(block_of.get(id(module))) for module, _ in places}
         if len(users) > 1:
             raise ValueError(f"a block must not share parameters, but {name} has {len(places)} homes; untie it")
-        owner = of_block.get(id(places[0][0]), places[0][0])
-        owners[id(owner)] = owner
-        item = Field(name, parameter.shape, parameter.dtype, 0, True, parameter.requires_grad, places)
+        owner = owner_of.get(id(places[0][0]), places[0][0])
+        modules[id(owner)] = owner
+        item = Field(name, parameter.shape, parameter.dtype, 0, True, parameter.requires_grad, places, tensor_id)
         members.setdefault(id(owner), []).append(item)
-    for block in blocks:
-        for name, buffer in block.named_buffers():
+    for owner in owners:
+        for name, buffer in owner.named_buffers():
             parent, _, attribute = name.rpartition(".")
-            places = ((block.get_submodule(parent), attribute),)
-            members[id(block)].append(Field(name, buffer.shape, buffer.dtype, 0, False, False, places))
+            places = ((owner.get_submodule(parent), attribute),)
+            members[id(owner)].append(Field(name, buffer.shape, buffer.dtype, 0, False, False, places))
     names = {id(module): name for name, module in model.named_modules()}
-    units = [_unit(names[key], owners[key], items) for key, items in members.items()]
+    units = [make_unit(names[key], modules[key], items) for key, items in members.items()]
     for index, unit in enumerate(units):
         unit.index = index
     by_owner = {id(unit.module): unit for unit in units}
-    of_blocks = [by_owner[id(block)] for block in blocks]
-    chosen = set(map(id, of_blocks))
-    return of_blocks, [unit for unit in units if id(unit) not in chosen]
+    chosen = [by_owner[id(owner)] for owner in owners]
+    return chosen, [unit for unit in units if id(unit) not in set(map(id, chosen))]
 
 
-def _unit(name: str, owner: nn.Module, items: Sequence[Field]) -> Unit:
+def _inside(owners: Iterable[nn.Module]) -> dict[int, nn.Module]:
+    return {id(module): owner for owner in owners for module in owner.modules()}
+
+
+def make_unit(name: str, owner: nn.Module, items: Sequence[Field]) -> Unit:
+    """A unit of these tensors, each placed at a multiple of 64 bytes; its length is a whole number of pages."""
     placed, offset = [], 0
     for item in items:
-        placed.append(Field(item.name, item.shape, item.dtype, offset, item.is_parameter, item.trainable, item.homes))
-        offset += -(-item.shape.numel() * item.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        placed.append(replace(item, offset=offset))
+        offset += -(-item.nbytes // ALIGNMENT) * ALIGNMENT
     unit = Unit(name or "model", owner, tuple(placed), -(-offset // PAGE) * PAGE)
     unit.decayed = [is_decayed(item.name) for item in placed if item.trainable]
     return unit
 
 
+def tiles(unit: Unit, nbytes: int = TILE_BYTES) -> list[Unit]:
+    """The unit of a linear layer, cut into units of whole rows of at most ``nbytes`` each, all nearly alike."""
+    rows = unit.fields[0].shape[0]
+    count = min(rows, -(-unit.nbytes // nbytes))
+    edges = [rows * part // count for part in range(count + 1)]
+    return [
+        make_unit(
+            f"{unit.name}[{first}:{last}]",
+            unit.module,
+            [
+                replace(f, shape=torch.Size([last - first, *f.shape[1:]]), first=first, whole=f.shape)
+                for f in unit.fields
+            ],
+        )
+        for first, last in itertools.pairwise(edges)
+    ]
+
+
 def stream_layout(units: Sequence[Unit]) -> list[list[tuple[torch.Size, torch.dtype]]]:
     """What :class:`~zobench.engine.noise.TorchNoise` needs to know of all units, by their index."""
     ordered = sorted(units, key=lambda unit: unit.index)
-    return [[(item.shape, item.dtype) for item in unit.fields if item.trainable] for unit in ordered]
+    return [[(item.shape, item.dtype) for item in unit.trainable] for unit in ordered]
 
 
-def move_buffers(model: nn.Module, blocks: Sequence[nn.Module], device: str) -> None:
-    """Buffers outside the blocks (rotary frequencies) go to the device; those inside travel with their block."""
-    inside = {id(module) for block in blocks for module in block.modules()}
+def move_buffers(model: nn.Module, owners: Sequence[nn.Module], device: str) -> None:
+    """Buffers outside ``owners`` (rotary frequencies) go to the device; those inside travel with their unit."""
+    inside = _inside(owners)
     for module in model.modules():
         if id(module) not in inside:
             for name, buffer in module._buffers.items():

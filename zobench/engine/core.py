@@ -11,7 +11,6 @@ import contextlib
 import functools
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,21 +19,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from zobench.data import Batch
-from zobench.engine import embedding, perturb
-from zobench.engine.base import BASE, EngineConfig, Entry, Point, transitions
-from zobench.engine.blocks import Unit, find_units, move_buffers, stream_layout
+from zobench.engine import embedding, linear
+from zobench.engine.arithmetic import Arithmetic, InPlace, Pristine
+from zobench.engine.assemble import check, make_tier, new_slot, precision, streamed_modules
+from zobench.engine.base import BASE, EngineConfig, Entry, Point
+from zobench.engine.blocks import Unit, find_units, move_buffers, stream_layout, tiles
 from zobench.engine.checkpoint import save_checkpoint
 from zobench.engine.fold import fold
 from zobench.engine.lanes import CudaLanes, Event, Lanes, ThreadLanes
-from zobench.engine.loss import causal_loss, rows_per_chunk
+from zobench.engine.loss import RunningLoss, causal_loss, rows_per_chunk
 from zobench.engine.noise import TorchNoise
 from zobench.engine.pipeline import Pipeline
-from zobench.engine.tiers import DiskTier, HostTier, Tier, allocate
-from zobench.measure.device import choose_device
+from zobench.engine.tiers import CheckpointTier, DiskTier, Tier, allocate
+from zobench.engine.wire import Wire
+from zobench.measure.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
 from zobench.weights import ModelWeights, Weights
+
+HEAD_BYTES = 16 << 20
+"""Bytes of the vocabulary rows of the head that are perturbed at once (counter noise)."""
 
 
 class Engine:
@@ -48,30 +54,29 @@ class Engine:
     def __init__(
         self, model: nn.Module, config: EngineConfig, *, weights: Weights | None = None, lanes: Lanes | None = None
     ) -> None:
-        _check(model, config, weights)
+        check(model, config, weights)
         self.model, self.config = model.eval(), config
         self.journal: list[Entry] = []
         self._points: Sequence[Point] = (BASE,)
         self._rows = 1
+        self._wire = Wire(config.wire) if config.wire != "none" else None
         weights = weights or ModelWeights(model)
-        blocks = list(find_blocks(model))
-        self.blocks, self.residents = find_units(model, blocks)
-        self._units = [*self.blocks, *self.residents]
-        self.noise = TorchNoise(stream_layout(self._units), config.device)
-        self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         self._pipeline: Pipeline | None = None
         self._lanes: Lanes | None = None
         self._tier: Tier | None = None
         self._wrapped: list[nn.Module] = []
         self._closed = False
+        self._sizes: list[int] = []
+        self._ring = 0
+        self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+        blocks = list(find_blocks(model))
         with torch.inference_mode():
-            if config.placement == "offload":
-                self._offload(weights, lanes)
-            else:
-                self.residents = [*self.residents, *self.blocks]
+            self._find_units(blocks, weights)
+            if self.blocks:
+                self._stream(weights, lanes)
             for unit in self.residents:
                 self._place(unit, weights)
-        move_buffers(model, blocks, config.device)
+            self._arithmetic = self._make_arithmetic()
         self._wrap(blocks)
         if config.device.startswith("cuda"):
             torch.cuda.synchronize(config.device)  # the lanes' streams start with nothing of the building in flight
@@ -82,7 +87,7 @@ class Engine:
     def probe(self, batch: Batch, points: Sequence[Point]) -> list[float]:
         """The batch's mean loss at each point, float32 values; every block is brought to the device once.
 
-        Afterwards the weights are where they were, up to the rounding of MeZO's own +eps, -2 eps, +eps.
+        Afterwards the weights are where they were, with torch noise up to the rounding of MeZO's +eps, -2 eps, +eps.
         """
         self._open()
         if not isinstance(batch, Batch):
@@ -96,12 +101,14 @@ class Engine:
         self._points, self._rows = points, batch.input_ids.shape[0]
         self._forget()
         mask = batch.attention_mask
-        hidden = self.model.base_model(  # type: ignore[operator]
-            input_ids=batch.input_ids.repeat(len(points), 1),
-            attention_mask=None if mask is None else mask.repeat(len(points), 1),
-            use_cache=False,
-        ).last_hidden_state
-        return self._losses(hidden, batch.labels)
+        with precision(self.config):
+            hidden = self.model.base_model(  # type: ignore[operator]
+                input_ids=batch.input_ids.repeat(len(points), 1),
+                attention_mask=None if mask is None else mask.repeat(len(points), 1),
+                use_cache=False,
+            ).last_hidden_state
+            losses = torch.stack(self._losses(hidden, batch.labels))
+        return [math.nan] * len(points) if losses.is_meta else [float(loss) for loss in losses.tolist()]
 
     def evaluate(self, batch: Batch) -> float:
         """The batch's mean loss with every committed update applied."""
@@ -109,36 +116,57 @@ class Engine:
 
     @torch.inference_mode()
     def commit(self, entries: Sequence[Entry]) -> None:
-        """Appends updates to the journal. They reach a block's weights the next time it is on the device, or at once if
-        the model is resident or ``fused_update`` is off."""
+        """Appends updates to the journal. They reach a unit's weights the next time it is used, or at once if
+        ``fused_update`` is off, or if the model is resident and the noise torch's, as in MeZO."""
         self._open()
         for entry in entries:
             if not math.isfinite(entry.g):
                 raise ValueError(f"`g` of an entry must be finite, but got {entry.g}; skip this step's update")
         self.journal.extend(entries)
-        if self._pipeline is None or not self.config.fused_update:
-            self._replay_all()
+        at_once = self._pipeline is None and self.config.noise == "torch"
+        if at_once or not self.config.fused_update:
+            self._settle_all()
 
     @torch.inference_mode()
     def flush(self) -> None:
         """Applies every committed update and writes the blocks back to their tier."""
         self._open()
         if any(unit.applied < len(self.journal) for unit in self._units):
-            self._replay_all()
+            self._settle_all()
         if self._pipeline is not None:
             self._pipeline.drain()
+
+    @torch.inference_mode()
+    def visit(self, look: Callable[[Unit, list[Tensor]], None]) -> None:
+        """Calls ``look(unit, tensors)`` for every unit but the word embedding and the head.
+
+        ``tensors``: its weights as the next probe would use them, every committed update applied, in the model's dtype,
+        one for each of the unit's fields, valid during the call.
+        """
+        self._open()
+
+        def turn(unit: Unit) -> None:
+            look(unit, self._arithmetic.at(unit, BASE))
+            self._arithmetic.rest(unit)
+
+        for unit in self._units:
+            if not self._is_end(unit):
+                self._run(unit, functools.partial(turn, unit))
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, CPU copy) of every parameter, all updates applied, one unit in memory at a time; tied ones once."""
         self.flush()
+        parts: dict[str, list[Tensor]] = {}
         for unit in self._units:
-            buffer = unit.buffer
-            if buffer is None:
-                assert self._pipeline is not None
-                buffer = allocate(unit.nbytes, self.config.device)
-                self._pipeline.read(self.blocks.index(unit), buffer)
-            for name, tensor in unit.named(buffer):
-                yield name, tensor.detach().cpu().clone()
+            buffer = self._at_rest(unit)
+            for item in unit.fields:
+                if item.is_parameter:
+                    found = parts.setdefault(item.name, [])
+                    found.append(item.view(buffer).detach().cpu().clone())
+                    if item.whole is None:
+                        yield item.name, parts.pop(item.name)[0]
+                    elif sum(len(part) for part in found) == item.whole[0]:
+                        yield item.name, torch.cat(parts.pop(item.name))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes a Hugging Face checkpoint, all updates applied: config, safetensors shards and their index."""
@@ -148,20 +176,22 @@ class Engine:
     @property
     def tier_note(self) -> str:
         """What a reader of a measurement should know about the tier, or ""."""
-        return self._tier.note if isinstance(self._tier, DiskTier) else ""
+        return self._tier.note if isinstance(self._tier, (DiskTier, CheckpointTier)) else ""
 
     @property
     def bytes_at_rest(self) -> int:
-        """Bytes of the blocks in their tier; 0 for a resident model."""
-        real = len(self.blocks) if self.config.shared_blocks is None else self.config.shared_blocks
-        return 0 if self._pipeline is None else sum(unit.nbytes for unit in self.blocks[:real])
+        """Bytes of the streamed units in their tier; 0 for a resident model."""
+        return sum(self._sizes[: self._ring])
 
     def close(self) -> None:
-        """Ends the lanes and removes the disk tier's file. The model's forward is its own again."""
+        """Ends the lanes, removes the disk tier's file; the model's forward is its own again, on what is resident."""
         self._closed = True
         for module in self._wrapped:
             del module.forward
         self._wrapped.clear()
+        for unit in self.residents:
+            if unit.buffer is not None and not any(item.is_part for item in unit.fields):
+                unit.bind(unit.views(unit.buffer))
         if self._pipeline is not None:
             self._pipeline.close()
 
@@ -182,10 +212,10 @@ class Engine:
 
     @torch.inference_mode()
     def transfer_only(self) -> None:
-        """One traversal's uploads and offloads without any compute; the weights stay as they are."""
+        """One traversal's transfers without any compute, write-backs only if every step has them; weights stay."""
         assert self._pipeline is not None, "a resident model has no transfers"
-        for block, unit in enumerate(self.blocks):
-            self._pipeline.compute(block, functools.partial(setattr, unit, "dirty", True))
+        for number, unit in enumerate(self.blocks):
+            self._pipeline.compute(number, functools.partial(setattr, unit, "dirty", self.config.keep_steps == 1))
         self._pipeline.drain()
 
     @contextlib.contextmanager
@@ -207,79 +237,149 @@ class Engine:
 
     # --- building ---------------------------------------------------------------------------------------------------
 
-    def _offload(self, weights: Weights, lanes: Lanes | None) -> None:
-        config, sizes = self.config, [unit.nbytes for unit in self.blocks]
-        tier: Tier
-        if config.tier == "disk":
-            tier = DiskTier(sizes, Path(config.disk_dir or tempfile.gettempdir()), ring=config.shared_blocks)
-        else:
-            tier = HostTier(sizes, pinned=config.tier == "pinned", ring=config.shared_blocks)
+    def _find_units(self, blocks: Sequence[nn.Module], weights: Weights) -> None:
+        """Cuts the model into ``blocks``, the streamed units in call order, and ``residents``, all others."""
+        config, model = self.config, self.model
+        if config.resident_blocks > len(blocks):
+            raise ValueError(
+                f"`resident_blocks <= {len(blocks)}` must hold for this model, but got {config.resident_blocks}; "
+                "use placement=resident to keep all of them"
+            )
+        owners: Sequence[nn.Module] = blocks if config.granularity == "block" else linear.linears(blocks)
+        units, others = find_units(model, blocks, owners)
+        self.noise = TorchNoise(stream_layout([*units, *others]), config.device)
+        move_buffers(model, owners, config.device)
+        for unit in others:
+            self._place(unit, weights)
+        if config.granularity != "block":
+            modules = [unit.module for unit in units if isinstance(unit.module, nn.Linear)]
+            order = {id(module): n for n, module in enumerate(linear.call_order(model, modules, config.device))}
+            units.sort(key=lambda unit: order[id(unit.module)])
+        if config.granularity == "tile":
+            units = [tile for unit in units for tile in tiles(unit)]
+        streamed = streamed_modules(blocks, config)
+        self.blocks = [unit for unit in units if id(unit.module) in streamed]
+        self.residents = [*others, *(unit for unit in units if id(unit.module) not in streamed)]
+        self._units = [*self.blocks, *self.residents]
+
+    def _stream(self, weights: Weights, lanes: Lanes | None) -> None:
+        """Fills the tier with the streamed units and builds the pipeline over it."""
+        config, wire = self.config, self._wire
+        self._sizes = [wire.nbytes(unit) if wire else unit.nbytes for unit in self.blocks]
+        self._ring = len(self.blocks)
+        if config.shared_blocks is not None:
+            layers = len({id(owner) for owner in find_blocks(self.model)}) - config.resident_blocks
+            self._ring = min(self._ring, config.shared_blocks * (len(self.blocks) // layers))
+        self._tier = tier = make_tier(config, self.blocks, self._sizes, self._ring, weights)
+        for unit in self.blocks:
+            unit.streamed = True
         try:
             # Fresh pages cost more than the values in them, so threads share the work; each holds at most one block.
-            with ThreadPoolExecutor(min(config.slots, os.cpu_count() or 1)) as pool:
+            near = (cpus_near(config.device),)
+            with ThreadPoolExecutor(min(config.slots, os.cpu_count() or 1), "zobench-fill", stay_near, near) as pool:
                 list(pool.map(functools.partial(self._store, tier, weights), range(len(self.blocks))))
         except BaseException:
             tier.close()
             raise
-        self._tier = tier
-        streams = config.device.startswith("cuda") and config.tier != "disk"
+        streams = config.device.startswith("cuda") and config.tier not in ("disk", "checkpoint")
         self._lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))
         self._pipeline = Pipeline(
-            self.blocks, tier, self._lanes, functools.partial(_new_slot, max(sizes), config),
+            self.blocks, self._sizes, tier, self._lanes, functools.partial(new_slot, max(self._sizes), config),
             slots=config.slots, overlap=config.overlap, reusable_memory=config.reusable_memory,
         )  # fmt: skip
 
-    def _store(self, tier: Tier, weights: Weights, block: int) -> None:
-        unit = self.blocks[block]
-        tier.fill(block, unit.filler(weights))
-        unit.release()
+    def _store(self, tier: Tier, weights: Weights, number: int) -> None:
+        unit = self.blocks[number]
+        write = unit.filler(weights)
+
+        def pack(buffer: Tensor) -> None:
+            assert self._wire is not None
+            master = allocate(unit.nbytes)
+            write(master)
+            self._wire.encode(unit, master, buffer)
+
+        tier.fill(number, write if self._wire is None else pack)
+        if not any(item.is_part for item in unit.fields):
+            unit.release()
 
     def _place(self, unit: Unit, weights: Weights) -> None:
-        buffer = allocate(unit.nbytes, self.config.device)
-        unit.filler(weights)(buffer)
-        unit.bind(buffer)
+        """Puts a unit on the device for good, unless it is there."""
+        if unit.buffer is None:
+            unit.buffer = allocate(unit.nbytes, self.config.device)
+            if self.config.device != "meta":
+                unit.filler(weights)(unit.buffer)
+            if not any(item.is_part for item in unit.fields):
+                unit.bind(unit.views(unit.buffer))
+
+    def _make_arithmetic(self) -> Arithmetic:
+        config, device = self.config, self.config.device
+        streamed = max((unit.nbytes for unit in self.blocks), default=0)
+        if config.noise == "torch":
+            master = allocate(streamed, device) if self._wire else None
+            return InPlace(self.noise, self.journal, self._wire, master)
+        largest = max(HEAD_BYTES, *(unit.nbytes for unit in self._units if not self._is_end(unit)))
+        elsewhere = self._wire is not None or (config.keep_steps > 1 and self.residents)
+        return Pristine(
+            self.journal, config.keep_steps, allocate(largest, device), self._wire,
+            allocate(largest, device) if elsewhere else None,
+        )  # fmt: skip
+
+    def _is_end(self, unit: Unit) -> bool:
+        """Whether a unit is used by the word embedding or the head: with counter noise it is never perturbed whole."""
+        ends = (self._head, self.model.get_input_embeddings())  # type: ignore[operator]
+        return any(module in ends for item in unit.fields for module, _ in item.homes)
 
     def _wrap(self, blocks: Sequence[nn.Module]) -> None:
-        """Replaces ``forward`` of each block, and of each module outside them that uses parameters, but the head."""
+        """Replaces ``forward`` of each module that uses parameters of a unit as a whole, but the head's."""
+        self._number = {id(unit): number for number, unit in enumerate(self.blocks)}
         uses: dict[int, tuple[nn.Module, list[Unit]]] = {}
-        inside = {id(unit): block for unit, block in zip(self.blocks, blocks, strict=True)}
+        own = set(map(id, blocks))
+        inside = {id(module) for block in blocks for module in block.modules()}
         for unit in self._units:
-            block = inside.get(id(unit))
-            users = [block] if block is not None else [module for item in unit.fields for module, _ in item.homes]
+            users = [unit.module] if id(unit.module) in inside else [m for item in unit.fields for m, _ in item.homes]
             for module in dict.fromkeys(users):
                 uses.setdefault(id(module), (module, []))[1].append(unit)
         self._head_units = uses.pop(id(self._head), (self._head, []))[1]
         tied = {id(unit) for unit in self._head_units}
+        word = self.model.get_input_embeddings()  # type: ignore[operator]
         for module, units in uses.values():
-            if any(id(unit) in tied for unit in units):
-                forward = functools.partial(self._tied, units[0], embedding.check(module, units), module.forward)
-            elif self._pipeline is not None and units[0] in self.blocks:
-                forward = functools.partial(self._streamed, self.blocks.index(units[0]), module.forward)
+            forward: Callable[..., Any]
+            if any(id(unit) in tied for unit in units) or (module is word and isinstance(self._arithmetic, Pristine)):
+                forward = functools.partial(self._embed, units[0], embedding.check(module, units), module.forward)
+            elif type(module) is nn.Linear and id(module) in inside:
+                forward = functools.partial(self._linear, units, module)
+            elif id(module) in inside and id(module) not in own:
+                forward = functools.partial(self._leaf, units[0], module.forward)
             else:
-                forward = functools.partial(self._resident, units, module.forward)
+                own_forward = module.forward
+                if self.config.compile and id(module) in own:
+                    own_forward = torch.compile(own_forward, dynamic=False)
+                forward = functools.partial(self._folded, units, own_forward)
             module.forward = forward
             self._wrapped.append(module)
 
     # --- moving weights ---------------------------------------------------------------------------------------------
 
-    def _move(self, unit: Unit, point: Point) -> None:
-        for seed, delta in transitions(unit.at, point):
-            perturb.move(self.noise, seed, unit.index, unit.tensors(), delta)
-            unit.dirty = True
-        unit.at = point
+    def _at_rest(self, unit: Unit) -> Tensor:
+        """A unit's weights in the model's dtype, in its own buffer or a copy."""
+        if unit.buffer is not None:
+            return unit.buffer
+        assert self._pipeline is not None
+        number = self._number[id(unit)]
+        buffer = allocate(self._sizes[number], self.config.device)
+        self._pipeline.read(number, buffer)
+        if self._wire is None:
+            return buffer
+        master = allocate(unit.nbytes, self.config.device)
+        self._wire.decode(unit, buffer, master)
+        return master
 
-    def _replay(self, unit: Unit) -> None:
-        for entry in self.journal[unit.applied :]:
-            perturb.update(self.noise, entry, unit.index, unit.tensors(), unit.decayed)
-            unit.dirty = True
-        unit.applied = len(self.journal)
-
-    def _replay_all(self) -> None:
+    def _settle_all(self) -> None:
         for unit in self.residents:
-            self._replay(unit)
+            self._arithmetic.settle(unit)
         if self._pipeline is not None:
-            for block, unit in enumerate(self.blocks):
-                self._pipeline.compute(block, functools.partial(self._replay, unit), work="update")
+            for number, unit in enumerate(self.blocks):
+                self._pipeline.compute(number, functools.partial(self._arithmetic.settle, unit), work="update")
 
     def _forget(self) -> None:
         pending = self.journal[min(unit.applied for unit in self._units) :]
@@ -287,70 +387,109 @@ class Engine:
 
     # --- forwards ---------------------------------------------------------------------------------------------------
 
-    def _resident(self, units: Sequence[Unit], forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        for unit in units:
-            self._replay(unit)
+    def _run(self, unit: Unit, turn: Callable[[], None]) -> None:
+        """Runs a unit's turn while its weights are on the device."""
+        if unit.streamed:
+            assert self._pipeline is not None
+            self._pipeline.compute(self._number[id(unit)], turn)
+        else:
+            turn()
 
-        def prepare(copy: int) -> None:
-            for unit in units:
-                self._move(unit, self._points[copy])
+    def _bind(self, unit: Unit, copy: int) -> None:
+        unit.bind(self._arithmetic.at(unit, self._points[copy]))
 
-        output = fold(units[0].name, forward, len(self._points), self._rows, prepare, args, kwargs)
-        for unit in units:
-            self._move(unit, BASE)
-        return output
-
-    def _streamed(self, block: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        assert self._pipeline is not None
+    def _folded(self, units: Sequence[Unit], forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A block, or a module outside them: its own forward, once per copy of the batch."""
         output: list[Any] = []
 
-        def action() -> None:
-            output.append(self._resident([self.blocks[block]], forward, *args, **kwargs))
+        def turn() -> None:
+            def prepare(copy: int) -> None:
+                for unit in units:
+                    self._bind(unit, copy)
 
-        self._pipeline.compute(block, action)
+            output.append(fold(units[0].name, forward, len(self._points), self._rows, prepare, args, kwargs))
+            for unit in units:
+                self._arithmetic.rest(unit)
+            if units[0].streamed:
+                units[0].release()
+
+        self._run(units[0], turn)
         return output[0]
 
-    def _tied(
+    def _leaf(self, unit: Unit, forward: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """A norm inside a block that is cut into linear layers."""
+        prepare = functools.partial(self._bind, unit)
+        output = linear.forward_leaf(forward, len(self._points), prepare, x, *args, **kwargs)
+        self._arithmetic.rest(unit)
+        return output
+
+    def _linear(self, units: Sequence[Unit], module: nn.Linear, x: Tensor) -> Tensor:
+        """A linear layer, tile by tile."""
+        rows = linear.Rows(x, len(self._points), module.out_features)
+
+        def turn(unit: Unit) -> None:
+            for copy, point in enumerate(self._points):
+                weight, *bias = self._arithmetic.at(unit, point)
+                rows.add(copy, weight, bias[0] if bias else None, unit.fields[0].first)
+            self._arithmetic.rest(unit)
+
+        for unit in units:
+            self._run(unit, functools.partial(turn, unit))
+        return rows.output()
+
+    def _embed(
         self, unit: Unit, module: nn.Embedding, forward: Callable[..., Any], ids: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor:
-        self._replay(unit)
+        """The word embedding; a table that is also the head's is settled there."""
         own = ids[: self._rows]
-        return embedding.forward_tied(unit, module, forward, self.noise, self._points, own, args, kwargs)
+        if isinstance(self._arithmetic, Pristine):
+            output = embedding.forward_rows(unit, module, forward, self._arithmetic, self._points, own, args, kwargs)
+            if unit not in self._head_units and self._arithmetic.is_due(unit):
+                self._arithmetic.settle(unit)
+            return output
+        assert isinstance(self._arithmetic, InPlace)
+        return embedding.forward_tied(unit, module, forward, self._arithmetic, self._points, own, args, kwargs)
 
-    def _losses(self, hidden: Tensor, labels: Tensor) -> list[float]:
-        """The loss of every copy, then the head's units back to W: the head is their last use."""
-        weight = self._head_units[0].fields[0].shape
-        rows = rows_per_chunk(weight[0], self.config.logits_bytes)
+    def _losses(self, hidden: Tensor, labels: Tensor) -> list[Tensor]:
+        """The loss of every copy; the head is the last use of its units."""
+        states = hidden.split(self._rows)
+        if isinstance(self._arithmetic, Pristine):
+            return self._tiled_losses(self._arithmetic, states, labels)
+        rows = rows_per_chunk(self._head.out_features, self.config.logits_bytes)  # type: ignore[arg-type]
         losses = []
-        for unit in self._head_units:
-            self._replay(unit)
-        for point, states in zip(self._points, hidden.split(self._rows), strict=True):
+        for copy, own in enumerate(states):
             for unit in self._head_units:
-                self._move(unit, point)
-            losses.append(causal_loss(self._head, states, labels, rows))
+                self._bind(unit, copy)
+            losses.append(causal_loss(self._head, own, labels, rows))
         for unit in self._head_units:
-            self._move(unit, BASE)
-        return [float(loss) for loss in torch.stack(losses).tolist()]
+            self._arithmetic.rest(unit)
+        return losses
 
+    def _tiled_losses(self, pristine: Pristine, states: Sequence[Tensor], labels: Tensor) -> list[Tensor]:
+        """The head a few vocabulary rows at a time: neither its perturbed weights nor the logits ever exist whole."""
+        found = {
+            key: (unit, item)
+            for unit in self._head_units
+            for item in unit.fields
+            for module, key in item.homes
+            if module is self._head
+        }
+        losses = [RunningLoss(labels) for _ in states]
+        flat = [own.reshape(-1, own.shape[-1]) for own in states]
+        vocabulary, step = found["weight"][1].shape[0], self._head_rows(flat[0].shape[0])
+        for first in range(0, vocabulary, step):
+            last = min(first + step, vocabulary)
+            weights = pristine.part(*found["weight"], first, last, self._points)
+            biases = pristine.part(*found["bias"], first, last, self._points) if "bias" in found else None
+            for own, loss, weight in zip(flat, losses, weights, strict=True):
+                bias = None if biases is None else next(biases)
+                loss.add(functional.linear(own, weight, bias).float(), first)
+        for unit in self._head_units:
+            pristine.keep_parts(unit)
+        return [loss.mean() for loss in losses]
 
-def _check(model: nn.Module, config: EngineConfig, weights: Weights | None) -> None:
-    """Refuses what would fail later, or be wrong: the loss is the head's output, so nothing may follow the head."""
-    choose_device(config.device)
-    if weights is None and any(parameter.is_meta for parameter in model.parameters()):
-        raise ValueError("the model must hold its weights, but some are on the meta device; give weights=")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ValueError("some parameter must require gradients, but none does; nothing would be trained")
-    for name in ("logit_scale", "logits_scaling", "final_logit_softcapping"):
-        value = getattr(model.config, name, None)
-        if value is not None and value != 1.0:
-            raise ValueError(
-                f"a model's logits must be its head's output, but {type(model).__name__} has {name}={value}; "
-                "use a model without it"
-            )
-
-
-def _new_slot(nbytes: int, config: EngineConfig) -> Tensor:
-    if config.device != "cpu" and not config.reusable_memory:
-        # The ablation pays the device's own malloc per transfer, as the paper describes; the cache would hide it.
-        torch.cuda.empty_cache()
-    return allocate(nbytes, config.device)
+    def _head_rows(self, tokens: int = 1) -> int:
+        """Vocabulary rows of the head that are perturbed at once, so that they and their logits stay small."""
+        weight = self._head.get_parameter("weight")
+        row = weight.shape[1] * weight.dtype.itemsize
+        return max(1, min(HEAD_BYTES // row, self.config.logits_bytes // (4 * tokens)))

@@ -1,4 +1,4 @@
-"""The embedding whose table is also the head: perturbed once for both uses, rows moved in a copy for other points."""
+"""The word embedding: only the rows of the batch are moved, in a copy, because no others are looked at."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from zobench.engine import perturb
+from zobench.engine.arithmetic import InPlace, Pristine
 from zobench.engine.base import Point, transitions
 from zobench.engine.blocks import Unit
-from zobench.engine.noise import TorchNoise
 
 
 def forward_tied(
-    unit: Unit, module: nn.Embedding, forward: Callable[..., Tensor], noise: TorchNoise, points: Sequence[Point],
+    unit: Unit, module: nn.Embedding, forward: Callable[..., Tensor], in_place: InPlace, points: Sequence[Point],
     ids: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any],
 ) -> Tensor:  # fmt: skip
     """The embeddings of ``ids`` (batch, tokens) at each point, concatenated: (len(points) * batch, tokens, width).
@@ -24,8 +24,7 @@ def forward_tied(
     moved, in a copy. So a tied table costs the draws of an untied one, every use sees the same chain of roundings, and
     that chain is committed once, by the head.
     """
-    assert unit.buffer is not None
-    table, flat = unit.fields[0].view(unit.buffer), ids.reshape(-1)
+    noise, (table,), flat = in_place.noise, in_place.at(unit, unit.at), ids.reshape(-1)
     gathered: dict[int, Tensor] = {}
     rows: Tensor | None = None
     outputs = []
@@ -44,8 +43,17 @@ def forward_tied(
     return torch.cat(outputs)
 
 
+def forward_rows(
+    unit: Unit, module: nn.Embedding, forward: Callable[..., Tensor], pristine: Pristine, points: Sequence[Point],
+    ids: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any],
+) -> Tensor:  # fmt: skip
+    """The embeddings of ``ids`` (batch, tokens) at each point, concatenated; the table itself is not touched."""
+    rows = pristine.rows(unit, unit.fields[0], ids.reshape(-1), points)
+    return torch.cat([_lookup(module, forward, own, ids, args, kwargs) for own in rows])
+
+
 def check(module: nn.Module, units: Sequence[Unit]) -> nn.Embedding:
-    """``module`` if it can share its table with the head; ``ValueError`` if it cannot."""
+    """``module`` if its rows can be moved alone; ``ValueError`` if they cannot."""
     if not isinstance(module, nn.Embedding) or len(units) != 1 or len(units[0].fields) != 1:
         raise ValueError(
             f"a module tied to the head must be an embedding, but got {type(module).__name__}; build the model untied"

@@ -26,7 +26,7 @@ class TorchNoise:
     def __init__(self, units: Sequence[Sequence[tuple[torch.Size, torch.dtype]]], device: str = "cpu") -> None:
         self._units = units
         self._device = torch.device(device)
-        self._generator = torch.Generator(self._device)
+        self._generator = torch.Generator(self._device if self._device.type != "meta" else "cpu")
         self._states: dict[int, dict[int, Tensor]] = {}
         self._scratch: dict[torch.dtype, Tensor] = {}
 

@@ -1,4 +1,4 @@
-"""MeZO's in-place arithmetic: moves ``W += delta * z``, updates ``W -= lr * (g * z + wd * W)``, its roundings.
+"""MeZO's in-place perturbation: moves ``W += delta * z``, updates ``W -= lr * (g * z + wd * W)``, its roundings.
 
 Every product and sum is a separate rounding in the tensor's dtype, in MeZO's order: in 16 bits the weights drift, and
 that drift is part of what parity means.

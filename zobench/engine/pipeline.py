@@ -16,17 +16,17 @@ from zobench.engine.tiers import Tier
 
 
 class Pipeline:
-    """Blocks in a tier, slots on the device, lanes between them.
+    """Units in a tier, slots on the device, lanes between them.
 
-    ``new_slot()`` allocates a slot. With ``reusable_memory`` off a slot is allocated at each upload and freed at each
-    offload (ZO2 section D.2).
+    ``sizes``: bytes of each unit at rest. ``new_slot()`` allocates a slot. With ``reusable_memory`` off a slot is
+    allocated at each upload and freed at each offload (ZO2 section D.2).
     """
 
     def __init__(
-        self, units: Sequence[Unit], tier: Tier, lanes: Lanes, new_slot: Callable[[], Tensor], *,
+        self, units: Sequence[Unit], sizes: Sequence[int], tier: Tier, lanes: Lanes, new_slot: Callable[[], Tensor], *,
         slots: int, overlap: bool, reusable_memory: bool,
     ) -> None:  # fmt: skip
-        self._units, self._tier, self._lanes = units, tier, lanes
+        self._units, self._sizes, self._tier, self._lanes = units, sizes, tier, lanes
         self._new_slot, self._reusable = new_slot, reusable_memory
         count = min(slots, len(units))
         self.slots: list[Tensor | None] = [new_slot() if reusable_memory else None for _ in range(count)]
@@ -38,7 +38,7 @@ class Pipeline:
         self._transfers = True
 
     def compute(self, block: int, action: Callable[[], None], work: str = "compute") -> None:
-        """Runs ``action`` with the block's weights bound, then issues the transfers that follow it in the schedule."""
+        """Runs ``action`` while the block's slot is its unit's buffer, then issues the transfers that follow it."""
         ops = self._ops[work]
         if self._broken or ops[self._position].block != block:
             raise RuntimeError("the engine must not be used after an error in a step, but was; build a new one")
@@ -90,28 +90,28 @@ class Pipeline:
         after = [self._tickets[key] for key in op.after if key in self._tickets]
         self._tickets[op.key] = self._lanes.submit(op, body, after)
 
-    def _upload(self, unit: Unit, block: int, slot: int) -> None:
+    def _upload(self, _: Unit, block: int, slot: int) -> None:
         if not self._reusable:
             self.slots[slot] = self._new_slot()
         buffer = self.slots[slot]
         assert buffer is not None
         if self._transfers:
-            self._tier.upload(block, buffer[: unit.nbytes])
+            self._tier.upload(block, buffer[: self._sizes[block]])
 
     def _work(self, unit: Unit, slot: int, action: Callable[[], None] | None) -> None:
         buffer = self.slots[slot]
         assert buffer is not None
         assert action is not None
-        unit.bind(buffer)
+        unit.buffer = buffer
         action()
-        unit.release()
+        unit.buffer = None
         self._used(buffer)
 
     def _offload(self, unit: Unit, block: int, slot: int) -> None:
         buffer = self.slots[slot]
         assert buffer is not None
         if unit.dirty and self._transfers:
-            self._tier.offload(block, buffer[: unit.nbytes])
+            self._tier.offload(block, buffer[: self._sizes[block]])
         unit.dirty = False
         self._used(buffer)
         if not self._reusable:

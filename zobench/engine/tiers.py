@@ -7,14 +7,18 @@ contents. With a CUDA device both copies are asynchronous on the current stream;
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import torch
 from torch import Tensor
 
 from zobench.measure.directio import DirectFile, aligned, memory_of
+
+PORTABLE = 1
+"""cudaHostRegisterPortable: pinned for every device of the process, not only for the one that is current."""
 
 
 class Tier(Protocol):
@@ -41,6 +45,22 @@ def allocate(nbytes: int, device: str = "cpu") -> Tensor:
         return aligned(nbytes)
 
 
+class NoTier:
+    """Nothing is kept: for the meta device, where the engine runs to have its memory counted."""
+
+    def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
+        """See :class:`Tier`."""
+
+    def upload(self, block: int, slot: Tensor) -> None:
+        """See :class:`Tier`."""
+
+    def offload(self, block: int, slot: Tensor) -> None:
+        """See :class:`Tier`."""
+
+    def close(self) -> None:
+        """See :class:`Tier`."""
+
+
 class HostTier:
     """Blocks in host memory, one allocation each; ``pinned`` ones are registered with CUDA at their exact size.
 
@@ -58,7 +78,8 @@ class HostTier:
             memory = self._blocks[block]
             write(memory)
             if self._pinned:  # after the pages were touched, which is what registering would otherwise wait for
-                _check(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0), memory.numel())
+                code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), PORTABLE)
+                _check(code, memory.numel())
                 self._registered.append(memory)
 
     def upload(self, block: int, slot: Tensor) -> None:
@@ -127,3 +148,67 @@ class DiskTier:
         if lane not in self._staging:
             self._staging[lane] = allocate(self._largest)
         return self._staging[lane][: slot.numel()]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where one tensor of a unit is: ``nbytes`` from ``offset`` of ``file`` on; in the slot from ``target`` on."""
+
+    file: Path
+    offset: int
+    nbytes: int
+    target: int
+
+
+class CheckpointTier:
+    """The safetensors files of a checkpoint, read where they lie and never written (writeback_every=inf).
+
+    What is offloaded in spite of that, when the journal is consolidated, goes to a :class:`DiskTier` in ``folder`` and
+    is read from there ever after. Reads go through the page cache: tensors lie in a file at any offset.
+    """
+
+    note = "the checkpoint is read through the page cache: its second reading may be faster than the disk"
+
+    def __init__(self, sizes: list[int], extents: Sequence[Sequence[Extent]], folder: Path) -> None:
+        self._sizes, self._extents, self._folder = sizes, extents, folder
+        self._files = {extent.file: extent.file.open("rb") for unit in extents for extent in unit}
+        self._changed: set[int] = set()
+        self._overlay: DiskTier | None = None
+        self._staging = allocate(max(sizes))
+
+    def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
+        """Nothing to do: the files hold the weights."""
+
+    def upload(self, block: int, slot: Tensor) -> None:
+        if block in self._changed:
+            assert self._overlay is not None
+            self._overlay.upload(block, slot)
+            return
+        buffer = slot if slot.device.type == "cpu" else self._staging[: slot.numel()]
+        memory = memory_of(buffer)
+        for extent in self._extents[block]:
+            part = memory[extent.target : extent.target + extent.nbytes]
+            _read_exactly(self._files[extent.file], part, extent.offset)
+        if buffer is not slot:
+            slot.copy_(buffer)
+
+    def offload(self, block: int, slot: Tensor) -> None:
+        if self._overlay is None:
+            self._overlay = DiskTier(self._sizes, self._folder)
+        self._overlay.offload(block, slot)
+        self._changed.add(block)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        if self._overlay is not None:
+            self._overlay.close()
+
+
+def _read_exactly(file: BinaryIO, memory: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(memory):
+        count = os.preadv(file.fileno(), [memory[done:]], offset + done)
+        if count == 0:
+            raise OSError(f"the checkpoint must hold {len(memory)} bytes from {offset} on, but {file.name} is shorter")
+        done += count

@@ -17,7 +17,9 @@ import torch
 
 from zobench import models
 from zobench.data.tokens import stream
-from zobench.engine import Batch, Engine, EngineConfig
+from zobench.engine import Batch, Engine, EngineConfig, kernels
+from zobench.engine.survival import Survival
+from zobench.footprint import SHARED_BLOCKS, fit
 from zobench.measure.device import choose_device
 from zobench.measure.environment import cuda_uuid, environment
 from zobench.measure.memory import PeakMemory, is_in_memory
@@ -25,7 +27,6 @@ from zobench.measure.sampler import Sampler
 from zobench.measure.samples import Samples, contamination
 from zobench.measure.timer import StepTimer
 from zobench.methods import ZOSGD
-from zobench.predict import SHARED_BLOCKS
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
 from zobench.weights import PretrainedWeights, RandomWeights, Weights
@@ -62,15 +63,18 @@ def run(spec: RunSpec) -> Result:
     spec = spec.resolve(device).replace(model=models.get(spec.model).name)
     models.check(spec)
     model = models.build(spec.model, spec.dtype, spec.tie_embeddings)  # without weights: its imports are baseline
+    if spec.noise == "counter" and device == "cpu":
+        kernels.prepare()  # its compiler is baseline too
     recording = Recording()
-    facts = environment(device)
+    planned, why = fit(spec)
+    facts = environment(device) | ({"memory_plan": why} if why else {})
     sampler = Sampler(device=cuda_uuid(device))
     sampler.start()
     memory = PeakMemory(device)
     memory.baseline()
     outcome, reason, trace = Outcome.OK, "", ""
     try:
-        _measure(spec, model, recording)
+        _measure(planned, model, recording)
     except Exception as error:  # any failure is this cell's outcome, with its traceback, and never ends a sweep
         outcome, reason = classify(error, device)
         trace = traceback.format_exc()
@@ -103,12 +107,8 @@ def classify(error: BaseException, device: str) -> tuple[Outcome, str]:
 
 def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording) -> None:
     weights = _weights(spec, model)
-    config = EngineConfig(
-        placement=spec.engine, tier=spec.tier if spec.engine == "offload" else "pageable", device=spec.device,
-        slots=spec.slots, overlap=spec.overlap, reusable_memory=spec.reusable_memory, fused_update=spec.fused_update,
-        shared_blocks=SHARED_BLOCKS if spec.weights == "shared" else None, disk_dir=disk_dir(),
-    )  # fmt: skip
-    method = ZOSGD(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay)
+    config = engine_config(spec)
+    method = ZOSGD(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries)
     batches = stream(spec, model.config.vocab_size, model.config.pad_token_id)
     with Engine(model, config, weights=weights) as engine:
         del weights  # its pool of random values must not count as the run's memory on a device
@@ -117,6 +117,7 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording) -> Non
         recording.memory = {"blocks_at_rest_bytes": engine.bytes_at_rest}
         recording.memory["pinned_bytes"] = engine.bytes_at_rest if spec.tier == "pinned" else 0
         recording.warmup = _steps(engine, method, batches, spec.warmup, recording)
+        survival = Survival(engine) if spec.survival else None
         begin = time.monotonic()
         recording.samples = _steps(engine, method, batches, spec.steps, recording, timeline=True)
         recording.window = (begin, time.monotonic())
@@ -124,6 +125,19 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording) -> Non
         recording.warnings += _warnings(spec, recording)
         if spec.parts and spec.engine == "offload":
             recording.parts = _parts(engine, lambda: method.step(engine, next(batches)), spec.device)
+        if survival is not None:
+            recording.parts["update_survival"] = [survival.share()]
+
+
+def engine_config(spec: RunSpec) -> EngineConfig:
+    """The engine's configuration for ``spec`` (resolved, and planned where ``device_memory`` is given)."""
+    return EngineConfig(
+        placement=spec.engine, tier=spec.tier if spec.engine == "offload" else "pageable", device=spec.device,
+        slots=spec.slots, overlap=spec.overlap, reusable_memory=spec.reusable_memory, fused_update=spec.fused_update,
+        shared_blocks=SHARED_BLOCKS if spec.weights == "shared" else None, disk_dir=disk_dir(),
+        noise=spec.noise, granularity=spec.granularity, writeback_every=spec.writeback_every, wire=spec.wire,
+        autocast=spec.autocast, resident_blocks=spec.resident_blocks, compile=spec.compile,
+    )  # fmt: skip
 
 
 def _weights(spec: RunSpec, model: PreTrainedModel) -> Weights:
@@ -187,15 +201,24 @@ def _warnings(spec: RunSpec, recording: Recording) -> list[str]:
     if recording.skipped:
         found.append(f"{recording.skipped} updates were skipped, because their projected gradient was not finite")
     finite = sorted(abs(g) for g in gradients if g == g and abs(g) != float("inf"))
-    if spec.dtype != "fp32" and finite:
-        half_ulp = torch.finfo(getattr(torch, models.DTYPES[spec.dtype])).eps / 2 * TYPICAL_WEIGHT
-        typical = spec.lr * finite[len(finite) // 2]
-        if typical < half_ulp:
-            found.append(
-                f"{spec.dtype} updates are lost: lr * g = {typical:.1e} is below half an ulp of a weight of "
-                f"{TYPICAL_WEIGHT} ({half_ulp:.1e}); use fp32 or a larger lr to learn"
-            )
+    if finite and (lost := _lost(spec, finite[len(finite) // 2])):
+        found.append(lost)
     return found
+
+
+def _lost(spec: RunSpec, gradient: float) -> str:
+    """That updates with this projected gradient round away at the precision in which weights rest, or ""."""
+    kept = spec.dtype if spec.wire == "none" else spec.wire
+    if kept == "fp32" or spec.writeback_every == "inf":
+        return ""
+    half_ulp = torch.finfo(getattr(torch, models.DTYPES.get(kept, "float8_e4m3fn"))).eps / 2 * TYPICAL_WEIGHT
+    typical = spec.lr * gradient
+    if typical >= half_ulp:
+        return ""
+    return (
+        f"{kept} updates are lost: lr * g = {typical:.1e} is below half an ulp of a weight of {TYPICAL_WEIGHT} "
+        f"({half_ulp:.1e}); use fp32, writeback_every=inf with noise=counter, or a larger lr to learn"
+    )
 
 
 TYPICAL_WEIGHT = 0.02

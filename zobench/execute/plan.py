@@ -76,9 +76,9 @@ def _decide(
 ) -> Step:  # fmt: skip
     try:
         models.check(spec)
+        guess = predict.estimate(spec, rates, earlier)
     except ValueError as error:
         return Step(spec=spec, action="skip", reason=str(error), estimate=None)
-    guess = predict.estimate(spec, rates, earlier)
     if found is not None and found.outcome is Outcome.SKIPPED:
         found = None
     if found is not None and str(found.outcome) not in retry:

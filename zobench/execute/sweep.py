@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from zobench.execute.plan import Step, duration
 from zobench.execute.process import failed, run_in_process
@@ -33,10 +34,11 @@ class Summary:
 
 def sweep(
     steps: Sequence[Step], store: Store, *, budget: float | None = None, timeout: float | None = None,
-    disk_dir: Path | None = None, progress: Progress | None = None,
+    disk_dir: Path | None = None, calibration: Mapping[str, Any] | None = None, progress: Progress | None = None,
 ) -> Summary:  # fmt: skip
     """Runs ``steps`` in order. ``budget`` and ``timeout`` (of one cell) in seconds.
 
+    ``calibration``: the machine's rates, which travel with every new result (what share of the floor it reached).
     A cell whose estimate does not fit what is left of the budget is skipped; a running cell may use all that is left.
     One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so far.
     """
@@ -46,6 +48,8 @@ def sweep(
         try:
             progress.begin(step)
             result = _one(step, left, timeout, disk_dir, progress.tick)
+            if calibration is not None and step.action == "run":
+                result = replace(result, environment={**result.environment, "calibration": dict(calibration)})
             summary.results.append(result)
             _save(step, result, store, summary)
             progress.end(step, result)

@@ -25,12 +25,11 @@ def calibrate(device: str, seconds: float = 5.0, disk_dir: str | os.PathLike[str
     once. None where there is no such thing here, and ``notes`` say why.
     """
     notes: list[str] = []
+    products = ("fp32", "fp16", "bf16", *(("tf32",) if device.startswith("cuda") else ()))
     rates: dict[str, Any] = {
-        "matmul_flops_per_second": {
-            name: matmul_rate(device, name, seconds * 0.1) for name in ("fp32", "fp16", "bf16")
-        },
+        "matmul_flops_per_second": {name: matmul_rate(device, name, seconds * 0.1) for name in products},
         "copy_bytes_per_second": copy_rate(device, seconds * 0.05),
-        "noise_elements_per_second": noise_rate(device, seconds * 0.05),
+        "noise_elements_per_second": noise_rates(device, seconds * 0.05),
         **link_rates(device, notes),
         **disk_rates(disk_dir or tempfile.gettempdir(), seconds * 0.4, notes),
     }
@@ -40,17 +39,29 @@ def calibrate(device: str, seconds: float = 5.0, disk_dir: str | os.PathLike[str
 def matmul_rate(device: str, dtype: str, budget: float) -> float:
     """FLOP/s of a linear layer's product, at the largest shape of a growing row that fits the budget.
 
-    Growing, because a CPU without instructions for a dtype can be hundreds of times slower than one with them.
+    ``dtype``: fp32, fp16, bf16, or tf32: fp32 on CUDA with products in TF32. Growing, because a CPU without
+    instructions for a dtype can be hundreds of times slower than one with them.
     """
     import torch
 
-    kind = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    kind = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(dtype, torch.float32)
+    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, dtype == "tf32"
+    try:
+        return _matmul_rate(device, kind, budget)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _matmul_rate(device: str, kind: torch.dtype, budget: float) -> float:
+    import torch
+
     width = 8192 if device.startswith("cuda") else 2048
     rows, inner, outer = 32, width // 8, width // 4
     while True:
         x = torch.full((rows, inner), 0.01, dtype=kind, device=device)
         weight = torch.full((outer, inner), 0.01, dtype=kind, device=device)
-        once = _best_seconds(device, lambda x=x, w=weight: torch.nn.functional.linear(x, w), 0.0)  # type: ignore[misc]
+        # several runs of a short product: one that another process disturbed must not end the row
+        once = _best_seconds(device, lambda x=x, w=weight: torch.nn.functional.linear(x, w), budget / 40)  # type: ignore[misc]
         if (rows, inner) == (2048, width) or once * 3 > budget / 8:  # the next shape is 8 to 16 times the work
             break
         rows, inner, outer = min(2048, rows * 4), min(width, inner * 2), min(4 * width, outer * 2)
@@ -68,13 +79,25 @@ def copy_rate(device: str, budget: float) -> float:
     return 2 * nbytes / _best_seconds(device, lambda: target.copy_(source), budget)
 
 
-def noise_rate(device: str, budget: float) -> float:
-    """Standard normals per second that a torch generator draws into fp32."""
+def noise_rates(device: str, budget: float) -> dict[str, float]:
+    """Elements per second of fp32, each in ``budget`` seconds: standard normals that a torch generator draws, normals
+    of the counter stream, and the fused pass, which draws an element's normal and writes both W + cz and W - cz."""
     import torch
 
+    from zobench.engine import kernels  # the one thing of the engine that has a rate of its own
+
+    kernels.prepare()
     generator = torch.Generator(device).manual_seed(0)
-    target = torch.empty((256 if device.startswith("cuda") else 8) * MIB // 4, device=device)
-    return target.numel() / _best_seconds(device, lambda: target.normal_(generator=generator), budget)
+    weights, plus, minus = (
+        torch.zeros((256 if device.startswith("cuda") else 8) * MIB // 4, device=device) for _ in range(3)
+    )
+    span = kernels.Span(0)
+    draws: dict[str, Callable[[], Any]] = {
+        "torch": lambda: plus.normal_(generator=generator),
+        "counter": lambda: kernels.normals(0, span, plus),
+        "fused": lambda: kernels.advance(weights, span, [], scratch=plus, mirror=minus, seed=1, scale=1e-3),
+    }
+    return {name: plus.numel() / _best_seconds(device, draw, budget) for name, draw in draws.items()}
 
 
 def link_rates(device: str, notes: list[str], nbytes: int = 512 * MIB) -> dict[str, float | None]:

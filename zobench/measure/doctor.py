@@ -86,7 +86,10 @@ def _rates(rates: dict[str, Any]) -> list[Line]:
         Line("rates", f"matrix product {dtype}", f"{rate / 1e12:.3g} TFLOP/s", "info")
         for dtype, rate in rates["matmul_flops_per_second"].items()
     ]
-    lines.append(Line("rates", "noise", f"{rates['noise_elements_per_second'] / 1e9:.3g} G normals/s", "info"))
+    lines += [
+        Line("rates", f"noise {name}", f"{rate / 1e9:.3g} G elements/s", "info")
+        for name, rate in rates["noise_elements_per_second"].items()
+    ]
     names = ("copy", "link_up", "link_down", "link_both", "disk_read", "disk_write", "disk_both")
     for name in names:
         rate = rates[f"{name}_bytes_per_second"]

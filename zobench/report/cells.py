@@ -65,7 +65,7 @@ def _matches(table: Table, row: Row, column: Column, results: Iterable[Result]) 
 
     Preferred are, in order: finished ones, the values listed first in the table, fields at their usual values.
     """
-    where = {**table.where, **column.where, table.row_field: (row.value,)}
+    where = {**table.where, **column.where, **row.where}
     fitting = [result for result in results if all(getattr(result.spec, key) in where[key] for key in where)]
     return sorted(fitting, key=lambda result: _preference(where, result))
 
@@ -82,15 +82,7 @@ def _cell(
     table: Table, row: Row, column: Column, metric: Metric, matched: Sequence[Result], reference: Reference
 ) -> Cell:
     result = matched[0] if matched else None
-    conditions = {
-        "paper": table.paper,
-        "artifact": table.artifact,
-        table.row_field: str(row.value),
-        "metric": metric.name,
-        **column.reference,
-        **row.reference,
-    }
-    paper = reference.find(conditions)
+    paper = reference.find(conditions) if (conditions := _conditions(table, row, column, metric)) else None
     if paper is not None and paper["unit"] != QUANTITIES[metric.name].shown_unit:
         raise ValueError(
             f"`{metric.name}` must be in {QUANTITIES[metric.name].shown_unit}, but got {paper['unit']}; convert it"
@@ -106,9 +98,17 @@ def _cell(
         result=result,
         value=value,
         paper=paper,
-        caveats=_caveats(column, metric, result) if result and value is not None else (),
+        caveats=_caveats(row, column, metric, result) if result and value is not None else (),
         notes=tuple(notes),
     )
+
+
+def _conditions(table: Table, row: Row, column: Column, metric: Metric) -> Mapping[str, str]:
+    """What the paper's value of a cell is found by; empty where it can have none."""
+    if not table.paper or not column.reference or QUANTITIES[metric.name].share:
+        return {}
+    own = {"paper": table.paper, "artifact": table.artifact, "metric": metric.name}
+    return {**own, **column.reference, **row.reference}
 
 
 def needed(result: Result) -> str:
@@ -141,7 +141,7 @@ def _choice_note(matched: Sequence[Result], metric: Metric) -> str:
     return f"{len(matched)} results match. Shown: {told(matched[0])}. Not shown: {others}{more}."
 
 
-def _caveats(column: Column, metric: Metric, result: Result) -> tuple[str, ...]:
+def _caveats(row: Row, column: Column, metric: Metric, result: Result) -> tuple[str, ...]:
     """What a reader of the heading would not expect of this number; read from the result itself."""
     spec = result.spec
     notes = []
@@ -150,6 +150,9 @@ def _caveats(column: Column, metric: Metric, result: Result) -> tuple[str, ...]:
     for field, expected in column.reference.items():
         if field in FIELDS and str(getattr(spec, field)) != expected:
             notes.append(f"Measured with {field} {getattr(spec, field)}; the paper has {expected}.")
+    for field, (meant, *others) in {**column.where, **row.where}.items():
+        if others and field not in column.reference and getattr(spec, field) != meant:
+            notes.append(f"Measured with {field} {getattr(spec, field)}; the heading means {meant}.")
     if spec.weights == "shared":
         notes.append("Weights are shared: a few real blocks stand for all layers, for time and memory only.")
     if result.skipped_updates:

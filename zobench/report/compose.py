@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from zobench.report.cells import Cell, needed
 from zobench.report.quantity import QUANTITIES, rounded
@@ -15,7 +16,6 @@ Grid = Sequence[Sequence[Sequence[Cell]]]
 
 NO_VALUE = "·"
 OUT_OF_MEMORY = "-"
-NOT_AVAILABLE = "n/a"
 _ARROW = {"lower": "↓", "higher": "↑"}
 _SETTINGS = ("device", "weights", "data", "batch_size", "seq_len", "warmup")
 
@@ -27,23 +27,37 @@ def ratio(value: float | None, base: float | None) -> float | None:
 
 def measured_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
     """What was measured on ``machine``, each value with its ratio to the baseline column, as the papers print it."""
-    baseline = [column.header for column in table.columns].index(table.baseline)
+    table, grid = _shown(table, grid)
+    cells = _flat(grid)
+    by_column = table.baseline in [column.header for column in table.columns]
+    bases = {_place(cell, by_column): cell.value for cell in cells if _is_baseline(cell, table.baseline)}
 
     def entry(group: Sequence[Cell], k: int) -> Entry:
-        return _measured(group[k], None if k == baseline else ratio(group[k].value, group[baseline].value))
+        cell = group[k]
+        relative = not QUANTITIES[cell.metric.name].share and not _is_baseline(cell, table.baseline)
+        return _measured(cell, ratio(cell.value, bases.get(_place(cell, by_column))) if relative else None)
 
-    cells = _flat(grid)
     remarks = [
         table.caption,
-        f"(x) is the ratio to {table.baseline} in the same row.",
+        f"(x) is the ratio to {table.baseline} in the same {'row' if by_column else 'column'}.",
         *_settings(cells),
         *_units(table),
     ]
     return _sheet(table, grid, "measured", machine, measured_on(cells, machine), entry, [*remarks, *_legend(cells)])
 
 
+def _place(cell: Cell, by_column: bool) -> tuple[str, str]:
+    """The metric, and the row or the column in which a cell meets its baseline."""
+    return cell.metric.name, str(cell.row.value) if by_column else cell.column.header
+
+
+def _is_baseline(cell: Cell, baseline: str) -> bool:
+    return baseline in (cell.column.header, str(cell.row.value))
+
+
 def paper_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
-    """What the paper reports, and in parentheses how many times that much was measured."""
+    """What the paper reports, and in parentheses how many times that much was measured; only columns it can have."""
+    table, grid = _reportable(table, grid)
     cells = _flat(grid)
     hardware = _joined(f"{cell.paper['gpus']}x {cell.paper['gpu']}" for cell in cells if cell.paper)
     source = f"paper ({table.paper} {table.artifact}), on {hardware or 'hardware that it does not name'}"
@@ -53,6 +67,25 @@ def paper_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
     if any(cell.paper is None for cell in cells):
         remarks.append(f"{NO_VALUE} means that the paper reports no value.")
     return _sheet(table, grid, "paper", machine, source, lambda group, k: _reported(group[k]), remarks)
+
+
+def _reportable(table: Table, grid: Grid) -> tuple[Table, Grid]:
+    """The metrics and columns that the paper's values can be looked up for."""
+    js = [j for j, metric in enumerate(table.metrics) if not QUANTITIES[metric.name].share]
+    return _part(table, grid, js, [k for k, column in enumerate(table.columns) if column.reference])
+
+
+def _shown(table: Table, grid: Grid) -> tuple[Table, Grid]:
+    """All of a paper's table; of another, the columns in which anything was run."""
+    ks = [k for k in range(len(table.columns)) if table.paper or any(row[0][k].result for row in grid)]
+    return _part(table, grid, range(len(table.metrics)), ks or range(1))
+
+
+def _part(table: Table, grid: Grid, js: Iterable[int], ks: Sequence[int]) -> tuple[Table, Grid]:
+    """Metrics ``js`` and columns ``ks`` of ``table`` and of its cells."""
+    js = list(js)
+    part = replace(table, metrics=tuple(table.metrics[j] for j in js), columns=tuple(table.columns[k] for k in ks))
+    return part, [[[row[j][k] for k in ks] for j in js] for row in grid]
 
 
 def measured_on(cells: Iterable[Cell], machine: str | None) -> str:
@@ -84,7 +117,7 @@ def _sheet(
         label="-".join((table.name, kind, machine or "none")),
         title=table.title,
         source=source,
-        row_header=table.row_field.replace("_", " ").capitalize(),
+        row_header=table.row_header,
         rows=tuple(_row_label(row[0][0], kind) for row in grid),
         groups=groups,
         remarks=tuple(remarks),
@@ -108,7 +141,7 @@ def _measured(cell: Cell, to_baseline: float | None) -> Entry:
         text = OUT_OF_MEMORY if cell.result.outcome is Outcome.OOM else needed(cell.result) or str(cell.result.outcome)
         return Entry(text=text, tone="failure", own=cell.notes)
     if cell.value is None:
-        return Entry(text=NOT_AVAILABLE, tone="blank", own=cell.notes)
+        return Entry(text=QUANTITIES[cell.metric.name].absent[0], tone="blank", own=cell.notes)
     text = rounded(cell.value / QUANTITIES[cell.metric.name].scale, cell.metric.format)
     return Entry(text=text, detail=_times(to_baseline), own=cell.notes, shared=cell.caveats)
 
@@ -154,8 +187,9 @@ def _legend(cells: Sequence[Cell]) -> list[str]:
     legend = []
     if any(cell.result and cell.result.outcome is Outcome.OOM for cell in cells):
         legend.append(f"{OUT_OF_MEMORY} means out of memory.")
-    if any(cell.result and cell.result.outcome is Outcome.OK and cell.value is None for cell in cells):
-        legend.append(f"{NOT_AVAILABLE} means that this machine cannot measure it.")
+    lacking = [cell for cell in cells if cell.result and cell.result.outcome is Outcome.OK and cell.value is None]
+    absent = dict.fromkeys(QUANTITIES[cell.metric.name].absent for cell in lacking)
+    legend += [f"{text} means that {meaning}." for text, meaning in absent]
     if any(cell.result is None for cell in cells):
         legend.append(f"{NO_VALUE} means never run.")
     return legend

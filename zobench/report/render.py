@@ -68,4 +68,5 @@ def _grids(
 def _sheets(table: Table, grids: Sequence[tuple[str | None, Grid]]) -> Iterator[Sheet]:
     for machine, grid in grids:
         yield measured_sheet(table, grid, machine)
-        yield paper_sheet(table, grid, machine)
+        if table.paper:
+            yield paper_sheet(table, grid, machine)

@@ -10,7 +10,7 @@ from typing import Any
 
 from zobench.report.quantity import QUANTITIES
 from zobench.report.reference import COLUMNS
-from zobench.spec import RunSpec, check_key, suggestion
+from zobench.spec import RunSpec, check_key, check_value, suggestion
 
 Where = Mapping[str, tuple[Any, ...]]
 """Field of RunSpec -> the values that it may have, the preferred one first."""
@@ -18,16 +18,20 @@ Where = Mapping[str, tuple[Any, ...]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One value of the row field. An ``extra`` row is not in the paper's table; it is shown only if it was measured."""
+    """The results that satisfy ``where``, under the label ``value``, and which of the paper's values they are.
+
+    An ``extra`` row is not in the paper's table; it is shown only if it was measured.
+    """
 
     value: Any
+    where: Where
     reference: Mapping[str, str]
     extra: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """Which results belong under ``header``, and which of the paper's values they are compared with."""
+    """Which results belong under ``header``, and which of the paper's values they are compared with, if any."""
 
     header: str
     where: Where
@@ -46,7 +50,10 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """One table: metrics x columns across, rows down. ``baseline`` is the column that ratios are taken against."""
+    """One table: metrics x columns across, rows down. Ratios are taken against the column, or the row, ``baseline``.
+
+    ``paper`` is "" for a table that no paper has.
+    """
 
     name: str
     title: str
@@ -55,7 +62,7 @@ class Table:
     caption: str
     baseline: str
     where: Where
-    row_field: str
+    row_header: str
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
     metrics: tuple[Metric, ...]
@@ -71,28 +78,30 @@ def load_table(path: Path) -> Table:
 
 
 def _table(name: str, data: Mapping[str, Any]) -> Table:
-    words = ("title", "paper", "artifact", "caption", "baseline")
+    words = ("title", "caption", "baseline")
+    paper = ("paper", "artifact") if "paper" in data or "artifact" in data else ()
     _check(
         "the table",
         data,
-        {**dict.fromkeys(words, str), "rows": dict, "columns": list, "metrics": list},
+        {**dict.fromkeys((*words, *paper), str), "rows": dict, "columns": list, "metrics": list},
         {"where": dict},
     )
-    row_field, rows = _rows(data["rows"])
+    row_header, rows = _variants(data["rows"]) if "variants" in data["rows"] else _rows(data["rows"])
     columns = tuple(_column(item) for item in data["columns"])
     headers = [column.header for column in columns]
-    if data["baseline"] not in headers:
+    labels = [*headers, *(str(row.value) for row in rows)]
+    if data["baseline"] not in labels:
         raise ValueError(
-            f"`baseline` must be the header of a column, but got {data['baseline']!r}; "
-            f"{suggestion(data['baseline'], headers)}"
+            f"`baseline` must be the header of a column or a row, but got {data['baseline']!r}; "
+            f"{suggestion(data['baseline'], labels)}"
         )
     if len(set(headers)) < len(headers):
         raise ValueError(f"column headers must differ, but got {', '.join(headers)}; rename one")
     return Table(
         name=name,
-        **{word: data[word] for word in words},
+        **{word: data.get(word, "") for word in (*words, "paper", "artifact")},
         where=_where("where", data.get("where", {})),
-        row_field=row_field,
+        row_header=row_header,
         rows=rows,
         columns=columns,
         metrics=tuple(_metric(item) for item in data["metrics"]),
@@ -108,20 +117,41 @@ def _rows(data: Mapping[str, Any]) -> tuple[str, tuple[Row, ...]]:
         raise ValueError(
             f"`rows.field` must be in the papers' values too, but got {field!r}; {suggestion(field, both)}"
         )
-    extra = []
     for item in data.get("extra", []):
         _check("[[rows.extra]]", item, {"value": object}, {"reference": dict})
-        extra.append(Row(value=item["value"], reference=_reference(item.get("reference", {})), extra=True))
-    rows = (*extra, *(Row(value=value, reference={}) for value in data["values"]))
-    _where("rows", {field: [row.value for row in rows]})
-    return field, rows
+    rows = [(item["value"], _reference(item.get("reference", {})), True) for item in data.get("extra", [])]
+    rows += [(value, {}, False) for value in data["values"]]
+    header = field.replace("_", " ").capitalize()
+    return header, tuple(
+        Row(
+            value=value,
+            where=_where("rows", {field: [value]}),
+            reference={field: str(value), **reference},
+            extra=extra,
+        )
+        for value, reference, extra in rows
+    )
+
+
+def _variants(data: Mapping[str, Any]) -> tuple[str, tuple[Row, ...]]:
+    """Rows that each have conditions of their own; no paper has them."""
+    _check("[rows]", data, {"header": str, "variants": list})
+    for item in data["variants"]:
+        _check("[[rows.variants]]", item, {"header": str, "where": dict})
+    rows = tuple(
+        Row(value=item["header"], where=_where("rows.variants.where", item["where"]), reference={})
+        for item in data["variants"]
+    )
+    headers = [row.value for row in rows]
+    if len(set(headers)) < len(headers):
+        raise ValueError(f"row headers must differ, but got {', '.join(headers)}; rename one")
+    return data["header"], rows
 
 
 def _column(data: Mapping[str, Any]) -> Column:
-    _check("[[columns]]", data, {"header": str, "where": dict, "reference": dict})
-    return Column(
-        header=data["header"], where=_where("columns.where", data["where"]), reference=_reference(data["reference"])
-    )
+    _check("[[columns]]", data, {"header": str, "where": dict}, {"reference": dict})
+    reference = _reference(data.get("reference", {}))
+    return Column(header=data["header"], where=_where("columns.where", data["where"]), reference=reference)
 
 
 def _metric(data: Mapping[str, Any]) -> Metric:
@@ -145,9 +175,7 @@ def _where(place: str, data: Mapping[str, Any]) -> Where:
         values = tuple(value) if isinstance(value, list) else (value,)
         if not values:
             raise ValueError(f"`{place}.{field}` must allow a value, but got []; leave it out to allow all")
-        where[field] = tuple(
-            getattr(RunSpec(**{"model": "any", "engine": "offload", field: item}), field) for item in values
-        )
+        where[field] = tuple(check_value(field, item) for item in values)
     return where
 
 

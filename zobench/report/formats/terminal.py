@@ -46,7 +46,8 @@ def _sheet(sheet: model.Sheet) -> Group:
 
 def _table(sheet: model.Sheet, group: model.Group) -> Padding:
     table = Table(box=box.HORIZONTALS, border_style="dim", header_style="", padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(Text(sheet.row_header), overflow="fold")
+    words = [word for label in sheet.rows for word in label.text.split()]
+    table.add_column(Text(sheet.row_header), overflow="fold", min_width=min(20, max(map(cell_len, words), default=0)))
     columns = [_aligned([row[k] for row in group.body]) for k in range(len(group.columns))]
     for header, cells in zip(group.columns, columns, strict=True):
         table.add_column(_marked(header), overflow="fold", min_width=max(map(cell_len, map(str, cells)), default=0))

@@ -1,0 +1,79 @@
+"""One cell: every option of its spec reaches the engine, and what it was planned or asked for is in the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zobench import footprint
+from zobench.engine import Engine, blocks, core
+from zobench.execute.cell import _lost, engine_config, run
+from zobench.result import Outcome
+from zobench.spec import RunSpec
+
+OPTIONS: dict[str, Any] = {
+    "noise": "counter", "granularity": "tile", "writeback_every": 4, "wire": "fp16", "autocast": "bf16",
+    "resident_blocks": 1, "slots": 2, "overlap": False, "reusable_memory": False,
+}  # fmt: skip
+
+
+def cell(**changes: Any) -> RunSpec:
+    return RunSpec(**{"model": "opt-tiny", "engine": "offload", "seq_len": 8, "steps": 2, **changes}).resolve("cpu")
+
+
+def test_every_option_reaches_the_engine() -> None:
+    config = engine_config(cell(**OPTIONS))
+    assert {name: getattr(config, name) for name in OPTIONS} == OPTIONS
+    assert (config.placement, config.tier, config.device, config.shared_blocks) == ("offload", "disk", "cpu", None)
+    assert engine_config(cell(compile=True)).compile
+    assert engine_config(cell(weights="shared")).shared_blocks == footprint.SHARED_BLOCKS
+
+
+def test_predictions_and_the_engine_mean_the_same_sizes() -> None:
+    assert (footprint.TILE_BYTES, footprint.HEAD_TILE_BYTES) == (blocks.TILE_BYTES, core.HEAD_BYTES)
+
+
+def test_a_given_device_memory_runs_as_planned_and_the_result_says_how() -> None:
+    spec = cell(noise="counter", device_memory=10**9)
+    result = run(spec)
+    assert (result.outcome, result.reason, result.spec) == (Outcome.OK, "", spec)
+    assert result.environment["memory_plan"] == footprint.fit(spec)[1]
+    assert result.memory["blocks_at_rest_bytes"] == 0  # all three blocks stay
+    assert "memory_plan" not in run(cell(steps=1, warmup=0)).environment
+
+
+def test_queries_reach_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    points: list[int] = []
+    probe = Engine.probe
+    monkeypatch.setattr(
+        Engine, "probe", lambda self, batch, found: (points.append(len(found)), probe(self, batch, found))[1]
+    )
+    assert run(cell(noise="counter", queries=3)).outcome is Outcome.OK
+    assert set(points) == {6}
+
+
+def test_how_much_of_the_updates_survives_is_measured_where_it_is_asked_for() -> None:
+    spec = cell(engine="resident", noise="counter", survival=True)
+    (share,) = run(spec).parts["update_survival"]
+    assert share == pytest.approx(1, abs=0.1)
+    assert "update_survival" not in run(spec.replace(survival=False)).parts
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [
+        ({"dtype": "bf16"}, "bf16"),
+        ({"wire": "fp16"}, "fp16"),
+        ({"dtype": "bf16", "wire": "fp8"}, "fp8"),
+        ({"dtype": "bf16", "writeback_every": "inf"}, ""),
+        ({}, ""),
+        ({"dtype": "bf16", "lr": 1.0}, ""),
+    ],
+)
+def test_updates_that_round_away_where_the_weights_rest_are_told(changes: dict[str, Any], kept: str) -> None:
+    told = _lost(cell(noise="counter", **changes), gradient=1.0)
+    assert told.startswith(
+        f"{kept} updates are lost: lr * g = 1.0e-07 is below half an ulp of a weight of 0.02 ("
+    ) == bool(kept)
+    assert not told or told.endswith("); use fp32, writeback_every=inf with noise=counter, or a larger lr to learn")

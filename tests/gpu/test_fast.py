@@ -1,0 +1,349 @@
+"""Counter noise on CUDA: parity of all placements, races, waits, memory against the ledger, bandwidth, overlap."""
+
+import collections
+import contextlib
+import functools
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import textwrap
+import traceback
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch.nn import functional
+
+import zobench
+from zobench import ZOSGD, Batch, Engine, EngineConfig, RunSpec, models
+from zobench.data.tokens import stream
+from zobench.engine import blocks as units
+from zobench.engine import kernels
+from zobench.engine.kernels import Span, Update
+from zobench.execute.process import run_in_process
+from zobench.measure.ledger import Ledger
+from zobench.result import Outcome
+from zobench.weights import RandomWeights
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+STEPS = 10
+PLACES = {
+    "resident": {"placement": "resident"},
+    "pinned": {"tier": "pinned"},
+    "two slots": {"tier": "pinned", "slots": 2},
+    "pageable": {"tier": "pageable"},
+    "disk": {"tier": "disk", "slots": 2},
+    "partly resident": {"tier": "pinned", "resident_blocks": 1},
+}
+GRANULARITIES = ["block", "linear", "tile"]
+INTERVALS = [1, 4, "inf"]
+GIB = 1 << 30
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Tiles of a few rows also for tiny models."""
+    monkeypatch.setattr(units.tiles, "__defaults__", (3000,))
+
+
+# --- parity -----------------------------------------------------------------------------------------------------------
+
+
+def run(device, name, dtype, queries, **config):
+    """(losses, gradients, final weights on the CPU) of ten steps; the head's pieces are small and of uneven length."""
+    model = models.build(name, dtype)
+    spec = RunSpec(model=name, batch_size=3, seq_len=17, data="ragged", seed=1)
+    data = itertools.islice(stream(spec, model.config.vocab_size, model.config.pad_token_id), STEPS)
+    config = EngineConfig(device=device, noise="counter", logits_bytes=1 << 13, **config)
+    with Engine(model, config, weights=RandomWeights(model, 3)) as engine:
+        method = ZOSGD(lr=1e-3, eps=1e-3, seed=7, weight_decay=0.1, queries=queries)
+        steps = [method.step(engine, batch.to(device)) for batch in data]
+        return [s.loss for s in steps], [s.projected_grad for s in steps], dict(engine.named_tensors())
+
+
+@functools.cache
+def resident(name, dtype, queries, granularity, every=1):
+    return run("cuda:0", name, dtype, queries, granularity=granularity, writeback_every=every, **PLACES["resident"])
+
+
+@functools.cache
+def on_the_cpu(name, queries, granularity):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # without numba the reference serves, with the same bits
+        return run("cpu", name, "fp32", queries, granularity=granularity, **PLACES["resident"])
+
+
+def assert_equal(mine, expected):
+    assert mine[0] == expected[0]
+    assert mine[1] == expected[1]
+    assert mine[2].keys() == expected[2].keys()
+    assert all(torch.equal(mine[2][key], expected[2][key]) for key in expected[2])
+    assert len(set(mine[1])) > 0.9 * len(mine[1])  # a loop that never moved would agree with itself
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("every", INTERVALS)
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize(("name", "queries"), [("opt-tiny", 1), ("opt-tiny", 4), ("qwen3-tiny", 1)])
+def test_fp32_is_the_same_wherever_the_weights_are_and_whenever_they_are_written(
+    name, queries, granularity, every, place
+):
+    """K entries at once are in float32 the arithmetic of K single updates, so every interval equals the first, too."""
+    mine = run("cuda:0", name, "fp32", queries, granularity=granularity, writeback_every=every, **PLACES[place])
+    assert_equal(mine, resident(name, "fp32", queries, granularity))
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "resident"])
+@pytest.mark.parametrize("every", INTERVALS)
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_sixteen_bits_are_the_same_wherever_the_weights_are(dtype, granularity, every, place):
+    mine = run("cuda:0", "opt-tiny", dtype, 1, granularity=granularity, writeback_every=every, **PLACES[place])
+    assert_equal(mine, resident("opt-tiny", dtype, 1, granularity, every))
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize(("name", "queries"), [("opt-tiny", 1), ("opt-tiny", 4), ("qwen3-tiny", 1)])
+def test_the_cpu_takes_the_same_steps_up_to_the_rounding_of_products(name, queries, granularity):
+    mine, expected = resident(name, "fp32", queries, granularity), on_the_cpu(name, queries, granularity)
+    assert np.allclose(mine[0], expected[0], rtol=1e-4, atol=0)
+    assert np.allclose(mine[1], expected[1], rtol=1e-2, atol=2e-2)  # an ulp of the loss is 2.4e-4 of g
+    assert all(torch.allclose(mine[2][key], expected[2][key], rtol=0, atol=1e-3) for key in expected[2])
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("wire", ["fp16", "bf16", "fp8"])
+def test_a_wire_is_the_same_whatever_is_streamed_from_where(wire, granularity):
+    common = {"granularity": granularity, "wire": wire}
+    expected = run("cuda:0", "opt-tiny", "fp32", 1, **common, **PLACES["pinned"])
+    for place in ("two slots", "pageable", "disk"):
+        assert_equal(run("cuda:0", "opt-tiny", "fp32", 1, **common, **PLACES[place]), expected)
+
+
+# --- order and waits --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+@pytest.mark.parametrize("granularity", ["linear", "tile"])
+def test_no_race_under_the_cuda_sanitizer(granularity, slots):
+    """It sees torch's operators only: copies between slots and host, products that read scratch. Triton's launches are
+    invisible to it; that they are ordered by the compute stream is what the parity tests show."""
+    program = f"""
+    import torch
+    from zobench import ZOSGD, Batch, Engine, EngineConfig, models, weights
+    from zobench.engine import blocks
+    blocks.tiles.__defaults__ = (3000,)
+    model = models.build("opt-tiny", "fp16")
+    ids = torch.arange(20, device="cuda").view(1, 20)
+    config = EngineConfig(
+        device="cuda:0", tier="pinned", noise="counter", granularity={granularity!r}, slots={slots}
+    )
+    with Engine(model, config, weights=weights.RandomWeights(model, 0)) as engine:
+        method = ZOSGD(lr=1e-3)
+        for _ in range(3):
+            method.step(engine, Batch(ids, ids))
+        engine.flush()
+    print("done")
+    """
+    environment = {**os.environ, "TORCH_CUDA_SANITIZER": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True
+    )
+    assert "done" in done.stdout, done.stderr
+    assert "data race" not in done.stderr, done.stderr
+
+
+@contextlib.contextmanager
+def waits():
+    """Counts the operators that make the host wait for the device, by the function of ours or transformers' they are
+    in. Waits for an event or a stream that somebody asks for by name are not seen."""
+    ours, theirs = (Path(package.__file__).parent for package in (zobench, transformers))
+    found = collections.Counter()
+
+    def note(message, *_, **__):
+        if "synchronizing CUDA operation" not in str(message):
+            return
+        for frame in reversed(traceback.extract_stack()):
+            for package, root in (("zobench", ours), ("transformers", theirs)):
+                if Path(frame.filename).is_relative_to(root):
+                    found[package, Path(frame.filename).name, frame.name] += 1
+                    return
+        found["elsewhere", "", ""] += 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def test_the_watch_for_waits_sees_one():
+    with waits() as found:
+        torch.ones(3, device="cuda").tolist()
+    assert sum(found.values()) == 1
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("every", INTERVALS)
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny"])
+def test_a_step_waits_for_the_device_only_to_read_the_losses(name, granularity, every):
+    """transformers' own forward may ask the device, before the first block, whether anything is masked or packed."""
+    model, ids = models.build(name, "fp16"), torch.arange(40, device="cuda").view(2, 20)
+    config = EngineConfig(
+        device="cuda:0", tier="pinned", noise="counter", granularity=granularity, writeback_every=every
+    )
+    with Engine(model, config, weights=RandomWeights(model, 0)) as engine:
+        method = ZOSGD(lr=1e-3, weight_decay=0.1)
+        for _ in range(5):
+            method.step(engine, Batch(ids, ids))
+        with waits() as found:
+            for _ in range(4):
+                method.step(engine, Batch(ids, ids))
+    print(dict(found))
+    ours = [(package, function, count) for (package, _, function), count in found.items() if package != "transformers"]
+    assert ours == [("zobench", "probe", 4)]
+    assert sum(found.values()) - 4 < 4 * 3, "a wait in every block"
+
+
+def test_uploads_run_under_computes():
+    """Units are short and attention, which no unit holds, is not on the timeline: so half of them are enough to show
+    it. Without overlap there must be none."""
+    common = {
+        "model": "OPT-1.3B", "dtype": "fp16", "engine": "offload", "noise": "counter", "granularity": "linear",
+        "batch_size": 4, "seq_len": 2048, "steps": 2, "device": "cuda",
+    }  # fmt: skip
+    shares = {}
+    for overlap in (True, False):
+        result = run_in_process(RunSpec(overlap=overlap, **common))
+        assert result.outcome is Outcome.OK, result.traceback
+        computes = [(a, b) for _, kind, _, a, b in result.timeline if kind == "compute"]
+        uploads = [(a, b) for _, kind, _, a, b in result.timeline if kind == "upload"]
+        assert len(uploads) == len(computes) >= 24 * 6
+        shares[overlap] = sum(any(a < d and c < b for c, d in computes) for a, b in uploads) / len(uploads)
+    print(f"uploads under computes: {shares[True]:.0%}, without overlap {shares[False]:.0%}")
+    assert shares[True] >= 0.5
+    assert shares[False] <= 0.05
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def peak_of_steps(device, granularity, slots):
+    """Peak bytes of two steps of OPT-1.3B in fp16, 2048 tokens: the allocator's on CUDA, the ledger's on meta.
+
+    Only tensors count: what the libraries' workspaces take is taken before.
+    """
+    units.tiles.__defaults__ = (8 << 20,)
+    model, ids = models.build("OPT-1.3B", "fp16"), torch.zeros(1, 2048, dtype=torch.long, device=device)
+    tier = "pinned" if device == "cuda:0" else "pageable"
+    config = EngineConfig(device=device, tier=tier, noise="counter", granularity=granularity, slots=slots)
+    ledger = Ledger("meta") if device == "meta" else None
+    before = torch.cuda.memory_allocated() if ledger is None else 0
+    with ledger or contextlib.nullcontext(), Engine(model, config, weights=RandomWeights(model, 0)) as engine:
+        torch.cuda.reset_peak_memory_stats() if ledger is None else ledger.reset()
+        for method in [ZOSGD(lr=1e-7)] * 2:
+            method.step(engine, Batch(ids, ids))
+        return torch.cuda.max_memory_allocated() - before if ledger is None else ledger.peak.nbytes
+
+
+def print_peaks(granularity, slots):
+    """In a process of its own, so that the allocator holds nothing of other tests."""
+    with torch.inference_mode():
+        x, weight = torch.zeros(4096, 2048, device="cuda").half(), torch.zeros(8192, 2048, device="cuda").half()
+        functional.linear(x, weight, weight[:, 0].contiguous())
+        functional.linear(x, weight)
+        del x, weight
+    print(json.dumps([peak_of_steps(device, granularity, slots) for device in ("cuda:0", "meta")]))
+
+
+@pytest.mark.parametrize(("granularity", "slots"), [("block", 3), ("linear", 3), ("tile", 2)])
+def test_a_step_takes_what_the_ledger_counts_on_the_meta_device(granularity, slots):
+    program = f"from tests.gpu.test_fast import print_peaks; print_peaks({granularity!r}, {slots})"
+    environment = {**os.environ, "TORCH_CUBLASLT_UNIFIED_WORKSPACE": "1"}  # else each product takes one, and returns it
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    taken, counted = json.loads(done.stdout.splitlines()[-1])
+    print(f"{granularity}: {taken / 1e6:.0f} MB taken, {counted / 1e6:.0f} MB counted")
+    save(f"memory-{granularity}", {"taken_bytes": taken, "counted_bytes": counted})
+    assert taken == pytest.approx(counted, rel=0.05)
+
+
+# --- bandwidth --------------------------------------------------------------------------------------------------------
+
+
+def save(name, values):
+    """Keeps what was seen under ``ZOBENCH_OUT``, where that is set: no test asserts on time."""
+    if folder := os.environ.get("ZOBENCH_OUT"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / f"{name}.json").write_text(json.dumps(values, indent=1))
+
+
+def seconds(action, repeats=15):
+    """Median of several runs by the device's clock, after three that do not count."""
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(3 + repeats)]
+    for start, end in events:
+        start.record()
+        action()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) / 1e3 for start, end in events[3:])
+
+
+def bandwidths(dtype):
+    """(bytes/s of a copy, {pass: (bytes/s, elements/s)}) on tensors of 1 GiB."""
+    count = GIB // dtype.itemsize
+    master, scratch, mirror = (torch.full((count,), 0.02, dtype=dtype, device="cuda") for _ in range(3))
+    span, updates = Span(1), [Update(seed, 1e-3, 1e-7) for seed in range(64)]
+    moving = {"scratch": scratch, "seed": 3, "scale": 1e-3}
+    passes = {
+        "scratch and mirror": lambda: kernels.advance(master, span, [], mirror=mirror, **moving),
+        "scratch": lambda: kernels.advance(master, span, [], **moving),
+        "one update and scratch": lambda: kernels.advance(master, span, updates[:1], **moving),
+        "64 updates and scratch": lambda: kernels.advance(master, span, updates, **moving),
+        "flip": lambda: kernels.flip(master, scratch),
+    }
+    moved = {"scratch": 2}
+    found = {}
+    for name, action in passes.items():
+        taken = seconds(action, 3 if "64" in name else 15)
+        found[name] = moved.get(name, 3) * GIB / taken, count / taken
+    copied = 2 * GIB / seconds(lambda: mirror.copy_(master))
+    passes["scratch and mirror"]()
+    passes["flip"]()
+    assert torch.equal(scratch, mirror)
+    assert not torch.equal(scratch, master)
+    return copied, found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_the_passes_against_a_copy(dtype):
+    """What each pass moves, as a share of what a copy on the device moves in that time; shown and kept, not judged."""
+    copied, found = bandwidths(dtype)
+    print(f"\n{dtype} copy: {copied / 1e9:.0f} GB/s")
+    for name, (nbytes, elements) in found.items():
+        print(
+            f"{name:>24}: {nbytes / 1e9:6.0f} GB/s, {nbytes / copied:4.0%} of a copy, {elements / 1e9:.0f}e9 elements/s"
+        )
+    rows = {
+        name: {"bytes_per_second": nbytes, "elements_per_second": elements, "share_of_copy": nbytes / copied}
+        for name, (nbytes, elements) in found.items()
+    }
+    device = torch.cuda.get_device_name()
+    save(f"passes-{str(dtype).removeprefix('torch.')}", {"device": device, "copy_bytes_per_second": copied, **rows})

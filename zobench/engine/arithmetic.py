@@ -1,0 +1,248 @@
+"""Two arithmetics of the perturbation: ``InPlace`` moves the weights themselves, ``Pristine`` never touches them.
+
+``InPlace`` is MeZO's: +eps z, -2 eps z, +eps z on W, rounding each time; it goes with torch noise and is what ``==``
+with the papers means. ``Pristine`` makes W + c z in a scratch from an untouched W; it goes with counter noise, draws z
+once per pair of points, and replays any number of journal entries in float32 with one rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from zobench.engine import kernels, perturb
+from zobench.engine.base import BASE, Entry, Point, transitions
+from zobench.engine.blocks import Field, Unit
+from zobench.engine.kernels import Span, Update
+from zobench.engine.noise import TorchNoise
+from zobench.engine.perturb import is_decayed
+from zobench.engine.wire import Wire
+
+
+class Arithmetic(Protocol):
+    """How a unit on the device gets to a point and back. Its turn begins with the first ``at``, ends with ``rest``."""
+
+    def at(self, unit: Unit, point: Point) -> list[Tensor]:
+        """The unit's tensors at ``point`` with every committed entry applied, one for each of its fields."""
+
+    def rest(self, unit: Unit) -> None:
+        """Ends the unit's turn: where ``unit.dirty`` says so, ``unit.buffer`` is what its tier must get."""
+
+    def settle(self, unit: Unit) -> None:
+        """Applies every committed entry to the weights at rest, in a turn of its own."""
+
+
+class InPlace:
+    """MeZO's arithmetic on the weights themselves (METHODS: the MeZO step, exactly).
+
+    With a ``wire`` a streamed unit is unpacked into ``master`` first and packed again at the end: the low-bit copy is
+    what persists, as published (ZO2 D.4).
+    """
+
+    def __init__(
+        self, noise: TorchNoise, journal: Sequence[Entry], wire: Wire | None = None, master: Tensor | None = None
+    ) -> None:
+        self.noise = noise
+        self._journal, self._wire, self._master = journal, wire, master
+        self._turn: Unit | None = None
+
+    def at(self, unit: Unit, point: Point) -> list[Tensor]:
+        """See :class:`Arithmetic`."""
+        tensors = unit.views(self._begin(unit))
+        moved = [tensor for tensor, item in zip(tensors, unit.fields, strict=True) if item.trainable]
+        for seed, delta in transitions(unit.at, point):
+            perturb.move(self.noise, seed, unit.index, moved, delta)
+            unit.dirty = True
+        unit.at = point
+        return tensors
+
+    def rest(self, unit: Unit) -> None:
+        """See :class:`Arithmetic`."""
+        self.at(unit, BASE)
+        if self._wire is not None and unit.streamed and unit.dirty:
+            assert unit.buffer is not None
+            self._wire.encode(unit, self._weights(unit), unit.buffer)
+        self._turn = None
+
+    def settle(self, unit: Unit) -> None:
+        """See :class:`Arithmetic`."""
+        self.rest(unit)
+
+    def _begin(self, unit: Unit) -> Tensor:
+        weights = self._weights(unit)
+        if self._turn is not unit:
+            self._turn = unit
+            if self._wire is not None and unit.streamed:
+                assert unit.buffer is not None
+                self._wire.decode(unit, unit.buffer, weights)
+            tensors = [item.view(weights) for item in unit.fields if item.trainable]
+            for entry in self._journal[unit.applied :]:
+                perturb.update(self.noise, entry, unit.index, tensors, unit.decayed)
+                unit.dirty = True
+            unit.applied = len(self._journal)
+        return weights
+
+    def _weights(self, unit: Unit) -> Tensor:
+        if self._wire is not None and unit.streamed:
+            assert self._master is not None
+            return self._master
+        assert unit.buffer is not None, f"{unit.name} is not on the device"
+        return unit.buffer
+
+
+class Pristine:
+    """W + c z made fresh in ``scratch``; the opposite point is 2W - S, exactly antithetic and without a second draw.
+
+    Entries that are not applied yet are replayed into W when a unit's turn begins, in float32 with one rounding. They
+    stay from ``writeback_every`` steps on (ARCHITECTURE section 1: offload after compute); until then W is made anew at
+    each turn, in the slot, which its next upload overwrites, or in ``master``, and the base is never written.
+    """
+
+    def __init__(
+        self, journal: Sequence[Entry], writeback_every: float, scratch: Tensor, wire: Wire | None = None,
+        master: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self._journal, self._every, self._wire = journal, writeback_every, wire
+        self._scratch, self._master = scratch, master
+        self._turn: Unit | None = None
+        self._weights, self._frozen = scratch, scratch
+        self._held: Point | None = None
+        self._cache: tuple[tuple[int, int], list[Update], list[Update]] = ((0, 0), [], [])
+
+    def at(self, unit: Unit, point: Point) -> list[Tensor]:
+        """See :class:`Arithmetic`."""
+        begins = self._turn is not unit
+        base = self._begin(unit) if begins else None
+        tensors, number = [], 0
+        for item in unit.fields:
+            if item.trainable:
+                updates = self.pending(unit, unit.decayed[number]) if begins else ()
+                rest = None if base is None else item.view(base)
+                span = Span(item.tensor_id, item.start)
+                weights, scratch = item.view(self._weights), item.view(self._scratch)
+                tensors.append(_reach(weights, scratch, span, self._held, point, updates, rest))
+                number += 1
+            else:
+                tensors.append(item.view(self._frozen))
+        self._held = point
+        if begins and self.is_due(unit):
+            self._keep(unit)
+        return tensors
+
+    def rest(self, unit: Unit) -> None:
+        """See :class:`Arithmetic`."""
+        self._turn = self._held = None
+
+    def settle(self, unit: Unit) -> None:
+        """See :class:`Arithmetic`."""
+        if not self.pending(unit):
+            return
+        every, self._every = self._every, 0.0
+        try:
+            self.at(unit, BASE)
+        finally:
+            self._every = every
+            self.rest(unit)
+
+    def is_due(self, unit: Unit) -> bool:
+        """Whether the unit's pending entries are to stay: they span ``writeback_every`` steps."""
+        if unit.applied == len(self._journal):
+            return False
+        return self._journal[-1].step - self._journal[unit.applied].step + 1 >= self._every
+
+    def pending(self, unit: Unit, decayed: bool = True) -> list[Update]:
+        """The entries that the unit's weights at rest lack; without their weight decay if not ``decayed``."""
+        key = (unit.applied, len(self._journal))
+        if self._cache[0] != key:
+            entries = [Update(e.seed, e.g, e.lr, e.weight_decay) for e in self._journal[unit.applied :]]
+            self._cache = key, entries, [Update(e.seed, e.g, e.lr) for e in entries]
+        return self._cache[1] if decayed else self._cache[2]
+
+    def rows(self, unit: Unit, item: Field, rows: Tensor, points: Sequence[Point]) -> Iterator[Tensor]:
+        """Chosen rows of a resident matrix at each point, (len(rows), width), made in a copy; valid until the next."""
+        assert unit.buffer is not None
+        copy = item.view(unit.buffer)[rows]
+        if not item.trainable:
+            return iter([copy] * len(points))
+        updates, span = self.pending(unit, is_decayed(item.name)), Span(item.tensor_id, rows=rows)
+        return _walk(copy, torch.empty_like(copy), span, points, updates, None)
+
+    def part(self, unit: Unit, item: Field, first: int, last: int, points: Sequence[Point]) -> Iterator[Tensor]:
+        """Rows [first, last) of a resident tensor at each point, valid until the next. After the last part of the last
+        tensor, :meth:`keep_parts` ends the unit's turn."""
+        assert unit.buffer is not None
+        whole = item.view(unit.buffer)[first:last]
+        if not item.trainable:
+            return iter([whole] * len(points))
+        updates = self.pending(unit, is_decayed(item.name))
+        scratch, weights, base = _like(self._scratch, whole), whole, None
+        if updates and not self.is_due(unit):
+            assert self._master is not None
+            weights, base = _like(self._master, whole), whole
+        span = Span(item.tensor_id, item.start + first * item.shape[1:].numel())
+        return _walk(weights, scratch, span, points, updates, base)
+
+    def keep_parts(self, unit: Unit) -> None:
+        """Notes that all parts of a resident unit were visited, so that entries that were due have been applied."""
+        if self.is_due(unit):
+            unit.applied = len(self._journal)
+
+    def _begin(self, unit: Unit) -> Tensor | None:
+        """Decides where W is in this turn; returns what it is to be made from if that is elsewhere."""
+        assert unit.buffer is not None, f"{unit.name} is not on the device"
+        self._turn, self._held = unit, None
+        self._weights = self._frozen = unit.buffer
+        if unit.streamed and self._wire is not None:
+            assert self._master is not None
+            self._weights = self._frozen = self._master
+            self._wire.decode(unit, unit.buffer, self._master)
+        elif not unit.streamed and self.pending(unit) and not self.is_due(unit):
+            assert self._master is not None
+            self._weights = self._master
+            return unit.buffer
+        return None
+
+    def _keep(self, unit: Unit) -> None:
+        """The replayed entries stay: ``unit.buffer`` becomes what its tier must get."""
+        unit.applied = len(self._journal)
+        unit.dirty = True
+        if unit.streamed and self._wire is not None:
+            assert unit.buffer is not None
+            self._wire.encode(unit, self._weights, unit.buffer)
+
+
+def _walk(
+    weights: Tensor, scratch: Tensor, span: Span, points: Sequence[Point], updates: Sequence[Update],
+    base: Tensor | None,
+) -> Iterator[Tensor]:  # fmt: skip
+    here: Point | None = None
+    for point in points:
+        yield _reach(weights, scratch, span, here, point, updates, base)
+        here, updates, base = point, (), None
+
+
+def _reach(
+    weights: Tensor, scratch: Tensor, span: Span, here: Point | None, there: Point, updates: Sequence[Update],
+    base: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """The tensor at the point ``there``, after ``updates``, in one pass over it; ``scratch`` holds the point ``here``.
+
+    ``base``: what ``weights`` is made from, if not from itself.
+    """
+    if there.seed is None or there.scale == 0.0:
+        if updates or base is not None:
+            kernels.advance(weights, span, updates, base=base)
+        return weights
+    if here is not None and here.seed == there.seed and here.scale == -there.scale:
+        kernels.flip(weights, scratch)
+    else:
+        kernels.advance(weights, span, updates, base=base, scratch=scratch, seed=there.seed, scale=there.scale)
+    return scratch
+
+
+def _like(buffer: Tensor, tensor: Tensor) -> Tensor:
+    """The beginning of a flat uint8 buffer, as a tensor like this one."""
+    return buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)

@@ -1,0 +1,101 @@
+"""Counter-based noise and the passes over the weights that draw it: z(seed, tensor, element), never stored.
+
+The stream is defined in ``philox``. CPU tensors go to numba, CUDA tensors to Triton, others to torch operations; the
+results have the same bits. Meta tensors are left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from zobench.engine.kernels import philox
+from zobench.engine.kernels.base import Span, Update, check, is_pass
+
+__all__ = ["Span", "Update", "advance", "flip", "normals", "prepare"]
+
+_COMPILERS = {"cpu": "numba", "cuda": "triton"}
+_MODULES = {"cpu": "cpu", "cuda": "gpu"}
+
+
+@functools.cache
+def _backend(device: str) -> ModuleType:
+    """The module that serves a device type; the torch reference, with a warning, where its compiler is missing."""
+    if device not in _MODULES:
+        return philox
+    try:
+        return importlib.import_module(f"{__name__}.{_MODULES[device]}")
+    except ImportError as error:
+        warnings.warn(
+            f"the counter noise runs in plain torch operations on {device}, many times slower: {error}; "
+            f"install it with `pip install {_COMPILERS[device]}`",
+            stacklevel=3,
+        )
+        return philox
+
+
+def normals(seed: int, span: Span, out: Tensor) -> None:
+    """Writes z of the span's elements to ``out`` (float32, contiguous, any shape).
+
+    Raises ValueError if ``out`` or the span does not have that form.
+    """
+    check(span, out)
+    if out.dtype != torch.float32:
+        raise ValueError(f"normals are float32, but `out` is {out.dtype}")
+    if out.device.type != "meta" and out.numel():
+        _backend(out.device.type).normals(seed, span, out)
+
+
+def advance(
+    master: Tensor,
+    span: Span,
+    updates: Sequence[Update],
+    *,
+    base: Tensor | None = None,
+    scratch: Tensor | None = None,
+    mirror: Tensor | None = None,
+    seed: int = 0,
+    scale: float = 0.0,
+) -> None:
+    """Applies updates to the weights and writes perturbed copies of them, in one pass.
+
+    All tensors are contiguous and of one size and dtype (float32, float16 or bfloat16). In float32, each product and
+    sum rounded on its own::
+
+        w = base or master
+        for u in updates:  t = u.g * z(u.seed);  if u.weight_decay:  t += u.weight_decay * w;  w -= u.lr * t
+        master  = round(w)                       # left alone if there are no updates and no base
+        scratch = round(master + scale * z(seed))
+        mirror  = round(2 * master - scratch)
+
+    ``round`` is to the tensors' dtype, to nearest even. ``scratch`` and ``mirror`` may be absent. Raises ValueError if
+    the tensors do not fit together.
+    """
+    check(span, master, base, scratch, mirror)
+    if master.device.type == "meta" or not master.numel() or not is_pass(updates, base, scratch, mirror):
+        return
+    _backend(master.device.type).advance(master, span, updates, base, scratch, mirror, seed, scale)
+
+
+def flip(master: Tensor, scratch: Tensor) -> None:
+    """``scratch = round(2 * master - scratch)``, in place: W + eps * z becomes W - eps * z without another draw.
+
+    Raises ValueError if the two are not contiguous and of one size, dtype and device.
+    """
+    check(Span(0), master, scratch)
+    if master.device.type != "meta" and master.numel():
+        _backend(master.device.type).flip(master, scratch)
+
+
+def prepare() -> None:
+    """Compiles the CPU kernels for all dtypes, so that no measurement contains it; cheap once they are cached."""
+    backend = _backend("cpu")
+    if backend is not philox:
+        backend.prepare()

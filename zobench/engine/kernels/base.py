@@ -1,0 +1,76 @@
+"""What the kernels are asked for: which elements of a tensor a buffer holds, and which updates it still lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which elements of a tensor a flat buffer holds: elements start, start + 1, ...
+
+    With ``rows`` (1-D int64 indices on the buffer's device) it holds whole rows: the buffer has the shape
+    (len(rows), width), its row r is row ``rows[r]`` of the tensor, and ``start`` is 0. Rows may repeat.
+    ``tensor_id``: 32 bits, the same wherever the tensor lives.
+    """
+
+    tensor_id: int
+    start: int = 0
+    rows: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """``W -= lr * (g * z(seed) + weight_decay * W)``, each product and sum rounded to float32."""
+
+    seed: int
+    g: float
+    lr: float
+    weight_decay: float = 0.0
+
+
+def check(span: Span, first: Tensor, *others: Tensor | None) -> None:
+    """Raises ValueError unless the tensors are contiguous, of one size, one supported dtype and one device."""
+    for tensor in (first, *others):
+        if tensor is None:
+            continue
+        if not tensor.is_contiguous():
+            raise ValueError(f"kernels need contiguous tensors, but got strides {tensor.stride()}")
+        if (tensor.numel(), tensor.dtype, tensor.device) != (first.numel(), first.dtype, first.device):
+            raise ValueError(f"kernels need tensors of one size, dtype and device, but got {_what(first, tensor)}")
+    if first.dtype not in DTYPES:
+        raise ValueError(f"kernels know {', '.join(map(str, DTYPES))}, but got {first.dtype}")
+    if not 0 <= span.tensor_id < 1 << 32:
+        raise ValueError(f"`0 <= tensor_id < 2**32` must hold, but got (tensor_id={span.tensor_id})")
+    if span.rows is not None:
+        _check_rows(span, span.rows, first)
+
+
+def _check_rows(span: Span, rows: Tensor, buffer: Tensor) -> None:
+    if span.start or rows.dtype != torch.int64 or rows.ndim != 1 or rows.device != buffer.device:
+        raise ValueError(
+            f"`rows` must be 1-D, int64 and on {buffer.device}, with start 0, but got "
+            f"(rows={tuple(rows.shape)}, {rows.dtype} on {rows.device}, start={span.start})"
+        )
+    if buffer.ndim < 2 or buffer.shape[0] != rows.numel():
+        raise ValueError(f"a buffer of {rows.numel()} rows must be (rows, width), but got {tuple(buffer.shape)}")
+
+
+def _what(*tensors: Tensor) -> str:
+    return " and ".join(f"{t.numel()} {t.dtype} on {t.device}" for t in tensors)
+
+
+def width_of(span: Span, buffer: Tensor) -> int:
+    """Elements of the buffer that follow one another in the tensor."""
+    return buffer.numel() if span.rows is None else buffer.numel() // max(span.rows.numel(), 1)
+
+
+def is_pass(updates: Sequence[Update], *outputs: Tensor | None) -> bool:
+    """Whether ``advance`` has anything to do."""
+    return bool(updates) or any(tensor is not None for tensor in outputs)

@@ -1,0 +1,339 @@
+"""The kernels on the CPU: numba loops over cache-sized tiles, spread over threads that hold no lock.
+
+16-bit weights travel as integers, since numba has no such floats: uint16 is bfloat16, int16 is float16.
+numba's cache follows this file's time stamp alone: touch it after changing the constants in ``philox``.
+"""
+
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call,import-untyped,import-not-found"
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import extending, njit, types
+from torch import Tensor
+
+from zobench.engine.kernels import philox
+from zobench.engine.kernels.base import DTYPES, Span, Update, width_of
+
+TILE = 1024
+"""Elements drawn at once: the words, z and W of a tile (12 KiB) stay in the L1 cache."""
+BLOCKS = TILE // 4
+SMALLEST, LARGEST = 32, 512
+"""Tiles that a thread takes at once."""
+
+_VIEWS = {torch.float32: torch.float32, torch.float16: torch.int16, torch.bfloat16: torch.uint16}
+
+_intrinsic: Any = extending.intrinsic
+_compiled = njit(nogil=True, cache=True, error_model="numpy")
+_inlined = njit(nogil=True, cache=True, error_model="numpy", inline="always")
+
+_MULTIPLIER0, _MULTIPLIER1 = map(np.uint64, philox.MULTIPLIERS)
+_STEP0, _STEP1 = map(np.uint64, philox.KEY_STEPS)
+_WORD = np.uint64(philox.WORD)
+_SHIFT = np.uint64(32)
+_ROUNDS = philox.ROUNDS
+_SPLIT = np.int32(philox.SQRT_HALF_BITS)
+_LN2, _ANGLE = np.float32(philox.LN2), np.float32(philox.ANGLE)
+_L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7 = map(np.float32, philox.LOG)
+_S0, _S1, _S2 = map(np.float32, philox.SIN)
+_C0, _C1, _C2 = map(np.float32, philox.COS)
+_HALF, _ONE, _TWO, _UNIT = np.float32(0.5), np.float32(1), np.float32(2), np.float32(2.0**-31)
+
+
+def _bitcast(result: Any, argument: Any, kind: ir.Type) -> tuple[Any, Any]:
+    return result(argument), lambda context, builder, signature, args: builder.bitcast(args[0], kind)
+
+
+@_intrinsic
+def _to_bits(typing, x):
+    """float32 -> the int32 of the same bits."""
+    return _bitcast(types.int32, x, ir.IntType(32))
+
+
+@_intrinsic
+def _from_bits(typing, x):
+    """int32 -> the float32 of the same bits."""
+    return _bitcast(types.float32, x, ir.FloatType())
+
+
+@_intrinsic
+def _widen(typing, x):
+    """A stored weight (float32; uint16: bfloat16; int16: float16) -> float32."""
+
+    def generate(context, builder, signature, args):
+        if x == types.float32:
+            return args[0]
+        if x == types.int16:
+            return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
+        word = builder.zext(args[0], ir.IntType(32))
+        return builder.bitcast(builder.shl(word, ir.Constant(ir.IntType(32), 16)), ir.FloatType())
+
+    return types.float32(x), generate
+
+
+@_intrinsic
+def _narrow(typing, x, array):
+    """float32 -> what ``array`` stores, rounded to nearest even."""
+
+    def generate(context, builder, signature, args):
+        if array.dtype == types.float32:
+            return args[0]
+        if array.dtype == types.int16:
+            return builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
+        return _round_to_bfloat16(builder, args[0])
+
+    return array.dtype(x, array), generate
+
+
+def _round_to_bfloat16(builder: Any, value: Any) -> Any:
+    word = ir.IntType(32)
+    bits = builder.bitcast(value, word)
+    even = builder.and_(builder.lshr(bits, ir.Constant(word, 16)), ir.Constant(word, 1))
+    rounded = builder.lshr(builder.add(bits, builder.add(even, ir.Constant(word, 0x7FFF))), ir.Constant(word, 16))
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    return builder.trunc(builder.select(is_nan, ir.Constant(word, 0x7FC0), rounded), ir.IntType(16))
+
+
+@_inlined
+def _log(u):
+    """log of a float32 in (0, 1]."""
+    bits = _to_bits(u)
+    exponent = np.int32(bits - _SPLIT) >> np.int32(23)
+    m = _from_bits(np.int32(bits - (exponent << np.int32(23)))) - _ONE
+    square = m * m
+    p = (((((((_L7 * m + _L6) * m + _L5) * m + _L4) * m + _L3) * m + _L2) * m + _L1) * m + _L0) * m
+    return np.float32(exponent) * _LN2 + (m + (p * square - square * _HALF))
+
+
+@_inlined
+def _box_muller(x, y):
+    """Two normals from two words (int32)."""
+    uniform = (np.float32((x >> np.int32(1)) & np.int32(0x7FFFFFFF)) + _HALF) * _UNIT
+    radius = math.sqrt(_log(uniform) * -_TWO)
+    angle = np.float32(y >> np.int32(2)) * _ANGLE
+    square = angle * angle
+    sine = angle + angle * (square * ((_S2 * square + _S1) * square + _S0))
+    cosine = _ONE - (square * _HALF - (square * square) * ((_C2 * square + _C1) * square + _C0))
+    if y & np.int32(2):
+        radius = -radius
+    if y & np.int32(1):
+        sine, cosine = cosine, sine
+    return radius * cosine, radius * sine
+
+
+@_compiled
+def _draw(key, tensor_id, first, blocks, words, z):
+    """z[: 4 * blocks] of the counters first, first + 1, ...; ``words``: room for (4, BLOCKS) int32.
+
+    Two loops, integers then floats, and 64-bit lanes in the first: the form that compilers vectorize best.
+    """
+    w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
+    for j in range(blocks):
+        block = first + np.uint64(j)
+        c0, c1, c2, c3 = block, block >> _SHIFT, tensor_id, np.uint64(0)
+        k0, k1 = key & _WORD, key >> _SHIFT
+        for _ in range(_ROUNDS):
+            p0 = (c0 & _WORD) * _MULTIPLIER0
+            p1 = (c2 & _WORD) * _MULTIPLIER1
+            c0, c1, c2, c3 = (p1 >> _SHIFT) ^ c1 ^ k0, p1, (p0 >> _SHIFT) ^ c3 ^ k1, p0
+            k0, k1 = (k0 + _STEP0) & _WORD, (k1 + _STEP1) & _WORD
+        w0[j], w1[j], w2[j], w3[j] = np.int32(c0), np.int32(c1), np.int32(c2), np.int32(c3)
+    for j in range(blocks):
+        z[4 * j], z[4 * j + 1] = _box_muller(w0[j], w1[j])
+        z[4 * j + 2], z[4 * j + 3] = _box_muller(w2[j], w3[j])
+
+
+@_inlined
+def _piece(i, end, start, width, rows):
+    """The run of elements at the buffer's place i that one tile can hold: (first block, skipped normals, count)."""
+    row = i // width
+    element = start + rows[row] * width + (i - row * width)
+    lead = element & 3
+    return np.uint64(element >> 2), lead, min(end - i, (row + 1) * width - i, TILE - lead)
+
+
+@_inlined
+def _blocks(count):
+    """Blocks for ``count`` normals, rounded up to whole vectors."""
+    return (count + 63) // 64 * 16
+
+
+@_compiled
+def _normals(begin, end, seed, tensor_id, start, width, rows, out):
+    words, z = np.empty((4, BLOCKS), np.int32), np.empty(TILE, np.float32)
+    i = begin
+    while i < end:
+        first, lead, n = _piece(i, end, start, width, rows)
+        _draw(seed, tensor_id, first, _blocks(lead + n), words, z)
+        out[i : i + n] = z[lead : lead + n]
+        i += n
+
+
+@_compiled
+def _update(w, z, g, lr, weight_decay):
+    """One update of w, in place."""
+    if weight_decay != np.float32(0):
+        for j in range(w.size):
+            w[j] = w[j] - (z[j] * g + w[j] * weight_decay) * lr
+    else:
+        for j in range(w.size):
+            w[j] = w[j] - z[j] * g * lr
+
+
+@_compiled
+def _load(source, w):
+    for j in range(w.size):
+        w[j] = _widen(source[j])
+
+
+@_compiled
+def _store(w, master):
+    """Rounds w to ``master``, and w itself to what was stored."""
+    for j in range(w.size):
+        rounded = _narrow(w[j], master)
+        master[j] = rounded
+        w[j] = _widen(rounded)
+
+
+@_compiled
+def _emit(w, z, scale, scratch, mirror):
+    """scratch = w + scale * z and mirror = 2 * w - scratch; those of size 0 are absent."""
+    if scratch.size and mirror.size:
+        for j in range(w.size):
+            s = _narrow(w[j] + z[j] * scale, scratch)
+            scratch[j] = s
+            mirror[j] = _narrow(w[j] + w[j] - _widen(s), mirror)
+    elif scratch.size:
+        for j in range(w.size):
+            scratch[j] = _narrow(w[j] + z[j] * scale, scratch)
+    else:
+        for j in range(w.size):
+            s = _narrow(w[j] + z[j] * scale, mirror)
+            mirror[j] = _narrow(w[j] + w[j] - _widen(s), mirror)
+
+
+@_compiled
+def _advance(
+    begin, end, seed, scale, tensor_id, start, width, rows, seeds, rates, master, base, scratch, mirror
+):  # fmt: skip
+    """``rates``: (updates, 3) float32 of g, lr, weight decay. Arrays of size 0 are absent."""
+    words, normals, weights = np.empty((4, BLOCKS), np.int32), np.empty(TILE, np.float32), np.empty(TILE, np.float32)
+    source = base if base.size else master
+    i = begin
+    while i < end:
+        first, lead, n = _piece(i, end, start, width, rows)
+        blocks = _blocks(lead + n)
+        w, z = weights[:n], normals[lead : lead + n]
+        _load(source[i : i + n], w)
+        for u in range(seeds.size):
+            _draw(seeds[u], tensor_id, first, blocks, words, normals)
+            _update(w, z, rates[u, 0], rates[u, 1], rates[u, 2])
+        if seeds.size or base.size:
+            _store(w, master[i : i + n])
+        if scratch.size or mirror.size:
+            _draw(seed, tensor_id, first, blocks, words, normals)
+            _emit(w, z, scale, scratch[i : i + n], mirror[i : i + n])
+        i += n
+
+
+@_compiled
+def _flip(begin, end, master, scratch):
+    m, s = master[begin:end], scratch[begin:end]
+    for i in range(m.size):
+        w = _widen(m[i])
+        s[i] = _narrow(w + w - _widen(s[i]), scratch)
+
+
+_NO_ROWS = np.zeros(1, np.int64)
+
+
+@functools.cache
+def _helpers() -> ThreadPoolExecutor:
+    """The threads beside the caller's, kept between calls; one is started only when none is idle."""
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="zobench-kernel")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_helpers.cache_clear)
+
+
+def _piece_size(numel: int, threads: int) -> int:
+    """A multiple of TILE: several per thread, so that a busy core takes fewer, yet few calls from Python."""
+    return min(max(-(-numel // (8 * threads * TILE)), SMALLEST), LARGEST) * TILE
+
+
+def _spread(kernel: Callable[..., None], numel: int, *arguments: Any) -> None:
+    """``kernel(begin, end, *arguments)`` over [0, numel), in pieces taken by torch's number of threads."""
+    threads = torch.get_num_threads()
+    size = _piece_size(numel, threads)
+    begins = iter(range(0, numel, size))
+
+    def work() -> None:
+        for begin in begins:
+            kernel(begin, min(begin + size, numel), *arguments)
+
+    helpers = min(threads, -(-numel // size)) - 1
+    waiting = [_helpers().submit(work) for _ in range(helpers)]
+    try:
+        work()
+    finally:
+        wait(waiting)
+    for helper in waiting:
+        helper.result()
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.detach().view(-1).view(_VIEWS[tensor.dtype]).numpy()
+
+
+def _place(span: Span, buffer: Tensor) -> tuple[Any, ...]:
+    rows = _NO_ROWS if span.rows is None else span.rows.contiguous().numpy()
+    return np.uint64(span.tensor_id), np.int64(span.start), np.int64(width_of(span, buffer)), rows
+
+
+def normals(seed: int, span: Span, out: Tensor) -> None:
+    """See ``zobench.engine.kernels.normals``."""
+    _spread(_normals, out.numel(), np.uint64(seed & (1 << 64) - 1), *_place(span, out), _array(out))
+
+
+def advance(
+    master: Tensor,
+    span: Span,
+    updates: Sequence[Update],
+    base: Tensor | None,
+    scratch: Tensor | None,
+    mirror: Tensor | None,
+    seed: int,
+    scale: float,
+) -> None:
+    """See ``zobench.engine.kernels.advance``."""
+    seeds = np.array([u.seed & (1 << 64) - 1 for u in updates], np.uint64)
+    rates = np.array([(u.g, u.lr, u.weight_decay) for u in updates], np.float32).reshape(-1, 3)
+    absent = master.new_empty(0)
+    arrays = [_array(absent if t is None else t) for t in (master, base, scratch, mirror)]
+    draw = np.uint64(seed & (1 << 64) - 1), np.float32(scale)
+    _spread(_advance, master.numel(), *draw, *_place(span, master), seeds, rates, *arrays)
+
+
+def flip(master: Tensor, scratch: Tensor) -> None:
+    """See ``zobench.engine.kernels.flip``."""
+    _spread(_flip, master.numel(), _array(master), _array(scratch))
+
+
+def prepare() -> None:
+    """Compiles every kernel for every dtype, or loads it from numba's cache."""
+    span = Span(0)
+    normals(0, span, torch.empty(1))
+    for dtype in DTYPES:
+        one = torch.zeros(1, dtype=dtype)
+        advance(one, span, [Update(0, 0.0, 0.0)], None, one.clone(), one.clone(), 0, 0.0)
+        flip(one, one.clone())

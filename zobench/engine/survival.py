@@ -1,0 +1,60 @@
+"""How much of an intended update survives rounding: what the weights did, against what the journal asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from zobench.engine import kernels
+
+if TYPE_CHECKING:
+    from zobench.engine.blocks import Unit
+    from zobench.engine.core import Engine
+
+SAMPLE = 1 << 16
+"""Elements of each tensor that are watched, from its first on."""
+
+
+class Survival:
+    """Watches the first elements of every trainable tensor from now on, as the next probe would use them.
+
+    Needs noise=counter, whose z can be made for any elements. Weight decay is no part of what is intended.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        if engine.config.noise != "counter":
+            raise ValueError("`survival` needs noise=counter, but got noise=torch; its z cannot be made for a sample")
+        self._engine = engine
+        self._from = len(engine.journal)
+        self._before = self._sample()
+
+    @torch.inference_mode()
+    def share(self) -> float:
+        """<change, intended> / <intended, intended> over all watched elements: 1 if every update is in the weights,
+        0 if all were lost; NaN if none was asked for."""
+        entries, after = self._engine.journal[self._from :], self._sample()
+        along = squared = 0.0
+        for tensor_id, before in self._before.items():
+            intended = torch.zeros_like(before)
+            for entry in entries:
+                z = torch.empty(before.shape, dtype=torch.float32)
+                kernels.normals(entry.seed, kernels.Span(tensor_id), z)
+                intended.sub_(z.double(), alpha=entry.lr * entry.g)
+            along += float((after[tensor_id] - before).dot(intended))
+            squared += float(intended.dot(intended))
+        return along / squared if squared else float("nan")
+
+    @torch.inference_mode()
+    def _sample(self) -> dict[int, Tensor]:
+        """The watched elements, float64 on the CPU, by tensor."""
+        found: dict[int, Tensor] = {}
+
+        def look(unit: Unit, tensors: list[Tensor]) -> None:
+            for item, tensor in zip(unit.fields, tensors, strict=True):
+                if item.trainable and item.start == 0:
+                    found[item.tensor_id] = tensor.reshape(-1)[:SAMPLE].double().cpu()
+
+        self._engine.visit(look)
+        return found

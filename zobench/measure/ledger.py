@@ -1,0 +1,242 @@
+"""Ledger: bytes of all tensors that live on one device, counted while real code runs, also where nothing is allocated.
+
+On the meta device tensors have sizes and no memory, so a run that fits nowhere can be counted: what it counts there is
+what a CUDA device would hold. Libraries' own scratch (cuBLAS and oneDNN workspaces, the buffers inside an attention
+kernel) belongs to no tensor and is not in the ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+LARGEST_FLASH_HEAD = 256
+"""Elements of a head: the flash kernel takes no longer one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most bytes that lived at once, and what they were: ``parts`` maps a label or an operator's name to bytes."""
+
+    nbytes: int
+    parts: Mapping[str, int]
+
+    def __str__(self) -> str:
+        rows = sorted(self.parts.items(), key=lambda row: -row[1])
+        return "\n".join(f"{size / 1e6:12.2f} MB  {name}" for name, size in [("total", self.nbytes), *rows])
+
+
+@dataclass(slots=True)
+class _Item:
+    """One storage. ``alive`` keeps the weak reference, without which nothing would tell of the storage's end."""
+
+    alive: weakref.ref[torch.UntypedStorage]
+    nbytes: int
+    label: str
+
+
+class Ledger:
+    """Counts the storages on ``device_type`` ("meta", "cpu", "cuda") that operators make inside its ``with``.
+
+    A storage counts once, with its full size, from the operator that made it until its last tensor is gone; views share
+    it. What was made before, by another thread, or from other memory (``torch.frombuffer``, ``from_numpy``, ``tensor``:
+    no operators) counts only if it is given to :meth:`hold`. "meta" stands for a CUDA device (:class:`_AsCuda`).
+    """
+
+    def __init__(self, device_type: str) -> None:
+        self.device_type = device_type
+        self._items: dict[int, _Item] = {}
+        self._dead: deque[int] = deque()
+        self._live: dict[str, int] = {}
+        self._total = 0
+        self._peak = Peak(0, {})
+        self._labels: list[str] = []
+        self._lock = threading.Lock()
+        self._modes = contextlib.ExitStack()
+
+    @property
+    def live(self) -> int:
+        """Bytes that live now."""
+        with self._lock:
+            self._bury()
+            return self._total
+
+    @property
+    def peak(self) -> Peak:
+        """The most that lived at once, since the beginning or the last :meth:`reset`."""
+        return self._peak
+
+    def reset(self) -> None:
+        """Starts the peak again from what lives now."""
+        with self._lock:
+            self._bury()
+            self._peak = Peak(self._total, dict(self._live))
+
+    def hold(self, tensor: Tensor, label: str | None = None) -> Tensor:
+        """Counts ``tensor``'s storage from now on, whoever made it, and on whatever device; one that counts already
+        gets the new label. Returns ``tensor``."""
+        with self._lock:
+            self._bury()
+            self._count(tensor.untyped_storage(), label or self._label("held"), relabel=True)
+        return tensor
+
+    @contextlib.contextmanager
+    def label(self, name: str) -> Iterator[None]:
+        """Storages made inside count under ``name`` instead of their operator's; the innermost name counts."""
+        self._labels.append(name)
+        try:
+            yield
+        finally:
+            self._labels.pop()
+
+    def __enter__(self) -> Ledger:
+        if self.device_type == "meta":
+            self._modes.enter_context(_AsCuda())
+        self._modes.enter_context(_Watch(self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._modes.close()
+
+    def saw(self, operator: str, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:
+        """Counts what an operator made: the storages of its outputs that are none of its inputs'."""
+        given = {id(storage): storage for storage in self._storages(inputs)}
+        with self._lock:
+            self._bury()
+            for key, storage in given.items():
+                if key in self._items and self._items[key].nbytes != storage.nbytes():
+                    self._count(storage, self._items[key].label)  # resize_, or an out= that was too small
+            for storage in self._storages(outputs):
+                if id(storage) not in given:
+                    self._count(storage, self._label(operator))
+
+    def _storages(self, tensors: Iterable[Tensor]) -> Iterator[torch.UntypedStorage]:
+        return (tensor.untyped_storage() for tensor in tensors if tensor.device.type == self.device_type)
+
+    def _label(self, default: str) -> str:
+        return self._labels[-1] if self._labels else default
+
+    def _count(self, storage: torch.UntypedStorage, label: str, relabel: bool = False) -> None:
+        key, size = id(storage), storage.nbytes()
+        known = self._items.get(key)
+        if known is not None:
+            if known.nbytes == size and not relabel:
+                return
+            self._add(known.label, -known.nbytes)
+            known.nbytes, known.label = size, label
+        else:
+            # PyTorch keeps one Python object per storage, from its first use until the storage's own end: its id names
+            # the storage. A storage's address would not do, nor its data's: the next storage gets the same, and on the
+            # meta device all data is at 0. The callback may run in any thread and at any moment, so it only takes note.
+            def note(_: object, key: int = key) -> None:
+                self._dead.append(key)
+
+            self._items[key] = _Item(weakref.ref(storage, note), size, label)
+        self._add(label, size)
+
+    def _add(self, label: str, nbytes: int) -> None:
+        self._total += nbytes
+        self._live[label] = self._live.get(label, 0) + nbytes
+        if not self._live[label]:
+            del self._live[label]
+        if self._total > self._peak.nbytes:
+            self._peak = Peak(self._total, dict(self._live))
+
+    def _bury(self) -> None:
+        """Takes the storages off that have ended; before every count, so that the peak never holds a dead one."""
+        while self._dead:
+            item = self._items.pop(self._dead.popleft())
+            self._add(item.label, -item.nbytes)
+
+
+def trace_peak(run: Callable[[], None], device_type: str) -> Peak:
+    """The peak of what ``run`` makes on ``device_type``."""
+    with Ledger(device_type) as ledger:
+        run()
+    return ledger.peak
+
+
+class _Watch(TorchDispatchMode):
+    """Shows a ledger every operator. In inference mode composite ones arrive whole, and are taken apart here."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ledger = ledger
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        with self:
+            result = func.decompose(*args, **kwargs)
+        if result is NotImplemented:
+            result = func(*args, **kwargs)
+            self._ledger.saw(str(func.overloadpacket), _tensors((args, kwargs)), _tensors(result))
+        return result
+
+
+class _AsCuda(TorchFunctionMode):
+    """Lets code run on the meta device as it would on a CUDA device, without gradients, on a batch without padding.
+
+    Attention: PyTorch's own choice on meta is plain products, with matrices of tokens x tokens. The rules are those of
+    PyTorch's ``sdp_utils.cpp`` and ``attention.cu``: 16-bit heads without a mask take the flash kernel, which makes its
+    output, laid out as the query, and a float32 log-sum-exp per row (``mha_fwd`` in ``flash_api.cpp``); other heads, if
+    as many for keys as for queries, the memory-efficient kernel, which makes its output. The rest is plain products.
+    Not counted: flash's float32 partial outputs, made where batch * heads * tokens / 64 is less than 1.6 times the
+    device's multiprocessors.
+
+    Truth values: a tensor without values is true. ``transformers`` asks them only whether nothing is masked or packed.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention and args[0].is_meta:
+            return _attention(func, *args, **(kwargs or {}))
+        if func is Tensor.__bool__ and args[0].is_meta:
+            return True
+        return func(*args, **(kwargs or {}))
+
+
+def _attention(
+    plain: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    kernels = torch.ops.aten
+    output: Tensor
+    flash = query.dtype in (torch.float16, torch.bfloat16) and attn_mask is None
+    if flash and query.shape[-1] % 8 == 0 and query.shape[-1] <= LARGEST_FLASH_HEAD:
+        output, *_ = kernels._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )
+    elif query.shape[1] == key.shape[1]:
+        bias = attn_mask.to(query.dtype) if attn_mask is not None else None  # a mask of truth values becomes a bias
+        output, *_ = kernels._scaled_dot_product_efficient_attention(
+            query, key, value, bias, False, dropout_p, is_causal, scale=scale
+        )
+    else:
+        output = plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    return output
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))

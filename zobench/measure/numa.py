@@ -1,0 +1,74 @@
+"""NUMA: the CPUs near a GPU, so that the host memory it copies from lies on the node that its bus hangs on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+
+def cpus_near(device: str, root: str = "") -> frozenset[int] | None:
+    """The CPUs of a CUDA device's node that this process may use; None where it makes no difference or is not known.
+
+    That is: another kind of device, a machine of one node, a system that does not say, a node whose CPUs are all
+    forbidden here. ``root`` replaces / in tests.
+    """
+    address = _bus_address(device)
+    if address is None or _nodes(root) < 2 or not hasattr(os, "sched_getaffinity"):
+        return None
+    node = _read(f"{root}/sys/bus/pci/devices/{address}/numa_node")
+    if not node.isdigit():  # "-1": the firmware does not say
+        return None
+    cpus = _numbers(_read(f"{root}/sys/devices/system/node/node{node}/cpulist"))
+    return frozenset(cpus & os.sched_getaffinity(0)) or None
+
+
+def stay_near(cpus: Collection[int] | None) -> None:
+    """Keeps the calling thread on these CPUs from now on; None leaves it alone, and so does a system that refuses.
+
+    Pages belong to the node of the thread that touches them first. Threads that this one starts inherit its CPUs.
+    """
+    if cpus:
+        with contextlib.suppress(OSError):  # only the place of the pages, and so some speed, is lost
+            os.sched_setaffinity(0, cpus)
+
+
+def _bus_address(device: str) -> str | None:
+    """Where a CUDA device is on the PCI bus, as /sys spells it; None for other devices and before torch told it."""
+    if not device.startswith("cuda"):
+        return None
+    import torch
+
+    found: Any = torch.cuda.get_device_properties(device)
+    try:
+        return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    except AttributeError:
+        return None
+
+
+def _nodes(root: str) -> int:
+    try:
+        names = os.listdir(f"{root}/sys/devices/system/node")
+    except OSError:
+        return 0
+    return sum(re.fullmatch(r"node\d+", name) is not None for name in names)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _numbers(text: str) -> set[int]:
+    """The kernel's lists: ``0-3,8,10-11``."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found.update(range(int(first), int(last or first) + 1))
+    return found
