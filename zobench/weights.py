@@ -107,10 +107,10 @@ class PretrainedWeights:
     @torch.no_grad()
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
         """See :class:`Weights`; the checkpoint's dtype is cast to ``out``'s."""
-        tensor = self._read(name)
-        if tensor.shape != self._shapes[name]:
+        shape, tensor = self._read(name, slice(first, first + out.shape[0]))
+        if shape != self._shapes[name]:
             raise ValueError(
-                f"`{name}` must have shape {tuple(self._shapes[name])}, but {self._folder} has {tuple(tensor.shape)}; "
+                f"`{name}` must have shape {tuple(self._shapes[name])}, but {self._folder} has {tuple(shape)}; "
                 "give the weights of this model"
             )
         if tensor.dtype not in FLOATS:
@@ -118,7 +118,7 @@ class PretrainedWeights:
                 f"`{name}` must be fp32, fp16 or bf16, but {self._folder} has {tensor.dtype}; "
                 "give a checkpoint that is not quantised"
             )
-        out.copy_(tensor[first : first + out.shape[0]])
+        out.copy_(tensor)
 
     def locate(self, name: str) -> tuple[Path, int, torch.dtype]:
         """(file, offset of the first byte, dtype) of parameter ``name``, whose values follow one another there.
@@ -141,7 +141,8 @@ class PretrainedWeights:
             )
         return file, 8 + length + entry["data_offsets"][0], _SAFETENSORS_FLOATS[entry["dtype"]]
 
-    def _read(self, name: str) -> Tensor:
+    def _read(self, name: str, rows: slice) -> tuple[torch.Size, Tensor]:
+        """(shape of the whole tensor, these rows of it)."""
         found = self._find(name)
         twin = self._find(self._twin[name]) if name in self._twin else None
         here = found or twin
@@ -149,13 +150,13 @@ class PretrainedWeights:
             raise ValueError(
                 f"`{name}` must be in the checkpoint, but {self._folder} lacks it; give this model's weights"
             )
-        tensor = _read(*here)
-        if self._tied and found and twin and not torch.equal(tensor, _read(*twin)):
+        shape, tensor = _read(*here, rows)
+        if self._tied and found and twin and not torch.equal(tensor, _read(*twin, rows)[1]):
             raise ValueError(
                 f"`tie_embeddings=true` needs a head equal to the embedding, but {self._folder} holds two different "
                 "tensors; use tie_embeddings=false"
             )
-        return tensor
+        return shape, tensor
 
     def _find(self, name: str) -> tuple[str, Path] | None:
         return self._where.get(name.removeprefix(self._prefix))
@@ -266,10 +267,11 @@ def _index(folder: Path) -> list[tuple[str, Path]]:
     return found
 
 
-def _read(key: str, file: Path) -> Tensor:
-    """One tensor of a file, opened anew: the pages read through an open handle count as this process's memory."""
+def _read(key: str, file: Path, rows: slice) -> tuple[torch.Size, Tensor]:
+    """(shape, rows) of one tensor of a file, opened anew: the pages read through an open handle count as this process's
+    memory."""
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as handle:
-        tensor: Tensor = handle.get_tensor(key)
-    return tensor
+        part = handle.get_slice(key)
+        return torch.Size(part.get_shape()), part[rows]

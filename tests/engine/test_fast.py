@@ -233,6 +233,23 @@ def test_nothing_is_written_while_updates_are_deferred(monkeypatch):
 
 
 @pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("every", [1, "inf"])
+def test_a_table_larger_than_the_scratch_is_settled_in_place(monkeypatch, tied, every):
+    monkeypatch.setattr(core, "HEAD_BYTES", 8 << 10)
+    monkeypatch.setattr(core, "BIAS_BYTES", 64)
+    config = {"granularity": "tile", "writeback_every": every, "tier": "disk"}
+    model = models.build("qwen3-tiny", "fp32", tied)
+    with Engine(model, EngineConfig(noise="counter", **config), weights=weights.RandomWeights(model, 3)) as engine:
+        assert engine._arithmetic._scratch.numel() < model.get_input_embeddings().weight.nbytes
+    mine = run("qwen3-tiny", "fp32", tied, 0.1, 1, count=6, **config)
+    monkeypatch.setattr(core, "HEAD_BYTES", 16 << 20)
+    monkeypatch.setattr(core, "BIAS_BYTES", 64 << 10)
+    whole = run("qwen3-tiny", "fp32", tied, 0.1, 1, count=6, **config)
+    assert np.allclose(mine[0], whole[0], rtol=1e-6)
+    assert np.allclose(mine[1][:2], whole[1][:2], atol=2e-3)
+
+
+@pytest.mark.parametrize("tied", [True, False])
 def test_a_pass_draws_z_twice_per_step_and_never_for_rows_that_nobody_reads(monkeypatch, tied):
     drawn = []
     real = kernels.advance
@@ -270,6 +287,31 @@ def test_the_pair_of_points_is_antithetic_in_sixteen_bits():
     assert exact.double().mean() > 0.9
     crossed = minus.abs().log2().floor() > torch.minimum(plus.abs(), weight.abs()).log2().floor()
     assert (exact | crossed).all()
+
+
+@pytest.mark.parametrize("every", [1, "inf"])
+def test_a_head_with_a_bias(every):
+    def build():
+        model = models.build("llama-tiny", "fp32")
+        model.lm_head.bias = torch.nn.Parameter(torch.empty(model.config.vocab_size, device="meta"))
+        return model
+
+    class Source(weights.RandomWeights):
+        def fill(self, name, out, first=0):
+            if "lm_head.bias" in name:
+                out.copy_(torch.linspace(-1, 1, 128)[first : first + len(out)])
+            else:
+                super().fill(name, out, first)
+
+    model = build()
+    assert model.config.vocab_size == 128
+    weights.materialise(model, Source(model, 3), "cpu")
+    losses, _ = pristine_mezo(model, batches("llama-tiny", count=5), directions(1)[:5], eps=EPS, lr=LR, wd=0.1)
+    model = build()
+    config = EngineConfig(noise="counter", writeback_every=every)
+    with Engine(model, config, weights=Source(model, 3)) as engine:
+        method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED, weight_decay=0.1)
+        assert [method.step(engine, batch).loss for batch in batches("llama-tiny", count=5)] == losses
 
 
 def survival(dtype, steps=20, **config):

@@ -1,5 +1,6 @@
 """NUMA: which CPUs are near a GPU, on a fake /sys; the threads that fill the tier stay there, the caller's does not."""
 
+import contextlib
 import os
 import threading
 import types
@@ -101,6 +102,7 @@ def test_registered_memory_is_portable_and_exact(monkeypatch):
 
     runtime = types.SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=calls.append)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     tier = HostTier([4096, 3 * 4096], pinned=True)
     for block in range(2):
         tier.fill(block, torch.Tensor.zero_)

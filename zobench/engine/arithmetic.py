@@ -122,8 +122,11 @@ class Pristine:
                 updates = self.pending(unit, unit.decayed[number]) if begins else ()
                 rest = None if base is None else item.view(base)
                 span = Span(item.tensor_id, item.start)
-                weights, scratch = item.view(self._weights), item.view(self._scratch)
-                tensors.append(_reach(weights, scratch, span, self._held, point, updates, rest))
+                scratch = (
+                    self._scratch if point.scale else self._weights
+                )  # W itself needs none
+                weights, made = item.view(self._weights), item.view(scratch)
+                tensors.append(_reach(weights, made, span, self._held, point, updates, rest))
                 number += 1
             else:
                 tensors.append(item.view(self._frozen))
@@ -170,18 +173,20 @@ class Pristine:
         updates, span = self.pending(unit, is_decayed(item.name)), Span(item.tensor_id, rows=rows)
         return _walk(copy, torch.empty_like(copy), span, points, updates, None)
 
-    def part(self, unit: Unit, item: Field, first: int, last: int, points: Sequence[Point]) -> Iterator[Tensor]:
-        """Rows [first, last) of a resident tensor at each point, valid until the next. After the last part of the last
-        tensor, :meth:`keep_parts` ends the unit's turn."""
+    def part(
+        self, unit: Unit, item: Field, first: int, last: int, points: Sequence[Point], place: int = 0
+    ) -> Iterator[Tensor]:
+        """Rows [first, last) of a resident tensor at each point, valid until the next, made at byte ``place`` of the
+        scratch. After the last part of the last tensor, :meth:`keep_parts` ends the unit's turn."""
         assert unit.buffer is not None
         whole = item.view(unit.buffer)[first:last]
         if not item.trainable:
             return iter([whole] * len(points))
         updates = self.pending(unit, is_decayed(item.name))
-        scratch, weights, base = _like(self._scratch, whole), whole, None
+        scratch, weights, base = _like(self._scratch[place:], whole), whole, None
         if updates and not self.is_due(unit):
             assert self._master is not None
-            weights, base = _like(self._master, whole), whole
+            weights, base = _like(self._master[place:], whole), whole
         span = Span(item.tensor_id, item.start + first * item.shape[1:].numel())
         return _walk(weights, scratch, span, points, updates, base)
 

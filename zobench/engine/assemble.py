@@ -52,7 +52,7 @@ def make_tier(config: EngineConfig, units: Sequence[Unit], sizes: list[int], rin
         return CheckpointTier(sizes, [_extents(unit, weights) for unit in units], folder)
     if config.tier == "disk":
         return DiskTier(sizes, folder, ring=ring)
-    return HostTier(sizes, pinned=config.tier == "pinned", ring=ring)
+    return HostTier(sizes, pinned=config.tier == "pinned", ring=ring, device=config.device)
 
 
 def _extents(unit: Unit, weights: Weights) -> list[Extent]:

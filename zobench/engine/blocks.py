@@ -100,8 +100,7 @@ class Unit:
         """Takes the weights away again: the model keeps tensors without storage, of the right shape."""
         for item in self.fields:
             if item.is_parameter:
-                # one element, so that nobody who counts bytes, on the meta device too, takes it for a tensor
-                _assign(item, torch.empty((), dtype=item.dtype, device="meta").expand(item.shape))
+                _assign(item, _nothing(item.shape, item.dtype))
 
     def filler(self, weights: Weights) -> Callable[[Tensor], None]:
         """Writes the initial values into a buffer: parameters from ``weights``, buffers from the model as it is."""
@@ -115,6 +114,19 @@ class Unit:
                     item.view(buffer).copy_(module.get_buffer(attribute))
 
         return write
+
+
+def strip(modules: Iterable[nn.Module]) -> None:
+    """Takes the modules' own parameters away, as :meth:`Unit.release` does: their tiles hold them."""
+    for module in modules:
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[key] = nn.Parameter(_nothing(parameter.shape, parameter.dtype), requires_grad=False)
+
+
+def _nothing(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """A tensor of one element on the meta device: nobody who counts bytes, on that device too, takes it for more."""
+    return torch.empty((), dtype=dtype, device="meta").expand(shape)
 
 
 def _assign(item: Field, tensor: Tensor) -> None:

@@ -26,7 +26,7 @@ from zobench.engine import embedding, linear
 from zobench.engine.arithmetic import Arithmetic, InPlace, Pristine
 from zobench.engine.assemble import check, make_tier, new_slot, precision, streamed_modules
 from zobench.engine.base import BASE, EngineConfig, Entry, Point
-from zobench.engine.blocks import Unit, find_units, move_buffers, stream_layout, tiles
+from zobench.engine.blocks import Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.checkpoint import save_checkpoint
 from zobench.engine.fold import fold
 from zobench.engine.lanes import CudaLanes, Event, Lanes, ThreadLanes
@@ -41,6 +41,8 @@ from zobench.weights import ModelWeights, Weights
 
 HEAD_BYTES = 16 << 20
 """Bytes of the vocabulary rows of the head that are perturbed at once (counter noise)."""
+BIAS_BYTES = 64 << 10
+"""Of these, bytes for the same rows of its bias."""
 
 
 class Engine:
@@ -70,14 +72,19 @@ class Engine:
         self._ring = 0
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         blocks = list(find_blocks(model))
-        with torch.inference_mode():
-            self._find_units(blocks, weights)
-            if self.blocks:
-                self._stream(weights, lanes)
-            for unit in self.residents:
-                self._place(unit, weights)
-            self._arithmetic = self._make_arithmetic()
-        self._wrap(blocks)
+        try:
+            with torch.inference_mode():
+                self._find_units(blocks, weights)
+                if self.blocks:
+                    self._stream(weights, lanes)
+                for unit in self.residents:
+                    self._place(unit, weights)
+                strip(unit.module for unit in self._units if any(item.is_part for item in unit.fields))
+                self._arithmetic = self._make_arithmetic()
+            self._wrap(blocks)
+        except BaseException:
+            self._close_tier()
+            raise
         if config.device.startswith("cuda"):
             torch.cuda.synchronize(config.device)  # the lanes' streams start with nothing of the building in flight
 
@@ -195,6 +202,11 @@ class Engine:
         if self._pipeline is not None:
             self._pipeline.close()
 
+    def _close_tier(self) -> None:
+        """For an engine that could not be built: pinned memory must not be unmapped while it is registered."""
+        if self._tier is not None:
+            self._tier.close()
+
     def __enter__(self) -> Engine:
         self._open()
         return self
@@ -268,19 +280,15 @@ class Engine:
         self._sizes = [wire.nbytes(unit) if wire else unit.nbytes for unit in self.blocks]
         self._ring = len(self.blocks)
         if config.shared_blocks is not None:
-            layers = len({id(owner) for owner in find_blocks(self.model)}) - config.resident_blocks
+            layers = len(find_blocks(self.model)) - config.resident_blocks
             self._ring = min(self._ring, config.shared_blocks * (len(self.blocks) // layers))
         self._tier = tier = make_tier(config, self.blocks, self._sizes, self._ring, weights)
         for unit in self.blocks:
             unit.streamed = True
-        try:
-            # Fresh pages cost more than the values in them, so threads share the work; each holds at most one block.
-            near = (cpus_near(config.device),)
-            with ThreadPoolExecutor(min(config.slots, os.cpu_count() or 1), "zobench-fill", stay_near, near) as pool:
-                list(pool.map(functools.partial(self._store, tier, weights), range(len(self.blocks))))
-        except BaseException:
-            tier.close()
-            raise
+        # Fresh pages cost more than the values in them, so threads share the work; each holds at most one block.
+        near = (cpus_near(config.device),)
+        with ThreadPoolExecutor(min(config.slots, os.cpu_count() or 1), "zobench-fill", stay_near, near) as pool:
+            list(pool.map(functools.partial(self._store, tier, weights), range(len(self.blocks))))
         streams = config.device.startswith("cuda") and config.tier not in ("disk", "checkpoint")
         self._lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))
         self._pipeline = Pipeline(
@@ -480,7 +488,8 @@ class Engine:
         for first in range(0, vocabulary, step):
             last = min(first + step, vocabulary)
             weights = pristine.part(*found["weight"], first, last, self._points)
-            biases = pristine.part(*found["bias"], first, last, self._points) if "bias" in found else None
+            place = HEAD_BYTES - BIAS_BYTES
+            biases = pristine.part(*found["bias"], first, last, self._points, place) if "bias" in found else None
             for own, loss, weight in zip(flat, losses, weights, strict=True):
                 bias = None if biases is None else next(biases)
                 loss.add(functional.linear(own, weight, bias).float(), first)
@@ -492,4 +501,5 @@ class Engine:
         """Vocabulary rows of the head that are perturbed at once, so that they and their logits stay small."""
         weight = self._head.get_parameter("weight")
         row = weight.shape[1] * weight.dtype.itemsize
-        return max(1, min(HEAD_BYTES // row, self.config.logits_bytes // (4 * tokens)))
+        room = min((HEAD_BYTES - BIAS_BYTES) // row, BIAS_BYTES // weight.dtype.itemsize)
+        return max(1, min(room, self.config.logits_bytes // (4 * tokens)))

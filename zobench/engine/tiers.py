@@ -65,12 +65,12 @@ class HostTier:
     """Blocks in host memory, one allocation each; ``pinned`` ones are registered with CUDA at their exact size.
 
     The framework's own pinned allocator rounds up to powers of two, which turns 350 GB of OPT-175B into some 600 GB.
-    ``ring``: this many real blocks serve all layers in turn (weights=shared).
+    ``ring``: this many real blocks serve all layers in turn (weights=shared). ``device`` is who pins.
     """
 
-    def __init__(self, sizes: list[int], *, pinned: bool, ring: int | None = None) -> None:
+    def __init__(self, sizes: list[int], *, pinned: bool, ring: int | None = None, device: str = "cuda") -> None:
         self._blocks = [allocate(size) for size in sizes[: ring or len(sizes)]]
-        self._pinned = pinned
+        self._pinned, self._device = pinned, device
         self._registered: list[Tensor] = []
 
     def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
@@ -78,7 +78,8 @@ class HostTier:
             memory = self._blocks[block]
             write(memory)
             if self._pinned:  # after the pages were touched, which is what registering would otherwise wait for
-                code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), PORTABLE)
+                with torch.cuda.device(self._device):  # else a filler thread would wake the first GPU
+                    code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), PORTABLE)
                 _check(code, memory.numel())
                 self._registered.append(memory)
 
@@ -90,7 +91,8 @@ class HostTier:
 
     def close(self) -> None:
         for memory in self._registered:
-            torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+            with torch.cuda.device(self._device):
+                torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
         self._registered.clear()
         self._blocks.clear()
 

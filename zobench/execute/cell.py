@@ -63,8 +63,8 @@ def run(spec: RunSpec) -> Result:
     spec = spec.resolve(device).replace(model=models.get(spec.model).name)
     models.check(spec)
     model = models.build(spec.model, spec.dtype, spec.tie_embeddings)  # without weights: its imports are baseline
-    if spec.noise == "counter" and device == "cpu":
-        kernels.prepare()  # its compiler is baseline too
+    if spec.noise == "counter":
+        kernels.prepare(device)  # its compiler is baseline too
     recording = Recording()
     planned, why = fit(spec)
     facts = environment(device) | ({"memory_plan": why} if why else {})

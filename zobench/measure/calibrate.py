@@ -86,7 +86,7 @@ def noise_rates(device: str, budget: float) -> dict[str, float]:
 
     from zobench.engine import kernels  # the one thing of the engine that has a rate of its own
 
-    kernels.prepare()
+    kernels.prepare(device)
     generator = torch.Generator(device).manual_seed(0)
     weights, plus, minus = (
         torch.zeros((256 if device.startswith("cuda") else 8) * MIB // 4, device=device) for _ in range(3)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from zobench.engine.kernels import philox
-from zobench.engine.kernels.base import Span, Update, check, is_pass
+from zobench.engine.kernels.base import DTYPES, Span, Update, check, is_pass
 
 __all__ = ["Span", "Update", "advance", "flip", "normals", "prepare"]
 
@@ -94,8 +94,16 @@ def flip(master: Tensor, scratch: Tensor) -> None:
         _backend(master.device.type).flip(master, scratch)
 
 
-def prepare() -> None:
-    """Compiles the CPU kernels for all dtypes, so that no measurement contains it; cheap once they are cached."""
-    backend = _backend("cpu")
-    if backend is not philox:
-        backend.prepare()
+def prepare(device: str = "cpu") -> None:
+    """Compiles the kernels of a device for all dtypes, so that no measurement contains it; cheap once cached."""
+    if _backend(torch.device(device).type) is philox:
+        return
+    normals(0, Span(0), torch.empty(64, device=device))
+    for dtype in DTYPES:
+        one = torch.zeros(64, dtype=dtype, device=device)
+        for updates in ((), (Update(0, 0.0, 0.0),)):
+            for base in (None, one):
+                for scratch in (None, one):
+                    other = None if scratch is None else torch.zeros_like(one)
+                    advance(one.clone(), Span(0), updates, base=base, scratch=other, seed=1, scale=1.0)
+        flip(one, one.clone())

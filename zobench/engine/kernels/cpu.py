@@ -22,7 +22,7 @@ from numba import extending, njit, types
 from torch import Tensor
 
 from zobench.engine.kernels import philox
-from zobench.engine.kernels.base import DTYPES, Span, Update, width_of
+from zobench.engine.kernels.base import Span, Update, width_of
 
 TILE = 1024
 """Elements drawn at once: the words, z and W of a tile (12 KiB) stay in the L1 cache."""
@@ -327,13 +327,3 @@ def advance(
 def flip(master: Tensor, scratch: Tensor) -> None:
     """See ``zobench.engine.kernels.flip``."""
     _spread(_flip, master.numel(), _array(master), _array(scratch))
-
-
-def prepare() -> None:
-    """Compiles every kernel for every dtype, or loads it from numba's cache."""
-    span = Span(0)
-    normals(0, span, torch.empty(1))
-    for dtype in DTYPES:
-        one = torch.zeros(1, dtype=dtype)
-        advance(one, span, [Update(0, 0.0, 0.0)], None, one.clone(), one.clone(), 0, 0.0)
-        flip(one, one.clone())

@@ -10,7 +10,6 @@ compiles a kernel anew. No call waits for the device.
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -249,9 +248,24 @@ def _stream(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
 
 
-@functools.lru_cache(maxsize=64)
 def _table(updates: tuple[Update, ...], device: torch.device, stream: int) -> Tensor:
-    """(updates, 5) int32 on the device, for use on ``stream``: see ``_updated``."""
+    """(updates, 5) int32 on the device, for use on ``stream``: see ``_updated``.
+
+    Kept by the tuple's identity: a step asks with the same tuple at each launch, and hashing a long one is not free.
+    """
+    key = (id(updates), device, stream)
+    if key not in _TABLES:
+        if len(_TABLES) >= 64:
+            _TABLES.pop(next(iter(_TABLES)))
+        _TABLES[key] = updates, _make_table(updates, device)
+    return _TABLES[key][1]
+
+
+_TABLES: dict[tuple[int, torch.device, int], tuple[tuple[Update, ...], Tensor]] = {}
+"""With the tuple itself, so that no other can have its identity."""
+
+
+def _make_table(updates: tuple[Update, ...], device: torch.device) -> Tensor:
     rows = [(*_words(u.seed), *map(_bits, (u.g, u.lr, u.weight_decay))) for u in updates]
     host = torch.tensor(rows, dtype=torch.int32, pin_memory=device.type == "cuda")
     return host.to(device, non_blocking=True)
