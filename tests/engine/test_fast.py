@@ -15,7 +15,7 @@ from zobench.data.tokens import stream
 from zobench.engine import blocks as units
 from zobench.engine import core, kernels, linear
 from zobench.engine.survival import Survival
-from zobench.engine.tiers import allocate
+from zobench.engine.tiers import HostTier, allocate
 from zobench.engine.wire import Wire
 
 STEPS, EPS, LR, RUN_SEED = 50, 1e-3, 1e-3, 7
@@ -30,7 +30,7 @@ PLACES = {
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     """Tiles of a few rows, and several pieces of the vocabulary, also for tiny models."""
-    monkeypatch.setattr(units.tiles, "__defaults__", (3000,))
+    monkeypatch.setattr(units.tiles, "__defaults__", (20_000,))
 
 
 def batches(name, kind="ragged", count=STEPS):
@@ -224,7 +224,7 @@ def test_a_checkpoint_in_another_dtype_cannot_be_the_tier(tmp_path):
 
 def test_nothing_is_written_while_updates_are_deferred(monkeypatch):
     written = []
-    monkeypatch.setattr(core.HostTier, "offload", lambda self, block, slot: written.append(block))
+    monkeypatch.setattr(HostTier, "offload", lambda self, block, slot: written.append(block))
     run("opt-tiny", "fp32", True, 0.0, 1, count=5, writeback_every="inf")
     assert written == [0, 1, 2]  # by named_tensors, which applies everything: once per block
     written.clear()

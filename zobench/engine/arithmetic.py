@@ -108,8 +108,12 @@ class Pristine:
         self._journal, self._every, self._wire = journal, writeback_every, wire
         self._scratch, self._master = scratch, master
         self._turn: Unit | None = None
-        self._weights, self._frozen = scratch, scratch
+        self._weights: list[Tensor] = []
+        self._frozen: list[Tensor] = []
+        self._made: list[Tensor] = []
+        self._spans: tuple[Span, ...] = ()
         self._held: Point | None = None
+        self._views: dict[int, tuple[list[Tensor], tuple[Span, ...]]] = {}
         self._cache: tuple[tuple[int, int], list[Update], list[Update]] = ((0, 0), [], [])
 
     def at(self, unit: Unit, point: Point) -> list[Tensor]:
@@ -117,19 +121,15 @@ class Pristine:
         begins = self._turn is not unit
         base = self._begin(unit) if begins else None
         tensors, number = [], 0
-        for item in unit.fields:
+        for n, item in enumerate(unit.fields):
             if item.trainable:
                 updates = self.pending(unit, unit.decayed[number]) if begins else ()
                 rest = None if base is None else item.view(base)
-                span = Span(item.tensor_id, item.start)
-                scratch = (
-                    self._scratch if point.scale else self._weights
-                )  # W itself needs none
-                weights, made = item.view(self._weights), item.view(scratch)
-                tensors.append(_reach(weights, made, span, self._held, point, updates, rest))
+                made = self._made[n] if point.scale else None  # W itself needs none
+                tensors.append(_reach(self._weights[n], made, self._spans[n], self._held, point, updates, rest))
                 number += 1
             else:
-                tensors.append(item.view(self._frozen))
+                tensors.append(self._frozen[n])
         self._held = point
         if begins and self.is_due(unit):
             self._keep(unit)
@@ -199,16 +199,22 @@ class Pristine:
         """Decides where W is in this turn; returns what it is to be made from if that is elsewhere."""
         assert unit.buffer is not None, f"{unit.name} is not on the device"
         self._turn, self._held = unit, None
-        self._weights = self._frozen = unit.buffer
+        if id(unit) not in self._views:
+            fits = unit.nbytes <= self._scratch.numel()  # a table is never perturbed whole
+            spans = tuple(Span(max(item.tensor_id, 0), item.start) for item in unit.fields)
+            self._views[id(unit)] = unit.views(self._scratch) if fits else [], spans
+        self._made, self._spans = self._views[id(unit)]
         if unit.streamed and self._wire is not None:
             assert self._master is not None
-            self._weights = self._frozen = self._master
             self._wire.decode(unit, unit.buffer, self._master)
-        elif not unit.streamed and self.pending(unit) and not self.is_due(unit):
-            assert self._master is not None
-            self._weights = self._master
-            return unit.buffer
-        return None
+            self._weights = self._frozen = unit.views(self._master)
+            return None
+        self._weights = self._frozen = unit.views(unit.buffer)
+        if unit.streamed or not self.pending(unit) or self.is_due(unit):
+            return None
+        assert self._master is not None
+        self._weights = unit.views(self._master)
+        return unit.buffer
 
     def _keep(self, unit: Unit) -> None:
         """The replayed entries stay: ``unit.buffer`` becomes what its tier must get."""
@@ -216,7 +222,8 @@ class Pristine:
         unit.dirty = True
         if unit.streamed and self._wire is not None:
             assert unit.buffer is not None
-            self._wire.encode(unit, self._weights, unit.buffer)
+            assert self._master is not None
+            self._wire.encode(unit, self._master, unit.buffer)
 
 
 def _walk(
@@ -230,7 +237,7 @@ def _walk(
 
 
 def _reach(
-    weights: Tensor, scratch: Tensor, span: Span, here: Point | None, there: Point, updates: Sequence[Update],
+    weights: Tensor, scratch: Tensor | None, span: Span, here: Point | None, there: Point, updates: Sequence[Update],
     base: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """The tensor at the point ``there``, after ``updates``, in one pass over it; ``scratch`` holds the point ``here``.
@@ -241,6 +248,7 @@ def _reach(
         if updates or base is not None:
             kernels.advance(weights, span, updates, base=base)
         return weights
+    assert scratch is not None
     if here is not None and here.seed == there.seed and here.scale == -there.scale:
         kernels.flip(weights, scratch)
     else:
