@@ -116,4 +116,6 @@ def _scratch(spec: RunSpec) -> int:
         return noise + (models.block_parameter_count(spec.model) * width if packed else 0)
     unit = max(unit_bytes(spec, width), HEAD_TILE_BYTES)
     heap = CPU_HEAP if spec.device == "cpu" and spec.engine == "offload" else 0
-    return unit * (2 if packed or spec.writeback_every != 1 else 1) + heap
+    stays = spec.engine == "resident" or spec.resident_blocks > 0
+    again = unit if packed or stays else HEAD_TILE_BYTES  # where pending updates are replayed that are not to stay
+    return unit + (again if packed or spec.writeback_every != 1 else 0) + heap

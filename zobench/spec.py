@@ -127,8 +127,7 @@ class RunSpec:
             )
         if tier == "pinned" and not device.startswith("cuda"):
             raise ValueError("`tier=pinned` needs a CUDA device, but got device=cpu; use tier=pageable or tier=disk")
-        planned = dict.fromkeys(PLANNED) if self.device_memory else {}
-        return self.replace(device=device, tier=tier, **{name: _example(name) for name in planned})
+        return self.replace(device=device, tier=tier)
 
     def to_dict(self) -> dict[str, Any]:
         """Field name to value, JSON types only."""
@@ -173,8 +172,6 @@ _TOLD = (
     "granularity", "writeback_every", "wire", "autocast", "resident_blocks", "device_memory", "compile", "survival",
 )  # fmt: skip
 """Fields that a label names where they are not at their default."""
-PLANNED = ("granularity", "slots", "resident_blocks")
-"""Fields that the planner chooses if ``device_memory`` is given."""
 SIZES = ("device_memory",)
 """Fields in bytes, which text may give with a unit."""
 _LOWEST: dict[str, float] = {
@@ -240,6 +237,10 @@ _RULES = (
     _Rule("resident_blocks", (), "engine", "offload", "a resident model keeps every block; use engine=offload"),
     _Rule("device_memory", (), "engine", "offload", "a resident model takes what it takes; use engine=offload"),
     _Rule("device_memory", (), "noise", "counter", "its planner may need parts of a block; use noise=counter"),
+    _Rule("device_memory", (), "granularity", "block", "the planner chooses it; leave granularity out"),
+    _Rule("device_memory", (), "slots", 3, "the planner chooses them; leave slots out"),
+    _Rule("device_memory", (), "resident_blocks", 0, "the planner chooses them; leave resident_blocks out"),
+    _Rule("device_memory", (), "compile", False, "the planner may cut blocks; use compile=false"),
     _Rule("compile", (), "granularity", "block", "what is compiled is a block's forward; use compile=false"),
     _Rule("survival", (), "noise", "counter", "only its z can be made again for a sample; use noise=counter"),
     _Rule(
@@ -353,6 +354,10 @@ def _example(key: str) -> Any:
 def _typed(key: str, value: Any) -> Any:
     """``value`` if it has the field's type; an int where a float is expected becomes one."""
     allowed = _TYPES[key]
+    if key in SIZES and isinstance(value, str):
+        return parse_size(key, value)
+    if key == "writeback_every" and value == math.inf:  # TOML's and Python's own
+        return "inf"
     if float in allowed and isinstance(value, int) and not isinstance(value, bool):
         return float(value) if abs(value) < 2**1000 else math.inf
     if (isinstance(value, bool) and bool not in allowed) or not isinstance(value, allowed):

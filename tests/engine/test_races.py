@@ -13,6 +13,7 @@ from transformers import OPTConfig, OPTForCausalLM
 from tests.engine.emulator import EmulatedLanes, RaceError
 from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry
 from zobench.engine import schedule
+from zobench.engine.arithmetic import InPlace
 from zobench.engine.lanes import ThreadLanes
 from zobench.engine.pipeline import Pipeline
 from zobench.engine.tiers import HostTier
@@ -124,29 +125,29 @@ def forget_that_it_changed(original):
 
 
 def skip_one_replay(original):
-    def replay(self, unit):
-        if unit in self.blocks and self.blocks.index(unit) == 1 and len(self.journal) == 2:
+    def begin(self, unit):
+        if unit.name.endswith("layers.1") and len(self._journal) == 2:
             unit.applied = 2
-        original(self, unit)
+        return original(self, unit)
 
-    return replay
+    return begin
 
 
 def replay_twice(original):
-    def replay(self, unit):
-        original(self, unit)
-        if len(self.journal) == 2 and unit in self.blocks[:1]:
-            unit.applied -= 1
+    def begin(self, unit):
+        if unit.name.endswith("layers.0") and unit.applied == 1 and len(self._journal) == 2:
             original(self, unit)
+            unit.applied, self._turn = 1, None
+        return original(self, unit)
 
-    return replay
+    return begin
 
 
 ENGINE_BUGS = {
     "a block is uploaded in place of another": (Pipeline, "_upload", upload_neighbour),
     "a changed block is not written back": (Pipeline, "_offload", forget_that_it_changed),
-    "one block misses an update": (Engine, "_replay", skip_one_replay),
-    "one block is updated twice": (Engine, "_replay", replay_twice),
+    "one block misses an update": (InPlace, "_begin", skip_one_replay),
+    "one block is updated twice": (InPlace, "_begin", replay_twice),
 }
 
 

@@ -89,7 +89,7 @@ def test_weight_decay_skips_biases_and_layer_norms(mode):
     model = models.build("opt-tiny", "fp32", True)
 
     class NoZeros(weights.RandomWeights):  # biases start at zero, which no decay would change
-        def fill(self, name, out):
+        def fill(self, name, out, first=0):
             super().fill(name, out)
             out.add_(1.0)
 
@@ -123,7 +123,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(mode):
     model = models.build("opt-tiny", "fp32", True)
 
     class Broken(weights.RandomWeights):
-        def fill(self, name, out):
+        def fill(self, name, out, first=0):
             super().fill(name, out)
             if name.endswith("final_layer_norm.weight"):
                 out.fill_(float("nan"))

@@ -114,7 +114,7 @@ class Pristine:
         self._spans: tuple[Span, ...] = ()
         self._held: Point | None = None
         self._views: dict[int, tuple[list[Tensor], tuple[Span, ...]]] = {}
-        self._cache: tuple[tuple[int, int], list[Update], list[Update]] = ((0, 0), [], [])
+        self._cache: tuple[tuple[int, int], tuple[Update, ...], tuple[Update, ...]] = ((0, 0), (), ())
 
     def at(self, unit: Unit, point: Point) -> list[Tensor]:
         """See :class:`Arithmetic`."""
@@ -156,13 +156,20 @@ class Pristine:
             return False
         return self._journal[-1].step - self._journal[unit.applied].step + 1 >= self._every
 
-    def pending(self, unit: Unit, decayed: bool = True) -> list[Update]:
+    def pending(self, unit: Unit, decayed: bool = True) -> tuple[Update, ...]:
         """The entries that the unit's weights at rest lack; without their weight decay if not ``decayed``."""
         key = (unit.applied, len(self._journal))
         if self._cache[0] != key:
-            entries = [Update(e.seed, e.g, e.lr, e.weight_decay) for e in self._journal[unit.applied :]]
-            self._cache = key, entries, [Update(e.seed, e.g, e.lr) for e in entries]
+            entries = tuple(Update(e.seed, e.g, e.lr, e.weight_decay) for e in self._journal[unit.applied :])
+            self._cache = key, entries, tuple(Update(e.seed, e.g, e.lr) for e in entries)
         return self._cache[1] if decayed else self._cache[2]
+
+    def catch_up(self, unit: Unit, weights: Tensor) -> None:
+        """Applies the unit's pending entries to ``weights``, a copy of it in the model's dtype; they stay pending."""
+        for item in unit.fields:
+            if item.trainable:
+                updates = self.pending(unit, is_decayed(item.name))
+                kernels.advance(item.view(weights), Span(item.tensor_id, item.start), updates)
 
     def rows(self, unit: Unit, item: Field, rows: Tensor, points: Sequence[Point]) -> Iterator[Tensor]:
         """Chosen rows of a resident matrix at each point, (len(rows), width), made in a copy; valid until the next."""

@@ -113,6 +113,21 @@ class EngineConfig:
                 f'`writeback_every` must be at least 1 or "inf", but got {self.writeback_every!r}; '
                 "use writeback_every=1 to write every step, as published"
             )
+        for name, lowest in (("resident_blocks", 0), ("consolidate_after", 1), ("logits_bytes", 1)):
+            if getattr(self, name) < lowest:
+                raise ValueError(f"`{name} >= {lowest}` must hold, but got {getattr(self, name)}; use its default")
+        if self.placement == "resident" and (self.wire != "none" or self.resident_blocks or self.shared_blocks):
+            raise ValueError(
+                "`wire`, `resident_blocks` and `shared_blocks` need placement=offload, but got placement=resident; "
+                "a resident model has nothing in a tier"
+            )
+        if self.autocast == "tf32" and self.device == "cpu":
+            raise ValueError("`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16")
+        if not self.fused_update and self.writeback_every != 1:
+            raise ValueError(
+                f"`fused_update=False` needs writeback_every=1, but got {self.writeback_every}: its second round of "
+                "transfers writes every step; use fused_update=True"
+            )
         if self.compile and self.granularity != "block":
             raise ValueError(
                 f"`compile` needs granularity=block, but got granularity={self.granularity}: what is compiled is a "

@@ -195,9 +195,9 @@ def make_unit(name: str, owner: nn.Module, items: Sequence[Field]) -> Unit:
 
 
 def tiles(unit: Unit, nbytes: int = TILE_BYTES) -> list[Unit]:
-    """The unit of a linear layer, cut into units of whole rows of at most ``nbytes`` each, all nearly alike."""
+    """The unit of a linear layer, cut into units of whole rows of its weight, at most ``nbytes`` each, nearly alike."""
     rows = unit.fields[0].shape[0]
-    count = min(rows, -(-unit.nbytes // nbytes))
+    count = min(rows, -(-unit.fields[0].nbytes // nbytes))
     edges = [rows * part // count for part in range(count + 1)]
     return [
         make_unit(

@@ -67,7 +67,7 @@ class Engine:
         self._lanes: Lanes | None = None
         self._tier: Tier | None = None
         self._wrapped: list[nn.Module] = []
-        self._closed = False
+        self._closed = self._failed = False
         self._sizes: list[int] = []
         self._ring = 0
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
@@ -107,6 +107,7 @@ class Engine:
         batch = batch.to(self.config.device)
         self._points, self._rows = points, batch.input_ids.shape[0]
         self._forget()
+        self._failed = True  # until it is through: half a pass may have applied half of an update
         mask = batch.attention_mask
         with precision(self.config):
             hidden = self.model.base_model(  # type: ignore[operator]
@@ -115,6 +116,7 @@ class Engine:
                 use_cache=False,
             ).last_hidden_state
             losses = torch.stack(self._losses(hidden, batch.labels))
+        self._failed = False
         return [math.nan] * len(points) if losses.is_meta else [float(loss) for loss in losses.tolist()]
 
     def evaluate(self, batch: Batch) -> float:
@@ -126,9 +128,13 @@ class Engine:
         """Appends updates to the journal. They reach a unit's weights the next time it is used, or at once if
         ``fused_update`` is off, or if the model is resident and the noise torch's, as in MeZO."""
         self._open()
+        last = self.journal[-1].step if self.journal else -math.inf
         for entry in entries:
             if not math.isfinite(entry.g):
                 raise ValueError(f"`g` of an entry must be finite, but got {entry.g}; skip this step's update")
+            if entry.step < last:
+                raise ValueError(f"`step` of entries must not fall, but got {entry.step} after {last}; count steps on")
+            last = entry.step
         self.journal.extend(entries)
         at_once = self._pipeline is None and self.config.noise == "torch"
         if at_once or not self.config.fused_update:
@@ -136,10 +142,14 @@ class Engine:
 
     @torch.inference_mode()
     def flush(self) -> None:
-        """Applies every committed update and writes the blocks back to their tier."""
+        """Applies every committed update for good and writes the blocks back to their tier, in the wire's format."""
         self._open()
         if any(unit.applied < len(self.journal) for unit in self._units):
             self._settle_all()
+        self.drain()
+
+    def drain(self) -> None:
+        """Returns when all transfers are done."""
         if self._pipeline is not None:
             self._pipeline.drain()
 
@@ -161,11 +171,17 @@ class Engine:
                 self._run(unit, functools.partial(turn, unit))
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, CPU copy) of every parameter, all updates applied, one unit in memory at a time; tied ones once."""
-        self.flush()
+        """(name, CPU copy) of every parameter, all updates applied, one unit in memory at a time; tied ones once.
+
+        With counter noise what is pending stays pending: looking rounds nothing and writes nothing.
+        """
+        self._open()
+        if isinstance(self._arithmetic, InPlace):
+            self.flush()
+        self.drain()
         parts: dict[str, list[Tensor]] = {}
         for unit in self._units:
-            buffer = self._at_rest(unit)
+            buffer = self._current(unit)
             for item in unit.fields:
                 if item.is_parameter:
                     found = parts.setdefault(item.name, [])
@@ -177,7 +193,6 @@ class Engine:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes a Hugging Face checkpoint, all updates applied: config, safetensors shards and their index."""
-        self.flush()
         save_checkpoint(self.model, self.named_tensors(), Path(folder))
 
     @property
@@ -198,7 +213,7 @@ class Engine:
         self._wrapped.clear()
         for unit in self.residents:
             if unit.buffer is not None and not any(item.is_part for item in unit.fields):
-                unit.bind(unit.views(unit.buffer))
+                unit.bind(unit.views(self._current(unit)))
         if self._pipeline is not None:
             self._pipeline.close()
 
@@ -219,6 +234,8 @@ class Engine:
     def _open(self) -> None:
         if self._closed:
             raise RuntimeError("the engine must be open, but was closed; build a new one")
+        if self._failed:
+            raise RuntimeError("the engine must not be used after an error in a step, but was; build a new one")
 
     # --- measuring one part of a step -------------------------------------------------------------------------------
 
@@ -325,12 +342,10 @@ class Engine:
         if config.noise == "torch":
             master = allocate(streamed, device) if self._wire else None
             return InPlace(self.noise, self.journal, self._wire, master)
-        largest = max(HEAD_BYTES, *(unit.nbytes for unit in self._units if not self._is_end(unit)))
-        elsewhere = self._wire is not None or (config.keep_steps > 1 and self.residents)
-        return Pristine(
-            self.journal, config.keep_steps, allocate(largest, device), self._wire,
-            allocate(largest, device) if elsewhere else None,
-        )  # fmt: skip
+        kept = max(HEAD_BYTES, *(unit.nbytes for unit in self.residents if not self._is_end(unit)))
+        elsewhere = max(streamed if self._wire else 0, kept if config.keep_steps > 1 else 0)
+        scratch, master = allocate(max(streamed, kept), device), allocate(elsewhere, device) if elsewhere else None
+        return Pristine(self.journal, config.keep_steps, scratch, self._wire, master)
 
     def _is_end(self, unit: Unit) -> bool:
         """Whether a unit is used by the word embedding or the head: with counter noise it is never perturbed whole."""
@@ -368,19 +383,22 @@ class Engine:
 
     # --- moving weights ---------------------------------------------------------------------------------------------
 
-    def _at_rest(self, unit: Unit) -> Tensor:
-        """A unit's weights in the model's dtype, in its own buffer or a copy."""
-        if unit.buffer is not None:
-            return unit.buffer
-        assert self._pipeline is not None
-        number = self._number[id(unit)]
-        buffer = allocate(self._sizes[number], self.config.device)
-        self._pipeline.read(number, buffer)
-        if self._wire is None:
-            return buffer
-        master = allocate(unit.nbytes, self.config.device)
-        self._wire.decode(unit, buffer, master)
-        return master
+    @torch.inference_mode()
+    def _current(self, unit: Unit) -> Tensor:
+        """A unit's weights in the model's dtype, every update applied: its own buffer if it holds that, else a copy."""
+        weights = unit.buffer
+        if weights is None:
+            assert self._pipeline is not None
+            number = self._number[id(unit)]
+            weights = allocate(self._sizes[number], self.config.device)
+            self._pipeline.read(number, weights)
+            if self._wire is not None:
+                packed, weights = weights, allocate(unit.nbytes, self.config.device)
+                self._wire.decode(unit, packed, weights)
+        if isinstance(self._arithmetic, Pristine) and self._arithmetic.pending(unit):
+            weights = weights.clone() if weights is unit.buffer else weights
+            self._arithmetic.catch_up(unit, weights)
+        return weights
 
     def _settle_all(self) -> None:
         for unit in self.residents:

@@ -19,7 +19,7 @@ from zobench import models
 from zobench.data.tokens import stream
 from zobench.engine import Batch, Engine, EngineConfig, kernels
 from zobench.engine.survival import Survival
-from zobench.footprint import SHARED_BLOCKS, fit
+from zobench.footprint import SHARED_BLOCKS, fit, memory
 from zobench.measure.device import choose_device
 from zobench.measure.environment import cuda_uuid, environment
 from zobench.measure.memory import PeakMemory, is_in_memory
@@ -67,7 +67,7 @@ def run(spec: RunSpec) -> Result:
         kernels.prepare(device)  # its compiler is baseline too
     recording = Recording()
     planned, why = fit(spec)
-    facts = environment(device) | ({"memory_plan": why} if why else {})
+    facts = environment(device) | ({"memory_plan": _plan(planned, why)} if why else {})
     sampler = Sampler(device=cuda_uuid(device))
     sampler.start()
     memory = PeakMemory(device)
@@ -90,6 +90,12 @@ def run(spec: RunSpec) -> Result:
         memory={**peaks, **_observed(seen), **recording.memory}, power=_power(seen, recording.window),
         warnings=[*recording.warnings, *memory.notes], skipped_updates=recording.skipped,
     )  # fmt: skip
+
+
+def _plan(planned: RunSpec, why: str) -> dict[str, Any]:
+    """What the planner chose: the spec itself keeps what was asked for."""
+    chosen = {name: getattr(planned, name) for name in ("granularity", "slots", "resident_blocks")}
+    return {**chosen, "predicted_bytes": memory(planned)[0], "reason": why}
 
 
 def classify(error: BaseException, device: str) -> tuple[Outcome, str]:
@@ -123,10 +129,10 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording) -> Non
         recording.window = (begin, time.monotonic())
         recording.skipped = method.skipped
         recording.warnings += _warnings(spec, recording)
-        if spec.parts and spec.engine == "offload":
-            recording.parts = _parts(engine, lambda: method.step(engine, next(batches)), spec.device)
         if survival is not None:
             recording.parts["update_survival"] = [survival.share()]
+        if spec.parts and engine.blocks:
+            recording.parts |= _parts(engine, lambda: method.step(engine, next(batches)), spec.device)
 
 
 def engine_config(spec: RunSpec) -> EngineConfig:
@@ -173,9 +179,10 @@ def _steps(
 
 
 def _parts(engine: Engine, step: Callable[[], object], device: str) -> dict[str, list[float]]:
-    """Seconds of a step's transfers without compute, and of its compute without transfers."""
-    transfer, compute = StepTimer(device), StepTimer(device)
-    engine.flush()
+    """Seconds of a step's transfers without compute, of its compute without transfers, and of whole steps after them:
+    with updates that stay pending, each step replays one more than the last."""
+    transfer, compute, whole = StepTimer(device), StepTimer(device), StepTimer(device)
+    engine.drain()
     for _ in range(PARTS_REPEATS):
         with transfer:
             engine.transfer_only()
@@ -184,7 +191,11 @@ def _parts(engine: Engine, step: Callable[[], object], device: str) -> dict[str,
         for _ in range(PARTS_REPEATS):
             with compute:
                 step()
-    return {"transfer_seconds": transfer.seconds(), "compute_seconds": compute.seconds()}
+    for _ in range(PARTS_REPEATS):
+        with whole:
+            step()
+    names = ("transfer_seconds", "compute_seconds", "whole_seconds")
+    return {name: timer.seconds() for name, timer in zip(names, (transfer, compute, whole), strict=True)}
 
 
 def _disk_warnings(engine: Engine) -> list[str]:
@@ -215,9 +226,10 @@ def _lost(spec: RunSpec, gradient: float) -> str:
     typical = spec.lr * gradient
     if typical >= half_ulp:
         return ""
+    wider = "fp32" if spec.wire == "none" else "wire=none"
     return (
         f"{kept} updates are lost: lr * g = {typical:.1e} is below half an ulp of a weight of {TYPICAL_WEIGHT} "
-        f"({half_ulp:.1e}); use fp32, writeback_every=inf with noise=counter, or a larger lr to learn"
+        f"({half_ulp:.1e}); use {wider}, writeback_every=inf with noise=counter, or a larger lr to learn"
     )
 
 
