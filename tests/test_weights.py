@@ -246,3 +246,25 @@ def test_without_the_hub_the_remedy_is_a_folder(tmp_path: Path, monkeypatch: pyt
     text = refusal("facebook/opt-125m")
     assert text.startswith("cannot get the safetensors of 'facebook/opt-125m' from the hub (")
     assert text.endswith("; give weights_path=FOLDER with them")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(100)}, tmp_path / "model.safetensors")
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-50])
+    with pytest.raises(ValueError, match=r"but .*model.safetensors is damaged \(.*\); copy it again"):
+        PretrainedWeights(tmp_path, models.build("opt-tiny", "fp32"))
+
+
+@pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny"])
+def test_rows_of_a_tensor_are_those_of_the_whole(name: str, tmp_path: Path) -> None:
+    model = models.build(name, "fp32")
+    random = RandomWeights(model, 3)
+    materialise(model, random, "cpu")
+    model.save_pretrained(tmp_path)
+    sources: list[Weights] = [random, ModelWeights(model), PretrainedWeights(tmp_path, model)]
+    for key, parameter in model.named_parameters():
+        for source in sources:
+            some = torch.empty_like(parameter[1:3])
+            source.fill(key, some, 1)
+            assert torch.equal(some, parameter[1:3]), (key, type(source))

@@ -244,7 +244,7 @@ def _folder(given: str) -> Path:
 
 def _index(folder: Path) -> list[tuple[str, Path]]:
     """(name in the checkpoint, file) of every tensor, of the shards that an index names or else of all files."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     files = sorted(folder.glob("*.safetensors"))
     index = folder / "model.safetensors.index.json"
@@ -262,8 +262,13 @@ def _index(folder: Path) -> list[tuple[str, Path]]:
         )
     found: list[tuple[str, Path]] = []
     for file in files:
-        with safe_open(file, framework="pt") as handle:
-            found += [(key, file) for key in handle.keys()]  # noqa: SIM118 (a handle is no mapping)
+        try:
+            with safe_open(file, framework="pt") as handle:
+                found += [(key, file) for key in handle.keys()]  # noqa: SIM118 (a handle is no mapping)
+        except SafetensorError as error:
+            raise ValueError(
+                f"`weights_path` must hold whole safetensors, but {file} is damaged ({error}); copy it again"
+            ) from error
     return found
 
 

@@ -25,7 +25,10 @@ def save_checkpoint(model: nn.Module, tensors: Iterable[tuple[str, Tensor]], fol
         "metadata": {"total_size": total},
         "weight_map": {name: _shard_name(shard) for name, shard in sorted(names.items())},
     }
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
+    listing = folder / "model.safetensors.index.json"
+    listing.write_text(json.dumps(index, indent=1))
+    for shard in set(names.values()):  # safetensors makes files that nobody else can read
+        (folder / _shard_name(shard)).chmod(listing.stat().st_mode)
     model.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
 
 

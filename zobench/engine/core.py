@@ -207,15 +207,23 @@ class Engine:
 
     def close(self) -> None:
         """Ends the lanes, removes the disk tier's file; the model's forward is its own again, on what is resident."""
-        self._closed = True
         for module in self._wrapped:
             del module.forward
         self._wrapped.clear()
-        for unit in self.residents:
-            if unit.buffer is not None and not any(item.is_part for item in unit.fields):
-                unit.bind(unit.views(self._current(unit)))
+        if not (self._closed or self._failed):
+            self._hand_back()
+        self._closed = True
         if self._pipeline is not None:
             self._pipeline.close()
+
+    @torch.inference_mode()
+    def _hand_back(self) -> None:
+        """Applies what is pending to the resident units, in place, and gives them to the model."""
+        for unit in self.residents:
+            if not any(item.is_part for item in unit.fields):
+                assert unit.buffer is not None
+                self._arithmetic.settle(unit)
+                unit.bind(unit.views(unit.buffer))
 
     def _close_tier(self) -> None:
         """For an engine that could not be built: pinned memory must not be unmapped while it is registered."""
