@@ -27,8 +27,8 @@ def save_checkpoint(model: nn.Module, tensors: Iterable[tuple[str, Tensor]], fol
     }
     listing = folder / "model.safetensors.index.json"
     listing.write_text(json.dumps(index, indent=1))
-    for shard in set(names.values()):  # safetensors makes files that nobody else can read
-        (folder / _shard_name(shard)).chmod(listing.stat().st_mode)
+    for written in set(names.values()):  # safetensors makes files that nobody else can read
+        (folder / _shard_name(written)).chmod(listing.stat().st_mode)
     model.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
 
 
