@@ -584,3 +584,11 @@ def test_a_reference_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r"the header of other\.csv must be paper,artifact,.*but got \['a', 'b'\]"):
         Reference.load(tmp_path / "other.csv")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_no_column_is_lost_on_a_narrow_terminal(width: int) -> None:
+    text = render(load_table(recipe.find("tables", "zo2_table1")), [], "terminal", width=width)
+    rows = " ".join(line for line in text.splitlines() if "OPT-175B" in line)
+    for value in ("34015", "18039", "14", "37"):  # all that the paper has of it
+        assert re.search(rf"\b{value}\b", rows), value

@@ -1,4 +1,4 @@
-"""Sheets for a terminal: one narrow table per metric, with notes below."""
+"""Sheets for a terminal: one narrow table per metric, cut into several where it is too wide, with notes below."""
 
 from __future__ import annotations
 
@@ -31,27 +31,42 @@ def write(sheets: Iterable[model.Sheet], width: int, color: bool) -> str:
         highlight=False,
     )
     for sheet in sheets:
-        console.print(_sheet(sheet))
+        console.print(_sheet(sheet, width))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip("\n") + "\n"
 
 
-def _sheet(sheet: model.Sheet) -> Group:
+def _sheet(sheet: model.Sheet, width: int) -> Group:
     parts: list[RenderableType] = [Text(sheet.title, style="bold"), Text(sheet.source, style="cyan"), Text()]
     for group in sheet.groups:
-        parts += [_marked(group.header, "bold"), _table(sheet, group)]
+        parts += [_marked(group.header, "bold"), *_tables(sheet, group, width)]
     parts += [Text(remark, style="dim") for remark in sheet.remarks]
     parts += [_note(i, note) for i, note in enumerate(sheet.notes, 1)]
     return Group(*parts, Text("\n"))
 
 
-def _table(sheet: model.Sheet, group: model.Group) -> Padding:
-    table = Table(box=box.HORIZONTALS, border_style="dim", header_style="", padding=(0, 1, 0, 0), pad_edge=False)
-    words = [word for label in sheet.rows for word in label.text.split()]
-    table.add_column(Text(sheet.row_header), overflow="fold", min_width=min(20, max(map(cell_len, words), default=0)))
+def _tables(sheet: model.Sheet, group: model.Group, width: int) -> list[Padding]:
+    """The group's columns in as few tables as the width allows: a column that does not fit must not be lost."""
     columns = [_aligned([row[k] for row in group.body]) for k in range(len(group.columns))]
-    for header, cells in zip(group.columns, columns, strict=True):
+    words = [word for label in sheet.rows for word in label.text.split()]
+    first = min(20, max(map(cell_len, words), default=0))
+    pieces: list[list[int]] = [[]]
+    used = 0
+    for k, (header, cells) in enumerate(zip(group.columns, columns, strict=True)):
+        own = max(map(cell_len, [*map(str, cells), *header.text.split()]), default=0) + 2
+        if pieces[-1] and first + 4 + used + own > width:
+            pieces.append([])
+            used = 0
+        pieces[-1].append(k)
+        used += own
+    return [_table(sheet, [(group.columns[k], columns[k]) for k in piece], first) for piece in pieces]
+
+
+def _table(sheet: model.Sheet, columns: Sequence[tuple[model.Entry, list[Text]]], first: int) -> Padding:
+    table = Table(box=box.HORIZONTALS, border_style="dim", header_style="", padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(Text(sheet.row_header), overflow="fold", min_width=first)
+    for header, cells in columns:
         table.add_column(_marked(header), overflow="fold", min_width=max(map(cell_len, map(str, cells)), default=0))
-    for label, *cells in zip(sheet.rows, *columns, strict=True):
+    for label, *cells in zip(sheet.rows, *(cells for _, cells in columns), strict=True):
         table.add_row(_marked(label, ""), *cells)
     return Padding(table, (0, 0, 1, 0))
 
