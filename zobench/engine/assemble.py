@@ -45,6 +45,7 @@ def streamed_modules(blocks: Sequence[nn.Module], config: EngineConfig) -> set[i
 
 
 def make_tier(config: EngineConfig, units: Sequence[Unit], sizes: list[int], ring: int, weights: Weights) -> Tier:
+    """Where the streamed units rest; ``sizes``: bytes of each, ``ring``: how many of them have a place of their own."""
     folder = Path(config.disk_dir or tempfile.gettempdir())
     if config.device == "meta":
         return NoTier()
@@ -107,6 +108,7 @@ def check(model: nn.Module, config: EngineConfig, weights: Weights | None) -> No
 
 
 def new_slot(nbytes: int, config: EngineConfig) -> Tensor:
+    """A uint8 buffer on the device."""
     if config.device.startswith("cuda") and not config.reusable_memory:
         # The ablation pays the device's own malloc per transfer, as the paper describes; the cache would hide it.
         torch.cuda.empty_cache()
