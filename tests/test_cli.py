@@ -138,11 +138,11 @@ def write(folder: Path, text: str) -> str:
         ("run --model opt-tiny --set model=qwen3-tiny", "`model` must be given once, but got it twice; leave one out"),
         ("sweep smoke --results file", "`--results` must be a folder, but got 'file'; it is a file; name a folder"),
         ("sweep bad_key.toml", "bad_key.toml: unknown key 'axis' in the file; did you mean axes?"),
-        ("sweep bad_table.toml", "no such recipe in tables: 'zo2_tabel1'; did you mean zo2_table1"),
-        ("table zo2_tabl1", "no such recipe in tables: 'zo2_tabl1'; did you mean zo2_table1"),
-        ("table zo2_table1 --format pdf", "unknown format 'pdf'; use one of terminal, markdown, latex, csv"),
-        ("table zo2_table1 --machine ../x", "`machine` must be a short name of letters, digits, "),
-        ("table zo2_table1 --results file/x", "`--results` must be a folder, but got "),
+        ("sweep bad_table.toml", "no such recipe in tables: 'zo2/tabel1'; did you mean zo2/table1"),
+        ("table zo2/tabl1", "no such recipe in tables: 'zo2/tabl1'; did you mean zo2/table1"),
+        ("table zo2/table1 --format pdf", "unknown format 'pdf'; use one of terminal, markdown, latex, csv"),
+        ("table zo2/table1 --machine ../x", "`machine` must be a short name of letters, digits, "),
+        ("table zo2/table1 --results file/x", "`--results` must be a folder, but got "),
         ("list model", "unknown list 'model'; did you mean models?"),
         ("doctor --device tpu", "`device` must be auto, cpu, cuda or cuda:N, but got 'tpu'; use device=auto"),
     ],
@@ -152,7 +152,7 @@ def test_a_mistake_ends_in_one_line_and_exit_code_2(
 ) -> None:
     (here / "file").write_text("")
     (here / "bad_key.toml").write_text("[axis]\n")
-    (here / "bad_table.toml").write_text('tables = ["zo2_tabel1"]\n[[include]]\nmodel = "opt-tiny"\n')
+    (here / "bad_table.toml").write_text('tables = ["zo2/tabel1"]\n[[include]]\nmodel = "opt-tiny"\n')
     words = arguments.split()
     wants_device = words[0] in ("run", "sweep") and len(words) > 1 and words[-1] != "--model"
     code, out, err = zobench(*words, *(["--device", "cpu"] if wants_device else []))
@@ -205,7 +205,7 @@ import sys
 from zobench import cli
 heavy = {"torch", "transformers", "pandas", "numpy", "matplotlib"}
 for arguments in ([], ["--help"], ["list"], ["list", "models"], ["sweep", "main_table", "--dry-run", "--device", "cpu"],
-                  ["table", "zo2_table1"], ["run", "--model", "typo", "--device", "cpu"]):
+                  ["table", "zo2/table1"], ["run", "--model", "typo", "--device", "cpu"]):
     try:
         cli.main(arguments)
     except SystemExit:
@@ -233,7 +233,7 @@ def test_lists_name_models_matrices_and_tables_even_beside_a_broken_file(here: P
     (here / "runners" / "mine.toml").write_text('title = "my own"')
     code, out, _ = zobench("list")
     assert code == 0
-    for text in ("OPT-175B", "174.6 G", "main_table", "zo2_table1", "my own", "cannot be read"):
+    for text in ("OPT-175B", "174.6 G", "main_table", "zo2/table1", "my own", "cannot be read"):
         assert text in out
 
 
@@ -402,7 +402,7 @@ def test_a_results_folder_that_takes_nothing_is_told_at_the_end_with_the_table_a
         raise OSError(code, os.strerror(code), str(path))
 
     monkeypatch.setattr(store, "_replace", refuse)
-    text = 'tables = ["zo2_table1"]\n[base]\nmodel = "OPT-125M"\n[axes]\nseed = [0, 3]\nseq_len = [2048]\n'
+    text = 'tables = ["zo2/table1"]\n[base]\nmodel = "OPT-125M"\n[axes]\nseed = [0, 3]\nseq_len = [2048]\n'
     ended, out, err = zobench("sweep", write(here, text), "--device", "cpu")
     assert (ended, len(cells)) == (1, 2)
     assert f"not saved: a result must be writable, but got {os.strerror(code)!r} for results/" in err
@@ -421,17 +421,17 @@ def test_a_table_is_printed_or_written_from_what_is_stored_and_reads_nothing_but
     here: Path, zobench: Any, cells: list[RunSpec]
 ) -> None:
     zobench("sweep", write(here, '[axes]\nmodel = ["OPT-125M"]\nengine = ["resident", "offload"]'), "--device", "cpu")
-    code, out, err = zobench("table", "zo2_table1", "--format", "markdown")
+    code, out, err = zobench("table", "zo2/table1", "--format", "markdown")
     assert (code, err) == (0, "")
     assert "OPT-125M" in out
-    assert zobench("table", "zo2_table1", "--format", "markdown", "--out", "table.md") == (0, "", "")
+    assert zobench("table", "zo2/table1", "--format", "markdown", "--out", "table.md") == (0, "", "")
     assert (here / "table.md").read_text() == out
 
 
 def test_a_sweep_stores_the_rates_and_its_table_shows_the_share_of_the_floor(
     here: Path, zobench: Any, cells: list[RunSpec], machine: str
 ) -> None:
-    text = 'tables = ["zo2_table1"]\n[axes]\nmodel = ["OPT-125M"]\n'
+    text = 'tables = ["zo2/table1"]\n[axes]\nmodel = ["OPT-125M"]\n'
     _, out, err = zobench("sweep", write(here, text), "--device", "cpu")
     (path,) = (here / "results" / machine).glob("*.json")
     assert json.loads(path.read_text())["environment"]["calibration"] == CALIBRATION

@@ -189,7 +189,7 @@ def test_a_title_and_tables_are_optional(tmp_path: Path) -> None:
         ("on.cpu.base = 3", "'base' in [on.cpu] has the wrong form: 3; write [base]"),
         ("[variants]\nsteps = 1", "'variants' in the file has the wrong form: {'steps': 1}; write [[variants]]"),
         ("include = [3]", "'include' in the file has the wrong form: [3]; write [[include]]"),
-        ("tables = 'zo2_table1'", "'tables' in the file has the wrong form: 'zo2_table1'; write tables = [\"...\"]"),
+        ("tables = 'zo2/table1'", "'tables' in the file has the wrong form: 'zo2/table1'; write tables = [\"...\"]"),
         ("title = 3", "'title' in the file has the wrong form: 3; write title = \"...\""),
         ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]", "a rule of [[exclude]] must name a field, but one is empty; "),
         ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]\ndtype = 'fp61'", "`dtype` must be one of fp32, fp16, bf16, but "),

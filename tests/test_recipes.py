@@ -23,7 +23,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_source_tree_ships_the_papers_values_and_tables() -> None:
     assert recipe.find("paper", "reference").is_file()
-    assert {"zo2_table1", "zo2_table3"} <= set(recipe.names("tables"))
+    assert {"zo2/table1", "zo2/table3"} <= set(recipe.names("tables"))
     assert recipe.folder("paper").parts[-2:] == ("results", "paper")
 
 

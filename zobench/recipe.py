@@ -1,4 +1,4 @@
-"""Finds recipe files (runners, tables, the papers' values): a user's own first, then those that come with zobench."""
+"""Finds recipe files (runners, tables, plots, the papers' values): a user's own first, then those that come with zobench."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import difflib
 import os
 from pathlib import Path
 
-KINDS = {"runners": "runners", "tables": "tables", "paper": "results/paper"}
+KINDS = {"runners": "runners", "tables": "tables", "plots": "plots", "paper": "results/paper"}
 """Kind of recipe -> its folder in the source tree. In a wheel all of them lie under ``zobench/recipes/``."""
 
-_SUFFIX = {"runners": ".toml", "tables": ".toml", "paper": ".csv"}
+_SUFFIX = {"runners": ".toml", "tables": ".toml", "plots": ".toml", "paper": ".csv"}
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -20,8 +20,10 @@ def folder(kind: str) -> Path:
 
 
 def names(kind: str) -> list[str]:
-    """Names that :func:`find` knows: those in ``./<kind>`` and the shipped ones, sorted."""
-    return sorted({path.stem for place in _places(kind) for path in place.glob(f"*{_SUFFIX[kind]}")})
+    """Names that :func:`find` knows: those in ``./<kind>`` and the shipped ones, folders below included, sorted."""
+    suffix = _SUFFIX[kind]
+    found = {path.relative_to(place) for place in _places(kind) for path in place.rglob(f"*{suffix}")}
+    return sorted(path.as_posix().removesuffix(suffix) for path in found)
 
 
 def find(kind: str, name_or_path: str | Path) -> Path:
@@ -37,7 +39,7 @@ def find(kind: str, name_or_path: str | Path) -> Path:
         if os.path.isfile(candidate):
             return Path(candidate)
     known = names(kind)
-    near = difflib.get_close_matches(Path(name).name, known, n=3, cutoff=0.55)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     listed = ", ".join(known) or "none"
     raise ValueError(f"no such recipe in {kind}: {text!r}; {hint}known: {listed}; or give the path of a {suffix} file")

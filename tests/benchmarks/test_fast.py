@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from tests.engine.reference import mezo
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models, weights
+from zobench import ZOSGD, Engine, EngineConfig, RunSpec, kernels, models, weights
 from zobench.data.tokens import stream
-from zobench.engine import kernels
 
 ROUNDS = 5
 

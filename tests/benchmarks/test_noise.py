@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from zobench.engine import kernels
-from zobench.engine.kernels import Span, Update
+from zobench import kernels
+from zobench.kernels import Span, Update
 
 COUNT = 16 << 20
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import torch
 
-from zobench.engine import kernels
+from zobench import kernels
 
 
 def draw_seeds(run_seed, count):

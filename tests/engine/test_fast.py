@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tests.engine.reference import draw_seeds, perturb, pristine_mezo, update
-from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, models, weights
+from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, kernels, models, weights
 from zobench.data.tokens import stream
 from zobench.engine import blocks as units
-from zobench.engine import core, kernels, linear
+from zobench.engine import core, linear
 from zobench.engine.survival import Survival
 from zobench.engine.tiers import HostTier, allocate
 from zobench.engine.wire import Wire

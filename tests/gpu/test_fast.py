@@ -21,12 +21,11 @@ import transformers
 from torch.nn import functional
 
 import zobench
-from zobench import ZOSGD, Batch, Engine, EngineConfig, RunSpec, models
+from zobench import ZOSGD, Batch, Engine, EngineConfig, RunSpec, kernels, models
 from zobench.data.tokens import stream
 from zobench.engine import blocks as units
-from zobench.engine import kernels
-from zobench.engine.kernels import Span, Update
 from zobench.execute.process import run_in_process
+from zobench.kernels import Span, Update
 from zobench.measure.ledger import Ledger
 from zobench.result import Outcome
 from zobench.weights import RandomWeights

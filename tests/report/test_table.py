@@ -242,7 +242,7 @@ def test_the_same_input_gives_the_same_text_in_any_order(tiny: Table, fmt: str) 
     assert render(tiny, results, fmt, reference=PAPER) == render(tiny, results[::-1], fmt, reference=PAPER)
 
 
-@pytest.mark.parametrize("name", ["zo2_table1", "zo2_table3"])
+@pytest.mark.parametrize("name", ["zo2/table1", "zo2/table3"])
 def test_the_papers_columns_equal_the_reported_values_cell_by_cell(name: str) -> None:
     table = load_table(recipe.find("tables", name))
     artifact = name.removeprefix("zo2_")
@@ -270,10 +270,10 @@ def test_the_papers_columns_equal_the_reported_values_cell_by_cell(name: str) ->
 
 
 def test_the_papers_table_prints_its_numbers_as_the_paper_does() -> None:
-    text = render(load_table(recipe.find("tables", "zo2_table1")), [], "markdown")
+    text = render(load_table(recipe.find("tables", "zo2/table1")), [], "markdown")
     assert "| OPT-1.3B | 8898 | 5098 | 5814 | 3750 |" in text
     assert "| OPT-30B | - | 122 | 641 | 514 |" in text
-    text = render(load_table(recipe.find("tables", "zo2_table3")), [], "markdown")
+    text = render(load_table(recipe.find("tables", "zo2/table3")), [], "markdown")
     assert "| OPT-6.7B | 492 | 225 | 184 | 373 | 485 |" in text
     assert "| OPT-175B | - | 8 | 5 | 13 | 14 |" in text
 
@@ -285,7 +285,7 @@ def test_zobenchs_own_column_and_the_floor_are_beside_the_papers_and_not_in_its_
         result("OPT-1.3B", "offload", seconds=1.0, seq_len=2048, **own),
         result("OPT-1.3B", "offload", "bf16", seconds=0.5, seq_len=2048, device="cpu", **own),
     ]
-    text = render(load_table(recipe.find("tables", "zo2_table1")), results, "markdown")
+    text = render(load_table(recipe.find("tables", "zo2/table1")), results, "markdown")
     first, paper = text.split("### ")[1:]
     assert "| OPT-1.3B | · | 1024 | 2048 | · | · | 4096 |" in first
     floor = 4 * 1_315_758_080 * 2048 / 1e11 / 2
@@ -305,7 +305,7 @@ def test_the_papers_ratios_follow_from_the_same_rule() -> None:
         ("offload", "fp16", 3750),
     ]
     results = [result("OPT-1.3B", e, d, memory=mb * MIB, seq_len=2048) for e, d, mb in cells]
-    text = render(load_table(recipe.find("tables", "zo2_table1")), results, "markdown")
+    text = render(load_table(recipe.find("tables", "zo2/table1")), results, "markdown")
     assert "| OPT-1.3B | 8898 | 5098 (x0.57) | · | 5814 (x0.65) | 3750 (x0.42) | · |" in text
     assert "| OPT-1.3B | 8898 (x1.00) | 5098 (x1.00) | 5814 (x1.00) | 3750 (x1.00) |" in text
     assert "zobench's own implementations" in text
@@ -315,7 +315,7 @@ def test_each_ablation_lands_in_its_own_column() -> None:
     off = {"overlap": 4.0, "reusable_memory": 5.0, "fused_update": 2.5}
     results = [result("OPT-1.3B", "offload", seconds=s, seq_len=2048, **{name: False}) for name, s in off.items()]
     results += [result("OPT-1.3B", seconds=1.0, seq_len=2048), result("OPT-1.3B", "offload", seconds=2.0, seq_len=2048)]
-    text = render(load_table(recipe.find("tables", "zo2_table3")), results, "markdown")
+    text = render(load_table(recipe.find("tables", "zo2/table3")), results, "markdown")
     assert "| OPT-1.3B | 2048 | 512 (x0.25) | 410 (x0.20) | 819 (x0.40) | 1024 (x0.50) |" in text
     assert "results match" not in text
 
@@ -411,7 +411,7 @@ def test_the_cpus_main_table_measures_the_smallest_model_in_all_columns_first() 
 
 
 def test_extra_rows_appear_only_when_measured_and_name_their_source() -> None:
-    table = load_table(recipe.find("tables", "zo2_table1"))
+    table = load_table(recipe.find("tables", "zo2/table1"))
     assert "OPT-125M" not in render(table, [], "markdown")
     text = render(table, [result("OPT-125M", seq_len=2048, seconds=1.0)], "markdown")
     assert "| OPT-125M<sup>1</sup> | 200 |" in text
@@ -588,7 +588,7 @@ def test_a_reference_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_no_column_is_lost_on_a_narrow_terminal(width: int) -> None:
-    text = render(load_table(recipe.find("tables", "zo2_table1")), [], "terminal", width=width)
+    text = render(load_table(recipe.find("tables", "zo2/table1")), [], "terminal", width=width)
     rows = " ".join(line for line in text.splitlines() if "OPT-175B" in line)
     for value in ("34015", "18039", "14", "37"):  # all that the paper has of it
         assert re.search(rf"\b{value}\b", rows), value

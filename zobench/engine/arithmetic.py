@@ -13,13 +13,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from zobench.engine import kernels, perturb
+from zobench import kernels
+from zobench.engine import perturb
 from zobench.engine.base import BASE, Entry, Point, transitions
 from zobench.engine.blocks import Field, Unit
-from zobench.engine.kernels import Span, Update
 from zobench.engine.noise import TorchNoise
 from zobench.engine.perturb import is_decayed
 from zobench.engine.wire import Wire
+from zobench.kernels import Span, Update
 
 
 class Arithmetic(Protocol):

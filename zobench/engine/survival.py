@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from zobench.engine import kernels
+from zobench import kernels
 
 if TYPE_CHECKING:
     from zobench.engine.blocks import Unit

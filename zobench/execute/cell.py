@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zobench import models
+from zobench import kernels, models
 from zobench.data.tokens import stream
-from zobench.engine import Batch, Engine, EngineConfig, kernels
+from zobench.engine import Batch, Engine, EngineConfig
 from zobench.engine.survival import Survival
 from zobench.footprint import SHARED_BLOCKS, fit, memory
 from zobench.measure.device import choose_device

@@ -84,7 +84,7 @@ def noise_rates(device: str, budget: float) -> dict[str, float]:
     of the counter stream, and the fused pass, which draws an element's normal and writes both W + cz and W - cz."""
     import torch
 
-    from zobench.engine import kernels  # the one thing of the engine that has a rate of its own
+    from zobench import kernels
 
     kernels.prepare(device)
     generator = torch.Generator(device).manual_seed(0)

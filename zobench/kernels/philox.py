@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from zobench.engine.kernels.base import Span, Update, width_of
+from zobench.kernels.base import Span, Update, width_of
 
 CHUNK = 1 << 16
 """Elements the reference draws at once: its temporaries stay below a few MB."""
@@ -125,7 +125,7 @@ def chunks(span: Span, buffer: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def normals(seed: int, span: Span, out: Tensor) -> None:
-    """See ``zobench.engine.kernels.normals``."""
+    """See ``zobench.kernels.normals``."""
     flat = out.view(-1)
     for part, elements in chunks(span, out):
         flat[part] = z_of(seed, span.tensor_id, elements)
@@ -141,7 +141,7 @@ def advance(
     seed: int,
     scale: float,
 ) -> None:
-    """See ``zobench.engine.kernels.advance``."""
+    """See ``zobench.kernels.advance``."""
     for part, elements in chunks(span, master):
         w = (master if base is None else base).view(-1)[part].to(torch.float32)
         for u in updates:
@@ -167,7 +167,7 @@ def _updated(w: Tensor, u: Update, z: Tensor) -> Tensor:
 
 
 def flip(master: Tensor, scratch: Tensor) -> None:
-    """See ``zobench.engine.kernels.flip``."""
+    """See ``zobench.kernels.flip``."""
     whole, half = master.view(-1), scratch.view(-1)
     for begin in range(0, master.numel(), CHUNK):
         part = slice(begin, begin + CHUNK)

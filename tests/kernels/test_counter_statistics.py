@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from zobench.engine import kernels
-from zobench.engine.kernels import Span
+from zobench import kernels
+from zobench.kernels import Span
 
 COUNT = 1 << 22
 SIGMAS = 5.0

@@ -20,8 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from zobench.engine.kernels import philox
-from zobench.engine.kernels.base import Span, Update, width_of
+from zobench.kernels import philox
+from zobench.kernels.base import Span, Update, width_of
 
 BLOCK = 256
 """Counters per program: two per thread, so that 16-bit weights move in 16-byte pieces too."""
@@ -217,7 +217,7 @@ def _launch(kernel: Any, buffer: Tensor, span: Span, seed: int, tensors: Sequenc
 
 
 def normals(seed: int, span: Span, out: Tensor) -> None:
-    """See ``zobench.engine.kernels.normals``."""
+    """See ``zobench.kernels.normals``."""
     _launch(_normals, out, span, seed, (out, span.rows))
 
 
@@ -231,14 +231,14 @@ def advance(
     seed: int,
     scale: float,
 ) -> None:
-    """See ``zobench.engine.kernels.advance``."""
+    """See ``zobench.kernels.advance``."""
     tensors = [_view(tensor) for tensor in (master, base, scratch, mirror)]
     table = _table(tuple(updates), master.device, _stream(master.device)) if updates else None
     _launch(_advance, master, span, seed, (*tensors, span.rows, table), len(updates), philox.f32(scale))
 
 
 def flip(master: Tensor, scratch: Tensor) -> None:
-    """See ``zobench.engine.kernels.flip``."""
+    """See ``zobench.kernels.flip``."""
     grid = (triton.cdiv(master.numel(), FLIP_BLOCK),)
     with torch.cuda.device_of(master):
         _flip[grid](_view(master), _view(scratch), master.numel(), BLOCK=FLIP_BLOCK, **OPTIONS)

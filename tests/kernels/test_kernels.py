@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from zobench.engine import kernels
-from zobench.engine.kernels import Span, Update, philox
+from zobench import kernels
+from zobench.kernels import Span, Update, philox
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 STARTS = [0, 1, 2, 3, 1021, 2**32 - 6, 2**34 - 3, 2**34 + 1]
@@ -132,7 +132,7 @@ def agree(backend, device="cpu", sizes=(1, 1023, 1025, 2050), dtypes=DTYPES):
 @pytest.fixture
 def cpu(monkeypatch):
     """The numba back end with small pieces, so that small tensors are spread over threads."""
-    module = pytest.importorskip("zobench.engine.kernels.cpu")
+    module = pytest.importorskip("zobench.kernels.cpu")
     monkeypatch.setattr(module, "SMALLEST", 2)
     return module
 
@@ -340,7 +340,7 @@ def test_normals_of_16_bits_are_refused():
 def test_without_numba_the_reference_serves_and_says_so_once(monkeypatch):
     expected = drawn(kernels, 1, Span(2), 5000)
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "zobench.engine.kernels.cpu")
+    monkeypatch.delitem(sys.modules, "zobench.kernels.cpu")
     kernels._backend.cache_clear()
     try:
         with pytest.warns(UserWarning, match="pip install numba") as caught:
@@ -355,9 +355,7 @@ def test_without_numba_the_reference_serves_and_says_so_once(monkeypatch):
 @needs_triton
 def test_triton_equals_the_reference_in_its_interpreter():
     """In a process of its own: Triton reads the switch when the kernels are defined."""
-    program = (
-        "from tests.engine import test_kernels as t; from zobench.engine.kernels import gpu; t.agree(gpu, **t.SMALL)"
-    )
+    program = "from tests.kernels import test_kernels as t; from zobench.kernels import gpu; t.agree(gpu, **t.SMALL)"
     done = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
     )
@@ -368,7 +366,7 @@ class TestOnGpu:
     pytestmark = on_gpu
 
     def test_triton_equals_the_reference(self):
-        from zobench.engine.kernels import gpu
+        from zobench.kernels import gpu
 
         agree(gpu, "cuda")
 
@@ -379,7 +377,7 @@ class TestOnGpu:
         assert same(out[-5000:], drawn(philox, 4, Span(1, size - 5000), 5000))
 
     def test_no_seed_count_or_scale_compiles_anew(self):
-        from zobench.engine.kernels import gpu
+        from zobench.kernels import gpu
 
         master, scratch = torch.zeros(4096, device="cuda"), torch.zeros(4096, device="cuda")
         for i, seed in enumerate((1, 2**31, -1, 2**62)):

@@ -21,8 +21,8 @@ from llvmlite import ir
 from numba import extending, njit, types
 from torch import Tensor
 
-from zobench.engine.kernels import philox
-from zobench.engine.kernels.base import Span, Update, width_of
+from zobench.kernels import philox
+from zobench.kernels.base import Span, Update, width_of
 
 TILE = 1024
 """Elements drawn at once: the words, z and W of a tile (12 KiB) stay in the L1 cache."""
@@ -301,7 +301,7 @@ def _place(span: Span, buffer: Tensor) -> tuple[Any, ...]:
 
 
 def normals(seed: int, span: Span, out: Tensor) -> None:
-    """See ``zobench.engine.kernels.normals``."""
+    """See ``zobench.kernels.normals``."""
     _spread(_normals, out.numel(), np.uint64(seed & (1 << 64) - 1), *_place(span, out), _array(out))
 
 
@@ -315,7 +315,7 @@ def advance(
     seed: int,
     scale: float,
 ) -> None:
-    """See ``zobench.engine.kernels.advance``."""
+    """See ``zobench.kernels.advance``."""
     seeds = np.array([u.seed & (1 << 64) - 1 for u in updates], np.uint64)
     rates = np.array([(u.g, u.lr, u.weight_decay) for u in updates], np.float32).reshape(-1, 3)
     absent = master.new_empty(0)
@@ -325,5 +325,5 @@ def advance(
 
 
 def flip(master: Tensor, scratch: Tensor) -> None:
-    """See ``zobench.engine.kernels.flip``."""
+    """See ``zobench.kernels.flip``."""
     _spread(_flip, master.numel(), _array(master), _array(scratch))

@@ -16,8 +16,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from zobench.engine.kernels import philox
-from zobench.engine.kernels.base import DTYPES, Span, Update, check, is_pass
+from zobench.kernels import philox
+from zobench.kernels.base import DTYPES, Span, Update, check, is_pass
 
 __all__ = ["Span", "Update", "advance", "flip", "normals", "prepare"]
 

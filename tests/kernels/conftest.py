@@ -1,0 +1,3 @@
+"""One thread here too: see the engine's tests."""
+
+from tests.engine.conftest import _one_thread  # noqa: F401

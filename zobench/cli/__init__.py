@@ -1,0 +1,55 @@
+"""The command line: parse, call, print. Bad input ends in one line and exit code 2."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import zobench
+from zobench.cli import measure, show  # noqa: F401  their commands belong to the application
+from zobench.cli.common import app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(zobench.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Measure what zeroth-order fine-tuning of a language model costs here, beside what the papers report."""
+
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of every wrong command, option and argument
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command ``zobench``; always ends in ``SystemExit``."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: children gone, results kept
+    try:
+        code = app(args=given or ["--help"], prog_name="zobench", standalone_mode=False)
+    except _UsageError as error:
+        context, told = getattr(error, "ctx", None), getattr(error, "format_message", error.__str__)()
+        code = _fail(2, f"{told} (see `{context.command_path if context else 'zobench'} --help`)")
+    except ValueError as error:
+        code = _fail(2, str(error))
+    except OSError as error:
+        code = _fail(1, str(error))
+    raise SystemExit(code or 0)
+
+
+def _fail(code: int, text: str) -> int:
+    print(f"zobench: {' '.join(text.split())}", file=sys.stderr)
+    return code

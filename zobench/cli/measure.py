@@ -1,0 +1,174 @@
+"""Commands that measure: sweep, ablate, run, doctor."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zobench.cli.common import (
+    Budget,
+    Changes,
+    Device,
+    DeviceMemory,
+    DiskDir,
+    DryRun,
+    Json,
+    Results,
+    Retry,
+    Timeout,
+    app,
+    changed,
+    check_file,
+    check_folder,
+    check_results,
+    named,
+    parse_outcomes,
+    parse_seconds,
+)
+from zobench.cli.show import table_text
+
+
+@app.command()
+def sweep(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A matrix of `zobench list`, or a .toml file.")],
+    changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
+    timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
+    device_memory: DeviceMemory = None,
+) -> None:  # fmt: skip
+    """Run a matrix of cells and print its tables.
+
+    Each cell that fits this machine runs in a fresh process. Finished cells are not run again: the same command goes
+    on where it stopped.
+    """
+    changes = named(changes, device_memory=device_memory)
+    run_matrix(name, changes, device, results, budget, timeout, retry, disk_dir, dry_run)
+
+
+@app.command()
+def ablate(
+    changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
+    timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
+) -> None:  # fmt: skip
+    """Sweep the matrix `ablation`: ZO2 less one mechanism each."""
+    run_matrix("ablation", changes, device, results, budget, timeout, retry, disk_dir, dry_run)
+
+
+@app.command()
+def run(
+    model: Annotated[str | None, typer.Option(help="A model of `zobench list models`.")] = None,
+    engine: Annotated[str | None, typer.Option(help="resident (MeZO) or offload (ZO2).")] = None,
+    changes: Changes = None, device: Device = "auto", device_memory: DeviceMemory = None,
+    output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None,
+) -> None:  # fmt: skip
+    """Measure one cell in a fresh process."""
+    from zobench import console, footprint, matrix
+    from zobench.execute import plan
+    from zobench.execute.process import failed, run_in_process
+    from zobench.measure.device import choose_device
+    from zobench.result import Outcome
+    from zobench.spec import SEQ_LEN
+
+    values = changed(named(changes, model=model, engine=engine, device_memory=device_memory))
+    bound, quiet = parse_seconds("--timeout", timeout), output == "-"
+    check_folder("--disk-dir", disk_dir)
+    if output is not None and not quiet:
+        check_file("--json", Path(output))
+    chosen, why = choose_device(str(values.pop("device", device)))
+    spec = matrix.single(values, chosen)
+    need, reason = footprint.memory(spec), footprint.fit(spec)[1]
+    errors = console.error_console()
+    if not quiet:
+        errors.print(why, style="dim")
+        if reason:
+            errors.print(reason, style="dim")
+        if "seq_len" not in values and spec.seq_len < SEQ_LEN:
+            errors.print(f"seq_len: {spec.seq_len}, because {spec.model} has {spec.seq_len} positions", style="dim")
+    if missing := plan.lacking(need, plan.limits("cpu", disk_dir)) if chosen == "cpu" else "":
+        result = failed(spec, Outcome.SKIPPED, missing)
+    else:
+        with nullcontext() if quiet else errors.status(f"measuring {spec.label}"):
+            result = run_in_process(spec, timeout=bound, disk_dir=disk_dir)
+    if not quiet or result.outcome is not Outcome.OK:
+        errors.print(console.outcome_line(result), soft_wrap=True)
+        console.show_warnings(errors, result.warnings)
+    text = json.dumps(result.to_dict(), indent=1, allow_nan=False)
+    if quiet:
+        print(text)
+    elif output is not None:
+        Path(output).write_text(text + "\n")
+    raise typer.Exit(0 if result.outcome is Outcome.OK else 1)
+
+
+@app.command()
+def doctor(device: Device = "auto", disk_dir: DiskDir = None) -> None:
+    """Say what is here, what is missing, and how fast it is."""
+    from zobench import console
+    from zobench.measure import doctor as examination
+    from zobench.measure.device import choose_device
+
+    chosen, why = choose_device(device)
+    errors = console.error_console()
+    errors.print(why, style="dim")
+    with errors.status("measuring, a few seconds"):
+        rows = examination.report(chosen, disk_dir)
+    console.show_doctor(rows)
+
+
+def run_matrix(
+    name: str, changes: list[str] | None, device: str, results: Path, budget: str | None, timeout: str | None,
+    retry: str, disk_dir: Path | None, dry_run: bool,
+) -> None:  # fmt: skip
+    """Plans and runs the matrix ``name``, stores each result, and prints its tables; ends in ``typer.Exit``."""
+    from zobench import console, matrix, predict, recipe
+    from zobench.execute import plan
+    from zobench.execute import sweep as runner
+    from zobench.measure.device import choose_device
+    from zobench.measure.environment import fingerprint_without_torch
+    from zobench.report import load_table
+    from zobench.result import Outcome
+    from zobench.store import Store, StoreError
+
+    values = changed(changes)
+    bound, again = parse_seconds("--timeout", timeout), parse_outcomes(retry)
+    path = recipe.find("runners", name)
+    check_folder("--disk-dir", disk_dir)
+    check_results(results)
+    chosen, why = choose_device(str(values.pop("device", device)))
+    cells = matrix.load(path, chosen, values)
+    limit = parse_seconds("--budget", budget or cells.budget)
+    for recipe_name in cells.tables:  # a mistake in them should not wait for the end of the sweep
+        load_table(recipe.find("tables", recipe_name))
+    facts, errors, store = fingerprint_without_torch(), console.error_console(), Store(results)
+    errors.print(f"{why}; machine {facts['machine']} ({facts['description']})", style="dim", soft_wrap=True)
+    with errors.status("measuring this machine's rates, once"):
+        measured = plan.calibration(results, facts["machine"], chosen, disk_dir)
+    rates = predict.Rates.of(measured)
+    steps = plan.make(cells.cells, store, facts["machine"], rates, plan.limits(chosen, disk_dir), again)
+    for problem in store.problems:
+        errors.print(f"not read: {problem}", style="yellow", markup=False, soft_wrap=True)
+    console.show_plan(console.answer_console() if dry_run else errors, cells.title, steps, limit)
+    if dry_run:
+        return
+    with ExitStack() as during:
+        try:
+            during.enter_context(store.lock())
+        except StoreError as error:
+            errors.print(
+                f"warning: nothing will be kept: {error.strerror}", style="yellow", markup=False, soft_wrap=True
+            )
+        bar = during.enter_context(console.SweepProgress(errors, steps))
+        progress = runner.Progress(begin=bar.begin, tick=bar.tick, end=bar.end)
+        summary = runner.sweep(
+            steps, store, budget=limit, timeout=bound, disk_dir=disk_dir, calibration=measured, progress=progress
+        )
+    console.show_summary(errors, summary.results, summary.unsaved, summary.interrupted)
+    for recipe_name in cells.tables:
+        print("\n" + table_text(recipe_name, results, "terminal", facts["machine"], summary.results), end="")
+    if summary.interrupted:
+        raise typer.Exit(130)
+    broken = summary.unsaved or any(result.outcome is Outcome.FAILED for result in summary.results)
+    raise typer.Exit(1 if broken else 0)

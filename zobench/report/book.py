@@ -1,0 +1,38 @@
+"""Book: everything a report holds, as data: artifacts with their sheets, charts and claims, the summary, the runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zobench.report.chart import Chart
+from zobench.report.sheet import Sheet
+from zobench.result import Result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Artifact:
+    """One table or figure. ``name`` like "zo2/table5"; ``paper`` its paper's short name, or "" for zobench's own.
+
+    ``runner``: the matrix that measures it, or "". ``lacks``: what stands in the way of measuring it here, or "".
+    ``sheets``: its tables (of a figure: the numbers that it draws); ``charts``: one per machine.
+    """
+
+    name: str
+    kind: str  # "table" or "figure"
+    title: str
+    paper: str
+    runner: str
+    lacks: str
+    sheets: tuple[Sheet, ...]
+    charts: tuple[Chart, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Book:
+    """A report. ``summary``: the one-page comparison with the papers; ``problems``: results that could not be read."""
+
+    title: str
+    summary: tuple[Sheet, ...]
+    artifacts: tuple[Artifact, ...]
+    results: tuple[Result, ...]
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,91 @@
+"""Chart: a finished figure as plain data, ready to be drawn: bars, lines, a heat map, or timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+KINDS = ("bars", "lines", "heatmap", "timeline")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """One value, in the unit that the axis names. ``low`` and ``high``: its 95 % interval, where there is one.
+
+    ``source`` is "measured" or "predicted". A mark without a value stands where a run ended otherwise: ``failure`` says
+    how ("out of memory"); without either, nothing was run.
+    """
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    source: str = "measured"
+    failure: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """One colour of the legend: a mark for every position of its panel, and the paper's values where it has any."""
+
+    label: str
+    marks: tuple[Mark, ...]
+    paper: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One operation on a lane of a timeline, in seconds from the step's start."""
+
+    lane: str
+    kind: str
+    block: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """One pair of axes. ``positions`` are the labels along x; ``xs`` their numbers where the axis is numeric (lines).
+
+    ``limit``: (value, label) of a line across, such as the memory of a device. A heat map has one row per series and
+    colours ``marks`` by value. ``events`` are a timeline's; ``message`` stands in place of a panel with nothing to draw.
+    """
+
+    title: str = ""
+    x_label: str = ""
+    y_label: str = ""
+    positions: tuple[str, ...] = ()
+    xs: tuple[float, ...] = ()
+    series: tuple[Series, ...] = ()
+    log_x: bool = False
+    log_y: bool = False
+    limit: tuple[float, str] | None = None
+    events: tuple[Event, ...] = ()
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """A figure: panels side by side (timelines: one above the other, on one common time axis), remarks below.
+
+    ``name`` like "zo2/figure3"; ``source`` says where the numbers come from, machine included.
+    """
+
+    name: str
+    kind: str
+    title: str
+    source: str
+    panels: tuple[Panel, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def empty(chart: Chart) -> bool:
+    """Whether there is nothing in ``chart`` but messages."""
+    return all(_empty(panel) for panel in chart.panels)
+
+
+def _empty(panel: Panel) -> bool:
+    values: Sequence[object] = [
+        value for series in panel.series for value in (*(mark.value for mark in series.marks), *series.paper)
+    ]
+    return not panel.events and all(value is None for value in values)
