@@ -26,7 +26,10 @@ from zobench.store import Store, StoreError
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
 GB = 10**9
-OPTIONS = {"sweep": 9, "ablate": 8, "run": 8, "table": 4, "list": 0, "doctor": 2}
+OPTIONS = {
+    "sweep": 9, "ablate": 8, "run": 8, "table": 4, "list": 0, "doctor": 2, "reproduce": 5, "report": 2,
+    "results": 4, "compare": 5, "trace": 2,
+}  # fmt: skip
 """Options per command. A new one needs a user, and a change here."""
 
 
@@ -103,7 +106,7 @@ def write(folder: Path, text: str) -> str:
         ("run --model opt-tiny --engine mezo", "`engine` must be one of resident, offload, but got 'mezo'; use one of"),
         ("run --model opt-tiny --set eps=0", "`eps > 0` must hold, but got eps=0.0; MeZO uses eps=1e-3"),
         ("run --model opt-tiny --set steps=0", "`steps >= 1` must hold, but got steps=0; ask for at least one"),
-        ("run --model opt-tiny --set seq_len=65", "`seq_len <= 64` must hold for opt-tiny, but got seq_len=65; the "),
+        ("run --model llama-tiny --set seq_len=65", "`seq_len <= 64` must hold for llama-tiny, but got seq_len=65; "),
         ("run --model opt-tiny --engine offload --set resident_blocks=4", "`resident_blocks <= 3` must hold for opt-"),
         ("run --model opt-tiny --set step=5", "unknown key 'step'; did you mean steps or eps?"),
         ("run --model opt-tiny --set steps", "`--set` needs KEY=VALUE, but got 'steps'; for example --set steps=5"),
@@ -138,8 +141,8 @@ def write(folder: Path, text: str) -> str:
         ("run --model opt-tiny --set model=qwen3-tiny", "`model` must be given once, but got it twice; leave one out"),
         ("sweep smoke --results file", "`--results` must be a folder, but got 'file'; it is a file; name a folder"),
         ("sweep bad_key.toml", "bad_key.toml: unknown key 'axis' in the file; did you mean axes?"),
-        ("sweep bad_table.toml", "no such recipe in tables: 'zo2/tabel1'; did you mean zo2/table1"),
-        ("table zo2/tabl1", "no such recipe in tables: 'zo2/tabl1'; did you mean zo2/table1"),
+        ("sweep bad_table.toml", "no such recipe in tables or plots: 'zo2/tabel1'; did you mean zo2/table1"),
+        ("table zo2/tabl1", "no such recipe in tables or plots: 'zo2/tabl1'; did you mean zo2/table1"),
         ("table zo2/table1 --format pdf", "unknown format 'pdf'; use one of terminal, markdown, latex, csv"),
         ("table zo2/table1 --machine ../x", "`machine` must be a short name of letters, digits, "),
         ("table zo2/table1 --results file/x", "`--results` must be a folder, but got "),
@@ -205,7 +208,8 @@ import sys
 from zobench import cli
 heavy = {"torch", "transformers", "pandas", "numpy", "matplotlib"}
 for arguments in ([], ["--help"], ["list"], ["list", "models"], ["sweep", "main_table", "--dry-run", "--device", "cpu"],
-                  ["table", "zo2/table1"], ["run", "--model", "typo", "--device", "cpu"]):
+                  ["table", "zo2/table1"], ["run", "--model", "typo", "--device", "cpu"],
+                  ["results"], ["results", ".", "--where", "seed=1"], ["compare", ".", "."], ["trace", "0000"]):
     try:
         cli.main(arguments)
     except SystemExit:
@@ -295,7 +299,7 @@ def test_json_on_standard_output_is_exactly_the_result_of_the_real_thing(tmp_pat
     answer = json.loads(done.stdout)
     assert done.stdout == json.dumps(answer, indent=1, allow_nan=False) + "\n"
     assert {"schema_version", "spec", "outcome", "reason", "environment", "samples", "memory"} <= answer.keys()
-    assert (answer["schema_version"], answer["tokens_per_step"]) == (1, 64)
+    assert (answer["schema_version"], answer["tokens_per_step"]) == (2, 64)
     if answer["outcome"] == "contaminated":  # a busy machine; the rest is complete all the same
         assert answer["reason"]
     else:
@@ -348,6 +352,7 @@ seed = [0, 1, 2, 3]
 [[include]]
 model = "OPT-175B"
 [[include]]
+model = "llama-tiny"
 seq_len = 65
 """
 
@@ -365,7 +370,7 @@ def test_a_sweep_goes_on_after_every_bad_cell_and_a_second_one_runs_only_what_is
     assert len(files) == 6
     reasons = {json.loads(data)["reason"] for data in files.values()}
     assert any(reason.startswith("needs 700 GB of host memory, 22.9 GB are free") for reason in reasons)
-    assert any(reason.startswith("`seq_len <= 64` must hold for opt-tiny") for reason in reasons)
+    assert any(reason.startswith("`seq_len <= 64` must hold for llama-tiny") for reason in reasons)
 
     zobench(*command)
     assert [spec.seed for spec in cells[4:]] == [1]
@@ -440,13 +445,29 @@ def test_a_sweep_stores_the_rates_and_its_table_shows_the_share_of_the_floor(
     assert f", {floor:.0%} of the floor" in err
 
 
-def test_a_sweep_takes_a_device_memory_for_every_cell(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
-    text = '[base]\nengine = "offload"\nnoise = "counter"\n[axes]\nmodel = ["OPT-125M"]\n'
-    zobench("sweep", write(here, text), "--device", "cpu", "--device-memory", "600MB")
-    assert [spec.device_memory for spec in cells] == [600_000_000]
-    code, _, err = zobench("sweep", "smoke", "--device", "cpu", "--device-memory", "600MB")
-    assert code == 2
-    assert "smoke.toml: `device_memory=600MB` needs engine=offload, but got engine=resident; " in err
+def test_a_sweep_gives_a_device_memory_to_the_cells_that_have_something_to_plan(
+    here: Path, zobench: Any, cells: list[RunSpec]
+) -> None:
+    base = '[base]\nmodel = "OPT-125M"\nengine = "offload"\nnoise = "counter"\n'
+    text = base + '[axes]\ngranularity = ["linear", "block"]\n'
+    _, _, err = zobench("sweep", write(here, text), "--device", "cpu", "--device-memory", "600MB")
+    assert [(spec.device_memory, spec.granularity) for spec in cells] == [(600_000_000, "block")]
+    assert "device_memory=600MB holds for 1 of 1 cells\n" in err
+    cells.clear()
+    _, _, err = zobench("sweep", "smoke", "--device", "cpu", "--set", "device_memory=600MB")
+    for spec in cells:
+        assert spec.device_memory == (600_000_000 if spec.engine == "offload" and spec.noise == "counter" else 0)
+    told = f"device_memory=600MB holds for 5 of {len(cells)} cells; the others are resident or have torch noise, which "
+    assert err.count(told) == 1
+
+
+def test_a_device_memory_that_no_cell_can_use_is_refused(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    code, _, err = zobench("sweep", "qwen3", "--device", "cpu", "--device-memory", "3GB")
+    assert (code, cells) == (2, [])
+    assert err == (
+        "zobench: `device_memory` needs a cell with engine=offload and noise=counter, but qwen3.toml has none; "
+        "leave it out, or add --set engine=offload --set noise=counter\n"
+    )
 
 
 def test_a_second_sweep_into_the_same_results_is_refused(here: Path, zobench: Any, cells: list[RunSpec]) -> None:

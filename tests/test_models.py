@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 from zobench import models
+from zobench.execute import cell
+from zobench.result import Outcome
 from zobench.spec import RunSpec
-from zobench.weights import ModelWeights, materialise
+from zobench.weights import ModelWeights, RandomWeights, materialise
 
 TINY = [name for name in models.REGISTRY if name.endswith("-tiny")]
 PAPER = Path(__file__).parents[1] / "results" / "paper" / "reference.csv"
@@ -150,9 +152,14 @@ def test_check_accepts_what_the_model_has() -> None:
     ("spec", "text"),
     [
         (
-            RunSpec(model="OPT-13B", seq_len=2049),
+            RunSpec(model="Qwen3-4B", seq_len=40961),
+            "`seq_len <= 40960` must hold for Qwen3-4B, but got seq_len=40961; "
+            "the model has 40960 positions: use a shorter seq_len",
+        ),
+        (
+            RunSpec(model="OPT-13B", seq_len=2049, weights="pretrained"),
             "`seq_len <= 2048` must hold for OPT-13B, but got seq_len=2049; "
-            "the model has 2048 positions: use a shorter seq_len",
+            "the model has 2048 positions: use a shorter seq_len or weights=random",
         ),
         (
             RunSpec(model="OPT-175B", weights="pretrained"),
@@ -166,6 +173,68 @@ def test_check_names_constraint_value_and_remedy(spec: RunSpec, text: str) -> No
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the text is compared whole)
         models.check(spec)
     assert str(error.value) == text
+
+
+LONG = RunSpec(model="opt-tiny", seq_len=80, steps=2, warmup=0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "positions"),
+    [
+        (LONG, 80),
+        (LONG.replace(engine="offload", weights="shared"), 80),
+        (LONG.replace(seq_len=64), 64),
+        (LONG.replace(seq_len=9), 64),
+        (LONG.replace(weights="pretrained", weights_path="somewhere"), 64),
+        (RunSpec(model="Mistral-7B", seq_len=4096), 32768),
+    ],
+)
+def test_only_a_table_of_random_positions_is_extended_and_only_as_far_as_the_sequences_need(
+    spec: RunSpec, positions: int
+) -> None:
+    assert models.position_count(spec) == positions
+    assert models.variant(spec) == (spec.model, None, positions)
+    assert bool(models.differences(spec)) == (positions != models.get(spec.model).max_positions)
+
+
+@pytest.mark.parametrize("tie", [None, False])
+@pytest.mark.parametrize("name", ["opt-tiny", "opt350-tiny", "OPT-1.3B"])
+def test_an_extended_model_has_only_more_positions_and_the_counts_know(name: str, tie: bool | None) -> None:
+    published, extended = models.build(name, "fp32", tie), models.build(name, "fp32", tie, 8192)
+    differ = {key for key, value in published.state_dict().items() if value.shape != extended.state_dict()[key].shape}
+    assert differ == {"model.decoder.embed_positions.weight"}
+    assert extended.get_parameter("model.decoder.embed_positions.weight").shape[0] == 8192 + 2
+    assert models.parameter_count(name, tie, 8192) == count(extended)
+    outside = count(extended) - count(models.blocks(extended))
+    assert models.resident_parameter_count(name, tie, 8192) == outside
+    sizes = [parameter.numel() for key, parameter in extended.named_parameters() if ".layers." not in key]
+    assert models.largest_resident(name, tie, 8192) == max(sizes)
+
+
+def test_the_published_rows_of_an_extended_table_keep_their_random_values() -> None:
+    tables = []
+    for positions in (None, 80):
+        model = models.build("opt-tiny", "fp32", None, positions)
+        materialise(model, RandomWeights(model, 3), "cpu")
+        tables.append(model.get_parameter("model.decoder.embed_positions.weight"))
+    assert torch.equal(tables[0], tables[1][:66])
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_a_step_beyond_the_published_positions_runs_alike_resident_and_offloaded_and_says_so(noise: str) -> None:
+    spec = LONG.replace(noise=noise)
+    resident, offload = cell.run(spec), cell.run(spec.replace(engine="offload", tier="pageable"))
+    assert (resident.outcome, resident.reason) == (Outcome.OK, "")
+    assert resident.samples["loss"] == offload.samples["loss"]
+    assert resident.samples["projected_grad"] == offload.samples["projected_grad"]
+    assert None not in resident.samples["loss"]
+    assert resident.warnings[0] == offload.warnings[0]
+    assert resident.warnings[0] == (
+        "the position table was extended from 64 to 80 positions with random values: opt-tiny was published with 64 "
+        "(the papers that report longer sequences do not say what they did)"
+    )
+    within = cell.run(spec.replace(seq_len=64))
+    assert not any("position" in warning for warning in within.warnings)
 
 
 def test_blocks_are_the_longest_list_of_one_class() -> None:

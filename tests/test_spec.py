@@ -400,7 +400,10 @@ def test_a_result_survives_json_and_what_is_not_finite_becomes_null() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"schema_version": 2}, "`schema_version` must be 1, but got 2; this file is not from this version"),
+        (
+            {"schema_version": 3},
+            "`schema_version` must be 1 to 2, but got 3; a newer zobench wrote this file: upgrade zobench to read it",
+        ),
         ({"outcome": None}, "`outcome` must be present, but is missing; this file is not a zobench result"),
         ({"spec": None}, "`spec` must be present, but is missing; this file is not a zobench result"),
     ],

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
+import io
+import itertools
 import json
 import os
 import subprocess
@@ -12,12 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
+from tests import stores
+from zobench.compare import compare
+from zobench.listing import show_runs
 from zobench.result import Outcome, Result
 from zobench.spec import FIELDS, RunSpec
 from zobench.store import Store, StoreError, frame, metrics
+from zobench.trace import trace
 
 MACHINE = "cpu-2c-4f2a91"
 
@@ -107,6 +115,11 @@ def test_a_result_without_a_machine_is_refused(tmp_path: Path) -> None:
 GOOD = result().to_dict()
 
 
+def nested(depth: int) -> list[Any]:
+    """A list in a list in a list ..."""
+    return [nested(depth - 1)] if depth else []
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [
@@ -114,16 +127,51 @@ GOOD = result().to_dict()
         (b"", "Expecting value"),
         (b"\xff\xfe\x00", "decode|Expecting"),
         (b"[]", "this file is not a zobench result"),
-        (b'{"some": "other program"}', "`schema_version` must be 1, but got None"),
-        (json.dumps({**GOOD, "schema_version": 99}).encode(), "`schema_version` must be 1, but got 99"),
+        (
+            b'{"some": "other program"}',
+            "`schema_version` must be 1 to 2, but got None; this file is not a zobench result",
+        ),
+        (json.dumps({**GOOD, "schema_version": 99}).encode(), "must be 1 to 2, but got 99; a newer zobench wrote"),
         (json.dumps({**GOOD, "spec": "OPT-125M"}).encode(), "this file is not a zobench result"),
         (json.dumps({**GOOD, "spec": {"model": "m", "spede": 1}}).encode(), "unknown key 'spede'"),
         (json.dumps({**GOOD, "outcome": "great"}).encode(), "'great' is not a valid Outcome"),
-        (json.dumps({**GOOD, "samples": {"step_seconds": "fast"}}).encode(), "must hold finite numbers or null"),
+        (json.dumps({**GOOD, "samples": {"step_seconds": "fast"}}).encode(), "`samples` must hold lists of finite"),
+        (json.dumps({**GOOD, "samples": {"step_seconds": [True]}}).encode(), "`samples` must hold lists of finite"),
+        (json.dumps({**GOOD, "warmup": {"loss": ["1"]}}).encode(), "`warmup` must hold lists of finite numbers"),
+        (json.dumps({**GOOD, "parts": {"compute_seconds": 1}}).encode(), "`parts` must hold lists of finite numbers"),
+        (json.dumps({**GOOD, "timeline": [["upload", "upload", 0, 0.0]]}).encode(), "`timeline` must hold rows of "),
+        (json.dumps({**GOOD, "timeline": ["lanes"]}).encode(), "`timeline` must hold rows of "),
+        (json.dumps({**GOOD, "timeline": [[1, "upload", 0, 0.0, 1.0]]}).encode(), "`timeline` must hold rows of "),
+        (json.dumps({**GOOD, "timeline": [["u", "u", 0.5, 0.0, 1.0]]}).encode(), "`timeline` must hold rows of "),
+        (json.dumps({**GOOD, "timeline": [["u", "u", 0, None, 1.0]]}).encode(), "`timeline` must hold rows of "),
+        (json.dumps({**GOOD, "timeline": [["u", "u", 0, 2.0, 1.0]]}).encode(), "`timeline` must hold rows of "),
+        (json.dumps({**GOOD, "timeline": [["u", "u", 2**70, 0.0, 1.0]]}).encode(), "`timeline` must hold rows of "),
+        (json.dumps({**GOOD, "timeline": {}}).encode(), "`timeline` must be of type list"),
+        (json.dumps({**GOOD, "trace": {"seconds": [0, 1], "rss_bytes": [1]}}).encode(), "`trace` must hold one number"),
+        (json.dumps({**GOOD, "trace": {"rss_bytes": [1]}}).encode(), "`trace` must hold one number for each of its"),
+        (json.dumps({**GOOD, "trace": {"seconds": [None]}}).encode(), "`trace` must hold one number for each of its"),
+        (json.dumps({**GOOD, "trace": {"seconds": ["0"]}}).encode(), "`trace` must hold lists of finite numbers"),
+        (json.dumps({**GOOD, "trace": []}).encode(), "`trace` must be of type dict"),
+        (json.dumps({**GOOD, "warnings": [1]}).encode(), "`warnings` must hold text"),
+        (json.dumps({**GOOD, "reason": None}).encode(), "`reason` must be of type str"),
+        (json.dumps({**GOOD, "skipped_updates": True}).encode(), "`skipped_updates` must be of type int"),
+        (
+            json.dumps({**GOOD, "memory": {"device_peak_bytes": 2**63}}).encode(),
+            "`memory` must hold finite numbers of ",
+        ),
+        (json.dumps({**GOOD, "samples": {"loss": [10**400]}}).encode(), "a number must fit 64 bits"),
+        (
+            json.dumps({**GOOD, "environment": {"machine": MACHINE, "calibration": {"copy": 10**30}}}).encode(),
+            "64 bits",
+        ),
+        (json.dumps(GOOD).replace('"power": {', '"power": {"watts": 1e999').encode(), "a number must fit 64 bits"),
+        (json.dumps({**GOOD, "power": {"x": nested(300)}}).encode(), "nesting 20 levels"),
+        (json.dumps({**GOOD, "reason": "\ud800"}).encode(), "surrogates not allowed"),
+        (b'{"schema_version": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
         (json.dumps({**GOOD, "samples": None}).encode(), "`samples` must be of type dict"),
         (json.dumps({**GOOD, "memory": {"a": float("nan")}}).encode(), "NaN is not JSON"),
         (json.dumps({**GOOD, "memory": {"a": 1}}).replace('"a": 1', '"a": 1e999').encode(), "finite numbers"),
-        (b"[" * 100_000, "recursion|Expecting"),
+        (b"[" * 100_000, "nesting 20 levels"),
     ],
 )
 def test_an_unreadable_file_is_reported_and_the_others_still_load(tmp_path: Path, content: bytes, why: str) -> None:
@@ -137,6 +185,81 @@ def test_an_unreadable_file_is_reported_and_the_others_still_load(tmp_path: Path
     assert "\n" not in problem
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(problem)
+
+
+def test_what_is_no_file_is_reported_and_the_others_still_load(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.save(result())
+    os.mkfifo(path.with_name("pipe.json"))
+    path.with_name("folder.json").mkdir()
+    path.with_name("gone.json").symlink_to("nowhere")
+    assert store.load() == [result()]
+    assert [problem.rpartition(": ")[2] for problem in store.problems] == [
+        "a result must be a file, but this is none"
+    ] * 3
+
+
+def test_a_problem_is_one_short_line_that_a_terminal_shows_as_it_is(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.save(result()).with_name("\x1b[2Jbad.json")
+    path.write_text(json.dumps({**GOOD, "outcome": "\x1b]0;title\x07" * 1000}))
+    store.load()
+    (problem,) = store.problems
+    assert problem.isprintable()
+    assert len(problem) < 1000
+
+
+WHOLE = (result(), *(stores.run(spec) for spec in itertools.islice(stores.specs(), 4)))
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(2**70, 2**72) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=300)  # the first example imports scipy and pandas
+def test_whatever_is_wrong_in_a_file_it_is_a_problem_or_can_be_shown_stored_and_exported(data: st.DataObject) -> None:
+    whole = WHOLE[data.draw(st.integers(0, len(WHOLE) - 1))]
+    values = json.loads(json.dumps(whole.to_dict()))
+    place, key = values, data.draw(st.sampled_from(sorted(values)))
+    while isinstance(place[key], (dict, list)) and place[key] and data.draw(st.booleans()):
+        place = place[key]
+        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+    place[key] = data.draw(anything)
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        path = store.save(whole)
+        path.write_text(json.dumps(values))
+        for one in store.load():
+            assert store.save(one) == path
+            show_runs(Console(file=io.StringIO(), width=80), [one])
+            frame([one]).to_csv()
+            compare([one], [one])
+            if one.timeline:
+                json.dumps(trace(one), allow_nan=False)
+        assert len(store.load()) + len(store.problems) == 1
+
+
+def test_names_inside_a_result_cannot_take_the_place_of_our_columns(tmp_path: Path) -> None:
+    one = result(memory={"model": 1, "machine": 2, "throughput": 3, "spec_hash": 4, "device_peak_bytes": 5})
+    table = frame([one])
+    assert table.loc[0, ["model", "machine", "throughput", "spec_hash", "device_peak_bytes"]].to_list() == [
+        "OPT-125M", MACHINE, 128.0, one.spec.hash, 5,
+    ]  # fmt: skip
+
+
+def test_loading_leaves_the_collector_as_it_was(tmp_path: Path) -> None:
+    Store(tmp_path).save(result())
+    assert gc.isenabled()
+    Store(tmp_path).load()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        Store(tmp_path).load()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_a_torn_file_counts_as_not_yet_run(tmp_path: Path) -> None:

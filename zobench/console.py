@@ -164,12 +164,13 @@ def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[
 
 
 def show_lists(what: str) -> None:
-    """Models with their sizes, matrices and tables with their titles; ``what`` picks one of the three."""
+    """Models with their sizes; matrices, tables and figures with their titles; ``what`` picks one of the four."""
     from zobench import recipe
     from zobench.spec import suggestion
 
     parts: dict[str, Callable[[], Table]] = {
         "models": _models, "matrices": lambda: _recipes("runners"), "tables": lambda: _recipes("tables"),
+        "figures": lambda: _recipes("plots"),
     }  # fmt: skip
     if what and what not in parts:
         raise ValueError(f"unknown list {what!r}; {suggestion(what, parts)}")
@@ -180,7 +181,9 @@ def show_lists(what: str) -> None:
         console.print(table, Text())
     if not what:
         shipped = recipe.folder("runners").parent
-        console.print(Text(f"recipes are looked for in ./runners and ./tables, then in {shipped}", style="dim"))
+        console.print(
+            Text(f"recipes are looked for in ./runners, ./tables and ./plots, then in {shipped}", style="dim")
+        )
 
 
 def _columns(*names: str) -> Table:

@@ -38,6 +38,11 @@ class Architecture:
     extra: Mapping[str, Any] = field(hash=False)
 
     @property
+    def learned_positions(self) -> bool:
+        """Whether positions are rows of a table, as in OPT, or computed."""
+        return self.model_type == "opt"
+
+    @property
     def config(self) -> dict[str, Any]:
         """All keyword arguments of the transformers configuration class of ``model_type``."""
         return {
@@ -114,10 +119,12 @@ def get(name: str) -> Architecture:
 def check(spec: RunSpec) -> None:
     """Raises ``ValueError`` if the spec asks of its model what it does not have: positions, blocks, or weights."""
     architecture = get(spec.model)
-    if spec.seq_len > architecture.max_positions:
+    if spec.seq_len > position_count(spec):
+        longer = " or weights=random" if architecture.learned_positions else ""
         raise ValueError(
             f"`seq_len <= {architecture.max_positions}` must hold for {architecture.name}, but got "
             f"seq_len={spec.seq_len}; the model has {architecture.max_positions} positions: use a shorter seq_len"
+            f"{longer}"
         )
     if spec.resident_blocks > architecture.layers:
         raise ValueError(
@@ -129,6 +136,30 @@ def check(spec: RunSpec) -> None:
             f"`weights=pretrained` needs a checkpoint, but none of {architecture.name} is on the hub; "
             "give weights_path=FOLDER or use weights=random"
         )
+
+
+def position_count(spec: RunSpec) -> int:
+    """Positions of the model that ``spec`` runs: a learned table of random values is as long as the sequences need."""
+    architecture = get(spec.model)
+    if architecture.learned_positions and spec.weights != "pretrained":
+        return max(architecture.max_positions, spec.seq_len)
+    return architecture.max_positions
+
+
+def variant(spec: RunSpec) -> tuple[str, bool | None, int]:
+    """(name, tying, positions) of the model that ``spec`` runs, as the counts below take them."""
+    return spec.model, spec.tie_embeddings, position_count(spec)
+
+
+def differences(spec: RunSpec) -> list[str]:
+    """In what the model that ``spec`` runs is not the published one: what a reader of its result should know."""
+    published, used = get(spec.model).max_positions, position_count(spec)
+    if used == published:
+        return []
+    return [
+        f"the position table was extended from {published} to {used} positions with random values: {spec.model} was "
+        f"published with {published} (the papers that report longer sequences do not say what they did)"
+    ]
 
 
 def block_parameter_count(name: str) -> int:
@@ -152,7 +183,7 @@ def largest_linear(name: str) -> int:
     return int(config["hidden_size"] * max(config.get("ffn_dim") or config["intermediate_size"], heads))
 
 
-def _resident_sizes(name: str, tie: bool | None) -> list[int]:
+def _resident_sizes(name: str, tie: bool | None, positions: int | None) -> list[int]:
     """Sizes of the tensors outside the blocks."""
     architecture = get(name)
     hidden, extra = architecture.hidden, architecture.extra
@@ -160,7 +191,7 @@ def _resident_sizes(name: str, tie: bool | None) -> list[int]:
     sizes = [architecture.vocab * width] * (1 if (architecture.tied if tie is None else tie) else 2)
     if architecture.model_type != "opt":
         return [*sizes, hidden]
-    sizes.append((architecture.max_positions + 2) * hidden)  # OPT's positions start at 2
+    sizes.append(((positions or architecture.max_positions) + 2) * hidden)  # OPT's positions start at 2
     if width != hidden:
         sizes += [width * hidden] * 2
     if extra.get("do_layer_norm_before", True):
@@ -168,33 +199,37 @@ def _resident_sizes(name: str, tie: bool | None) -> list[int]:
     return sizes
 
 
-def resident_parameter_count(name: str, tie: bool | None = None) -> int:
+def resident_parameter_count(name: str, tie: bool | None = None, positions: int | None = None) -> int:
     """Parameters outside the blocks: embeddings, projections, last norm, and the head where it is not tied."""
-    return sum(_resident_sizes(name, tie))
+    return sum(_resident_sizes(name, tie, positions))
 
 
-def largest_resident(name: str, tie: bool | None = None) -> int:
+def largest_resident(name: str, tie: bool | None = None, positions: int | None = None) -> int:
     """Elements of the largest single tensor outside the blocks."""
-    return max(_resident_sizes(name, tie))
+    return max(_resident_sizes(name, tie, positions))
 
 
-def parameter_count(name: str, tie: bool | None = None) -> int:
-    """All parameters, a tied tensor counted once; ``tie=None`` is the published tying."""
-    return get(name).layers * block_parameter_count(name) + resident_parameter_count(name, tie)
+def parameter_count(name: str, tie: bool | None = None, positions: int | None = None) -> int:
+    """All parameters, a tied tensor counted once; ``None`` is the published tying and number of positions."""
+    return get(name).layers * block_parameter_count(name) + resident_parameter_count(name, tie, positions)
 
 
-def build_config(name: str, tie_embeddings: bool | None = None) -> PreTrainedConfig:
-    """The transformers configuration of ``name``; ``tie_embeddings=None`` keeps the published tying."""
+def build_config(name: str, tie_embeddings: bool | None = None, positions: int | None = None) -> PreTrainedConfig:
+    """The transformers configuration of ``name``; ``None`` keeps the published tying and number of positions."""
     from transformers import AutoConfig
 
     architecture = get(name)
     values = {key: dict(value) if isinstance(value, Mapping) else value for key, value in architecture.config.items()}
     if tie_embeddings is not None:
         values["tie_word_embeddings"] = tie_embeddings
+    if positions is not None:
+        values["max_position_embeddings"] = positions
     return AutoConfig.for_model(architecture.model_type, use_cache=False, **values)
 
 
-def build(name: str, dtype: torch.dtype | str, tie_embeddings: bool | None = None) -> PreTrainedModel:
+def build(
+    name: str, dtype: torch.dtype | str, tie_embeddings: bool | None = None, positions: int | None = None
+) -> PreTrainedModel:
     """The model in eval mode: parameters on the meta device (no memory), buffers on the CPU (real values).
 
     ``dtype`` is torch's or the spec's word. Fill it with :func:`zobench.weights.materialise`; ``Module.to_empty`` would
@@ -203,7 +238,7 @@ def build(name: str, dtype: torch.dtype | str, tie_embeddings: bool | None = Non
     import torch
     from transformers import AutoModelForCausalLM
 
-    config = build_config(name, tie_embeddings)
+    config = build_config(name, tie_embeddings, positions)
     kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, DTYPES[dtype])
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=kind, attn_implementation="sdpa")  # type: ignore[no-untyped-call]

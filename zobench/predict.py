@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zobench import models
-from zobench.footprint import BYTES, fit, memory, streamed_layers, wire_width
+from zobench.footprint import BYTES, PARTS_STEPS, fit, memory, streamed_layers, wire_width
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
 
@@ -75,10 +75,10 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
         seconds *= statistics.median(corrections)
         runs = "1 earlier run" if len(corrections) == 1 else f"{len(corrections)} earlier runs"
         source = f"calibration, corrected by {runs}"
-    moved = models.parameter_count(spec.model, spec.tie_embeddings) * BYTES[spec.dtype]
+    moved = models.parameter_count(*models.variant(spec)) * BYTES[spec.dtype]
     down = rates.bytes_down[spec.tier if spec.engine == "offload" else "pageable"]
     setup = START_SECONDS + (0 if spec.tier == "checkpoint" else moved / min(FILL_RATE, down))
-    steps = spec.steps + spec.warmup + (4 if spec.parts else 0)
+    steps = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
     return Estimate(
         device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=seconds,
         seconds=setup + steps * seconds, source=source,
@@ -125,13 +125,13 @@ def floor_share(result: Result) -> float | None:
 
 def _product_seconds(spec: RunSpec, rates: Rates, attention: int = 0) -> float:
     """Seconds of the two forwards of every query: 4 operations per parameter and token, and those of attention."""
-    operations = 4 * models.parameter_count(spec.model, spec.tie_embeddings) * spec.tokens_per_step * spec.queries
+    operations = 4 * models.parameter_count(*models.variant(spec)) * spec.tokens_per_step * spec.queries
     return (operations + attention) / rates.flops[spec.dtype if spec.autocast == "none" else spec.autocast]
 
 
 def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
     """Seconds of drawing z. MeZO draws it four times a query; the counter stream once, and once per pending update."""
-    parameters = models.parameter_count(spec.model, spec.tie_embeddings) * spec.queries
+    parameters = models.parameter_count(*models.variant(spec)) * spec.queries
     if spec.noise == "torch":
         return 4 * parameters / rates.noise["torch"]
     middle = spec.warmup + (spec.steps + 1) / 2

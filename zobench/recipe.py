@@ -1,9 +1,10 @@
-"""Finds recipe files (runners, tables, plots, the papers' values): a user's own first, then those that come with zobench."""
+"""Finds recipe files (runners, tables, plots, the papers' values): a user's own first, then zobench's."""
 
 from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 KINDS = {"runners": "runners", "tables": "tables", "plots": "plots", "paper": "results/paper"}
@@ -31,18 +32,23 @@ def find(kind: str, name_or_path: str | Path) -> Path:
 
     Raises ``ValueError`` with the nearest names and all of them.
     """
-    suffix, text = _SUFFIX[kind], str(name_or_path)
+    return find_any((kind,), name_or_path)[1]
+
+
+def find_any(kinds: Sequence[str], name_or_path: str | Path) -> tuple[str, Path]:
+    """As :func:`find`, among several kinds of the same suffix: the kind (of a path: the first) and the file."""
+    suffix, text = _SUFFIX[kinds[0]], str(name_or_path)
     name = text.removesuffix(suffix)
-    candidates = [text] if text.endswith(suffix) else []
-    candidates += [str(place / (name + suffix)) for place in _places(kind)]
-    for candidate in candidates:
+    candidates = [(kinds[0], text)] if text.endswith(suffix) else []
+    candidates += [(kind, str(place / (name + suffix))) for kind in kinds for place in _places(kind)]
+    for kind, candidate in candidates:
         if os.path.isfile(candidate):
-            return Path(candidate)
-    known = names(kind)
+            return kind, Path(candidate)
+    known = [known for kind in kinds for known in names(kind)]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    listed = ", ".join(known) or "none"
-    raise ValueError(f"no such recipe in {kind}: {text!r}; {hint}known: {listed}; or give the path of a {suffix} file")
+    where, listed = " or ".join(kinds), ", ".join(known) or "none"
+    raise ValueError(f"no such recipe in {where}: {text!r}; {hint}known: {listed}; or give the path of a {suffix} file")
 
 
 def _places(kind: str) -> tuple[Path, Path]:

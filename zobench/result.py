@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zobench.spec import RunSpec
-
-SCHEMA_VERSION = 1
-"""History of the format: 1 = first version."""
+from zobench.upgrade import SCHEMA_VERSION, upgraded
 
 
 class Outcome(enum.StrEnum):
@@ -34,7 +32,8 @@ class Result:
     losses), ``projected_grad``; ``warmup`` the same for the steps before. ``memory`` and ``power`` map a name to a
     number or None (None = not available here, never 0). ``parts``, if asked: seconds of transfers alone and compute
     alone, and ``update_survival``, a share. ``environment["calibration"]``: the machine's rates, if a sweep ran it.
-    ``timeline``: [lane, kind, block, start_s, end_s] of the last step.
+    ``timeline``: [lane, kind, block, start_s, end_s] of the last step. ``trace``: the process's memory over time, as
+    :func:`zobench.measure.history.memory_over_time` makes it; empty if nothing was recorded.
     """
 
     spec: RunSpec
@@ -47,6 +46,7 @@ class Result:
     power: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, list[float]] = field(default_factory=dict)
     timeline: list[list[Any]] = field(default_factory=list)
+    trace: dict[str, list[float | None]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     skipped_updates: int = 0
     traceback: str = ""
@@ -68,8 +68,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types only; non-finite floats become None, so that the text is valid JSON and floats round-trip."""
-        names = ("reason", "environment", "samples", "warmup", "memory", "power", "parts", "timeline", "warnings")
-        body = {name: _finite(getattr(self, name)) for name in names}
+        body = {name: _finite(getattr(self, name)) for name in _BODY}
         return {
             "schema_version": SCHEMA_VERSION,
             "spec": self.spec.to_dict(),
@@ -83,18 +82,22 @@ class Result:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
-        """The inverse of :meth:`to_dict`. Raises ``ValueError`` for another schema version or a missing part."""
-        version = values.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise ValueError(
-                f"`schema_version` must be {SCHEMA_VERSION}, but got {version!r}; this file is not from this version"
-            )
+        """The inverse of :meth:`to_dict`, also of older schema versions (:mod:`zobench.upgrade`).
+
+        Raises ``ValueError`` for a newer or unknown version, or a missing part.
+        """
+        values = upgraded(values)
         for key in ("spec", "outcome"):
             if key not in values:
                 raise ValueError(f"`{key}` must be present, but is missing; this file is not a zobench result")
         names = set(cls.__dataclass_fields__) - {"spec", "outcome"}
         rest = {key: value for key, value in values.items() if key in names}
         return cls(spec=RunSpec.from_dict(values["spec"]), outcome=Outcome(values["outcome"]), **rest)
+
+
+_BODY = (
+    "reason", "environment", "samples", "warmup", "memory", "power", "parts", "timeline", "trace", "warnings",
+)  # fmt: skip
 
 
 def _finite(value: Any) -> Any:

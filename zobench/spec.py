@@ -131,7 +131,7 @@ class RunSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Field name to value, JSON types only."""
-        return dataclasses.asdict(self)
+        return {name: getattr(self, name) for name in FIELDS}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import json
-import math
 import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from zobench import predict
+from zobench.reading import read
 from zobench.result import Outcome, Result
 from zobench.spec import FIELDS, RunSpec
 
@@ -24,16 +25,9 @@ if TYPE_CHECKING:
 PAPER = "paper"
 """The folder beside the machines' folders that holds the papers' values; it holds no results."""
 
+_LONGEST = 500
+"""Characters of a problem: a file's own text can be part of it."""
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_KINDS: dict[str, type] = {
-    "reason": str,
-    "environment": dict,
-    "samples": dict,
-    "warmup": dict,
-    "memory": dict,
-    "warnings": list,
-    "skipped_updates": int,
-}
 _REMEDY = {
     errno.ENOSPC: "free some space there",
     errno.EDQUOT: "free some of your quota there",
@@ -110,28 +104,57 @@ class Store:
     def find(self, spec: RunSpec, machine: str) -> Result | None:
         """The stored result of exactly this (resolved) ``spec``, or None; an unreadable one counts as none."""
         path = self.path(spec, machine)
-        return self._read(path) if path.exists() else None
+        return self.read(path) if path.exists() else None
 
     def load(self, machine: str | None = None) -> list[Result]:
         """All readable results in path order, of one machine or of all; renews ``problems``."""
         self.problems = []
+        with _no_collection():
+            return [result for path in self.paths(machine) if (result := self.read(path)) is not None]
+
+    def paths(self, machine: str | None = None) -> list[Path]:
+        """The files that should hold results, in order, of one machine or of all."""
         pattern = f"{_machine_folder(machine)}/*.json" if machine is not None else "*/*.json"
         folders = self.root.glob(pattern)  # also finds hidden ones, such as that of the machine's rates
-        paths = sorted(path for path in folders if path.parent.name != PAPER and path.parent.name[0] != ".")
-        return [result for path in paths if (result := self._read(path)) is not None]
+        return sorted(path for path in folders if path.parent.name != PAPER and path.parent.name[0] != ".")
 
-    def _read(self, path: Path) -> Result | None:
+    def read(self, path: Path) -> Result | None:
+        """The result in ``path``, a file of this store; None, and a line in ``problems``, if it cannot be believed."""
         try:
-            values = json.loads(path.read_bytes(), parse_constant=_no_constant)
-            result = _checked(values)
+            result = read(path)
             if machine_of(result) != path.parent.name:
-                raise ValueError(f"it was measured on {machine_of(result)}, but lies in the folder of another machine")
+                raise ValueError(
+                    f"it was measured on {machine_of(result)!r}, but lies in the folder of another machine"
+                )
             if self.path(result.spec, machine_of(result)) != path:
                 raise ValueError("its name does not belong to the spec inside; was it renamed or edited?")
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            self.problems.append(f"{path}: {' '.join(str(error).split())}")
+        except (OSError, ValueError) as error:
+            self.problems.append(printable(f"{path}: {' '.join(str(error)[:_LONGEST].split())}"))
             return None
         return result
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pauses the collector of cycles, and keeps it from what is there at the end: results have no cycles, and looking
+    for them in thousands takes half the time of a load, and again whenever much is made later."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.freeze()  # what is no longer used is still freed, unless it hangs in a cycle that existed by now
+            gc.enable()
+
+
+def printable(text: str) -> str:
+    """``text`` with every character that a terminal might obey replaced: names and reasons may come from anywhere."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    )
 
 
 def machine_of(result: Result) -> str:
@@ -148,39 +171,46 @@ def metrics(result: Result) -> dict[str, float | None]:
         return {}
     step = result.step_seconds
     return {
+        **result.memory,
         "step_seconds": step,
         "throughput": result.tokens_per_step / step if step else None,
         "floor_share": predict.floor_share(result),
         "update_survival": next(iter(result.parts.get("update_survival", [])), None),
-        "device_peak_bytes": None,
-        "host_rss_peak_bytes": None,
-        **result.memory,
+        "device_peak_bytes": result.memory.get("device_peak_bytes"),
+        "host_rss_peak_bytes": result.memory.get("host_rss_peak_bytes"),
+    }
+
+
+COLUMNS = (
+    *FIELDS, "spec_hash", "machine", "outcome", "reason", "tokens_per_step", "step_seconds", "throughput",
+    "floor_share", "update_survival", "device_peak_bytes", "host_rss_peak_bytes",
+)  # fmt: skip
+"""Of every data frame of results; further columns are named as the results' ``memory`` names them."""
+
+
+def row(result: Result) -> dict[str, Any]:
+    """The spec's fields, ``spec_hash``, ``machine``, ``outcome``, ``reason``, ``tokens_per_step``, :func:`metrics`."""
+    return {
+        **metrics(result),  # first: no name in a file may take the place of a column of ours
+        **result.spec.to_dict(),
+        "spec_hash": result.spec.hash,
+        "machine": machine_of(result),
+        "outcome": str(result.outcome),
+        "reason": result.reason,
+        "tokens_per_step": result.tokens_per_step,
     }
 
 
 def frame(results: Iterable[Result]) -> pd.DataFrame:
-    """One row per result: the spec's fields, ``outcome``, ``reason``, ``machine``, and its :func:`metrics`."""
+    """One :func:`row` per result, a column per name."""
     try:
         import pandas as pd
     except ImportError:
         raise ImportError("a data frame needs pandas, but it is not installed; pip install 'zobench[report]'") from None
 
-    rows = [
-        {
-            **result.spec.to_dict(),
-            "spec_hash": result.spec.hash,
-            "machine": machine_of(result),
-            "outcome": str(result.outcome),
-            "reason": result.reason,
-            "tokens_per_step": result.tokens_per_step,
-            **metrics(result),
-        }
-        for result in results
-    ]
-    fixed = [*FIELDS, "spec_hash", "machine", "outcome", "reason", "tokens_per_step", "step_seconds", "throughput"]
-    fixed += ["floor_share", "update_survival", "device_peak_bytes", "host_rss_peak_bytes"]
-    rest = sorted({key for row in rows for key in row} - set(fixed))
-    return pd.DataFrame(rows, columns=fixed + rest)
+    rows = [row(result) for result in results]
+    rest = sorted({key for values in rows for key in values} - set(COLUMNS))
+    return pd.DataFrame(rows, columns=[*COLUMNS, *rest])
 
 
 def _machine_folder(machine: str) -> str:
@@ -210,26 +240,3 @@ def _replace(path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
-
-
-def _checked(values: Any) -> Result:
-    """``values`` as a Result, after checking the parts that every reader relies on."""
-    if not isinstance(values, dict) or not isinstance(values.get("spec", {}), dict):
-        raise ValueError("this file is not a zobench result")
-    result = Result.from_dict(values)
-    for name, kind in _KINDS.items():
-        if not isinstance(getattr(result, name), kind):
-            raise ValueError(f"`{name}` must be of type {kind.__name__}, but is not; this file is not a zobench result")
-    lists = [*result.samples.values(), *result.warmup.values(), list(result.memory.values())]
-    for numbers in lists:
-        if not isinstance(numbers, list) or not all(map(_is_number, numbers)):
-            raise ValueError("`samples`, `warmup` and `memory` must hold finite numbers or null, but do not")
-    return result
-
-
-def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value))

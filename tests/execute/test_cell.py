@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from zobench import footprint
+from zobench.compare import DISTURBED
 from zobench.engine import Engine, blocks, core
 from zobench.execute.cell import _lost, engine_config, run
+from zobench.measure.samples import Samples
 from zobench.result import Outcome
 from zobench.spec import RunSpec
 
@@ -43,6 +45,20 @@ def test_a_given_device_memory_runs_as_planned_and_the_result_says_how() -> None
     assert result.environment["memory_plan"] == {**plan, "reason": why}
     assert result.memory["blocks_at_rest_bytes"] == 0  # all three blocks stay
     assert "memory_plan" not in run(cell(steps=1, warmup=0)).environment
+
+
+def test_the_memory_over_time_is_in_the_result() -> None:
+    result = run(cell(steps=1, warmup=0))
+    assert result.trace.keys() == {"seconds", "rss_bytes"}  # a CPU has no NVML to tell of a device
+    seconds, rss = ([value for value in result.trace[name] if value is not None] for name in ("seconds", "rss_bytes"))
+    assert (seconds[0], len(seconds)) == (0, len(rss))
+    assert seconds == sorted(seconds)
+    assert 0 < max(rss) <= (result.memory["host_rss_peak_bytes"] or 0)
+
+
+def test_a_run_beside_others_says_so_in_the_words_that_a_comparison_looks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Samples, "other_cpu_cores", property(lambda _: 1.5))
+    assert any(text.startswith(DISTURBED) for text in run(cell(steps=1, warmup=0)).warnings)
 
 
 def test_queries_reach_the_method(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,9 +77,9 @@ def test_another_machines_or_another_specs_result_is_not_kept(tmp_path: Path) ->
 
 
 def test_a_cell_that_its_model_cannot_do_is_skipped_with_the_reason_and_the_others_run(tmp_path: Path) -> None:
-    steps = made(tmp_path, cell(seq_len=65), cell())
+    steps = made(tmp_path, cell("qwen3-tiny", seq_len=65), cell())
     assert [step.action for step in steps] == ["skip", "run"]
-    assert steps[0].reason.startswith("`seq_len <= 64` must hold for opt-tiny, but got seq_len=65; ")
+    assert steps[0].reason.startswith("`seq_len <= 64` must hold for qwen3-tiny, but got seq_len=65; ")
     assert steps[0].estimate is None
 
 
@@ -98,6 +98,16 @@ def test_what_does_not_fit_says_what_it_needs_and_what_there_is(tmp_path: Path) 
     assert [step.action for step in steps] == ["skip", "skip", "run"]
     assert steps[0].reason == "needs 698 GB of host memory, 22.9 GB are free (need predicted)"
     assert steps[1].reason == "needs 118 GB of disk space, 40.0 GB are free (need predicted)"
+
+
+def test_a_checkpoint_needs_disk_space_once_its_journal_is_written_into_the_blocks(tmp_path: Path) -> None:
+    tier: dict[str, Any] = {"engine": "offload", "tier": "checkpoint", "weights": "pretrained", "noise": "counter"}
+    short, long = (
+        cell("OPT-6.7B", dtype="bf16", writeback_every="inf", steps=steps, warmup=0, **tier) for steps in (256, 257)
+    )
+    steps = made(tmp_path, short, long, room=plan.Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=GB))
+    assert [step.action for step in steps] == ["run", "skip"]
+    assert steps[1].reason == "needs 12.9 GB of disk space, 1.0 GB are free (need predicted)"
 
 
 def test_a_gpus_memory_is_its_own_limit(tmp_path: Path) -> None:

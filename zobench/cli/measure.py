@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +31,9 @@ from zobench.cli.common import (
     parse_seconds,
 )
 from zobench.cli.show import table_text
+
+if TYPE_CHECKING:
+    from zobench.spec import RunSpec
 
 
 @app.command()
@@ -120,15 +124,18 @@ def doctor(device: Device = "auto", disk_dir: DiskDir = None) -> None:
 
 def run_matrix(
     name: str, changes: list[str] | None, device: str, results: Path, budget: str | None, timeout: str | None,
-    retry: str, disk_dir: Path | None, dry_run: bool,
+    retry: str, disk_dir: Path | None, dry_run: bool, tables: Sequence[str] | None = None,
 ) -> None:  # fmt: skip
-    """Plans and runs the matrix ``name``, stores each result, and prints its tables; ends in ``typer.Exit``."""
+    """Plans and runs the matrix ``name``, stores each result, and prints ``tables``, or else the matrix's own.
+
+    Ends in ``typer.Exit``, but for a dry run.
+    """
     from zobench import console, matrix, predict, recipe
     from zobench.execute import plan
     from zobench.execute import sweep as runner
     from zobench.measure.device import choose_device
     from zobench.measure.environment import fingerprint_without_torch
-    from zobench.report import load_table
+    from zobench.report import artifacts
     from zobench.result import Outcome
     from zobench.store import Store, StoreError
 
@@ -138,16 +145,21 @@ def run_matrix(
     check_folder("--disk-dir", disk_dir)
     check_results(results)
     chosen, why = choose_device(str(values.pop("device", device)))
+    size = values.pop("device_memory", 0)
     cells = matrix.load(path, chosen, values)
+    specs, memory_note = limited_cells(cells.cells, size, path.name) if size else (cells.cells, "")
     limit = parse_seconds("--budget", budget or cells.budget)
-    for recipe_name in cells.tables:  # a mistake in them should not wait for the end of the sweep
-        load_table(recipe.find("tables", recipe_name))
+    told = cells.tables if tables is None else tables
+    for recipe_name in told:  # a mistake in them should not wait for the end of the sweep
+        artifacts.load(recipe_name)
     facts, errors, store = fingerprint_without_torch(), console.error_console(), Store(results)
     errors.print(f"{why}; machine {facts['machine']} ({facts['description']})", style="dim", soft_wrap=True)
+    if memory_note:
+        errors.print(memory_note, style="dim", soft_wrap=True)
     with errors.status("measuring this machine's rates, once"):
         measured = plan.calibration(results, facts["machine"], chosen, disk_dir)
     rates = predict.Rates.of(measured)
-    steps = plan.make(cells.cells, store, facts["machine"], rates, plan.limits(chosen, disk_dir), again)
+    steps = plan.make(specs, store, facts["machine"], rates, plan.limits(chosen, disk_dir), again)
     for problem in store.problems:
         errors.print(f"not read: {problem}", style="yellow", markup=False, soft_wrap=True)
     console.show_plan(console.answer_console() if dry_run else errors, cells.title, steps, limit)
@@ -166,9 +178,29 @@ def run_matrix(
             steps, store, budget=limit, timeout=bound, disk_dir=disk_dir, calibration=measured, progress=progress
         )
     console.show_summary(errors, summary.results, summary.unsaved, summary.interrupted)
-    for recipe_name in cells.tables:
+    for recipe_name in told:
         print("\n" + table_text(recipe_name, results, "terminal", facts["machine"], summary.results), end="")
     if summary.interrupted:
         raise typer.Exit(130)
     broken = summary.unsaved or any(result.outcome is Outcome.FAILED for result in summary.results)
     raise typer.Exit(1 if broken else 0)
+
+
+def limited_cells(cells: Sequence[RunSpec], size: int, name: str) -> tuple[tuple[RunSpec, ...], str]:
+    """``cells`` with ``device_memory=size`` where a planner has something to choose, each once, and what to say of it.
+
+    Raises ``ValueError`` if none has.
+    """
+    from zobench.footprint import limited
+    from zobench.spec import size_text
+
+    found = tuple(dict.fromkeys(limited(cell, size) for cell in cells))
+    held = sum(cell.device_memory == size for cell in found)
+    if not held:
+        raise ValueError(
+            f"`device_memory` needs a cell with engine=offload and noise=counter, but {name} has none; "
+            "leave it out, or add --set engine=offload --set noise=counter"
+        )
+    others = "; the others are resident or have torch noise, which leaves a planner no choice"
+    note = f"device_memory={size_text(size)} holds for {held} of {len(found)} cells"
+    return found, note + (others if held < len(found) else "")

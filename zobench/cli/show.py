@@ -32,9 +32,11 @@ def table(
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(metavar="[models|matrices|tables]", help="Leave it out to list all.")] = "",
+    what: Annotated[
+        str, typer.Argument(metavar="[models|matrices|tables|figures]", help="Leave it out to list all.")
+    ] = "",
 ) -> None:
-    """List models, matrices and tables."""
+    """List models, matrices, tables and figures."""
     from zobench import console
 
     console.show_lists(what)
@@ -44,11 +46,15 @@ def table_text(name: str, results: Path, form: str, machine: str | None, fresh: 
     """The rendered table of the stored results, with ``fresh`` ones in place of what is stored of the same cell."""
     from rich.console import Console
 
-    from zobench import recipe
-    from zobench.report import load_table, render
+    from zobench.report import artifacts, render
+    from zobench.report.cells import mismatch
+    from zobench.report.plot import Plot
+    from zobench.report.table import Table
     from zobench.store import Store
 
-    recipe_path = recipe.find("tables", name)
+    item = artifacts.load(name)
+    if isinstance(item, Plot):
+        raise ValueError(f"`zobench table` shows tables, but {name!r} is a figure; use zobench reproduce {name}")
     check_results(results)
     store = Store(results)
     replaced = {result.spec.hash for result in fresh}
@@ -57,9 +63,11 @@ def table_text(name: str, results: Path, form: str, machine: str | None, fresh: 
     for problem in store.problems if not fresh else ():
         print(f"not read: {problem}", file=sys.stderr)
     text = render(
-        load_table(recipe_path), found, form, machine=machine if found else None, width=max(80, screen.width),
+        item, found, form, machine=machine if found else None, width=max(80, screen.width),
         color=screen.is_terminal,
     )  # fmt: skip
+    if found and isinstance(item, Table) and (why := mismatch(item, found)):
+        print(why, file=sys.stderr)
     if not found:
         print(f"no results in {results}: only the paper's values are shown", file=sys.stderr)
     return text

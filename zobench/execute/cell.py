@@ -22,6 +22,7 @@ from zobench.engine.survival import Survival
 from zobench.footprint import SHARED_BLOCKS, fit, memory
 from zobench.measure.device import choose_device
 from zobench.measure.environment import cuda_uuid, environment
+from zobench.measure.history import memory_over_time
 from zobench.measure.memory import PeakMemory, is_in_memory
 from zobench.measure.sampler import Sampler
 from zobench.measure.samples import Samples, contamination
@@ -62,10 +63,11 @@ def run(spec: RunSpec) -> Result:
     device, _ = choose_device(spec.device)
     spec = spec.resolve(device).replace(model=models.get(spec.model).name)
     models.check(spec)
-    model = models.build(spec.model, spec.dtype, spec.tie_embeddings)  # without weights: its imports are baseline
+    name, tied, positions = models.variant(spec)
+    model = models.build(name, spec.dtype, tied, positions)  # without weights: its imports are baseline
     if spec.noise == "counter":
         kernels.prepare(device)  # its compiler is baseline too
-    recording = Recording()
+    recording = Recording(warnings=models.differences(spec))
     planned, why = fit(spec)
     facts = environment(device) | ({"memory_plan": _plan(planned, why)} if why else {})
     sampler = Sampler(device=cuda_uuid(device))
@@ -88,7 +90,7 @@ def run(spec: RunSpec) -> Result:
         spec=spec, outcome=outcome, reason=reason, traceback=trace, environment=facts,
         samples=recording.samples, warmup=recording.warmup, parts=recording.parts, timeline=recording.timeline,
         memory={**peaks, **_observed(seen), **recording.memory}, power=_power(seen, recording.window),
-        warnings=[*recording.warnings, *memory.notes], skipped_updates=recording.skipped,
+        trace=memory_over_time(seen), warnings=[*recording.warnings, *memory.notes], skipped_updates=recording.skipped,
     )  # fmt: skip
 
 

@@ -14,7 +14,8 @@ class Artifact:
     """One table or figure. ``name`` like "zo2/table5"; ``paper`` its paper's short name, or "" for zobench's own.
 
     ``runner``: the matrix that measures it, or "". ``lacks``: what stands in the way of measuring it here, or "".
-    ``sheets``: its tables (of a figure: the numbers that it draws); ``charts``: one per machine.
+    ``sheets``: its tables (of a figure: the numbers that it draws); ``numbers``: the same as CSV; ``charts``: one per
+    machine.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Artifact:
     runner: str
     lacks: str
     sheets: tuple[Sheet, ...]
+    numbers: str = ""
     charts: tuple[Chart, ...] = ()
 
 

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from zobench.report.quantity import QUANTITIES, rounded
-from zobench.report.reference import Reference
-from zobench.report.table import Column, Metric, Row, Table, Where
+from zobench.report.reference import COLUMNS, Reference
+from zobench.report.table import USUAL, Column, Metric, Row, Table
+from zobench.report.toml import Where
 from zobench.result import Outcome, Result
 from zobench.spec import FIELDS, RunSpec
 
 _CPU_MEMORY = "Measured on a CPU: the process's peak resident memory above its baseline, not GPU memory."
 _CUDA_MEMORY = "Measured as the allocator's peak; the paper reads NVML, which adds the CUDA context and the cache."
+FIRST_ORDER = ("sgd", "adamw")
+"""Methods that this version predicts, but cannot run."""
+_COMMON = tuple(field for field in COLUMNS if field in FIELDS and field != "steps")
+"""Conditions that a run and a reported value both have; how many steps were measured is said elsewhere."""
 _LISTED = 3
 _LONGEST = 200
 
@@ -23,7 +28,8 @@ _LONGEST = 200
 class Cell:
     """One cell. ``value`` is in the base unit; ``paper`` is the matching row of the papers' values.
 
-    ``caveats`` say how the measurement differs from what the heading promises; ``notes`` say how this cell came to be.
+    ``caveats`` say how the measurement differs from what the heading promises; ``notes`` say how this cell came to be;
+    ``lacks`` says why this version cannot measure it.
     """
 
     row: Row
@@ -34,20 +40,29 @@ class Cell:
     paper: Mapping[str, str] | None
     caveats: tuple[str, ...]
     notes: tuple[str, ...]
+    lacks: str = ""
 
     @property
     def paper_value(self) -> float | None:
         """The reported value in the base unit; None where the paper reports none or ran out of memory."""
         if self.paper is None or not self.paper["value"]:
             return None
-        return float(self.paper["value"]) * QUANTITIES[self.metric.name].scale
+        return float(self.paper["value"]) * QUANTITIES[self.metric.name].units[self.paper["unit"]]
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over reported; None unless there are both."""
+        return self.value / self.paper_value if self.value is not None and self.paper_value else None
 
 
 def fill(table: Table, results: Sequence[Result], reference: Reference) -> list[list[list[Cell]]]:
     """Cells as ``[row][metric][column]``; ``results`` are of one machine. Extra rows without one are left out."""
+    common = {field: values for field, values in _usual(table).items() if field not in _elsewhere(table)}
+    candidates = [result for result in results if _fits(result, common)]
     filled = []
     for row in table.rows:
-        found = [_matches(table, row, column, results) for column in table.columns]
+        here = [result for result in candidates if _fits(result, row.where)]
+        found = [_matches(table, row, column, here) for column in table.columns]
         if row.extra and not any(found):
             continue
         pairs = list(zip(table.columns, found, strict=True))
@@ -60,14 +75,55 @@ def fill(table: Table, results: Sequence[Result], reference: Reference) -> list[
     return filled
 
 
+def _usual(table: Table) -> Where:
+    """The conditions on all cells: what is not said of a field is that it has its usual value."""
+    return {**USUAL, **table.where}
+
+
+def _elsewhere(table: Table) -> set[str]:
+    """Fields that rows or columns have conditions on."""
+    parts: list[Row | Column] = [*table.rows, *table.columns]
+    return {field for part in parts for field in part.where}
+
+
+def _fits(result: Result, where: Where) -> bool:
+    return all(getattr(result.spec, field) in values for field, values in where.items())
+
+
+def lacking(table: Table, row: Row, column: Column) -> str:
+    """Why this version cannot measure a cell, or ""."""
+    first_order = f"training with {column.header}" if column.predicted in FIRST_ORDER else ""
+    return table.lacks or row.lacks or column.lacks or first_order
+
+
+def conditions(table: Table, row: Row, column: Column) -> Where:
+    """What a result must satisfy to belong in a cell."""
+    return {**_usual(table), **column.where, **row.where}
+
+
+def mismatch(table: Table, results: Sequence[Result]) -> str:
+    """Why none of ``results`` has a place in ``table``: what it needs that none of them has; "" if one has a place."""
+    if any(_matches(table, row, column, results) for row in table.rows for column in table.columns):
+        return ""
+    unmet = [
+        f"{field}={' or '.join(map(str, values))}"
+        for field, values in _usual(table).items()
+        if field not in _elsewhere(table) and not any(getattr(result.spec, field) in values for result in results)
+    ]
+    needs = f"it needs {', '.join(unmet)}" if unmet else "its rows and columns are about others"
+    return f"none of these {len(results)} results belongs in {table.name}: {needs}"
+
+
 def _matches(table: Table, row: Row, column: Column, results: Iterable[Result]) -> list[Result]:
     """Results that satisfy all conditions of the cell, the preferred one first.
 
     Preferred are, in order: finished ones, the values listed first in the table, fields at their usual values.
     """
-    where = {**table.where, **column.where, **row.where}
-    fitting = [result for result in results if all(getattr(result.spec, key) in where[key] for key in where)]
-    return sorted(fitting, key=lambda result: _preference(where, result))
+    if lacking(table, row, column):
+        return []
+    where = conditions(table, row, column)
+    fitting = [result for result in results if _fits(result, where)]
+    return sorted(fitting, key=lambda result: _preference(where, result)) if len(fitting) > 1 else fitting
 
 
 def _preference(where: Where, result: Result) -> tuple[Any, ...]:
@@ -82,11 +138,9 @@ def _cell(
     table: Table, row: Row, column: Column, metric: Metric, matched: Sequence[Result], reference: Reference
 ) -> Cell:
     result = matched[0] if matched else None
-    paper = reference.find(conditions) if (conditions := _conditions(table, row, column, metric)) else None
-    if paper is not None and paper["unit"] != QUANTITIES[metric.name].shown_unit:
-        raise ValueError(
-            f"`{metric.name}` must be in {QUANTITIES[metric.name].shown_unit}, but got {paper['unit']}; convert it"
-        )
+    paper = reference.find(wanted) if (wanted := _reported(table, row, column, metric)) else None
+    if paper is not None and paper["unit"] not in (units := QUANTITIES[metric.name].units):
+        raise ValueError(f"`{metric.name}` must be in {' or '.join(units)}, but got {paper['unit']}; convert it")
     value = QUANTITIES[metric.name].of(result) if result else None
     notes = [] if result is None or result.outcome is Outcome.OK else [_outcome_note(result)]
     if len(matched) > 1:
@@ -98,17 +152,19 @@ def _cell(
         result=result,
         value=value,
         paper=paper,
-        caveats=_caveats(row, column, metric, result) if result and value is not None else (),
+        caveats=_caveats(row, column, metric, result, paper) if result and value is not None else (),
         notes=tuple(notes),
+        lacks=lacking(table, row, column),
     )
 
 
-def _conditions(table: Table, row: Row, column: Column, metric: Metric) -> Mapping[str, str]:
+def _reported(table: Table, row: Row, column: Column, metric: Metric) -> Mapping[str, str]:
     """What the paper's value of a cell is found by; empty where it can have none."""
-    if not table.paper or not column.reference or QUANTITIES[metric.name].share:
+    if column.reference is None or row.reference is None or QUANTITIES[metric.name].share:
         return {}
-    own = {"paper": table.paper, "artifact": table.artifact, "metric": metric.name}
-    return {**own, **column.reference, **row.reference}
+    own = {"paper": table.paper, "artifact": table.artifact} if table.paper else {}
+    wanted = {**own, "metric": metric.name, **table.reference, **column.reference, **row.reference}
+    return wanted if "paper" in wanted else {}
 
 
 def needed(result: Result) -> str:
@@ -132,8 +188,7 @@ def _choice_note(matched: Sequence[Result], metric: Metric) -> str:
 
     def told(result: Result) -> str:
         value = QUANTITIES[metric.name].of(result)
-        scale = QUANTITIES[metric.name].scale
-        ending = str(result.outcome) if value is None else rounded(value / scale, metric.format)
+        ending = str(result.outcome) if value is None else rounded(value / metric.scale, metric.format)
         return " ".join(f"{key}={getattr(result.spec, key)}" for key in differing) + f" ({ending})"
 
     others = "; ".join(told(result) for result in matched[1 : 1 + _LISTED])
@@ -141,17 +196,20 @@ def _choice_note(matched: Sequence[Result], metric: Metric) -> str:
     return f"{len(matched)} results match. Shown: {told(matched[0])}. Not shown: {others}{more}."
 
 
-def _caveats(row: Row, column: Column, metric: Metric, result: Result) -> tuple[str, ...]:
+def _caveats(
+    row: Row, column: Column, metric: Metric, result: Result, paper: Mapping[str, str] | None
+) -> tuple[str, ...]:
     """What a reader of the heading would not expect of this number; read from the result itself."""
     spec = result.spec
     notes = []
     if metric.name == "gpu_memory":
         notes.append(_CPU_MEMORY if spec.device.startswith("cpu") else _CUDA_MEMORY)
-    for field, expected in column.reference.items():
-        if field in FIELDS and str(getattr(spec, field)) != expected:
-            notes.append(f"Measured with {field} {getattr(spec, field)}; the paper has {expected}.")
-    for field, (meant, *others) in {**column.where, **row.where}.items():
-        if others and field not in column.reference and getattr(spec, field) != meant:
+    others = {field: paper[field] for field in _COMMON if paper[field]} if paper else {}
+    for field, reported in others.items():
+        if str(getattr(spec, field)) != reported:
+            notes += [f"Measured with {field} {getattr(spec, field)}; the paper has {reported}."]
+    for field, (meant, *allowed) in {**column.where, **row.where}.items():
+        if allowed and field not in others and getattr(spec, field) != meant:
             notes.append(f"Measured with {field} {getattr(spec, field)}; the heading means {meant}.")
     if spec.weights == "shared":
         notes.append("Weights are shared: a few real blocks stand for all layers, for time and memory only.")

@@ -48,7 +48,8 @@ class Panel:
     """One pair of axes. ``positions`` are the labels along x; ``xs`` their numbers where the axis is numeric (lines).
 
     ``limit``: (value, label) of a line across, such as the memory of a device. A heat map has one row per series and
-    colours ``marks`` by value. ``events`` are a timeline's; ``message`` stands in place of a panel with nothing to draw.
+    colours ``marks`` by value, named by ``y_label``; its colours part at the limit, as ratios do at (1.0, "equal").
+    ``events`` are a timeline's; ``message`` stands in place of a panel without anything.
     """
 
     title: str = ""

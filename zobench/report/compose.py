@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from zobench.report.cells import Cell, needed
 from zobench.report.quantity import QUANTITIES, rounded
 from zobench.report.sheet import Entry, Group, Sheet, number
-from zobench.report.table import Table
+from zobench.report.table import Column, Table
 from zobench.result import Outcome
 
 Grid = Sequence[Sequence[Sequence[Cell]]]
@@ -16,6 +16,7 @@ Grid = Sequence[Sequence[Sequence[Cell]]]
 
 NO_VALUE = "·"
 OUT_OF_MEMORY = "-"
+LACKING = "not yet"
 _ARROW = {"lower": "↓", "higher": "↑"}
 _SETTINGS = ("device", "weights", "data", "batch_size", "seq_len", "warmup")
 
@@ -23,6 +24,21 @@ _SETTINGS = ("device", "weights", "data", "batch_size", "seq_len", "warmup")
 def ratio(value: float | None, base: float | None) -> float | None:
     """``value / base`` if there are both and the base is not zero."""
     return value / base if value is not None and base else None
+
+
+def measurable(grid: Grid) -> bool:
+    """Whether this version can measure any cell."""
+    return any(not cell.lacks for cell in _flat(grid))
+
+
+def needs(grid: Grid) -> str:
+    """All that keeps this version from measuring any of the cells, each once."""
+    return "; ".join(dict.fromkeys(cell.lacks for cell in _flat(grid) if cell.lacks))
+
+
+def measured(grid: Grid) -> bool:
+    """Whether any cell has a result, of whatever outcome."""
+    return any(cell.result is not None for cell in _flat(grid))
 
 
 def measured_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
@@ -38,30 +54,41 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
         return _measured(cell, ratio(cell.value, bases.get(_place(cell, by_column))) if relative else None)
 
     remarks = [
-        table.caption,
-        f"(x) is the ratio to {table.baseline} in the same {'row' if by_column else 'column'}.",
+        *([table.caption] if table.caption else []),
+        *_baseline(table, by_column),
         *_settings(cells),
         *_units(table),
+        *_legend(cells),
     ]
-    return _sheet(table, grid, "measured", machine, measured_on(cells, machine), entry, [*remarks, *_legend(cells)])
+    return _sheet(table, grid, "measured", machine, measured_on(cells, machine), entry, remarks)
+
+
+def _baseline(table: Table, by_column: bool) -> list[str]:
+    if not table.baseline:
+        return []
+    return [f"(x) is the ratio to {table.baseline} in the same {'row' if by_column else 'column'}."]
 
 
 def _place(cell: Cell, by_column: bool) -> tuple[str, str]:
     """The metric, and the row or the column in which a cell meets its baseline."""
-    return cell.metric.name, str(cell.row.value) if by_column else cell.column.header
+    return cell.metric.name, cell.row.header if by_column else cell.column.header
 
 
 def _is_baseline(cell: Cell, baseline: str) -> bool:
-    return baseline in (cell.column.header, str(cell.row.value))
+    return baseline in (cell.column.header, cell.row.header)
 
 
 def paper_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
     """What the paper reports, and in parentheses how many times that much was measured; only columns it can have."""
     table, grid = _reportable(table, grid)
     cells = _flat(grid)
-    hardware = _joined(f"{cell.paper['gpus']}x {cell.paper['gpu']}" for cell in cells if cell.paper)
-    source = f"paper ({table.paper} {table.artifact}), on {hardware or 'hardware that it does not name'}"
-    remarks = [f"(x) is measured / paper; {measured_on(cells, machine)}."]
+    where = joined(hardware(cell.paper) for cell in cells if cell.paper)
+    own = joined(_told(cell.paper) for cell in cells if cell.paper and not cell.row.extra)  # extra rows tell themselves
+    source = f"paper ({own or f'{table.paper} {table.artifact}'}), on {where or 'hardware that it does not name'}"
+    if machine is not None and measured(grid):
+        remarks = [f"(x) is measured / paper; {measured_on(cells, machine)}."]
+    else:
+        remarks = [*([table.caption] if table.caption else []), _unmeasured(table, grid)]
     if any(cell.paper and cell.paper["status"] == "oom" for cell in cells):
         remarks.append(f"{OUT_OF_MEMORY} means out of memory in the paper.")
     if any(cell.paper is None for cell in cells):
@@ -69,10 +96,29 @@ def paper_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
     return _sheet(table, grid, "paper", machine, source, lambda group, k: _reported(group[k]), remarks)
 
 
+def _told(paper: Mapping[str, str]) -> str:
+    return f"{paper['paper']} {paper['artifact']}"
+
+
+def hardware(paper: Mapping[str, str]) -> str:
+    """``2x H20-96GB``, or nothing where the paper does not say."""
+    return f"{paper['gpus'] or '1'}x {paper['gpu']}" if paper["gpu"] else ""
+
+
+def _unmeasured(table: Table, grid: Grid) -> str:
+    """Why there is no measured value, and how to get one."""
+    if not measurable(grid):
+        return f"Not measured: this needs {needs(grid)}."
+    how = (
+        f"`zobench reproduce {table.name}` measures here what this machine can" if table.runner else "no runner does it"
+    )
+    return f"Nothing measured yet: {how}."
+
+
 def _reportable(table: Table, grid: Grid) -> tuple[Table, Grid]:
     """The metrics and columns that the paper's values can be looked up for."""
     js = [j for j, metric in enumerate(table.metrics) if not QUANTITIES[metric.name].share]
-    return _part(table, grid, js, [k for k, column in enumerate(table.columns) if column.reference])
+    return _part(table, grid, js, [k for k, column in enumerate(table.columns) if column.reference is not None])
 
 
 def _shown(table: Table, grid: Grid) -> tuple[Table, Grid]:
@@ -92,7 +138,7 @@ def measured_on(cells: Iterable[Cell], machine: str | None) -> str:
     """``measured on <machine> (<what it is>)``, from the results themselves."""
     if machine is None:
         return "nothing measured yet"
-    about = _joined(cell.result.environment.get("description", "") for cell in cells if cell.result)
+    about = joined(cell.result.environment.get("description", "") for cell in cells if cell.result)
     return f"measured on {machine}" + (f" ({about})" if about else "")
 
 
@@ -108,7 +154,7 @@ def _sheet(
     groups = tuple(
         Group(
             header=Entry(text=f"{metric.header} {_ARROW[metric.better]}", tone="label"),
-            columns=tuple(Entry(text=column.header, tone="label") for column in table.columns),
+            columns=tuple(_column_label(column, kind) for column in table.columns),
             body=tuple(tuple(entry(row[j], k) for k in range(len(table.columns))) for row in grid),
         )
         for j, metric in enumerate(table.metrics)
@@ -126,15 +172,23 @@ def _sheet(
 
 
 def _row_label(cell: Cell, kind: str) -> Entry:
-    other = " ".join(cell.row.reference[key] for key in ("paper", "artifact") if key in cell.row.reference)
-    own: tuple[str, ...] = ()
+    reported = cell.row.reference or {}
+    other = " ".join(reported[key] for key in ("paper", "artifact") if key in reported)
+    own = [f"Not measured: this needs {cell.row.lacks}."] if cell.row.lacks and kind == "measured" else []
     if cell.row.extra:
-        own = (f"From {other}." if kind == "paper" and other else "Not in the paper's table.",)
-    return Entry(text=str(cell.row.value), tone="label", own=own)
+        own.append(f"From {other}." if kind == "paper" and other else "Not in the paper's table.")
+    return Entry(text=cell.row.header, tone="label", own=tuple(own))
+
+
+def _column_label(column: Column, kind: str) -> Entry:
+    own = (f"Not measured: this needs {column.lacks}.",) if column.lacks and kind == "measured" else ()
+    return Entry(text=column.header, tone="label", own=own)
 
 
 def _measured(cell: Cell, to_baseline: float | None) -> Entry:
     """The value, or in its place the word for how the run ended."""
+    if cell.lacks:
+        return Entry(text=LACKING, tone="blank")
     if cell.result is None:
         return Entry(text=NO_VALUE, tone="blank")
     if cell.result.outcome is not Outcome.OK:
@@ -142,7 +196,7 @@ def _measured(cell: Cell, to_baseline: float | None) -> Entry:
         return Entry(text=text, tone="failure", own=cell.notes)
     if cell.value is None:
         return Entry(text=QUANTITIES[cell.metric.name].absent[0], tone="blank", own=cell.notes)
-    text = rounded(cell.value / QUANTITIES[cell.metric.name].scale, cell.metric.format)
+    text = rounded(cell.value / cell.metric.scale, cell.metric.format)
     return Entry(text=text, detail=_times(to_baseline), own=cell.notes, shared=cell.caveats)
 
 
@@ -152,10 +206,12 @@ def _reported(cell: Cell) -> Entry:
         return Entry(text=NO_VALUE, tone="blank")
     if cell.paper_value is None:
         return Entry(text=OUT_OF_MEMORY, tone="failure")
-    times = ratio(cell.value, cell.paper_value)
-    if times is None:
-        return Entry(text=cell.paper["value"], tone="reported")
-    return Entry(text=cell.paper["value"], detail=_times(times), shared=cell.caveats)
+    text = cell.paper["value"]
+    if cell.paper["unit"] != cell.metric.unit:
+        text = rounded(cell.paper_value / cell.metric.scale, cell.metric.format)
+    if cell.ratio is None:
+        return Entry(text=text, tone="reported")
+    return Entry(text=text, detail=_times(cell.ratio), shared=cell.caveats)
 
 
 def _times(value: float | None) -> str:
@@ -174,13 +230,14 @@ def _settings(cells: Iterable[Cell]) -> list[str]:
     results = [cell.result for cell in cells if cell.result and cell.value is not None]
     if not results:
         return []
-    said = [f"{name} {_joined(str(getattr(result.spec, name)) for result in results)}" for name in _SETTINGS]
-    steps = _joined(str(len(result.samples.get("step_seconds", []))) for result in results)
+    said = [f"{name} {joined(str(getattr(result.spec, name)) for result in results)}" for name in _SETTINGS]
+    steps = joined(str(len(result.samples.get("step_seconds", []))) for result in results)
     return [f"Throughput is tokens per median step; measured steps: {steps}; {', '.join(said)}."]
 
 
 def _units(table: Table) -> list[str]:
-    return [about for metric in table.metrics if (about := QUANTITIES[metric.name].about)]
+    told = [(QUANTITIES[metric.name].about, metric) for metric in table.metrics]
+    return [about.format(unit=metric.unit, size=f"{metric.scale:.0f}") for about, metric in told if about]
 
 
 def _legend(cells: Sequence[Cell]) -> list[str]:
@@ -190,11 +247,13 @@ def _legend(cells: Sequence[Cell]) -> list[str]:
     lacking = [cell for cell in cells if cell.result and cell.result.outcome is Outcome.OK and cell.value is None]
     absent = dict.fromkeys(QUANTITIES[cell.metric.name].absent for cell in lacking)
     legend += [f"{text} means that {meaning}." for text, meaning in absent]
-    if any(cell.result is None for cell in cells):
+    if any(cell.lacks for cell in cells):
+        legend.append(f"{LACKING} means that this version cannot measure it.")
+    if any(cell.result is None and not cell.lacks for cell in cells):
         legend.append(f"{NO_VALUE} means never run.")
     return legend
 
 
-def _joined(texts: Iterable[str]) -> str:
+def joined(texts: Iterable[str]) -> str:
     """The different texts, sorted so that 5 comes before 20."""
     return "/".join(sorted({text for text in texts if text}, key=lambda text: (len(text), text)))

@@ -1,16 +1,18 @@
-"""The quantities that a table can show: where each comes from, its base unit, and the unit that the papers print."""
+"""The quantities that a table can show: where each comes from, its base unit, and the units that the papers print."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zobench.result import Result
+from zobench.measure.statistics import median_interval
+from zobench.result import Outcome, Result
 from zobench.store import metrics
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """``key`` of :func:`zobench.store.metrics`; one ``shown_unit`` is ``scale`` of ``base_unit``.
+    """``key`` of :func:`zobench.store.metrics`, in ``base_unit``; ``units``: printed unit -> how many base units it is.
 
     A ``share`` is relative by itself: no ratios are shown, and no paper reports it. ``absent``: what stands where an
     ok result has none, and what that means.
@@ -18,8 +20,7 @@ class Quantity:
 
     key: str
     base_unit: str
-    shown_unit: str
-    scale: float
+    units: Mapping[str, float]
     about: str = ""
     share: bool = False
     absent: tuple[str, str] = ("n/a", "this machine cannot measure it")
@@ -28,21 +29,29 @@ class Quantity:
         """The measured value in the base unit, or None if this result has none."""
         return metrics(result).get(self.key)
 
+    def interval(self, result: Result) -> tuple[float, float] | None:
+        """The 95 % interval of :meth:`of`, for what is a median over steps; None for others, or for too few steps."""
+        seconds = median_interval(result.measured_seconds) if result.outcome is Outcome.OK else None
+        if seconds is None or self.key not in ("step_seconds", "throughput"):
+            return None
+        low, high = seconds
+        return (
+            (low, high) if self.key == "step_seconds" else (result.tokens_per_step / high, result.tokens_per_step / low)
+        )
+
+
+_MEMORY = "1 {unit} here is {size} bytes, as nvidia-smi counts and the papers print."
 
 QUANTITIES = {
-    "gpu_memory": Quantity(
-        "device_peak_bytes",
-        "bytes",
-        "MB",
-        2**20,
-        "1 MB here is 1048576 bytes, as nvidia-smi counts and the papers print.",
-    ),
-    "throughput": Quantity("throughput", "tokens/s", "tokens/s", 1),
+    "gpu_memory": Quantity("device_peak_bytes", "bytes", {"MB": 2**20, "GB": 2**30}, _MEMORY),
+    "throughput": Quantity("throughput", "tokens/s", {"tokens/s": 1}),
+    "step_time": Quantity("step_seconds", "s", {"s": 1}),
+    "accuracy": Quantity("accuracy", "1", {"%": 0.01}, absent=("—", "the run did not evaluate a task")),
+    "link_rate": Quantity("link_rate", "params/s", {"1e9 params/s": 1e9}),
     "floor": Quantity(
         "floor_share",
         "1",
-        "%",
-        0.01,
+        {"%": 0.01},
         "Floor: the least time that this machine's measured rates allow for a step, over the time it took.",
         share=True,
         absent=("—", "the machine's rates were not stored with the result"),
@@ -50,8 +59,7 @@ QUANTITIES = {
     "update_survival": Quantity(
         "update_survival",
         "1",
-        "%",
-        0.01,
+        {"%": 0.01},
         "Update kept: how much of the intended updates is in the weights after rounding.",
         share=True,
         absent=("—", "it was not asked for (survival=true)"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from zobench.report import facts
 from zobench.report.cells import fill
-from zobench.report.compose import Grid, measured_sheet, paper_sheet
+from zobench.report.compose import Grid, measured, measured_sheet, paper_sheet
+from zobench.report.facts import Facts
 from zobench.report.formats import latex, markdown, terminal, tidy
 from zobench.report.reference import Reference
 from zobench.report.sheet import Sheet
@@ -18,7 +20,7 @@ FORMATS = ("terminal", "markdown", "latex", "csv")
 
 
 def render(
-    table: Table,
+    item: Table | Facts,
     results: Sequence[Result],
     fmt: str,
     *,
@@ -27,7 +29,7 @@ def render(
     width: int = 100,
     color: bool = False,
 ) -> str:
-    """``table`` filled with ``results``: per machine what was measured, then the paper's values beside it.
+    """``item`` filled with ``results``: per machine what was measured, then the paper's values beside it.
 
     ``machine`` picks one machine; ``reference`` defaults to the values that travel with zobench; ``width`` and
     ``color`` are for the terminal. The same input gives the same text, byte for byte. Raises ``ValueError`` for an
@@ -35,18 +37,22 @@ def render(
     """
     if fmt not in FORMATS:
         raise ValueError(f"unknown format {fmt!r}; {suggestion(fmt, FORMATS)}")
-    grids = _grids(table, results, machine, reference or Reference.load())
+    if isinstance(item, Facts):
+        found = facts.sheets(item)
+        numbers = tidy.texts(found)
+    else:
+        filled = grids(item, results, machine, reference or Reference.load())
+        found, numbers = list(sheets(item, filled)), tidy.write(item, filled)
     if fmt == "csv":
-        return tidy.write(table, grids)
-    sheets = list(_sheets(table, grids))
+        return numbers
     if fmt == "markdown":
-        return markdown.write(sheets)
+        return markdown.write(found)
     if fmt == "latex":
-        return latex.write(sheets)
-    return terminal.write(sheets, width, color)
+        return latex.write(found)
+    return terminal.write(found, width, color)
 
 
-def _grids(
+def grids(
     table: Table, results: Sequence[Result], machine: str | None, reference: Reference
 ) -> list[tuple[str | None, Grid]]:
     """Filled cells of each machine that has any result in this table; without one, the empty table once."""
@@ -59,14 +65,15 @@ def _grids(
         if machine not in by_machine:
             raise ValueError(f"no results of machine {machine!r}; {suggestion(machine, sorted(by_machine))}")
         by_machine = {machine: by_machine[machine]}
-    grids = [(name, fill(table, by_machine[name], reference)) for name in sorted(by_machine)]
-    if machine is None:
-        grids = [(name, grid) for name, grid in grids if any(c.result for row in grid for group in row for c in group)]
-    return list(grids) or [(None, fill(table, [], reference))]
+    filled = [(name, fill(table, by_machine[name], reference)) for name in sorted(by_machine)]
+    return [(name, grid) for name, grid in filled if measured(grid)] or [(None, fill(table, [], reference))]
 
 
-def _sheets(table: Table, grids: Sequence[tuple[str | None, Grid]]) -> Iterator[Sheet]:
-    for machine, grid in grids:
-        yield measured_sheet(table, grid, machine)
-        if table.paper:
+def sheets(table: Table, filled: Sequence[tuple[str | None, Grid]]) -> Iterator[Sheet]:
+    """What was measured on each machine, and beside it what the paper reports."""
+    for machine, grid in filled:
+        reported = any(cell.paper is not None for row in grid for group in row for cell in group)
+        if machine is not None or (grid and not reported):
+            yield measured_sheet(table, grid, machine)
+        if reported:
             yield paper_sheet(table, grid, machine)

@@ -2,202 +2,278 @@
 
 from __future__ import annotations
 
+import itertools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zobench.report import toml
 from zobench.report.quantity import QUANTITIES
 from zobench.report.reference import COLUMNS
-from zobench.spec import RunSpec, check_key, check_value, suggestion
+from zobench.report.toml import Where, check
+from zobench.spec import FIELDS, RunSpec, check_value, suggestion
 
-Where = Mapping[str, tuple[Any, ...]]
-"""Field of RunSpec -> the values that it may have, the preferred one first."""
+PREDICTED = ("engine", "sgd", "adamw")
+"""What a column's bars may be filled with where nothing was measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """The results that satisfy ``where``, under the label ``value``, and which of the paper's values they are.
+    """The results that satisfy ``where``, and which of the paper's values they are (None: the paper has none).
 
-    An ``extra`` row is not in the paper's table; it is shown only if it was measured.
+    An ``extra`` row is not in the paper's table; it is shown only if it was measured. ``lacks``: what keeps this
+    version from measuring it.
     """
 
-    value: Any
+    header: str
     where: Where
-    reference: Mapping[str, str]
+    reference: Mapping[str, str] | None
     extra: bool = False
+    lacks: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """Which results belong under ``header``, and which of the paper's values they are compared with, if any."""
+    """Which results belong under ``header``, and which of the paper's values they are compared with, if any.
+
+    ``predicted``: what a figure shows where nothing was measured, one of ``PREDICTED``.
+    """
 
     header: str
     where: Where
-    reference: Mapping[str, str]
+    reference: Mapping[str, str] | None
+    lacks: str = ""
+    predicted: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
-    """A quantity as a group of columns; ``better`` is "lower" or "higher", ``format`` a Python format like ``.0f``."""
+    """A quantity as a group of columns; ``better`` is "lower" or "higher", ``format`` a Python format like ``.0f``.
+
+    ``unit`` is the printed one, one of the quantity's units.
+    """
 
     name: str
     header: str
     format: str
     better: str
+    unit: str
+
+    @property
+    def scale(self) -> float:
+        """Base units in one printed unit."""
+        return QUANTITIES[self.name].units[self.unit]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """What a paper says of its table: ``metric`` of the first header over that of the second lies within the bounds.
+
+    The headers are two columns (the ratio is taken in every row) or two rows (in every column); ``only`` names the rows
+    or columns that are meant, all if it is empty.
+    """
+
+    text: str
+    metric: str
+    ratio: tuple[str, str]
+    at_least: float | None
+    at_most: float | None
+    only: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
     """One table: metrics x columns across, rows down. Ratios are taken against the column, or the row, ``baseline``.
 
-    ``paper`` is "" for a table that no paper has.
+    ``paper`` is "" for a table that no paper has; ``runner`` the matrix that measures it; ``lacks`` what keeps this
+    version from measuring any of it; ``reference`` conditions on all of the paper's values.
     """
 
     name: str
     title: str
     paper: str
     artifact: str
+    runner: str
+    lacks: str
     caption: str
     baseline: str
     where: Where
+    reference: Mapping[str, str]
     row_header: str
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
     metrics: tuple[Metric, ...]
+    claims: tuple[Claim, ...]
+
+
+FREE = (
+    *("model", "weights", "weights_path", "tie_embeddings", "tier", "steps", "warmup", "seed", "lr", "eps"),
+    *("device", "parts"),
+)
+"""Fields that may have any value unless a table names them; all others have their usual value unless it names them."""
+USUAL: Where = {field: (value,) for field, value in RunSpec(model="any").to_dict().items() if field not in FREE}
+
+WORDS = ("title", "paper", "artifact", "runner", "lacks", "caption", "baseline")
+BODY = {"where": dict, "reference": dict, "rows": dict, "columns": list, "metrics": list, "claims": list}
 
 
 def load_table(path: Path) -> Table:
     """The table described by the TOML file at ``path``. Raises a one-line ``ValueError`` that names the mistake."""
     path = Path(path)
     try:
-        return _table(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        needed = ("title", "rows", "columns", "metrics")
+        kinds: dict[str, Any] = {**dict.fromkeys(WORDS, str), **BODY}
+        check("the table", data, {key: kinds[key] for key in needed}, kinds)
+        return parse(path.stem, data)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 
 
-def _table(name: str, data: Mapping[str, Any]) -> Table:
-    words = ("title", "caption", "baseline")
-    paper = ("paper", "artifact") if "paper" in data or "artifact" in data else ()
-    _check(
-        "the table",
-        data,
-        {**dict.fromkeys((*words, *paper), str), "rows": dict, "columns": list, "metrics": list},
-        {"where": dict},
-    )
-    row_header, rows = _variants(data["rows"]) if "variants" in data["rows"] else _rows(data["rows"])
+def parse(stem: str, data: Mapping[str, Any]) -> Table:
+    """The table in ``data``, whose keys are checked; ``stem`` names it if it is no paper's."""
+    if ("paper" in data) != ("artifact" in data):
+        raise ValueError("`paper` and `artifact` must be given both or neither, but one is missing; add it")
+    header, rows = _rows(data["rows"])
     columns = tuple(_column(item) for item in data["columns"])
-    headers = [column.header for column in columns]
-    labels = [*headers, *(str(row.value) for row in rows)]
-    if data["baseline"] not in labels:
-        raise ValueError(
-            f"`baseline` must be the header of a column or a row, but got {data['baseline']!r}; "
-            f"{suggestion(data['baseline'], labels)}"
-        )
-    if len(set(headers)) < len(headers):
-        raise ValueError(f"column headers must differ, but got {', '.join(headers)}; rename one")
-    return Table(
-        name=name,
-        **{word: data.get(word, "") for word in (*words, "paper", "artifact")},
-        where=_where("where", data.get("where", {})),
-        row_header=row_header,
+    words = {word: data.get(word, "") for word in WORDS}
+    table = Table(
+        **words,
+        name=f"{words['paper']}/{words['artifact']}" if words["paper"] else stem,
+        where=toml.where("where", data.get("where", {})),
+        reference=toml.reference(data.get("reference", {})),
+        row_header=header,
         rows=rows,
         columns=columns,
         metrics=tuple(_metric(item) for item in data["metrics"]),
+        claims=tuple(_claim(item) for item in data.get("claims", [])),
     )
+    _check_headers(table)
+    _check_lacks(table, list(data["rows"].get("product", {})))
+    return table
+
+
+def _check_headers(table: Table) -> None:
+    rows, columns = [row.header for row in table.rows], [column.header for column in table.columns]
+    toml.different("column", columns)
+    toml.different("row", rows)
+    if table.baseline and table.baseline not in (known := [*columns, *rows]):
+        raise ValueError(
+            f"`baseline` must be the header of a column or a row, but got {table.baseline!r}; "
+            f"{suggestion(table.baseline, known)}"
+        )
+    for claim in table.claims:
+        own, other = (columns, rows) if claim.ratio[0] in columns else (rows, columns)
+        for header, known in [*((header, own) for header in claim.ratio), *((header, other) for header in claim.only)]:
+            if header not in known:
+                raise ValueError(
+                    f"a claim needs headers of this table, but got {header!r}; {suggestion(header, known)}"
+                )
+        if claim.metric not in (names := [metric.name for metric in table.metrics]):
+            raise ValueError(f"a claim needs a metric of this table, but got {claim.metric!r}; use {', '.join(names)}")
+
+
+def _check_lacks(table: Table, product: Sequence[str]) -> None:
+    """A condition that no run can have must be covered by ``lacks``, or any run would match."""
+    for field in product:
+        covered = table.lacks or all(column.lacks for column in table.columns)
+        if field not in FIELDS and not covered:
+            raise ValueError(
+                f"`rows.product.{field}` is no field of a run, so `lacks` must say why nothing can be measured; "
+                f"{suggestion(field, FIELDS)}"
+            )
 
 
 def _rows(data: Mapping[str, Any]) -> tuple[str, tuple[Row, ...]]:
-    _check("[rows]", data, {"field": str, "values": list}, {"extra": list})
-    field = data["field"]
-    check_key(field)
-    if field not in COLUMNS:
-        both = [column for column in COLUMNS if column in RunSpec.__dataclass_fields__]
-        raise ValueError(
-            f"`rows.field` must be in the papers' values too, but got {field!r}; {suggestion(field, both)}"
-        )
-    for item in data.get("extra", []):
-        _check("[[rows.extra]]", item, {"value": object}, {"reference": dict})
-    rows = [(item["value"], _reference(item.get("reference", {})), True) for item in data.get("extra", [])]
-    rows += [(value, {}, False) for value in data["values"]]
-    header = field.replace("_", " ").capitalize()
-    return header, tuple(
-        Row(
-            value=value,
-            where=_where("rows", {field: [value]}),
-            reference={field: str(value), **reference},
-            extra=extra,
-        )
-        for value, reference, extra in rows
+    """The heading of the rows and all rows: the variants, then the product."""
+    check("[rows]", data, {}, {"header": str, "product": dict, "variants": list})
+    product, variants = data.get("product", {}), data.get("variants", [])
+    if not product and not variants:
+        raise ValueError("`product` or `variants` must be given in [rows], but both are missing")
+    if not product and "header" not in data:
+        raise ValueError("`header` must be given in [rows], but is missing; see the shipped tables for examples")
+    header = data.get("header") or ", ".join(field.replace("_", " ") for field in product).capitalize()
+    return header, (*(_variant(item) for item in variants), *_product(product))
+
+
+def _variant(data: Mapping[str, Any]) -> Row:
+    check("[[rows.variants]]", data, {"header": str}, {"where": dict, "reference": dict, "extra": bool, "lacks": str})
+    return Row(
+        header=data["header"],
+        where=toml.where("rows.variants.where", data.get("where", {})),
+        reference=toml.reference(data["reference"]) if "reference" in data else None,
+        extra=data.get("extra", False),
+        lacks=data.get("lacks", ""),
     )
 
 
-def _variants(data: Mapping[str, Any]) -> tuple[str, tuple[Row, ...]]:
-    """Rows that each have conditions of their own; no paper has them."""
-    _check("[rows]", data, {"header": str, "variants": list})
-    for item in data["variants"]:
-        _check("[[rows.variants]]", item, {"header": str, "where": dict})
-    rows = tuple(
-        Row(value=item["header"], where=_where("rows.variants.where", item["where"]), reference={})
-        for item in data["variants"]
-    )
-    headers = [row.value for row in rows]
-    if len(set(headers)) < len(headers):
-        raise ValueError(f"row headers must differ, but got {', '.join(headers)}; rename one")
-    return data["header"], rows
+def _product(fields: Mapping[str, Any]) -> list[Row]:
+    """One row per combination, the last field fastest; each field is a condition on the runs, the paper, or both."""
+    for field, values in fields.items():
+        if field not in FIELDS and field not in COLUMNS:
+            raise ValueError(f"unknown key {field!r} in [rows.product]; {suggestion(field, FIELDS)}")
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"`{field}` in [rows.product] must be a list of values, but got {values!r}")
+    if not fields:
+        return []
+    rows = []
+    for values in itertools.product(*fields.values()):
+        conditions = dict(zip(fields, values, strict=True))
+        checked = {field: (check_value(field, value),) for field, value in conditions.items() if field in FIELDS}
+        reported = {field: str(value) for field, value in conditions.items() if field in COLUMNS}
+        rows.append(Row(header=", ".join(map(str, values)), where=checked, reference=reported))
+    return rows
 
 
 def _column(data: Mapping[str, Any]) -> Column:
-    _check("[[columns]]", data, {"header": str, "where": dict}, {"reference": dict})
-    reference = _reference(data.get("reference", {}))
-    return Column(header=data["header"], where=_where("columns.where", data["where"]), reference=reference)
+    check("[[columns]]", data, {"header": str}, {"where": dict, "reference": dict, "lacks": str, "predicted": str})
+    if data.get("predicted", PREDICTED[0]) not in PREDICTED:
+        told = data["predicted"]
+        raise ValueError(
+            f"`predicted` must be one of {', '.join(PREDICTED)}, but got {told!r}; {suggestion(told, PREDICTED)}"
+        )
+    return Column(
+        header=data["header"],
+        where=toml.where("columns.where", data.get("where", {})),
+        reference=toml.reference(data["reference"]) if "reference" in data else None,
+        lacks=data.get("lacks", ""),
+        predicted=data.get("predicted", ""),
+    )
 
 
 def _metric(data: Mapping[str, Any]) -> Metric:
-    _check("[[metrics]]", data, dict.fromkeys(("name", "header", "format", "better"), str))
-    if data["name"] not in QUANTITIES:
-        raise ValueError(f"unknown metric {data['name']!r}; {suggestion(data['name'], QUANTITIES)}")
+    check("[[metrics]]", data, dict.fromkeys(("name", "header", "format", "better"), str), {"unit": str})
+    name = data["name"]
+    if name not in QUANTITIES:
+        raise ValueError(f"unknown metric {name!r}; {suggestion(name, QUANTITIES)}")
     if data["better"] not in ("lower", "higher"):
         raise ValueError(f"`better` must be lower or higher, but got {data['better']!r}; lower suits memory and time")
+    units = QUANTITIES[name].units
+    if (unit := data.get("unit", next(iter(units)))) not in units:
+        raise ValueError(
+            f"`unit` of {name} must be one of {', '.join(units)}, but got {unit!r}; {suggestion(unit, units)}"
+        )
     try:
         format(1.0, data["format"])
     except ValueError:
         raise ValueError(f"`format` must be a number format, but got {data['format']!r}; for example .0f") from None
-    return Metric(**data)
+    return Metric(**{**data, "unit": unit})
 
 
-def _where(place: str, data: Mapping[str, Any]) -> Where:
-    """Conditions with every value checked as RunSpec would check it, so that a typing mistake cannot match nothing."""
-    where = {}
-    for field, value in data.items():
-        check_key(field)
-        values = tuple(value) if isinstance(value, list) else (value,)
-        if not values:
-            raise ValueError(f"`{place}.{field}` must allow a value, but got []; leave it out to allow all")
-        where[field] = tuple(check_value(field, item) for item in values)
-    return where
-
-
-def _reference(data: Mapping[str, Any]) -> Mapping[str, str]:
-    for key in data:
-        if key not in COLUMNS:
-            raise ValueError(f"unknown key {key!r} in `reference`; {suggestion(key, COLUMNS)}")
-    return {key: str(value) for key, value in data.items()}
-
-
-def _check(place: str, data: Any, needed: Mapping[str, type], optional: Mapping[str, type] | None = None) -> None:
-    """Raises ``ValueError`` unless ``data`` has all of ``needed``, perhaps some of ``optional``, and nothing else."""
-    known = {**needed, **(optional or {})}
-    if not isinstance(data, dict):
-        raise ValueError(f"{place} must be a table of keys, but got {data!r}; its keys are {', '.join(known)}")
-    for key, value in data.items():
-        if key not in known:
-            raise ValueError(f"unknown key {key!r} in {place}; {suggestion(key, known)}")
-        if not isinstance(value, known[key]):
-            raise ValueError(f"`{key}` in {place} must be of type {known[key].__name__}, but got {value!r}")
-        if needed.get(key) in (str, list) and not value:
-            raise ValueError(f"`{key}` in {place} must not be empty; give it a value or see the shipped tables")
-    for key in needed:
-        if key not in data:
-            raise ValueError(f"`{key}` must be given in {place}, but is missing; see the shipped tables for examples")
+def _claim(data: Mapping[str, Any]) -> Claim:
+    numbers = {"at_least": toml.NUMBER, "at_most": toml.NUMBER}
+    check("[[claims]]", data, {"text": str, "metric": str, "ratio": list}, {**numbers, "rows": list, "columns": list})
+    if len(data["ratio"]) != 2:
+        raise ValueError(f"`ratio` of a claim must be two headers, but got {data['ratio']!r}; the second is divided by")
+    if not {"at_least", "at_most"} & set(data):
+        raise ValueError(f"a claim must have a bound, but {data['text']!r} has none; add at_least or at_most")
+    return Claim(
+        text=data["text"],
+        metric=data["metric"],
+        ratio=(data["ratio"][0], data["ratio"][1]),
+        at_least=data.get("at_least"),
+        at_most=data.get("at_most"),
+        only=tuple(data.get("rows", data.get("columns", ()))),
+    )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from zobench.report.sheet import Entry, Sheet
+from zobench.report.sheet import Entry, Group, Sheet
 
 _ESCAPED = str.maketrans(
     {
@@ -32,9 +32,12 @@ _ESCAPED = str.maketrans(
     }
 )
 
+WIDEST = 8
+"""Columns of numbers that stand side by side on a page."""
+
 
 def write(sheets: Iterable[Sheet]) -> str:
-    """One ``table*`` environment per sheet; the document needs ``\\usepackage{booktabs}``."""
+    """One ``table*`` environment per sheet; the document needs ``\\usepackage{booktabs,graphicx}``."""
     return "\n".join(line for sheet in sheets for line in _lines(sheet))
 
 
@@ -44,33 +47,47 @@ def escape(text: str) -> str:
 
 
 def _lines(sheet: Sheet) -> Iterator[str]:
-    width = sum(len(group.columns) for group in sheet.groups)
     yield from (
-        r"% needs \usepackage{booktabs} and \usepackage[T1]{fontenc}",
+        r"% needs \usepackage{booktabs,graphicx} and \usepackage[T1]{fontenc}",
         r"\begin{table*}",
         r"\centering",
         r"\small",
     )
     yield rf"\caption{{{escape(sheet.title)}: {escape(sheet.source)}.}}"
     yield rf"\label{{tab:{re.sub('[^A-Za-z0-9]+', '-', sheet.label)}}}"
-    yield from (rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule")
-    spans = (rf"\multicolumn{{{len(group.columns)}}}{{c}}{{{_entry(group.header)}}}" for group in sheet.groups)
-    yield _row("", spans)
-    yield _rules(sheet)
-    yield _row(escape(sheet.row_header), (_entry(column) for group in sheet.groups for column in group.columns))
-    yield r"\midrule"
-    for i, label in enumerate(sheet.rows):
-        yield _row(_entry(label), (_entry(entry) for group in sheet.groups for entry in group.body[i]))
-    yield from (r"\bottomrule", r"\end{tabular}", "", r"\begin{minipage}{\linewidth}\footnotesize\medskip")
+    for groups in _side_by_side(sheet):
+        yield from _tabular(sheet, groups)
+    yield r"\begin{minipage}{\linewidth}\footnotesize\medskip"
     yield from (escape(remark) + r"\par" for remark in sheet.remarks)
     yield from (rf"\textsuperscript{{{i}}} {escape(note)}\par" for i, note in enumerate(sheet.notes, 1))
     yield from (r"\end{minipage}", r"\end{table*}", "")
 
 
-def _rules(sheet: Sheet) -> str:
+def _side_by_side(sheet: Sheet) -> list[list[Group]]:
+    """All groups beside each other where the page is wide enough, else each on its own."""
+    if sum(len(group.columns) for group in sheet.groups) <= WIDEST:
+        return [list(sheet.groups)]
+    return [[group] for group in sheet.groups]
+
+
+def _tabular(sheet: Sheet, groups: Sequence[Group]) -> Iterator[str]:
+    width = sum(len(group.columns) for group in groups)
+    yield r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+    yield from (rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule")
+    if any(group.header.text for group in groups):
+        spans = (rf"\multicolumn{{{len(group.columns)}}}{{c}}{{{_entry(group.header)}}}" for group in groups)
+        yield from (_row("", spans), _rules(groups))
+    yield _row(escape(sheet.row_header), (_entry(column) for group in groups for column in group.columns))
+    yield r"\midrule"
+    for i, label in enumerate(sheet.rows):
+        yield _row(_entry(label), (_entry(entry) for group in groups for entry in group.body[i]))
+    yield from (r"\bottomrule", r"\end{tabular}}", "")
+
+
+def _rules(groups: Sequence[Group]) -> str:
     """A short rule below the heading of each group."""
     rules, first = [], 2
-    for group in sheet.groups:
+    for group in groups:
         last = first + len(group.columns) - 1
         rules.append(rf"\cmidrule(lr){{{first}-{last}}}")
         first = last + 1

@@ -21,7 +21,8 @@ def escape(text: str) -> str:
 def _lines(sheet: Sheet) -> Iterator[str]:
     yield from (f"### {escape(sheet.title)}", "", f"**{escape(sheet.source)}**", "")
     for group in sheet.groups:
-        yield from (f"**{_entry(group.header)}**", "")
+        if group.header.text:
+            yield from (f"**{_entry(group.header)}**", "")
         yield _row(escape(sheet.row_header), map(_entry, group.columns))
         yield _row("---", ("---:" for _ in group.columns))
         for label, entries in zip(sheet.rows, group.body, strict=True):

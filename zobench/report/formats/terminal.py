@@ -38,7 +38,8 @@ def write(sheets: Iterable[model.Sheet], width: int, color: bool) -> str:
 def _sheet(sheet: model.Sheet, width: int) -> Group:
     parts: list[RenderableType] = [Text(sheet.title, style="bold"), Text(sheet.source, style="cyan"), Text()]
     for group in sheet.groups:
-        parts += [_marked(group.header, "bold"), *_tables(sheet, group, width)]
+        heading = [_marked(group.header, "bold")] if group.header.text else []
+        parts += [*heading, *_tables(sheet, group, width)]
     parts += [Text(remark, style="dim") for remark in sheet.remarks]
     parts += [_note(i, note) for i, note in enumerate(sheet.notes, 1)]
     return Group(*parts, Text("\n"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from zobench.report.cells import Cell
-from zobench.report.compose import Grid
+from zobench.report.chart import Chart
+from zobench.report.compose import Grid, hardware
 from zobench.report.quantity import QUANTITIES
-from zobench.report.sheet import plain
+from zobench.report.sheet import Sheet, plain
 from zobench.report.table import Table
 from zobench.result import Outcome
 
@@ -43,7 +44,7 @@ def _cells(grid: Grid) -> Iterator[Cell]:
 def _place(table: Table, cell: Cell) -> dict[str, str]:
     return {
         "table": table.name,
-        "row": plain(str(cell.row.value)),
+        "row": plain(cell.row.header),
         "column": plain(cell.column.header),
         "metric": cell.metric.name,
         "unit": QUANTITIES[cell.metric.name].base_unit,
@@ -73,8 +74,34 @@ def _paper(cell: Cell) -> dict[str, str]:
     assert cell.paper is not None
     return {
         "source": f"{cell.paper['paper']} {cell.paper['artifact']}",
-        "hardware": f"{cell.paper['gpus']}x {cell.paper['gpu']}",
+        "hardware": hardware(cell.paper),
         "value": "" if cell.paper_value is None else repr(cell.paper_value),
         "status": cell.paper["status"],
         "dtype": cell.paper["dtype"],
     }
+
+
+def texts(sheets: Sequence[Sheet]) -> str:
+    """What stands in each place of ``sheets``, for tables that hold no measurements."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["source", "row", "column", "text"])
+    for sheet in sheets:
+        for group in sheet.groups:
+            for label, entries in zip(sheet.rows, group.body, strict=True):
+                for column, entry in zip(group.columns, entries, strict=True):
+                    writer.writerow([sheet.source, label.text, column.text, entry.text])
+    return stream.getvalue()
+
+
+def events(charts: Sequence[Chart]) -> str:
+    """The operations of timelines, in seconds from the step's start; "" without any."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["figure", "panel", "lane", "kind", "block", "start_s", "end_s"])
+    for chart in charts:
+        for panel in chart.panels:
+            for event in panel.events:
+                place = [plain(text) for text in (chart.name, panel.title, event.lane, event.kind)]
+                writer.writerow([*place, event.block, repr(event.start), repr(event.end)])
+    return stream.getvalue() if any(panel.events for chart in charts for panel in chart.panels) else ""

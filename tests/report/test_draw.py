@@ -1,0 +1,241 @@
+"""Figures as data: what was measured, predicted or reported stands where its row, column and metric say."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report.test_table import MIB, PAPER, TINY, result
+from zobench import footprint
+from zobench.measure.statistics import median_interval
+from zobench.report.draw import blank, chart, timelines
+from zobench.report.plot import Plot, load_plot
+from zobench.report.render import grids
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+
+BARS = 'kind = "bars"\n' + TINY + "[axes]\nx = 'Model'\nlog_y = true\nlimit = { value = 1e9, label = '1 GB' }\n"
+
+
+def plot_from(tmp_path: Path, text: str) -> Plot:
+    path = tmp_path / "figure.toml"
+    path.write_text(text)
+    return load_plot(path)
+
+
+def drawn(plot: Plot, results: list[Result]) -> Any:
+    assert plot.table is not None
+    machine, grid = grids(plot.table, results, None, PAPER)[0]
+    return chart(plot, grid, machine)
+
+
+def test_bars_hold_the_measured_values_in_the_axis_unit_and_the_papers_beside_them(tmp_path: Path) -> None:
+    results = [
+        result("M1", memory=200 * MIB, seconds=2.0),
+        result("M2", outcome=Outcome.OOM, reason="no room"),
+        result("M2", "offload", "fp16", outcome=Outcome.FAILED, reason="boom"),
+    ]
+    found = drawn(plot_from(tmp_path, BARS), results)
+    memory, throughput = found.panels
+    assert (memory.positions, memory.x_label, memory.log_y) == (("M1", "M2"), "Model", True)
+    assert memory.y_label == "GPU Memory (MB)"
+    assert memory.limit == (1e9 / MIB, "1 GB")
+    a, b = memory.series
+    assert [series.label for series in memory.series] == ["A", "B"]
+    assert [(mark.value, mark.failure) for mark in a.marks] == [(200.0, ""), (None, "out of memory")]
+    assert [(mark.value, mark.failure) for mark in b.marks] == [(None, ""), (None, "did not finish")]
+    assert a.paper == (400.0, None)
+    assert b.paper == (100.0, 300.0)
+    assert throughput.series[0].marks[0].value == 50.0
+    assert found.source.startswith("Measured on box (1x BOX); ")
+    assert "paper: p t1, on 1x G-1" in found.source
+
+
+def test_intervals_are_those_of_the_median_step(tmp_path: Path) -> None:
+    seconds = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7]
+    one = dataclasses.replace(result("M1"), samples={"step_seconds": list(seconds)})
+    mark = drawn(plot_from(tmp_path, BARS), [one]).panels[1].series[0].marks[0]
+    interval = median_interval(seconds)
+    assert interval is not None
+    assert (mark.low, mark.high) == (100 / interval[1], 100 / interval[0])
+    assert mark.low <= mark.value <= mark.high
+    memory = drawn(plot_from(tmp_path, BARS), [one]).panels[0].series[0].marks[0]
+    assert (memory.low, memory.high) == (None, None)
+
+
+PREDICTED = """
+kind = "bars"
+title = "Memory"
+[where]
+dtype = "fp16"
+seq_len = 2048
+[rows.product]
+model = ["OPT-125M", "OPT-6.7B"]
+[[columns]]
+header = "AdamW"
+predicted = "adamw"
+[[columns]]
+header = "ZO2"
+where = { engine = "offload" }
+predicted = "engine"
+[[metrics]]
+name = "gpu_memory"
+header = "Memory (GB)"
+format = ".1f"
+better = "lower"
+unit = "GB"
+[axes]
+limit = { value = 40e9, label = "40 GB" }
+"""
+
+
+def test_what_was_not_measured_is_predicted_and_marked_so_and_what_cannot_fit_is_not_a_bar(tmp_path: Path) -> None:
+    plot = plot_from(tmp_path, PREDICTED)
+    spec = RunSpec(model="OPT-6.7B", dtype="fp16", engine="offload").resolve("cuda")
+    found = drawn(plot, [])
+    adamw, zo2 = found.panels[0].series
+    assert zo2.marks[1].value == footprint.memory(spec)[0] / 2**30
+    assert {mark.source for series in (adamw, zo2) for mark in series.marks} == {"predicted"}
+    assert adamw.marks[1].value is None
+    assert adamw.marks[1].failure == "does not fit 40 GB"
+    assert footprint.first_order(spec.replace(engine="resident"), "adamw") > 40e9
+    assert "Predicted by formula" in found.source
+    here = result("OPT-6.7B", "offload", "fp16", memory=3 * 2**30, seq_len=2048)
+    again = drawn(plot, [here]).panels[0].series[1].marks[1]
+    assert (again.value, again.source) == (3.0, "measured")
+
+
+def test_no_run_is_ever_taken_for_training_that_is_only_predicted(tmp_path: Path) -> None:
+    plot = plot_from(tmp_path, PREDICTED)
+    results = [result("OPT-125M", dtype="fp16", memory=1, seq_len=2048)]
+    assert drawn(plot, results).panels[0].series[0].marks[0].source == "predicted"
+
+
+LINES = """
+kind = "lines"
+title = "By batch"
+runner = "batch_size"
+[where]
+seq_len = 100
+[rows.product]
+batch_size = [1, 4]
+[[columns]]
+header = "MeZO"
+where = { engine = "resident" }
+[[metrics]]
+name = "throughput"
+header = "Throughput (tokens/s)"
+format = ".0f"
+better = "higher"
+"""
+
+
+def test_lines_have_numbers_along_x(tmp_path: Path) -> None:
+    plot = plot_from(tmp_path, LINES)
+    panel = drawn(plot, [result("M1", batch_size=4, seconds=1.0)]).panels[0]
+    assert panel.xs == (1.0, 4.0)
+    assert [mark.value for mark in panel.series[0].marks] == [None, 400.0]
+
+
+def test_nothing_measured_and_no_values_in_the_paper_is_said_and_not_blank(tmp_path: Path) -> None:
+    found = drawn(plot_from(tmp_path, LINES), [])
+    assert [panel.message for panel in found.panels] == [
+        "Nothing measured yet: `zobench reproduce figure` measures here what this machine can."
+    ]
+
+
+def test_a_heat_map_shows_the_ratio_to_the_baseline_of_each_source(tmp_path: Path) -> None:
+    text = BARS.replace('kind = "bars"', 'kind = "heatmap"')
+    results = [result("M1", memory=200 * MIB), result("M1", "offload", "fp16", memory=50 * MIB)]
+    memory, paper, *_ = drawn(plot_from(tmp_path, text), results).panels
+    assert (memory.title, paper.title) == ("measured on box", "paper")
+    assert [[mark.value for mark in series.marks] for series in memory.series] == [[1.0, 0.25]]
+    assert [(series.label, [mark.value for mark in series.marks]) for series in paper.series] == [("M1", [1.0, 0.25])]
+    assert memory.y_label == "GPU Memory relative to A"
+
+
+TIMELINE = """
+kind = "timeline"
+title = "Steps"
+paper = "p"
+artifact = "f5"
+runner = "ablation"
+[where]
+engine = "offload"
+seq_len = 100
+batch_size = [1, 2]
+[[panels]]
+title = "a. naive"
+where = { overlap = false }
+[[panels]]
+title = "b. overlapped"
+where = { overlap = true }
+"""
+
+
+def recorded(model: str, overlap: bool, shift: float = 5.0, **spec: Any) -> Result:
+    rows = [["upload", "upload", 0, shift, shift + 1.0], ["compute", "compute", 0, shift + 1.0, shift + 3.0]]
+    return dataclasses.replace(result(model, "offload", overlap=overlap, **spec), timeline=rows)
+
+
+def test_a_timeline_compares_runs_that_differ_only_in_what_it_is_about(tmp_path: Path) -> None:
+    plot = plot_from(tmp_path, TIMELINE)
+    results = [
+        recorded("M1", False), recorded("M2", False), recorded("M2", True, steps=9), recorded("M2", True, batch_size=2),
+    ]  # fmt: skip
+    [(machine, found)] = timelines(plot, results)
+    assert machine == "box"
+    assert found.name == "p/f5"
+    naive, overlapped = found.panels
+    assert [(e.lane, e.kind, e.block, e.start, e.end) for e in naive.events] == [
+        ("upload", "upload", 0, 0.0, 1.0),
+        ("compute", "compute", 0, 1.0, 3.0),
+    ]
+    assert overlapped.title == "b. overlapped"
+    assert overlapped.events
+    assert "M2" in found.remarks[0]
+
+
+def test_a_case_that_was_not_recorded_says_so_and_failed_runs_are_not_drawn(tmp_path: Path) -> None:
+    plot = plot_from(tmp_path, TIMELINE)
+    bad = dataclasses.replace(recorded("M1", True), outcome=Outcome.CONTAMINATED, reason="noise")
+    [(_, found)] = timelines(plot, [recorded("M1", False), bad])
+    assert found.panels[1].message == "This case was not measured on this machine."
+    [(machine, empty)] = timelines(plot, [bad])
+    assert machine is None
+    assert "zobench reproduce p/f5" in empty.panels[0].message
+
+
+def test_each_machine_has_its_own_timeline(tmp_path: Path) -> None:
+    found = timelines(plot_from(tmp_path, TIMELINE), [recorded("M1", True, machine=name) for name in ("b", "a")])
+    assert [machine for machine, _ in found] == ["a", "b"]
+
+
+def test_a_figure_that_cannot_be_measured_says_what_it_needs(tmp_path: Path) -> None:
+    text = 'kind = "lines"\ntitle = "Nodes"\npaper = "p"\nartifact = "f6"\nlacks = "several nodes"\n'
+    found = blank(plot_from(tmp_path, text))
+    assert found.panels[0].message.startswith("Not measured: this needs several nodes.")
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "message"),
+    [
+        (BARS, 'kind = "bars"', 'kind = "bar"', "`kind` must be one of bars, lines, heatmap, timeline, but got 'bar'"),
+        (BARS, "log_y = true", "log_y = 3", "`log_y` in [axes] must be of type bool, but got 3"),
+        (BARS, "value = 1e9", "value = '1'", "`value` in `limit` in [axes] must be of type number, but got '1'"),
+        (LINES, "batch_size = [1, 4]", 'model = ["a"]', "lines need numbers along x, but a row is none"),
+        (PREDICTED, '"adamw"', '"adam"', "`predicted` must be one of engine, sgd, adamw, but got 'adam'"),
+        (TIMELINE, "overlap = false", "overlop = false", "unknown key 'overlop'; did you mean overlap"),
+        (TIMELINE, 'title = "a. naive"', "", "`title` must be given in [[panels]], but is missing"),
+    ],
+)
+def test_a_mistake_in_a_figure_is_one_line(tmp_path: Path, text: str, old: str, new: str, message: str) -> None:
+    assert old in text
+    with pytest.raises(ValueError, match=re.escape("figure.toml: ")) as caught:
+        plot_from(tmp_path, text.replace(old, new, 1))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,391 @@
+"""The HTML report: everything of the book is in it, nothing in a result becomes markup, and it loads nothing."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zobench.report import html as package
+from zobench.report.book import Artifact, Book
+from zobench.report.chart import Chart, Event, Mark, Panel, Series
+from zobench.report.html import write
+from zobench.report.html.machines import machines
+from zobench.report.html.page import status
+from zobench.report.html.runs import embedded, runs
+from zobench.report.sheet import Entry, Group, Sheet, number
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+
+ATTACK = "</script></style><img src=x onerror=\"window.hacked='yes'\">'\u2028\u2029&amp;<!--"
+"""What a result may say anywhere; a reader must see exactly this."""
+FOLDER = Path(package.__file__).parent
+SVG = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 244.8 150">'
+    '<style>*{stroke: red}</style><rect width="90" height="90" style="fill:blue"/></svg>'
+)
+MIB = 2**20
+
+
+def result(model: str = "opt-tiny", *, machine: str = "box-1", **changes: Any) -> Result:
+    spec = {name: changes.pop(name) for name in ("engine", "dtype", "seq_len", "seed") if name in changes}
+    values = {
+        "environment": {"machine": machine, "description": "Box, 2 cores", "memory_limit_bytes": 3 * 2**30},
+        "samples": {"step_seconds": [0.5, 0.25, 0.375], "loss": [4.5, None, 4.25]},
+        "warmup": {"step_seconds": [1.0], "loss": [4.75]},
+        "memory": {"device_peak_bytes": 200 * MIB, "pinned_bytes": None},
+        **changes,
+    }
+    return Result(
+        spec=RunSpec(**{"model": model, "seq_len": 64, **spec}).resolve("cpu"), **{"outcome": Outcome.OK, **values}
+    )
+
+
+def entry(text: str, tone: str = "value", detail: str = "", *notes: str) -> Entry:
+    return Entry(text=text, tone=tone, detail=detail, own=notes)
+
+
+def sheet(*rows: tuple[str, Entry, Entry], title: str = "Speed", word: str = "") -> Sheet:
+    """Two columns under one heading; ``word`` is added to every text there is."""
+    said = [(label + word, *(dataclasses.replace(e, text=e.text + word) for e in entries)) for label, *entries in rows]
+    return number(
+        Sheet(
+            label="s",
+            title=title + word,
+            source="measured on box-1 (Box, 2 cores)" + word,
+            row_header="Model" + word,
+            rows=tuple(entry(label, "label") for label, *_ in said),
+            groups=(
+                Group(
+                    header=entry("Throughput (tokens/s) ↑" + word, "label"),
+                    columns=(entry("MeZO (FP32)" + word, "label"), entry("ZO2 (FP32)" + word, "label")),
+                    body=tuple(tuple(entries) for _, *entries in said),
+                ),
+            ),
+            remarks=("Medians of five steps." + word,),
+        )
+    )
+
+
+SPEEDS = sheet(
+    ("A", entry("1,200"), entry("7", "reported")),
+    ("B", entry("598", "value", "(x0.57)", "Measured on a CPU."), entry("8", "reported")),
+    ("C", entry("-", "failure"), entry("9", "reported")),
+    ("D", entry("needs 6 min", "failure"), entry("1", "reported")),
+    ("E", entry("·", "blank"), entry("2", "reported")),
+    ("F", entry("87.5"), entry("2", "reported")),
+)
+
+
+def chart(*, source: str = "measured", word: str = "") -> Chart:
+    marks = (Mark(value=1.0, source=source),)
+    series = (Series(label="ZO2" + word, marks=marks, paper=(2.0,)),)
+    return Chart(
+        name="zo2/figure3",
+        kind="bars",
+        title="Memory of four methods" + word,
+        source="measured on box-1" + word,
+        panels=(Panel(positions=("OPT-1.3B",), series=series),),
+        remarks=("X: does not fit." + word,),
+    )
+
+
+def artifact(name: str = "zo2/table1", **changes: Any) -> Artifact:
+    values = {"kind": "table", "title": "Speed of two engines", "paper": "zo2", "runner": "main", "lacks": ""}
+    return Artifact(**{"name": name, "sheets": (SPEEDS,), **values, **changes})
+
+
+def book(results: tuple[Result, ...] | None = None, *, word: str = "", **changes: Any) -> Book:
+    """A small report with one of everything; ``word`` is added to every text."""
+    figure = artifact(
+        "zo2/figure3", kind="figure", title="Memory" + word, charts=(chart(word=word),), lacks="a GPU" + word
+    )
+    shown = sheet(("A", entry("1", "value", f"(x2{word})", "A note." + word), entry("2")), word=word)
+    own = artifact("own_table", title="Own" + word, paper="", sheets=(shown,))
+    values = {
+        "title": "A report" + word,
+        "summary": (sheet(("Claim", entry("holds"), entry("x0.5")), title="Claims", word=word),),
+        "artifacts": (figure, artifact(), own),
+        "results": (result(word + "opt-tiny"), result("opt-125m", engine="offload")) if results is None else results,
+        "problems": ("results/box-1/bad.json: not JSON" + word,),
+    }
+    return Book(**{**values, **changes})
+
+
+def page(shown: Book | None = None) -> str:
+    return write(book() if shown is None else shown, {"zo2/figure3": [SVG]})
+
+
+class Page(HTMLParser):
+    """What a browser would make of the text: elements with their attributes, and the text that a reader sees."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.styles: list[str] = []
+        self.words: list[str] = []
+        self._inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._inside = tag
+        if tag in ("script", "style"):
+            (self.scripts if tag == "script" else self.styles).append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside in ("script", "style"):
+            (self.scripts if self._inside == "script" else self.styles)[-1] += data
+        else:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+    def values(self, attribute: str) -> list[str]:
+        return [attrs[attribute] or "" for _, attrs in self.elements if attribute in attrs]
+
+
+def texts(shown: Sheet) -> Iterator[str]:
+    """Every piece of text of a sheet."""
+    yield from (shown.source, shown.row_header, *shown.remarks, *shown.notes)
+    for group in shown.groups:
+        for part in (group.header, *group.columns, *(cell for row in group.body for cell in row)):
+            yield from (part.text, part.detail)
+    yield from (label.text for label in shown.rows)
+
+
+def squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_everything_of_the_book_is_on_the_page_without_any_script() -> None:
+    shown = book()
+    parsed = Page(page(shown))
+    for part in (*shown.summary, *(each for one in shown.artifacts for each in one.sheets)):
+        for text in texts(part):
+            assert squeezed(text) in parsed.text
+    for one in shown.artifacts:
+        assert one.title in parsed.text
+        assert f"zobench reproduce {one.name}" in parsed.text
+    for text in ("A report", "this needs a GPU", "bad.json", "opt-125m", "box-1", "memory_limit_bytes", "3 GiB"):
+        assert text in parsed.text
+
+
+def test_the_same_book_gives_the_same_page() -> None:
+    assert page(book()) == page(book())
+
+
+def test_nothing_that_a_book_says_becomes_markup() -> None:
+    run = result(
+        "opt" + ATTACK,
+        machine="box" + ATTACK,
+        outcome=Outcome.FAILED,
+        reason="why" + ATTACK,
+        traceback="trace" + ATTACK,
+        warnings=["warning" + ATTACK],
+        environment={"machine": "box" + ATTACK, "description": ATTACK, "key" + ATTACK: [{ATTACK: ATTACK}]},
+    )
+    other = {"machine": "box-2", "key": [{"a.b": "c"}]}
+    harmless = Page(page(book((result(outcome=Outcome.FAILED, reason="why", environment=other), result("b")))))
+    parsed = Page(page(book((run, result()), word=ATTACK)))
+    assert [tag for tag, _ in parsed.elements if tag == "img"] == ["img"]  # the figure
+    assert {tag for tag, _ in parsed.elements} == {tag for tag, _ in harmless.elements}
+    assert len(parsed.scripts) == len(harmless.scripts)
+    assert not [name for _, attrs in parsed.elements for name in attrs if name.startswith("on")]
+    for start in (
+        "A report",
+        "Memory",
+        "Speed",
+        "Medians of five steps.",
+        "A note.",
+        "opt",
+        "why",
+        "bad.json: not JSON",
+    ):
+        assert squeezed(start + ATTACK) in parsed.text  # shown as it is
+    assert json.loads(parsed.scripts[0]) == run.to_dict()
+
+
+def test_links_lead_to_places_on_the_page_only() -> None:
+    parsed = Page(page())
+    places = parsed.values("id")
+    assert len(places) == len(set(places))
+    assert {"zo2/figure3", "zo2/table1", "own_table", "runs", "summary", "machines", "problems"} <= set(places)
+    links = [link for link in parsed.values("href") if link != "data:,"]
+    assert {link[0] for link in links} == {"#"}
+    assert {link[1:] for link in links} <= set(places)
+    assert all(address.startswith("data:image/svg+xml;base64,") for address in parsed.values("src"))
+
+
+def test_the_policy_allows_exactly_the_pages_own_script_and_style() -> None:
+    parsed = Page(page())
+    (policy,) = [
+        attrs["content"] for _, attrs in parsed.elements if attrs.get("http-equiv") == "Content-Security-Policy"
+    ]
+    (style,) = parsed.styles
+    script = parsed.scripts[-1]
+
+    def digest(text: str) -> str:
+        return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+    assert policy == (
+        f"default-src 'none'; script-src 'sha256-{digest(script)}'; style-src 'sha256-{digest(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    assert not parsed.values("style")  # the policy would drop them
+
+
+def test_the_script_makes_no_markup_from_text_and_fetches_nothing() -> None:
+    script = (FOLDER / "script.js").read_text()
+    for word in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "Function(",
+        "fetch(",
+        "http",
+    ):
+        assert word not in script.replace("http://www.w3.org/2000/svg", "")
+    assert "url(" not in (FOLDER / "style.css").read_text()
+
+
+def test_figures_are_images_that_carry_their_own_text() -> None:
+    ((_, image),) = [element for element in Page(page()).elements if element[0] == "img"]
+    assert base64.b64decode((image["src"] or "").split(",")[1]).decode() == SVG
+    assert (image["width"], image["height"]) == ("457", "280")  # 244.8 x 150 points, at 1.4 of the printed size
+    assert image["alt"] == "Memory of four methods. measured on box-1. X: does not fit."
+
+
+def test_a_figure_without_a_size_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the picture of zo2/figure3 must be an SVG with a viewBox, but is not"):
+        write(book(), {"zo2/figure3": ["<svg></svg>"]})
+
+
+def test_an_artifact_that_was_not_drawn_still_has_its_tables() -> None:
+    assert "1,200" in Page(write(book(), {})).text
+
+
+def test_an_empty_book_says_so() -> None:
+    text = Page(write(Book(title="Empty", summary=(), artifacts=(), results=()), {})).text
+    assert "Nothing has been measured yet." in text
+    assert "No run was found." in text
+
+
+MEASURED = sheet(("A", entry("1"), entry("2")))
+REPORTED = sheet(("A", entry("1", "reported"), entry("2", "reported")))
+BLANK = sheet(("A", entry("·", "blank"), entry("·", "blank")))
+TIMELINE = Chart(
+    name="t", kind="timeline", title="t", source="s",
+    panels=(Panel(events=(Event(lane="upload", kind="upload", block=0, start=0, end=1),)),),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"sheets": (MEASURED,)}, "measured"),
+        ({"sheets": (MEASURED, REPORTED)}, "partly"),
+        ({"sheets": (MEASURED,), "lacks": "two GPUs"}, "partly"),
+        ({"sheets": (BLANK, REPORTED)}, "not measured"),
+        ({"sheets": (REPORTED,), "lacks": "two GPUs"}, "lacks"),
+        ({"sheets": (MEASURED, BLANK), "paper": ""}, "partly"),
+        ({"sheets": (REPORTED,), "runner": ""}, "not a measurement"),
+        ({"sheets": (REPORTED,), "charts": (chart(),)}, "not measured"),
+        ({"sheets": (), "charts": (chart(),)}, "measured"),
+        ({"sheets": (), "charts": (chart(source="predicted"),)}, "not measured"),
+        ({"sheets": (), "charts": (TIMELINE,)}, "measured"),
+    ],
+)
+def test_the_badge_says_how_much_was_measured(changes: dict[str, Any], expected: str) -> None:
+    shown = artifact(**changes)
+    assert status(shown) == expected
+    badges = [attrs for tag, attrs in Page(write(book(artifacts=(shown,)), {})).elements if tag == "span"]
+    assert f"badge {expected.replace(' ', '-')}" in [attrs.get("class") for attrs in badges]
+
+
+def test_a_run_is_listed_with_exact_numbers_to_sort_by() -> None:
+    (run,) = runs([result("OPT-13B", engine="offload", seed=3)])
+    assert (run.model, run.engine, run.dtype, run.settings) == ("OPT-13B", "offload/disk", "fp32", "b1 s64 seed=3")
+    assert (run.seconds.text, run.seconds.exact) == ("0.375", "0.375")
+    assert (run.throughput.text, run.throughput.exact) == ("171", repr(64 / 0.375))
+    assert (run.memory.text, run.memory.exact) == ("200", "209715200")
+
+
+def test_a_run_that_did_not_end_well_has_no_numbers_but_a_reason() -> None:
+    (run,) = runs([result(outcome=Outcome.OOM, reason="device memory")])
+    assert (run.outcome, run.reason) == ("oom", "device memory")
+    assert {run.seconds.text, run.throughput.text, run.memory.exact} == {""}
+
+
+def test_the_same_spec_on_two_machines_has_two_places() -> None:
+    first, second = runs([result(), result(machine="box-2")])
+    assert first.name == f"run-{first.hash}"
+    assert second.name == f"run-{first.hash}-2"
+
+
+@given(st.text(), st.text())
+def test_embedded_json_is_exact_and_cannot_end_its_element(reason: str, key: str) -> None:
+    run = result(reason=reason, environment={"machine": "box-1", key: reason + ATTACK})
+    text = embedded(run)
+    assert not set(text) & set("<>&\u2028\u2029\n")
+    assert json.loads(text) == run.to_dict()
+
+
+def test_a_machine_shows_every_different_value_of_its_environment() -> None:
+    rates = {"calibration": {"copy_bytes_per_second": 41e9, "matmul_flops_per_second": {"bf16": 452.75e9}}}
+    environment = {"machine": "box-1", "description": "Box", "gpu": None, "dirty": False, "gpus": [], **rates}
+    other = {**environment, "dirty": True, "flags": ["avx2", "avx512"], "cards": [{"name": "G-1"}]}
+    (machine,) = machines([result(environment=environment), result(environment=other, outcome=Outcome.OOM)])
+    assert (machine.name, machine.about, machine.outcomes) == ("box-1", "Box", (("ok", 1), ("oom", 1)))
+    assert dict(machine.environment) == {
+        "calibration.copy_bytes_per_second": ("41 GB/s",),
+        "calibration.matmul_flops_per_second.bf16": ("452.8 GFLOP/s",),
+        "cards.0.name": ("G-1",),
+        "description": ("Box",),
+        "dirty": ("no", "yes"),
+        "flags": ("avx2, avx512",),
+        "gpu": ("not available",),
+        "gpus": ("none",),
+        "machine": ("box-1",),
+    }
+
+
+def test_columns_of_numbers_are_flush_right_and_others_are_not() -> None:
+    shown = sheet(
+        ("A", entry("1,200"), entry("holds")),
+        ("B", entry("-", "failure"), entry("5")),
+        ("C", entry("x0.5"), entry("—")),
+    )
+    text = write(book(summary=(shown,), artifacts=()), {})
+    cells = re.findall(r'<td class="(num|text) (?:value|failure)[^"]*">', text)
+    assert cells == ["num", "text"] * 3
+
+
+def test_a_table_without_rows_still_has_its_heading() -> None:
+    assert "ZO2 (FP32)" in Page(write(book(summary=(sheet(),), artifacts=()), {})).text
+
+
+def test_a_missing_jinja2_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match=re.escape("pip install 'zobench[report]'")):
+        page()

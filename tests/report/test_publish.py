@@ -1,0 +1,155 @@
+"""The report: everything written, the same bytes each time, nothing outside, and one bad thing never hides the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report.test_draw import BARS, LINES, TIMELINE, recorded
+from tests.report.test_table import EVIL, MIB, PAPER, TINY, result
+from zobench import recipe
+from zobench.report import artifacts, publish
+from zobench.report.formats import macros
+from zobench.report.reference import Reference
+from zobench.report.render import grids
+from zobench.result import Result
+
+OWN = {'paper = "p"\n': "", 'artifact = "t1"\n': ""}
+
+
+@pytest.fixture
+def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source tree with one recipe of each kind, and an empty current folder."""
+    texts = {
+        "tables/tiny.toml": TINY,
+        "plots/bars.toml": BARS.replace('artifact = "t1"', 'artifact = "figure1"'),
+        "plots/lines.toml": LINES,
+        "plots/map.toml": BARS.replace('"bars"', '"heatmap"').replace('artifact = "t1"', 'artifact = "figure2"'),
+        "plots/timeline.toml": TIMELINE,
+    }
+    for name, text in texts.items():
+        path = tmp_path / "source" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "source" / "results" / "paper").mkdir(parents=True)
+    shipped = recipe.find("paper", "reference").read_bytes()
+    (tmp_path / "source" / "results" / "paper" / "reference.csv").write_bytes(shipped)
+    (tmp_path / "here").mkdir()
+    monkeypatch.setattr(recipe, "_PACKAGE", tmp_path / "source" / "zobench")
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+RESULTS = [
+    result("M1", memory=200 * MIB),
+    result("M2", batch_size=4),
+    recorded("M1", False),
+    recorded("M1", True, seconds=0.5),
+]
+
+
+def written(results: list[Result], out: Path, problems: tuple[str, ...] = ()) -> dict[str, bytes]:
+    publish.publish(results, problems, out, lambda *_: None)
+    return {path.relative_to(out).as_posix(): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+
+
+def test_every_artifact_is_written_in_every_format(few: Path) -> None:
+    files = written(RESULTS, few / "out")
+    assert {name for name in files if "/" not in name} == {"index.html", "summary.md", "comparison.csv", "numbers.tex"}
+    assert {f"tables/p/t1.{form}" for form in ("md", "tex", "csv")} <= set(files)
+    for name in ("p/figure1", "p/figure2", "lines", "p/f5"):
+        assert {f"figures/{name}.{form}" for form in ("png", "svg", "pdf", "csv")} <= set(files), name
+    assert files["figures/p/figure1.png"].startswith(b"\x89PNG")
+    assert files["figures/p/figure1.pdf"].startswith(b"%PDF")
+    assert b"a. naive,upload,upload,0,0.0,1.0" in files["figures/p/f5.csv"]
+
+
+def test_rendering_twice_gives_the_same_bytes_in_any_order_of_results(few: Path) -> None:
+    assert written(RESULTS, few / "one") == written(RESULTS[::-1], few / "two")
+
+
+def test_nothing_is_written_outside_whatever_a_recipe_or_a_result_is_called(few: Path) -> None:
+    evil = TINY.replace('paper = "p"', 'paper = "../../../evil"').replace('artifact = "t1"', 'artifact = "/etc/x"')
+    (few / "tables").mkdir()
+    (few / "tables" / "evil.toml").write_text(evil)
+    before = {path for path in few.parent.rglob("*") if "out" not in path.parts}
+    files = written([result("../../x" + EVIL, machine="box")], few / "deep" / "out")
+    assert {path for path in few.parent.rglob("*") if "out" not in path.parts} - before == {few / "deep"}
+    assert all(".." not in name for name in files)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("zo2/table1", "zo2/table1"),
+        ("../../x", "_/x"),
+        ("/etc/passwd", "etc/passwd"),
+        ("a b/c:d", "a_b/c_d"),
+        ("", "_"),
+    ],
+)
+def test_names_become_plain_paths(name: str, expected: str) -> None:
+    assert publish.clean(name) == expected
+
+
+def test_a_broken_recipe_and_an_unreadable_result_are_told_and_the_rest_is_rendered(few: Path) -> None:
+    (few / "tables").mkdir()
+    (few / "tables" / "broken.toml").write_text("title = 3\n")
+    ambiguous = TINY.replace(
+        'reference = { method = "mezo", dtype = "fp32" }', 'reference = { paper = "zo2", artifact = "table1" }'
+    )
+    (few / "tables" / "ambiguous.toml").write_text(ambiguous.replace('"t1"', '"t9"').replace("M1", "OPT-1.3B"))
+    book = publish.publish(RESULTS, ("results/x.json: not JSON",), few / "out", lambda *_: None)
+    assert book.problems[0] == "results/x.json: not JSON"
+    assert any(text.startswith("not rendered: tables/broken: broken.toml: ") for text in book.problems)
+    assert any(text.startswith("not rendered: p/t9: one paper value must match") for text in book.problems)
+    page = (few / "out" / "index.html").read_text()
+    assert "results/x.json: not JSON" in page
+    assert (few / "out" / "tables" / "p" / "t1.md").is_file()
+
+
+def test_an_empty_store_renders_everything_and_says_so(few: Path) -> None:
+    files = written([], few / "out")
+    assert b"nothing measured yet" in files["summary.md"]
+    assert b"Nothing measured yet" in files["figures/lines.svg"] + files["index.html"]
+
+
+def test_a_machine_of_its_own_has_a_figure_of_its_own(few: Path) -> None:
+    both = [result("M1", machine="a"), result("M1", machine="b")]
+    assert {"figures/p/figure1-a.svg", "figures/p/figure1-b.svg"} <= set(written(both, few / "out"))
+
+
+def test_every_number_has_a_macro_that_prints_it_as_the_table_does(few: Path) -> None:
+    table: Any = artifacts.load("tiny")
+    text = macros.write([(table, grids(table, RESULTS, None, Reference(PAPER.rows[:1])))])
+    numbers = dict(re.findall(r"\\zobenchset\{(.*?)\}\{(.*)\}", text))
+    assert numbers == {
+        "p-t1-m1-a-gpu-memory-box": "200",
+        "p-t1-m1-a-gpu-memory-paper": "400",
+        "p-t1-m1-a-gpu-memory-box-ratio": "0.5",
+        "p-t1-m1-a-throughput-box": "100",
+    }
+
+
+def test_two_numbers_never_share_a_macro(few: Path) -> None:
+    table: Any = artifacts.load("tiny")
+    twice = dataclasses.replace(table, columns=(table.columns[0], dataclasses.replace(table.columns[0], header="a.")))
+    other = dataclasses.replace(twice, columns=(twice.columns[0], dataclasses.replace(twice.columns[0], header="A!")))
+    results = [result("M1")]
+    assert "p-t1-m1-a.-" in macros.write([(twice, grids(twice, results, None, Reference(())))])
+    same = macros.write([(other, grids(other, results, None, Reference(())))])
+    assert same.count("p-t1-m1-a-gpu-memory-box}") == 1  # equal numbers may
+
+
+def test_artifacts_come_in_reading_order() -> None:
+    recipes, problems = artifacts.load_all()
+    assert problems == []
+    names = [item.name for item in recipes if item.paper]
+    assert names.index("zo-offloading-neurips24/table1") < names.index("zo2/table1") < names.index("zo-bench/table1")
+    ours = [name for name in names if name.startswith("zo-bench/")]
+    assert ours == [*(f"zo-bench/table{i}" for i in range(1, 9)), "zo-bench/tableA1", "zo-bench/tableA2",
+                    *(f"zo-bench/figure{i}" for i in (1, 2, 3))]  # fmt: skip

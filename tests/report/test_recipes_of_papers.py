@@ -1,0 +1,161 @@
+"""The recipes of the papers' tables and figures: all are there, and every reported value stands in one cell."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from zobench import matrix, recipe
+from zobench.report import claims
+from zobench.report.artifacts import Recipe, load
+from zobench.report.cells import Cell, conditions, fill, lacking
+from zobench.report.facts import Facts
+from zobench.report.plot import Plot
+from zobench.report.reference import Reference
+from zobench.report.table import Table
+from zobench.spec import RunSpec
+
+TABLES = {
+    "zo-offloading-neurips24": "1 2",
+    "zo-offloading-iclr25": "1 2 3",
+    "zo2": "1 2 3 4 5 6 7 8",
+    "distzo2": "1 2 3 4 5 6 7",
+    "zo-bench": "1 2 3 4 5 6 7 8 A1 A2",
+}
+FIGURES = {
+    "zo-offloading-neurips24": "1 4",
+    "zo-offloading-iclr25": "1 4",
+    "zo2": "3 5 6",
+    "distzo2": "6",
+    "zo-bench": "1 2 3",
+}
+TABLE_NAMES = [f"{paper}/table{number}" for paper, numbers in TABLES.items() for number in numbers.split()]
+FIGURE_NAMES = [f"{paper}/figure{number}" for paper, numbers in FIGURES.items() for number in numbers.split()]
+NAMES = TABLE_NAMES + FIGURE_NAMES
+LOADED: dict[str, Recipe] = {name: load(name) for name in NAMES}
+MEASURED = {name: item for name, item in LOADED.items() if isinstance(item, Table)}
+REFERENCE = Reference.load()
+
+
+def cells(table: Table) -> Iterator[Cell]:
+    """All cells of the paper's own rows; nothing is measured."""
+    for row in fill(table, [], REFERENCE):
+        for group in row:
+            yield from group
+
+
+def laid_out() -> dict[str, Table]:
+    """Every recipe with cells: the papers' tables and figures, and zobench's own figures."""
+    items = {**LOADED, **{name: load(name) for name in recipe.names("plots")}}
+    tables = {name: item.table if isinstance(item, Plot) else item for name, item in items.items()}
+    return {name: table for name, table in tables.items() if isinstance(table, Table)}
+
+
+def test_all_30_tables_and_11_figures_of_the_five_papers_are_there() -> None:
+    assert (len(TABLE_NAMES), len(FIGURE_NAMES)) == (30, 11)
+    assert set(TABLE_NAMES) == {name for name in recipe.names("tables") if "/" in name}
+    assert set(FIGURE_NAMES) == {name for name in recipe.names("plots") if "/" in name}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_names_the_artifact_that_its_file_is_called_by(name: str) -> None:
+    item = LOADED[name]
+    kind, number = re.fullmatch(r"(table|figure)(A?\d)", item.artifact).groups()  # type: ignore[union-attr]
+    assert (item.name, f"{item.paper}/{item.artifact}") == (name, name)
+    assert item.title.endswith(f", {kind} {number})")
+
+
+def test_no_two_recipes_have_the_same_title() -> None:
+    titles = Counter(load(name).title for kind in ("tables", "plots") for name in recipe.names(kind))
+    assert [title for title, count in titles.items() if count > 1] == []
+
+
+def test_every_reported_value_stands_in_exactly_one_cell_of_its_own_table() -> None:
+    shown = Counter(id(cell.paper) for table in MEASURED.values() for cell in cells(table) if cell.paper is not None)
+    assert len(REFERENCE.rows) == 1089
+    assert [row for row in REFERENCE.rows if shown[id(row)] != 1] == []
+
+
+@pytest.mark.parametrize("name", sorted(MEASURED))
+def test_a_papers_cell_shows_a_value_of_that_table_and_of_no_other(name: str) -> None:
+    found = [
+        cell for cell in cells(MEASURED[name]) if cell.column.reference is not None and cell.metric.name != "floor"
+    ]
+    assert found
+    for cell in found:
+        assert cell.paper is not None, f"{cell.row.header}, {cell.column.header}"
+        assert f"{cell.paper['paper']}/{cell.paper['artifact']}" == name
+        assert cell.paper["unit"] == cell.metric.unit
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_can_be_measured_names_its_runner_and_what_cannot_says_what_is_missing(name: str) -> None:
+    item = LOADED[name]
+    table = item.table if isinstance(item, Plot) else item
+    if isinstance(table, Facts):
+        return
+    if item.lacks:
+        assert not item.runner
+        return
+    assert item.runner in recipe.names("runners")
+    if table is None:  # a timeline
+        assert isinstance(item, Plot)
+        assert item.lanes
+    else:
+        assert any(not lacking(table, row, column) for row in table.rows for column in table.columns)
+
+
+@pytest.mark.parametrize("name", sorted(laid_out()))
+def test_a_cell_is_a_run_that_can_be_asked_for_and_no_other_kind_of_run_matches_it(name: str) -> None:
+    table = laid_out()[name]
+    for row in table.rows:
+        for column in table.columns:
+            if lacking(table, row, column):
+                continue
+            where = conditions(table, row, column)
+            RunSpec(**{field: values[0] for field, values in where.items()})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name in laid_out() and not LOADED[name].lacks])
+def test_the_runner_of_a_table_makes_every_run_that_its_cells_show(name: str) -> None:
+    """Extra rows are for small machines; a runner need not fill all their columns."""
+    table = laid_out()[name]
+    path = recipe.find("runners", table.runner)
+    runs = [spec.resolve(device) for device in ("cpu", "cuda") for spec in matrix.load(path, device).cells]
+    for row in table.rows:
+        wanted = [conditions(table, row, column) for column in table.columns if not lacking(table, row, column)]
+        made = [any(all(getattr(run, key) in where[key] for key in where) for run in runs) for where in wanted]
+        assert not made or (any(made) if row.extra else all(made)), row.header
+
+
+@pytest.mark.parametrize("name", sorted(MEASURED))
+def test_every_claim_can_be_checked_on_the_papers_own_values(name: str) -> None:
+    table = MEASURED[name]
+    for verdict in claims.reported(table, fill(table, [], REFERENCE)):
+        headers = [header for header, _ in verdict.ratios]
+        assert headers, verdict.claim.text
+        assert set(headers) >= set(verdict.claim.only), verdict.claim.text
+
+
+def test_the_papers_own_values_contradict_these_claims() -> None:
+    """Each was read again in the paper: its words say so, and its table does not."""
+    broken = {
+        name: [verdict.claim.text for verdict in held if verdict.verdict == claims.FAILS]
+        for name, table in MEASURED.items()
+        if (held := claims.reported(table, fill(table, [], REFERENCE)))
+    }
+    assert {name: len(texts) for name, texts in broken.items() if texts} == {
+        "zo2/table1": 1,
+        "zo2/table3": 2,
+        "zo2/table8": 1,
+        "distzo2/table1": 1,
+        "distzo2/table2": 2,
+        "distzo2/table3": 1,
+        "distzo2/table5": 1,
+        "distzo2/table7": 1,
+        "zo-bench/table1": 1,
+        "zo-bench/table3": 1,
+    }

@@ -1,0 +1,97 @@
+"""Stores of many runs for tests and benchmarks: files as large and as varied as a cell of OPT-1.3B leaves."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_predict import CALIBRATION
+from zobench import cli
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+from zobench.store import Store
+
+MACHINE = "epyc-2c-fcab62"
+ENVIRONMENT: dict[str, Any] = {
+    "machine": MACHINE,
+    "description": "AMD EPYC, 2 cores, 24 GiB",
+    "hardware": {"cores": 2, "cpu": "AMD EPYC", "gpus": [], "memory_gib": 24},
+    "software": {"python": "3.11", "torch": "2.13.0", "transformers": "5.23.0", "zobench": "0.1.0"},
+    "source": {"commit": "ee3ca2f17f60ae0b2c4b8e4dfce74c7e24d3e945", "dirty": False},
+    "versions": dict.fromkeys(("numpy", "python", "safetensors", "torch", "transformers", "triton"), "1.2.3"),
+    "cpu_flags": ["avx2", "avx512"],
+    "calibration": CALIBRATION,
+    "notes": ["NVML: not available (nvml shared library not found)"],
+}
+"""Of a machine without a GPU, as a sweep stores it."""
+BLOCKS = 24
+LANES = ("upload", "compute", "offload")
+STEPS = 20
+POINTS = 100
+
+
+KINDS = tuple(
+    itertools.product(
+        ("OPT-125M", "OPT-350M", "OPT-1.3B", "OPT-2.7B", "OPT-6.7B", "Qwen3-1.7B"),
+        ("fp32", "bf16"),
+        (1, 2, 4),
+        (512, 1024, 2048),
+        ({"engine": "resident"}, {"engine": "offload"}, {"engine": "offload", "overlap": False}),
+        ({}, {"noise": "counter"}),
+    )
+)
+
+
+def specs() -> Iterator[RunSpec]:
+    """Endless different specs, resolved for a CPU."""
+    for number in itertools.count():
+        seed, kind = divmod(number, len(KINDS))
+        model, dtype, batch, tokens, engine, noise = KINDS[kind]
+        sizes = {"dtype": dtype, "batch_size": batch, "seq_len": tokens, "seed": seed, "steps": STEPS}
+        yield RunSpec(model=model, **sizes, **engine, **noise).resolve("cpu")
+
+
+def run(spec: RunSpec, number: int = 0, **changes: Any) -> Result:
+    """A finished run of ``spec`` with everything that a result can hold; ``number`` makes it different."""
+    seconds = [0.8 + (number * 7 + step) % 13 / 97 for step in range(STEPS)]
+    rows: list[list[Any]] = []
+    for block in range(BLOCKS if spec.engine == "offload" else 0):
+        begin = block / 31
+        rows += [[lane, lane, block, begin + lag, begin + lag + 0.0123] for lag, lane in enumerate(LANES)]
+    values: dict[str, Any] = {
+        "spec": spec,
+        "outcome": Outcome.OK,
+        "environment": ENVIRONMENT,
+        "samples": {"step_seconds": seconds, "loss": [2 + s / 3 for s in seconds], "projected_grad": seconds},
+        "memory": {"device_peak_bytes": 21565440 + number, "host_rss_peak_bytes": 604545024, "pinned_bytes": 0},
+        "power": {"energy_joules": None, "notes": [], "samples": 42, "sampler_overhead": 0.0023},
+        "timeline": rows,
+        "trace": {
+            "seconds": [round(0.1003 * i, 3) for i in range(POINTS)],
+            "rss_bytes": [604545024 + 4096 * i for i in range(POINTS)],
+        },
+    }
+    return Result(**{**values, **changes})
+
+
+def fill(root: Path, count: int) -> None:
+    """``count`` runs under ``root``, written faster than a sweep would: nothing is synced."""
+    store = Store(root)
+    for number, spec in enumerate(itertools.islice(specs(), count)):
+        path = store.path(spec, MACHINE)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(run(spec, number).to_dict(), sort_keys=True, indent=1) + "\n")
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Runs ``zobench`` in this process: exit code, standard output, standard error."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    out, err = capsys.readouterr()
+    assert isinstance(caught.value.code, int)
+    return caught.value.code, out, err

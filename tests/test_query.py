@@ -1,0 +1,328 @@
+"""Listing, filtering, exporting and merging stored runs: whole columns, checked conditions, the better of two runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.stores import ENVIRONMENT, MACHINE, command, run, specs
+from zobench import query
+from zobench.merge import merge
+from zobench.result import Outcome, Result
+from zobench.spec import FIELDS, RunSpec
+from zobench.store import BusyError, Store, frame
+
+OTHER = {**ENVIRONMENT, "machine": "h200-16c-0a1b2c"}
+SPECS = list(itertools.islice(specs(), 8))
+RUNS = [
+    run(SPECS[0]),
+    run(SPECS[1], outcome=Outcome.OOM, reason="device memory ran out", samples={}, memory={}),
+    run(SPECS[2], environment=OTHER, samples={"step_seconds": [0.25] * 4}),
+    run(SPECS[3].replace(writeback_every=4, noise="counter")),
+    run(SPECS[4].replace(writeback_every="inf", noise="counter"), samples={"step_seconds": [None]}),
+    run(RunSpec(model="Qwen3-1.7B", tie_embeddings=True).resolve("cpu")),
+]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of RUNS in ./results, the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    for result in RUNS:
+        Store(tmp_path / "results").save(result)
+    return tmp_path / "results"
+
+
+# ---- conditions and order
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([], RUNS),
+        (["outcome=oom"], [RUNS[1]]),
+        (["outcome=oom", "outcome=ok"], RUNS),
+        (["machine=h200-16c-0a1b2c"], [RUNS[2]]),
+        (["model=qwen3-1.7b"], [RUNS[5]]),
+        (["writeback_every=inf"], [RUNS[4]]),
+        (["writeback_every=4", "noise = counter"], [RUNS[3]]),
+        (["writeback_every=4", "noise=torch"], []),
+        (["tie_embeddings=true"], [RUNS[5]]),
+        (["tie_embeddings=none", "outcome=oom"], [RUNS[1]]),
+        (["device_memory=0"], RUNS),
+    ],
+)
+def test_conditions_pick_the_runs_that_fulfil_all_of_them(texts: list[str], expected: list[Result]) -> None:
+    assert query.select(RUNS, query.conditions(texts)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model", "`--where` needs KEY=VALUE, but got 'model'; for example --where model=OPT-125M"),
+        ("modle=x", "unknown key 'modle'; did you mean model"),
+        ("outcom=ok", "unknown key 'outcom'; did you mean outcome?"),
+        (
+            "outcome=okay",
+            "`outcome` must be one of ok, oom, timeout, failed, skipped, contaminated, but got 'okay'; did",
+        ),
+        ("dtype=fp12", "`dtype` must be one of fp32, fp16, bf16, but got 'fp12'; did you mean"),
+        ("seq_len=long", "`seq_len` must be a whole number, but got 'long'; for example seq_len=2048"),
+        ("seq_len=1", "`seq_len >= 2` must hold, but got seq_len=1; "),
+        ("throughput=3", "unknown key 'throughput'; "),
+    ],
+)
+def test_a_condition_that_cannot_be_meant_is_one_line(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        query.conditions([text])
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("field", ["throughput", "model", "writeback_every", "tie_embeddings", "device_peak_bytes"])
+def test_sorting_is_by_value_with_the_unknown_last(field: str) -> None:
+    rows = frame(query.ordered(RUNS, field))[field].tolist()
+    known = [value for value in rows if not pd.isna(value)]
+    assert all(pd.isna(value) for value in rows[len(known) :])
+    assert known == sorted(known, key=lambda value: (isinstance(value, str), value))
+
+
+def test_an_unknown_order_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"^unknown key 'througput'; did you mean throughput"):
+        query.ordered(RUNS, "througput")
+
+
+# ---- exports
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "runs.parquet"])
+def test_an_export_has_every_column_and_every_number(root: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert command(capsys, "results", "--out", name) == (0, "", "")
+    back = pd.read_csv(name) if name.endswith("csv") else pd.read_parquet(name)
+    expected = frame(Store(root).load())
+    assert list(back.columns) == list(expected.columns)
+    assert set(FIELDS) < set(back.columns)
+    for column in ("throughput", "step_seconds", "device_peak_bytes", "seq_len", "model", "spec_hash", "outcome"):
+        pd.testing.assert_series_equal(back[column], expected[column], check_dtype=False)
+    assert list(map(float, back["writeback_every"])) == list(map(float, expected["writeback_every"]))
+
+
+def test_the_same_runs_export_to_the_same_bytes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one.csv", "two.csv"):
+        command(capsys, "results", "--out", name)
+    assert Path("one.csv").read_bytes() == Path("two.csv").read_bytes()
+
+
+# ---- the listing
+
+
+@pytest.mark.parametrize("width", ["80", "140"])
+def test_every_run_has_a_line_with_its_numbers(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    code, out, err = command(capsys, "results")
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0].startswith("6 runs")
+    assert max(map(len, lines)) <= int(width)
+    (line,) = [line for line in lines if RUNS[2].spec.hash[:7] in line]
+    assert "h200-16c-0a1b2c" in (line if width == "140" else out)
+    assert f"{RUNS[2].tokens_per_step / 0.25:.0f}" in line.split()
+    assert "0.250" in line.split()
+    (line,) = [line for line in lines if RUNS[1].spec.hash[:7] in line]
+    assert "oom" in line.split()
+    assert "device memory ran out" in out
+    assert "writeback_every=inf" in out
+
+
+def test_what_all_runs_share_is_said_once(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = command(capsys, "results", "--where", "outcome=ok", "--where", f"machine={MACHINE}")
+    assert code == 0
+    assert out.splitlines()[0] == f"4 runs, all: {MACHINE}, fp32, batch 1, ok"
+    assert "outcome" not in out
+
+
+def test_a_name_cannot_command_the_terminal_or_be_read_as_markup(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Store(root).save(run(SPECS[6].replace(model="[red]x\x1b[2J"), outcome=Outcome.FAILED, reason="\x1b]0;t\x07 [bold]"))
+    _, out, _ = command(capsys, "results")
+    assert "\x1b" not in out
+    assert "[red]x\N{REPLACEMENT CHARACTER}[2J" in out
+    assert "[bold]" in out
+
+
+def test_bad_files_and_two_machines_do_not_hide_the_rest(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = next((root / MACHINE).glob("*.json"))
+    for name, content in (("torn", "{"), ("newer", '{"schema_version": 99}'), ("nan", '{"a": NaN}'), ("other", "[]")):
+        good.with_name(f"{name}.json").write_text(content)
+    code, out, err = command(capsys, "results")
+    assert (code, out.splitlines()[0].partition(",")[0], len(err.splitlines())) == (0, "6 runs", 4)
+    assert all(line.startswith(f"not read: results/{MACHINE}/") for line in err.splitlines())
+
+
+def test_an_empty_store_says_how_to_get_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hint = "no results in {0}: `zobench sweep smoke --results {0}` makes some\n"
+    assert command(capsys, "results") == (0, "", hint.format("results"))
+    Path("empty").mkdir()
+    assert command(capsys, "results", "empty") == (0, "", hint.format("empty"))
+
+
+def test_conditions_that_nothing_fulfils_say_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(capsys, "results", "--where", "seed=7") == (0, "", "none of 6 runs fulfils every --where\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--where", "seed"], "`--where` needs KEY=VALUE, but got 'seed'; "),
+        (["--sort", "sped"], "unknown key 'sped'; did you mean "),
+        (["nowhere"], "`DIR` must be a folder, but got 'nowhere'; create it first"),
+        (["--out", "runs.xlsx"], "`--out` must end in .csv or .parquet, but got 'runs.xlsx'; name it runs.csv"),
+        (["--out", "no/runs.csv"], "`--out` must be a file in a folder that exists, but got 'no/runs.csv'; "),
+        (
+            ["--merge-into", "all", "--sort", "seed"],
+            "`--merge-into` needs whole folders, but got another option; merge",
+        ),
+        (["--merge-into", "results"], "`--merge-into` must be none of the merged folders, but got 'results'; name"),
+        (["--merge-into", "file"], "`--merge-into` must be a folder, but got 'file'; it is a file; name a folder"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    Path("file").write_text("")
+    code, out, err = command(capsys, "results", *arguments)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith(f"zobench: {text}")
+
+
+# ---- merging
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.glob("*/*"))}
+
+
+def test_stores_of_several_machines_become_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for index, result in enumerate(RUNS):
+        Store(tmp_path / f"source{index % 2}").save(result)
+    sources = [str(tmp_path / "source0"), str(tmp_path / "source1")]
+    into = tmp_path / "all"
+    code, out, err = command(capsys, "results", *sources, "--merge-into", str(into))
+    assert (code, out, err) == (0, f"{into}: 6 added, 0 there already, 0 chosen between\n", "")
+    merged = contents(into)
+    assert merged == contents(Path(sources[0])) | contents(Path(sources[1]))
+    code, out, err = command(capsys, "results", *sources, "--merge-into", str(into))
+    assert (code, out, err) == (0, f"{into}: 0 added, 6 there already, 0 chosen between\n", "")
+    assert contents(into) == merged
+
+
+def with_steps(count: int, outcome: Outcome = Outcome.OK) -> Result:
+    return run(
+        SPECS[0], outcome=outcome, reason="" if outcome is Outcome.OK else "x", samples={"step_seconds": [1.0] * count}
+    )
+
+
+@pytest.mark.parametrize(
+    ("there", "new", "wins"),
+    [
+        (with_steps(1), with_steps(9, Outcome.FAILED), "there"),
+        (with_steps(9, Outcome.CONTAMINATED), with_steps(1), "new"),
+        (with_steps(5), with_steps(6), "new"),
+        (with_steps(6), with_steps(5), "there"),
+        (with_steps(5), run(SPECS[0], samples={"step_seconds": [2.0] * 5}), "there"),
+    ],
+)
+def test_of_two_runs_of_a_cell_the_better_one_stays_and_the_choice_is_told(
+    tmp_path: Path, there: Result, new: Result, wins: str
+) -> None:
+    into, source = tmp_path / "all", tmp_path / "source"
+    Store(into).save(there)
+    Store(source).save(new)
+    merged = merge([source], into)
+    kept, left = (new, there) if wins == "new" else (there, new)
+    places = (source, into) if wins == "new" else (into, source)
+    assert Store(into).load() == [kept]
+    assert Store(source).load() == [new]
+    assert merged.choices == [
+        f"{SPECS[0].label} on {MACHINE}: "
+        f"kept that of {places[0]} ({kept.outcome}, {len(kept.measured_seconds)} steps), not "
+        f"that of {places[1]} ({left.outcome}, {len(left.measured_seconds)} steps)"
+    ]
+
+
+def test_an_old_version_is_merged_as_the_current_one_and_equals_it(tmp_path: Path) -> None:
+    whole = run(SPECS[0], trace={})
+    path = Store(tmp_path / "old").save(whole)
+    values = json.loads(path.read_text()) | {"schema_version": 1}
+    del values["trace"]
+    path.write_text(json.dumps(values))
+    new = Store(tmp_path / "new").save(whole)
+    merged = merge([tmp_path / "old", tmp_path / "new"], tmp_path / "all")
+    assert (merged.added, merged.equal) == (1, 1)
+    assert contents(tmp_path / "all") == {f"{MACHINE}/{new.name}": new.read_bytes()}
+
+
+def test_files_that_cannot_be_read_are_told_and_left_on_both_sides(tmp_path: Path) -> None:
+    source, into = tmp_path / "source", tmp_path / "all"
+    paths = [Store(source).save(result) for result in RUNS[:2]]
+    paths[0].write_text("{")
+    broken = Store(into).path(RUNS[1].spec, MACHINE)
+    broken.parent.mkdir(parents=True)
+    broken.write_text("not JSON")
+    merged = merge([source], into)
+    assert (merged.added, broken.read_text(), paths[0].read_text()) == (0, "not JSON", "{")
+    told = sorted(merged.problems, key=lambda problem: str(into) in problem)
+    assert told[0].startswith(f"{paths[0]}: ")
+    assert told[1].startswith(f"{broken}: ")
+    assert told[1].endswith(f"; remove it to merge that of {source}")
+
+
+def test_a_folder_is_not_merged_into_itself_by_another_name(tmp_path: Path) -> None:
+    Store(tmp_path / "one").save(RUNS[0])
+    (tmp_path / "alias").symlink_to("one")
+    before = contents(tmp_path / "one")
+    with pytest.raises(ValueError, match=r"^`--merge-into` must be none of the merged folders, but got "):
+        merge([tmp_path / "one"], tmp_path / "alias")
+    assert contents(tmp_path / "one") == before
+
+
+def test_a_store_that_a_sweep_writes_into_is_not_merged_into(tmp_path: Path) -> None:
+    Store(tmp_path / "one").save(RUNS[0])
+    with Store(tmp_path / "all").lock(), pytest.raises(BusyError):
+        merge([tmp_path / "one"], tmp_path / "all")
+
+
+@pytest.mark.parametrize("machine", ["../../x", "..", "/tmp/x", "a/../../x", "paper", ".hidden", "x\0y"])
+def test_no_name_in_a_result_makes_a_merge_write_elsewhere(tmp_path: Path, machine: str) -> None:
+    source = tmp_path / "deep" / "source"
+    path = Store(source).save(RUNS[0])
+    hostile: dict[str, Any] = json.loads(path.read_text())
+    hostile["environment"]["machine"] = machine
+    path.write_text(json.dumps(hostile))
+    merged = merge([source], tmp_path / "deep" / "all")
+    assert (merged.added, len(merged.problems)) == (0, 1)
+    shutil.rmtree(source)
+    assert [str(entry.relative_to(tmp_path)) for entry in tmp_path.rglob("*")] == ["deep", "deep/all", "deep/all/.lock"]
+
+
+@pytest.mark.parametrize("model", ["../../x", "/etc/passwd", "..", "a/../../x"])
+def test_a_model_named_like_a_path_is_merged_into_its_machines_folder(tmp_path: Path, model: str) -> None:
+    source, into = tmp_path / "deep" / "source", tmp_path / "deep" / "all"
+    Store(source).save(run(SPECS[0].replace(model=model)))
+    assert merge([source], into).added == 1
+    shutil.rmtree(source)
+    (path,) = into.glob("*/*.json")
+    assert path.parent == into / MACHINE
+    assert {entry for entry in tmp_path.rglob("*") if entry.is_file()} == {path, into / ".lock"}

@@ -1,0 +1,129 @@
+"""The Chrome trace of a step: every operation of the timeline, in microseconds, on a named lane."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stores import MACHINE, command, run, specs
+from zobench.result import Outcome, Result
+from zobench.store import Store
+from zobench.trace import trace
+
+RESIDENT, OFFLOADED = (
+    next(run(spec) for spec in specs() if spec.engine == engine) for engine in ("resident", "offload")
+)
+ROWS: list[list[Any]] = [
+    ["offload", "offload", 2, 0.25, 0.5],
+    ["upload", "upload", 0, 0.5, 1],
+    ["spare", 'a"</script>\n', 1, 1.0, 1.0],
+    ["compute", "update", 0, 1.0, 1.75],
+]
+
+
+def of(rows: list[list[Any]]) -> dict[str, Any]:
+    """What a viewer reads."""
+    values = OFFLOADED.to_dict() | {"timeline": rows}
+    parsed: dict[str, Any] = json.loads(json.dumps(trace(Result.from_dict(values)), allow_nan=False))
+    return parsed
+
+
+def events(found: dict[str, Any], phase: str) -> list[dict[str, Any]]:
+    return [event for event in found["traceEvents"] if event["ph"] == phase]
+
+
+def test_every_row_of_the_timeline_is_a_complete_event_on_its_lane() -> None:
+    found = of(ROWS)
+    names = {event["tid"]: event["args"]["name"] for event in events(found, "M") if event["name"] == "thread_name"}
+    rows = [
+        [names[event["tid"]], event["args"]["kind"], event["args"]["block"], event["ts"] / 1e6,
+         (event["ts"] + event["dur"]) / 1e6]
+        for event in events(found, "X")
+    ]  # fmt: skip
+    assert rows == ROWS
+
+
+def test_the_parts_that_the_format_asks_for_are_there() -> None:
+    found = of(ROWS)
+    assert {event["ph"] for event in found["traceEvents"]} == {"M", "X"}
+    assert len({event["pid"] for event in found["traceEvents"]}) == 1
+    for event in events(found, "X"):
+        assert {"name", "cat", "ts", "dur", "pid", "tid"} <= event.keys()
+        assert event["dur"] >= 0
+    assert found["displayTimeUnit"] in ("ms", "ns")
+
+
+def test_lanes_stand_in_the_order_of_the_papers_figures() -> None:
+    ordered = {
+        event["tid"]: event["args"]["sort_index"]
+        for event in events(of(ROWS), "M")
+        if event["name"] == "thread_sort_index"
+    }
+    names = {event["args"]["name"]: event["tid"] for event in events(of(ROWS), "M") if event["name"] == "thread_name"}
+    assert sorted(names, key=lambda name: ordered[names[name]]) == ["upload", "compute", "offload", "spare"]
+
+
+def test_the_trace_says_which_run_it_is() -> None:
+    about = of(ROWS)["otherData"]
+    assert about["run"] == OFFLOADED.spec.hash
+    assert (about["cell"], about["machine"], about["outcome"]) == (OFFLOADED.spec.label, MACHINE, "ok")
+    assert about["step_seconds"] == OFFLOADED.samples["step_seconds"][-1]
+    assert about["spec"] == OFFLOADED.spec.to_dict()
+    (process,) = [event for event in events(of(ROWS), "M") if event["name"] == "process_name"]
+    assert process["args"]["name"] == OFFLOADED.spec.label
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (RESIDENT, "because a resident model has no lanes; choose a run with engine=offload that ended ok"),
+        (run(OFFLOADED.spec, outcome=Outcome.OOM, timeline=[]), "because it ended oom; choose a run with"),
+    ],
+)
+def test_a_run_without_a_timeline_is_one_line(result: Result, why: str) -> None:
+    with pytest.raises(ValueError, match=rf"^a trace needs the timeline of a step, but '.*' has none, {why}"):
+        trace(result)
+
+
+# ---- the command
+
+
+def test_a_file_and_the_first_digits_of_a_hash_name_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Store(tmp_path / "results").save(OFFLOADED)
+    written = tmp_path / "step.json"
+    answers = [
+        command(capsys, "trace", str(path)),
+        command(capsys, "trace", OFFLOADED.spec.hash[:5], "--results", str(tmp_path / "results")),
+    ]
+    assert command(capsys, "trace", str(path), "--out", str(written)) == (0, "", "")
+    for code, out, err in answers:
+        assert (code, json.loads(out), err) == (0, trace(OFFLOADED), "")
+    assert json.loads(written.read_text()) == trace(OFFLOADED)
+
+
+def test_a_run_that_cannot_be_told_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(tmp_path)
+    paths = [store.save(run(spec)) for spec in itertools.islice(specs(), 3)]
+    other = OFFLOADED.environment | {"machine": "other"}
+    copies = [store.save(run(OFFLOADED.spec)), store.save(run(OFFLOADED.spec, environment=other))]
+    (tmp_path / "bad.json").write_text("[]")
+    torn = paths[0]
+    torn.write_text("{")
+    said = {
+        "0000": "'0000' must name a run, but got none: no run in ",
+        "12": "RUN must be a result file or 4 to 12 digits of a run's hash, but got '12'; see `zobench results`",
+        "../x": "RUN must be a result file or 4 to 12 digits of a run's hash, but got '../x'; see ",
+        OFFLOADED.spec.hash: f"'{OFFLOADED.spec.hash}' must name one run, but got {copies[0]}, {copies[1]}; name the f",
+        str(tmp_path / "bad.json"): f"{tmp_path / 'bad.json'}: this file is not a zobench result",
+        torn.stem.rpartition("-")[
+            2
+        ]: f"'{torn.stem.rpartition('-')[2]}' must name a run, but got none: {torn}: Expecting",
+    }
+    for word, text in said.items():
+        code, out, err = command(capsys, "trace", word, "--results", str(tmp_path))
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert err.startswith(f"zobench: {text}")

@@ -1,0 +1,83 @@
+"""Schema versions: every older one is upgraded step by step on reading, none is guessed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stores import run, specs
+from zobench import upgrade
+from zobench.result import Result
+from zobench.store import Store, machine_of
+from zobench.upgrade import SCHEMA_VERSION, STEPS, upgraded
+
+NOW = run(next(specs()))
+
+
+def version_1() -> dict[str, Any]:
+    """The same run as a version 1 file had it."""
+    values = NOW.to_dict() | {"schema_version": 1}
+    del values["trace"]
+    return values
+
+
+def test_every_version_but_the_current_has_a_step_and_every_version_a_line_of_history() -> None:
+    assert len(STEPS) == SCHEMA_VERSION - 1
+    history = re.findall(r"^(\d+)   \S", upgrade.__doc__ or "", re.MULTILINE)
+    assert history == [str(version) for version in range(1, SCHEMA_VERSION + 1)]
+
+
+def test_writing_is_always_in_the_current_version() -> None:
+    assert NOW.to_dict()["schema_version"] == SCHEMA_VERSION == 2
+
+
+def test_version_1_is_read_as_a_run_without_a_trace(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.path(NOW.spec, machine_of(NOW))
+    path.parent.mkdir()
+    path.write_text(json.dumps(version_1()))
+    (back,) = store.load()
+    assert back.trace == {}
+    assert back.to_dict() == NOW.to_dict() | {"trace": {}}
+    assert json.loads(path.read_text())["schema_version"] == 1  # reading leaves the file as it is
+    store.save(back)
+    assert json.loads(path.read_text())["schema_version"] == 2
+
+
+def test_upgrading_leaves_what_it_was_given_alone() -> None:
+    old = version_1()
+    assert upgraded(old) == NOW.to_dict() | {"trace": {}}
+    assert old == version_1()
+
+
+@pytest.mark.parametrize("version", [None, 0, -1, 1.0, "1", True, [1]])
+def test_a_version_that_never_was_is_no_result(version: object) -> None:
+    with pytest.raises(ValueError, match=r"^`schema_version` must be 1 to 2, but got .*; this file is not a zobench"):
+        Result.from_dict(NOW.to_dict() | {"schema_version": version})
+
+
+def test_a_newer_version_is_named_with_its_file_and_the_remedy_and_the_rest_is_read(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(NOW)
+    newer = tmp_path / machine_of(NOW) / "newer.json"
+    newer.write_text(json.dumps(NOW.to_dict() | {"schema_version": 3}))
+    assert store.load() == [NOW]
+    assert store.problems == [
+        f"{newer}: `schema_version` must be 1 to 2, but got 3; a newer zobench wrote this file: "
+        "upgrade zobench to read it"
+    ]
+
+
+def test_a_field_of_the_spec_that_this_version_does_not_know_is_a_problem(tmp_path: Path) -> None:
+    values = version_1()
+    values["spec"]["warp"] = 9
+    path = tmp_path / machine_of(NOW) / "old.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(values))
+    store = Store(tmp_path)
+    assert store.load() == []
+    assert store.problems[0].startswith(f"{path}: unknown key 'warp'; ")

@@ -1,0 +1,146 @@
+"""Commands about stored runs: results, compare, trace."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zobench.cli.common import Results, app, check_file, check_folder, check_results
+
+
+@app.command("results")
+def results_(
+    folders: Annotated[list[Path] | None, typer.Argument(metavar="DIR", help="Results folders [results].")] = None,
+    where: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only these; repeatable.")] = None,
+    sort: Annotated[str | None, typer.Option(metavar="FIELD", help="Order by a field or a measured quantity.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write all columns: .csv or .parquet.")
+    ] = None,
+    merge_into: Annotated[Path | None, typer.Option(metavar="DIR", help="Merge the folders into this one.")] = None,
+) -> None:
+    """List, filter, export and merge stored runs."""
+    from zobench import console, listing, query
+    from zobench.store import Store
+
+    wanted = query.conditions(where or [])
+    for folder in folders or []:
+        check_folder("DIR", folder)
+    places = folders or [Path("results")]
+    if merge_into is not None:
+        if where or sort or output:
+            raise ValueError("`--merge-into` needs whole folders, but got another option; merge first, then list")
+        merge_stores(places, merge_into)
+        return
+    if output is not None:
+        query.check_export(output)
+        check_file("--out", output)
+    stores = [Store(folder) for folder in places]
+    loaded = [result for store in stores for result in store.load()]
+    tell_problems(problem for store in stores for problem in store.problems)
+    found = query.select(loaded, wanted)
+    found = query.ordered(found, sort) if sort else found
+    if not loaded:
+        told = ", ".join(map(str, places))
+        print(f"no results in {told}: `zobench sweep smoke --results {places[0]}` makes some", file=sys.stderr)
+    elif not found:
+        print(f"none of {len(loaded)} runs fulfils every --where", file=sys.stderr)
+    if output is not None:
+        query.export(found, output)
+    elif found:
+        listing.show_runs(console.answer_console(), found)
+
+
+@app.command()
+def compare(
+    before: Annotated[str, typer.Argument(metavar="A", help="A results folder, or a machine or commit in --results.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="What is compared with it.")],
+    results: Results = Path("results"),
+    tolerance: Annotated[str, typer.Option(metavar="PERCENT", help="How close SAME is.")] = "2%",
+    limit: Annotated[
+        str | None, typer.Option("--fail-on-regression", metavar="PERCENT", help="Exit 1 if B is worse by more.")
+    ] = None,
+    across_machines: Annotated[bool, typer.Option("--across-machines", help="Also different hardware.")] = False,
+    form: Annotated[str, typer.Option("--format", help="terminal or csv.")] = "terminal",
+) -> None:
+    """Compare two sets of runs, cell by cell: which steps became faster or slower, and on what evidence.
+
+    Cells are matched by everything that was asked of them; only the device's index may differ.
+    """
+    from zobench import compare as comparing
+    from zobench import console, listing
+    from zobench.spec import suggestion
+    from zobench.store import printable
+
+    if form not in (forms := ("terminal", "csv")):
+        raise ValueError(f"unknown format {form!r}; {suggestion(form, forms)}")
+    close = parse_percent("--tolerance", tolerance)
+    bound = None if limit is None else parse_percent("--fail-on-regression", limit)
+    check_results(results)
+    sides = [comparing.side(word, results) for word in (before, after)]
+    tell_problems(dict.fromkeys(problem for _, problems in sides for problem in problems))
+    found = comparing.compare(sides[0][0], sides[1][0], tolerance=close, across_machines=across_machines)
+    errors = console.error_console()
+    if form == "csv":
+        listing.write_comparison(found, sys.stdout)
+    else:
+        listing.show_comparison(console.answer_console(), found, (before, after))
+    console.show_warnings(errors, map(printable, comparing.cautions(found)))
+    worse = [] if bound is None else comparing.regressions(found, bound)
+    for line in worse:
+        errors.print(printable(f"regression: {line}"), style="red", markup=False, soft_wrap=True)
+    raise typer.Exit(1 if worse else 0)
+
+
+@app.command()
+def trace(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A result file, or the first digits of a run's hash.")],
+    results: Results = Path("results"),
+    output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to a file.")] = None,
+) -> None:
+    """Write the last step of a run as a trace for ui.perfetto.dev or chrome://tracing."""
+    from zobench import query
+    from zobench.trace import trace as traced
+
+    if output is not None:
+        check_file("--out", output)
+    check_results(results)
+    text = json.dumps(traced(query.one(run, results)), indent=1, allow_nan=False) + "\n"
+    if output is None:
+        print(text, end="")
+    else:
+        output.write_text(text)
+
+
+def merge_stores(folders: list[Path], into: Path) -> None:
+    """Merges and says what came of it."""
+    from zobench.merge import merge
+    from zobench.store import printable
+
+    check_folder("--merge-into", into if into.exists() else None)
+    merged = merge(folders, into)
+    tell_problems(merged.problems)
+    for line in merged.choices:
+        print(printable(line))
+    print(f"{into}: {merged.added} added, {merged.equal} there already, {len(merged.choices)} chosen between")
+
+
+def parse_percent(option: str, text: str) -> float:
+    """The share of ``5%``, or of ``5``, which means the same."""
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        raise ValueError(f"`{option}` must be a percentage, but got {text!r}; write 5%") from None
+    if not 0 <= percent <= 100:
+        raise ValueError(f"`{option}` must be 0% to 100%, but got {text!r}; write 5%")
+    return percent / 100
+
+
+def tell_problems(problems: Iterable[str]) -> None:
+    """Files that could not be read; the rest was."""
+    for problem in problems:
+        print(f"not read: {problem}", file=sys.stderr)

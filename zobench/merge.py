@@ -1,0 +1,72 @@
+"""Merges stores: every readable run ends up in one folder, and of two runs of a cell the better one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zobench.result import Outcome, Result
+from zobench.store import Store, machine_of
+
+
+@dataclass(kw_only=True)
+class Merged:
+    """What a merge came to. ``choices``: one line for each cell that had two different runs."""
+
+    added: int = 0
+    equal: int = 0
+    choices: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def merge(sources: Sequence[Path], into: Path) -> Merged:
+    """Puts the runs of ``sources`` into the store ``into``, which may have some, in the current schema version.
+
+    Of two different runs of a cell on a machine the one that ended ok stays, then the one with more measured steps,
+    then the one that was there. Files that cannot be read are left where they are, also in ``into``. Raises
+    ``ValueError`` if ``into`` is one of the sources, ``StoreError`` or ``BusyError`` if it cannot be written.
+    """
+    for source in sources:
+        if source.resolve() == into.resolve():
+            raise ValueError(f"`--merge-into` must be none of the merged folders, but got {str(into)!r}; name another")
+    merged, target = Merged(), Store(into)
+    with target.lock():
+        for source in sources:
+            store = Store(source)
+            for result in store.load():
+                _add(result, source, target, merged)
+            merged.problems += store.problems
+    return merged
+
+
+def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
+    path = target.path(result.spec, machine_of(result))
+    if not path.exists():
+        target.save(result)
+        merged.added += 1
+        return
+    target.problems = []
+    there = target.find(result.spec, machine_of(result))
+    if there is None:
+        merged.problems += [f"{problem}; remove it to merge that of {source}" for problem in target.problems]
+    elif there == result:
+        merged.equal += 1
+    else:
+        better = _worth(result) > _worth(there)
+        if better:
+            target.save(result)
+        kept, left = (result, there) if better else (there, result)
+        places = (source, target.root) if better else (target.root, source)
+        merged.choices.append(
+            f"{result.spec.label} on {machine_of(result)}: kept that of {places[0]} ({_told(kept)}), "
+            f"not that of {places[1]} ({_told(left)})"
+        )
+
+
+def _worth(result: Result) -> tuple[bool, int]:
+    return result.outcome is Outcome.OK, len(result.measured_seconds)
+
+
+def _told(result: Result) -> str:
+    return f"{result.outcome}, {len(result.measured_seconds)} steps"

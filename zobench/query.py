@@ -1,0 +1,114 @@
+"""Which stored runs are wanted: conditions on their fields, an order, and an export."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zobench.reading import read
+from zobench.result import Outcome, Result
+from zobench.spec import FIELDS, check_value, parse_value, suggestion
+from zobench.store import COLUMNS, Store, frame, machine_of, printable, row
+
+KEYS = (*FIELDS, "outcome", "machine")
+"""What a condition can be about."""
+EXPORTS = (".csv", ".parquet")
+_HASH = re.compile(r"[0-9a-f]{4,12}")
+
+Conditions = Mapping[str, frozenset[Any]]
+
+
+def conditions(texts: Iterable[str]) -> Conditions:
+    """Field to allowed values of ``KEY=VALUE`` texts; a field that is named twice may have either value.
+
+    Raises ``ValueError`` for an unknown field, and for a value that the field cannot have.
+    """
+    found: dict[str, frozenset[Any]] = {}
+    for text in texts:
+        key, sign, value = (part.strip() for part in text.partition("="))
+        if not sign:
+            raise ValueError(f"`--where` needs KEY=VALUE, but got {text!r}; for example --where model=OPT-125M")
+        if key not in KEYS:
+            raise ValueError(f"unknown key {key!r}; {suggestion(key, KEYS)}")
+        found[key] = found.get(key, frozenset()) | {_wanted(key, value)}
+    return found
+
+
+def select(results: Iterable[Result], where: Conditions) -> list[Result]:
+    """Those that fulfil every condition."""
+    return [result for result in results if all(_has(result, key) in values for key, values in where.items())]
+
+
+def ordered(results: Sequence[Result], field: str) -> list[Result]:
+    """Sorted by a column of :func:`zobench.store.frame`, smallest first, those without a value last."""
+    rows = [row(result) for result in results]
+    known = dict.fromkeys([*COLUMNS, *(name for values in rows for name in values)])
+    if field not in known:
+        raise ValueError(f"unknown key {field!r}; {suggestion(field, known)}")
+    order = sorted(range(len(rows)), key=lambda index: _place(rows[index].get(field)))
+    return [results[index] for index in order]
+
+
+def one(run: str, root: Path) -> Result:
+    """The result in file ``run``, or the one in the store ``root`` whose hash begins so.
+
+    Raises ``ValueError`` if there is none, more than one, or the file is no result.
+    """
+    if Path(run).is_file():
+        try:
+            return read(Path(run))
+        except ValueError as error:
+            raise ValueError(printable(f"{run}: {error}")) from None
+    if not _HASH.fullmatch(run):
+        raise ValueError(
+            f"RUN must be a result file or 4 to 12 digits of a run's hash, but got {run!r}; see `zobench results`"
+        )
+    store = Store(root)
+    found = [path for path in store.paths() if path.stem.rpartition("-")[2].startswith(run)]
+    if len(found) > 1:
+        raise ValueError(f"{run!r} must name one run, but got {', '.join(map(str, found))}; name the file")
+    result = store.read(found[0]) if found else None
+    if result is None:
+        told = "; ".join(store.problems) or f"no run in {root} begins so"
+        raise ValueError(f"{run!r} must name a run, but got none: {told}; see `zobench results {root}`")
+    return result
+
+
+def export(results: Sequence[Result], path: Path) -> None:
+    """Writes all columns of the results' data frame to ``path``; its ending chooses CSV or Parquet."""
+    check_export(path)
+    table = frame(results)
+    if path.suffix == ".csv":
+        table.to_csv(path, index=False)
+        return
+    table["writeback_every"] = table["writeback_every"].astype(str)  # a number or inf: Parquet's columns have one type
+    table.to_parquet(path, index=False)
+
+
+def check_export(path: Path) -> None:
+    """Raises ``ValueError`` unless ``path`` ends as a format that can be written."""
+    if path.suffix not in EXPORTS:
+        raise ValueError(f"`--out` must end in {' or '.join(EXPORTS)}, but got {str(path)!r}; name it runs.csv")
+
+
+def _wanted(key: str, text: str) -> Any:
+    if key == "outcome" and text not in (known := [str(outcome) for outcome in Outcome]):
+        raise ValueError(f"`outcome` must be one of {', '.join(known)}, but got {text!r}; {suggestion(text, known)}")
+    if key in ("outcome", "machine"):
+        return text
+    value = check_value(key, parse_value(key, text))
+    return value.casefold() if key == "model" else value
+
+
+def _has(result: Result, key: str) -> Any:
+    if key == "machine":
+        return machine_of(result)
+    if key == "model":
+        return result.spec.model.casefold()
+    return str(result.outcome) if key == "outcome" else getattr(result.spec, key)
+
+
+def _place(value: Any) -> tuple[bool, bool, Any]:
+    return (value is None, isinstance(value, str), 0 if value is None else value)

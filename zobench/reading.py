@@ -1,0 +1,115 @@
+"""Reads one result file and checks everything that later readers rely on: a file may come from anywhere."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from operator import le
+from pathlib import Path
+from typing import Any, NoReturn
+
+from zobench.result import Result
+
+_KINDS: dict[str, type] = {
+    "reason": str, "environment": dict, "samples": dict, "warmup": dict, "memory": dict, "power": dict, "parts": dict,
+    "timeline": list, "trace": dict, "warnings": list, "skipped_updates": int, "traceback": str,
+}  # fmt: skip
+_REAL = {int, float}
+_NUMBER = {*_REAL, type(None)}
+_LARGEST = 2**63
+"""Of every number that is no sample: what a column of whole numbers holds, in a data frame or in Parquet."""
+_DEEPEST = 20
+"""Levels of lists and objects; a result has six."""
+
+
+def read(path: Path) -> Result:
+    """The result in file ``path``, upgraded to the current schema version.
+
+    Raises ``OSError`` if it cannot be read, and ``ValueError``, one line, if it is not a whole and sound result.
+    """
+    if not path.is_file():
+        raise ValueError("a result must be a file, but this is none")
+    data = path.read_bytes()
+    try:
+        values = json.loads(data, parse_constant=_no_constant)
+        if b"\\ud" in data.lower():  # half of a pair of escapes is a character that nothing can print or store
+            json.dumps(values, ensure_ascii=False).encode()
+        return _checked(values)
+    except (OverflowError, RecursionError):  # as json, and int(...) of floats, name them
+        raise ValueError("a number must fit 64 bits, and nesting 20 levels, but one does not") from None
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _checked(values: Any) -> Result:
+    if not isinstance(values, dict) or not isinstance(values.get("spec", {}), dict):
+        raise ValueError("this file is not a zobench result")
+    result = Result.from_dict(values)
+    for name, kind in _KINDS.items():
+        if type(getattr(result, name)) is not kind:
+            raise ValueError(f"`{name}` must be of type {kind.__name__}, but is not; this file is not a zobench result")
+    if set(map(type, result.warnings)) - {str}:
+        raise ValueError("`warnings` must hold text, but do not")
+    for name in ("samples", "warmup", "parts"):
+        _check_series(name, getattr(result, name))
+    if not all(value is None or _bounded(value) for value in [*result.memory.values(), result.skipped_updates]):
+        raise ValueError("`memory` must hold finite numbers of 64 bits or null, but does not")
+    _check_plain(result.environment, 0)
+    _check_plain(result.power, 0)
+    _check_timeline(result.timeline)
+    _check_trace(result.trace)
+    return result
+
+
+def _bounded(value: Any) -> bool:
+    return type(value) in _REAL and -_LARGEST < value < _LARGEST  # no NaN passes
+
+
+def _check_series(name: str, series: Mapping[str, Any]) -> None:
+    for numbers in series.values():
+        if type(numbers) is not list or set(map(type, numbers)) - _NUMBER or not _finite(numbers):
+            raise ValueError(f"`{name}` must hold lists of finite numbers or null, but does not")
+
+
+def _finite(numbers: Sequence[Any]) -> bool:
+    return all(map(math.isfinite, [number for number in numbers if number is not None]))
+
+
+def _check_plain(value: Any, depth: int) -> None:
+    """``value`` may be any JSON, but not deeper, and no number larger, than a reader can take."""
+    if type(value) in (dict, list):
+        if depth == _DEEPEST:
+            raise RecursionError
+        for item in value.values() if type(value) is dict else value:
+            _check_plain(item, depth + 1)
+    elif type(value) in _REAL and not _bounded(value):
+        raise OverflowError
+
+
+def _check_timeline(rows: list[Any]) -> None:
+    if rows and not _is_timeline(rows):
+        raise ValueError("`timeline` must hold rows of [lane, kind, block, start, end], but does not")
+
+
+def _is_timeline(rows: list[Any]) -> bool:
+    """Checked by columns, which is several times faster than by rows."""
+    if set(map(type, rows)) != {list} or set(map(len, rows)) != {5}:
+        return False
+    lanes, kinds, blocks, starts, ends = zip(*rows, strict=True)
+    if (
+        set(map(type, lanes + kinds)) != {str}
+        or set(map(type, blocks)) != {int}
+        or set(map(type, starts + ends)) - _REAL
+    ):
+        return False
+    return _bounded(min(blocks)) and _bounded(max(blocks)) and _finite(starts + ends) and all(map(le, starts, ends))
+
+
+def _check_trace(trace: dict[str, Any]) -> None:
+    _check_series("trace", trace)
+    seconds = trace.get("seconds", [])
+    if None in seconds or any(len(series) != len(seconds) for series in trace.values()):
+        raise ValueError("`trace` must hold one number for each of its `seconds`, but does not")

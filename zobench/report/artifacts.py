@@ -1,0 +1,122 @@
+"""All artifacts: finds the recipes of tables and figures, and fills each with stored results."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zobench import recipe
+from zobench.report import facts as fact_tables
+from zobench.report.book import Artifact, Book
+from zobench.report.chart import Chart
+from zobench.report.draw import blank, chart, timelines
+from zobench.report.facts import Facts
+from zobench.report.formats import tidy
+from zobench.report.plot import Plot, load_plot
+from zobench.report.reference import Reference
+from zobench.report.render import grids, sheets
+from zobench.report.sheet import Sheet
+from zobench.report.summary import Filled
+from zobench.report.summary import sheets as summary_sheets
+from zobench.report.table import Table, load_table
+from zobench.result import Result
+from zobench.store import machine_of
+
+Recipe = Table | Facts | Plot
+PAPERS = ("zo-offloading-neurips24", "zo-offloading-iclr25", "zo2", "distzo2", "zo-bench")
+"""Short names of the papers, oldest system first; artifacts appear in this order, zobench's own before them."""
+
+
+def load(name: str) -> Recipe:
+    """The table or the figure called ``name``, or in the file of that path. ``ValueError`` names the nearest ones."""
+    return load_file(recipe.find_any(("tables", "plots"), name)[1])
+
+
+def load_file(path: Path) -> Recipe:
+    """The recipe in ``path``: its key ``kind`` says of what; a table of measurements has none."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        if data.get("kind") == "facts":
+            return fact_tables.parse(data)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
+    return load_plot(path) if "kind" in data else load_table(path)
+
+
+def load_all() -> tuple[list[Recipe], list[str]]:
+    """Every recipe of a table or a figure, in reading order, and one line for each that cannot be read."""
+    found: list[Recipe] = []
+    problems = []
+    for kind in ("tables", "plots"):
+        for name in recipe.names(kind):
+            try:
+                found.append(load_file(recipe.find(kind, name)))
+            except (OSError, ValueError) as error:  # a user's own file must not hide all others
+                problems.append(f"not rendered: {kind}/{name}: {error}")
+    return sorted(found, key=_reading_order), problems
+
+
+def _reading_order(item: Recipe) -> tuple[object, ...]:
+    paper = PAPERS.index(item.paper) if item.paper in PAPERS else -1
+    number = re.search(r"\d+$", item.name)
+    appendix = bool(re.search(r"[A-Z]\d+$", item.name))
+    return paper, item.paper, isinstance(item, Plot), appendix, int(number[0]) if number else 0, item.name
+
+
+def make(item: Recipe, results: Sequence[Result], reference: Reference) -> tuple[Artifact, Filled | None]:
+    """One artifact; of a paper's table also its cells, for the comparison."""
+    if isinstance(item, Facts):
+        found = fact_tables.sheets(item)
+        return _artifact(item, "table", found, tidy.texts(found), []), None
+    if isinstance(item, Table):
+        filled = grids(item, results, None, reference)
+        artifact = _artifact(item, "table", list(sheets(item, filled)), tidy.write(item, filled), [])
+        return artifact, Filled(table=item, grids=tuple(filled)) if item.paper else None
+    return _figure(item, results, reference), None
+
+
+def _figure(plot: Plot, results: Sequence[Result], reference: Reference) -> Artifact:
+    if plot.table is None:
+        charts = _named(timelines(plot, results)) if plot.lanes else [blank(plot)]
+        return _artifact(plot, "figure", [], tidy.events(charts), charts)
+    filled = grids(plot.table, results, None, reference)
+    charts = _named([(machine, chart(plot, grid, machine)) for machine, grid in filled])
+    return _artifact(plot, "figure", list(sheets(plot.table, filled)), tidy.write(plot.table, filled), charts)
+
+
+def _artifact(item: Recipe, kind: str, found: Sequence[Sheet], numbers: str, charts: Sequence[Chart]) -> Artifact:
+    return Artifact(
+        name=item.name, kind=kind, title=item.title, paper=item.paper, runner=item.runner, lacks=item.lacks,
+        sheets=tuple(found), numbers=numbers, charts=tuple(charts),
+    )  # fmt: skip
+
+
+def _named(charts: Sequence[tuple[str | None, Chart]]) -> list[Chart]:
+    """The charts, each under a name of its own: with the machine's, where there are several."""
+    if len(charts) == 1:
+        return [chart for _, chart in charts]
+    return [replace(chart, name=f"{chart.name}-{machine}") for machine, chart in charts]
+
+
+def book(results: Sequence[Result], problems: Sequence[str], reference: Reference) -> tuple[Book, list[Filled]]:
+    """The whole report, and the cells of the papers' tables."""
+    recipes, broken = load_all()
+    made, failed = [], []
+    for item in recipes:
+        try:
+            made.append(make(item, results, reference))
+        except ValueError as error:
+            failed.append(f"not rendered: {item.name}: {error}")
+    filled = [cells for _, cells in made if cells is not None]
+    ordered = sorted(results, key=lambda result: (machine_of(result), result.spec.label, result.spec.hash))
+    whole = Book(
+        title="Zeroth-order fine-tuning: the papers and this hardware",
+        summary=tuple(summary_sheets(filled)),
+        artifacts=tuple(artifact for artifact, _ in made),
+        results=tuple(ordered),
+        problems=(*problems, *broken, *failed),
+    )
+    return whole, filled

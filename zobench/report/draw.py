@@ -1,0 +1,223 @@
+"""Makes charts of filled tables and of recorded timelines: what is drawn where, without drawing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zobench import footprint
+from zobench.report.cells import FIRST_ORDER, Cell, conditions
+from zobench.report.chart import Chart, Event, Mark, Panel, Series
+from zobench.report.compose import Grid, hardware, joined, measurable, measured_on, needs, ratio
+from zobench.report.plot import Lanes, Plot
+from zobench.report.quantity import QUANTITIES
+from zobench.report.table import Metric
+from zobench.result import Outcome, Result
+from zobench.spec import FIELDS, RunSpec
+from zobench.store import machine_of
+
+_INCIDENTAL = ("steps", "warmup", "parts", "seed", "survival")
+"""Fields in which two runs may differ and still be drawn as one comparison."""
+
+
+def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
+    """The figure of one machine's filled cells."""
+    cells = [cell for row in grid for group in row for cell in group]
+    if not cells:  # all of its rows are shown only where they were measured
+        return _nothing(plot, _message(plot, grid))
+    remarks = [plot.caption] if plot.caption else []
+    if not any(cell.paper_value is not None for cell in cells) and plot.paper:
+        remarks.append("The paper prints no numbers for this figure.")
+    marks = {(cell.row.header, cell.column.header, cell.metric.name): _mark(plot, cell) for cell in cells}
+    if plot.kind == "heatmap":
+        panels = _maps(plot, grid, machine)
+    else:
+        panels = [_panel(plot, grid, j, marks) for j in range(len(grid[0]))]
+    predicted = any(mark.source == "predicted" for mark in marks.values())
+    told = "; ".join(
+        [
+            *([measured_on(cells, machine)] if machine else []),
+            *(["predicted by formula, for a CUDA device"] if predicted else []),
+            *_paper_source(plot, cells),
+        ]
+    )
+    if not told:
+        panels = [Panel(message=_message(plot, grid))]
+    return Chart(
+        name=plot.name,
+        kind=plot.kind,
+        title=plot.title,
+        source=told[:1].upper() + told[1:],
+        panels=tuple(panels),
+        remarks=tuple(remarks),
+    )
+
+
+def _paper_source(plot: Plot, cells: Sequence[Cell]) -> list[str]:
+    found = [cell.paper for cell in cells if cell.paper is not None and cell.paper_value is not None]
+    names = joined(f"{paper['paper']} {paper['artifact']}" for paper in found)
+    return [f"paper: {names}, on {joined(map(hardware, found)) or 'hardware that it does not name'}"] if found else []
+
+
+def _message(plot: Plot, grid: Grid) -> str:
+    if grid and not measurable(grid):
+        return f"Not measured: this needs {needs(grid)}. The paper prints no numbers for this figure."
+    return f"Nothing measured yet: `zobench reproduce {plot.name}` measures here what this machine can."
+
+
+def blank(plot: Plot) -> Chart:
+    """The figure of which nothing can be drawn, with the reason in its place."""
+    return _nothing(plot, f"Not measured: this needs {plot.lacks}. The paper prints no numbers for this figure.")
+
+
+def _nothing(plot: Plot, message: str) -> Chart:
+    remarks = (plot.caption,) if plot.caption else ()
+    panels = (Panel(message=message),)
+    return Chart(name=plot.name, kind=plot.kind, title=plot.title, source="", panels=panels, remarks=remarks)
+
+
+def _panel(plot: Plot, grid: Grid, j: int, marks: Mapping[tuple[str, str, str], Mark]) -> Panel:
+    """Bars or lines of metric ``j``: a row per position, a column per series."""
+    metric = grid[0][j][0].metric
+    rows = [row[j] for row in grid]
+    headers = tuple(cells[0].row.header for cells in rows)
+    series = []
+    for k, cell in enumerate(rows[0]):
+        told = tuple(marks[cells[k].row.header, cell.column.header, metric.name] for cells in rows)
+        paper = tuple(_in_unit(cells[k].paper_value, metric) for cells in rows)
+        if any(mark.value is not None or mark.failure for mark in told) or any(value is not None for value in paper):
+            series.append(Series(label=cell.column.header, marks=told, paper=paper))
+    limit = plot.axes.limit
+    return Panel(
+        title=metric.header if len(grid[0]) > 1 else "",
+        x_label=plot.axes.x,
+        y_label=metric.header,
+        positions=headers,
+        xs=tuple(map(float, headers)) if plot.kind == "lines" else (),
+        series=tuple(series),
+        log_x=plot.axes.log_x,
+        log_y=plot.axes.log_y,
+        limit=(limit[0] / metric.scale, limit[1]) if limit else None,
+    )
+
+
+def _in_unit(value: float | None, metric: Metric) -> float | None:
+    return None if value is None else value / metric.scale
+
+
+def _mark(plot: Plot, cell: Cell) -> Mark:
+    """What was measured; else why a run ended without it; else what the footprint's formula predicts."""
+    if cell.result is not None and cell.result.outcome is Outcome.OK:
+        interval = QUANTITIES[cell.metric.name].interval(cell.result)
+        low, high = interval if interval and cell.value is not None else (None, None)
+        scale = cell.metric
+        return Mark(value=_in_unit(cell.value, scale), low=_in_unit(low, scale), high=_in_unit(high, scale))
+    if cell.result is not None and cell.result.outcome is not Outcome.SKIPPED:
+        oom = cell.result.outcome is Outcome.OOM
+        return Mark(failure="out of memory" if oom else "did not finish")
+    if cell.column.predicted and cell.metric.name == "gpu_memory":
+        return _predicted(plot, cell)
+    return Mark()
+
+
+def _predicted(plot: Plot, cell: Cell) -> Mark:
+    nbytes = predicted_bytes(plot, cell)
+    if plot.axes.limit and nbytes > plot.axes.limit[0]:
+        return Mark(source="predicted", failure=f"does not fit {plot.axes.limit[1]}")
+    return Mark(value=nbytes / cell.metric.scale, source="predicted")
+
+
+def predicted_bytes(plot: Plot, cell: Cell) -> int:
+    """Device memory of the run that a cell describes, on a CUDA device, by :mod:`zobench.footprint`'s formulas."""
+    assert plot.table is not None
+    where = conditions(plot.table, cell.row, cell.column)
+    fields: dict[str, Any] = {field: values[0] for field, values in where.items()}
+    spec = RunSpec(**fields).resolve("cuda")
+    if cell.column.predicted in FIRST_ORDER:
+        return footprint.first_order(spec, cell.column.predicted)
+    return footprint.memory(spec)[0]
+
+
+def _maps(plot: Plot, grid: Grid, machine: str | None) -> list[Panel]:
+    """One map of what was measured and one of the paper's values, for every metric that has any."""
+    panels = []
+    for j, cell in enumerate(grid[0]):
+        for told, values in (
+            (f"measured on {machine}", [[c.value for c in row[j]] for row in grid]),
+            ("paper", [[None if c.row.extra else c.paper_value for c in row[j]] for row in grid]),
+        ):
+            if any(value is not None for row in values for value in row):
+                panels.append(_map(plot, [row[j] for row in grid], cell[0].metric, values, told))
+    return panels
+
+
+def _map(
+    plot: Plot, rows: Sequence[Sequence[Cell]], metric: Metric, values: Sequence[Sequence[float | None]], told: str
+) -> Panel:
+    assert plot.table is not None
+    headers = [cell.column.header for cell in rows[0]]
+    base = headers.index(plot.table.baseline) if plot.table.baseline in headers else None
+    series = []
+    for cells, line in zip(rows, values, strict=True):
+        if base is None:
+            shown = [_in_unit(value, metric) for value in line]
+        else:
+            shown = [ratio(value, line[base]) for value in line]
+        if any(value is not None for value in shown):
+            marks = tuple(Mark(value=value) for value in shown)
+            series.append(Series(label=cells[0].row.header, marks=marks, paper=(None,) * len(marks)))
+    label = metric.header if base is None else f"{metric.header.partition(' (')[0]} relative to {headers[base]}"
+    return Panel(title=told, x_label=plot.axes.x, y_label=label, positions=tuple(headers), series=tuple(series))
+
+
+def timelines(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, Chart]]:
+    """The figure for each machine that recorded any of its panels; without one, the message once."""
+    recorded = [result for result in results if result.outcome is Outcome.OK and result.timeline]
+    found = []
+    for machine in sorted({machine_of(result) for result in recorded}):
+        chosen = _same_runs(plot.lanes, [result for result in recorded if machine_of(result) == machine])
+        if chosen:
+            found.append((machine, _timeline(plot, chosen, machine)))
+    if found:
+        return list(found)
+    return [(None, _nothing(plot, f"Nothing recorded yet: `zobench reproduce {plot.name}` records here what it can."))]
+
+
+def _same_runs(lanes: Sequence[Lanes], results: Sequence[Result]) -> dict[str, Result]:
+    """For each panel a result, of runs that differ only in what the panels are about; as many panels as possible."""
+    about = {field for lane in lanes for field in lane.where} | set(_INCIDENTAL)
+    groups: dict[tuple[Any, ...], dict[str, Result]] = {}
+    for result in sorted(results, key=lambda result: result.spec.hash):
+        values = result.spec.to_dict()
+        key = tuple(values[field] for field in FIELDS if field not in about)
+        for lane in lanes:
+            if all(values[field] in allowed for field, allowed in lane.where.items()):
+                groups.setdefault(key, {}).setdefault(lane.title, result)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), [str(value) for value in item[0]]))
+    return ordered[0][1] if ordered else {}
+
+
+def _timeline(plot: Plot, chosen: Mapping[str, Result], machine: str) -> Chart:
+    panels = [_recorded(lane.title, chosen.get(lane.title)) for lane in plot.lanes]
+    any_result = next(iter(chosen.values()))
+    description = any_result.environment.get("description", "")
+    remarks = [f"{any_result.spec.label}: the last measured step of each run."]
+    return Chart(
+        name=plot.name,
+        kind="timeline",
+        title=plot.title,
+        source=f"Measured on {machine}" + (f" ({description})" if description else ""),
+        panels=tuple(panels),
+        remarks=(*remarks, *([plot.caption] if plot.caption else [])),
+    )
+
+
+def _recorded(title: str, result: Result | None) -> Panel:
+    if result is None:
+        return Panel(title=title, message="This case was not measured on this machine.")
+    begin = min(float(row[3]) for row in result.timeline)
+    events = tuple(
+        Event(lane=str(lane), kind=str(kind), block=int(block), start=float(start) - begin, end=float(end) - begin)
+        for lane, kind, block, start, end in result.timeline
+    )
+    return Panel(title=title, x_label="Time (ms)", events=events)

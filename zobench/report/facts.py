@@ -1,0 +1,121 @@
+"""Facts: a table of a paper that holds no measurements, beside what zobench's own registry of models says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zobench import models
+from zobench.report import toml
+from zobench.report.sheet import Entry, Group, Sheet, number
+from zobench.report.toml import check
+from zobench.spec import suggestion
+
+
+def _config(*keys: str) -> Callable[[str], int]:
+    """The first of ``keys`` that a model's configuration has: families name the same thing differently."""
+    return lambda name: int(next(models.get(name).config[key] for key in keys if key in models.get(name).config))
+
+
+FACTS: dict[str, Callable[[str], int]] = {
+    "layers": lambda name: models.get(name).layers,
+    "heads": _config("num_attention_heads"),
+    "width": lambda name: models.get(name).hidden,
+    "ffn": _config("ffn_dim", "intermediate_size"),
+    "vocabulary": lambda name: models.get(name).vocab,
+    "positions": lambda name: models.get(name).max_positions,
+    "parameters": models.parameter_count,
+}
+"""What the registry knows of a model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fact:
+    """One row: what the paper prints in each column, and which model of the registry it is about, or ""."""
+
+    header: str
+    model: str
+    paper: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """``columns``: (header, one of ``FACTS`` or "")."""
+
+    name: str
+    title: str
+    paper: str
+    artifact: str
+    caption: str
+    row_header: str
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[Fact, ...]
+    runner: str = ""
+    lacks: str = ""
+
+
+def parse(data: Mapping[str, Any]) -> Facts:
+    """The facts in ``data``; ``ValueError`` for a key or a name that is not known."""
+    words = dict.fromkeys(("kind", "title", "paper", "artifact"), str)
+    check("the table", data, {**words, "columns": list, "rows": list}, {"caption": str, "header": str, "lacks": str})
+    for column in data["columns"]:
+        check("[[columns]]", column, {"header": str}, {"fact": str})
+        if column.get("fact", "layers") not in FACTS:
+            raise ValueError(f"unknown fact {column['fact']!r}; {suggestion(column['fact'], FACTS)}")
+    columns = tuple((column["header"], column.get("fact", "")) for column in data["columns"])
+    toml.different("column", [header for header, _ in columns])
+    return Facts(
+        name=f"{data['paper']}/{data['artifact']}",
+        title=data["title"],
+        paper=data["paper"],
+        artifact=data["artifact"],
+        caption=data.get("caption", ""),
+        row_header=data.get("header", "Model"),
+        columns=columns,
+        rows=tuple(_row(item, len(columns)) for item in data["rows"]),
+        lacks=data.get("lacks", ""),
+    )
+
+
+def _row(data: Mapping[str, Any], width: int) -> Fact:
+    check("[[rows]]", data, {"header": str, "paper": list}, {"model": str})
+    if len(data["paper"]) != width:
+        raise ValueError(f"`paper` must have one text per column, but {data['header']!r} has {len(data['paper'])}")
+    if model := data.get("model", ""):
+        models.get(model)
+    return Fact(header=data["header"], model=model, paper=tuple(map(str, data["paper"])))
+
+
+def sheets(facts: Facts) -> list[Sheet]:
+    """What the paper prints, and what the registry holds of the same models."""
+    remarks = [facts.caption] if facts.caption else []
+    if facts.lacks:
+        remarks.append(f"Not measured: this needs {facts.lacks}.")
+    found = [_sheet(facts, "paper", f"paper ({facts.paper} {facts.artifact})", lambda row, k: row.paper[k], remarks)]
+    if any(fact for _, fact in facts.columns):
+        source = "zobench's registry of models, from which every cell of these models is built"
+        found.append(_sheet(facts, "registry", source, lambda row, k: _registered(row.model, facts.columns[k][1]), []))
+    return found
+
+
+def _registered(model: str, fact: str) -> str:
+    return str(FACTS[fact](model)) if model and fact else "·"
+
+
+def _sheet(facts: Facts, kind: str, source: str, text: Callable[[Fact, int], str], remarks: list[str]) -> Sheet:
+    body = tuple(
+        tuple(Entry(text=text(row, k), tone="reported") for k in range(len(facts.columns))) for row in facts.rows
+    )
+    headers = tuple(Entry(text=header, tone="label") for header, _ in facts.columns)
+    return number(
+        Sheet(
+            label=f"{facts.name}-{kind}",
+            title=facts.title,
+            source=source,
+            row_header=facts.row_header,
+            rows=tuple(Entry(text=row.header, tone="label") for row in facts.rows),
+            groups=(Group(header=Entry(text="", tone="label"), columns=headers, body=body),),
+            remarks=tuple(remarks),
+        )
+    )

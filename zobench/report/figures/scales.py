@@ -1,0 +1,193 @@
+"""What the kinds of axes share: their ranges and ticks, labels along x, limits, intervals and failures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.lines import Line2D
+from matplotlib.path import Path
+from matplotlib.ticker import FixedFormatter, FixedLocator, Formatter, MaxNLocator
+from matplotlib.transforms import ScaledTranslation, blended_transform_factory
+
+from zobench.report.chart import Panel
+from zobench.report.figures import style
+from zobench.report.figures.marks import Legend, cross
+from zobench.report.quantity import rounded
+
+_STEPS = (1, 2, 5)
+_SLANTED = style.SMALL * 1.6
+"""Distance of ticks from which slanted labels do not touch."""
+
+
+def values(panel: Panel) -> list[float]:
+    """Every value of ``panel``: its own, the paper's, and the limit."""
+    found = [mark.value for series in panel.series for mark in series.marks]
+    found += [value for series in panel.series for value in series.paper]
+    found.append(panel.limit[0] if panel.limit else None)
+    return [value for value in found if value is not None]
+
+
+def _ends(panel: Panel) -> list[float]:
+    marks = [mark for series in panel.series for mark in series.marks]
+    return [end for mark in marks for end in (mark.low, mark.high) if end is not None]
+
+
+def scale_y(axes: Axes, panel: Panel, *, from_zero: bool) -> None:
+    """Range, ticks and grid of y. Logarithmic only if every value is above zero, so that none is left out."""
+    reached = values(panel)
+    axes.yaxis.grid(True)
+    if not reached:
+        axes.set_ylim(0, 1)
+        axes.set_yticks([])
+    elif panel.log_y and min(reached) > 0:
+        reached += [end for end in _ends(panel) if end > 0]
+        axes.set_yscale("log")
+        axes.set_ylim(below(min(reached) / 1.3), above(max(reached) * 1.15))
+        log_ticks(axes.yaxis, *axes.get_ylim())
+    else:
+        reached += _ends(panel)
+        axes.set_ylim(*_linear(min(reached), max(reached), from_zero))
+        linear_ticks(axes.yaxis, 6)
+
+
+def _linear(low: float, high: float, from_zero: bool) -> tuple[float, float]:
+    if from_zero or 0 <= low < 0.4 * high:
+        low, high = min(low, 0.0), max(high, 0.0)
+    space = 0.07 * (high - low) or abs(high) * 0.1 or 1.0
+    return (low - space if low != 0 else 0.0), (high + space if high != 0 else 0.0 if low < 0 else space)
+
+
+def below(value: float) -> float:
+    """The greatest 1, 2 or 5 times a power of ten that is not above ``value``."""
+    return max(step for step in _rounds(value) if step <= value * (1 + 1e-9))
+
+
+def above(value: float) -> float:
+    """The least 1, 2 or 5 times a power of ten that is not below ``value``."""
+    return min(step for step in _rounds(value) if step >= value * (1 - 1e-9))
+
+
+def _rounds(value: float) -> list[float]:
+    decade = math.floor(math.log10(value))
+    return [step * 10.0**power for power in (decade - 1, decade, decade + 1) for step in _STEPS]
+
+
+def log_ticks(axis: Axis, low: float, high: float) -> None:
+    """Powers of ten, with 2 and 5 between where the range is short; unlabelled ticks between show that it is a log."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = _STEPS if math.log10(high / low) < 2 else (1,)
+    every = math.ceil(len(decades) / 7)
+    majors = [step * 10.0**d for d in decades if d % every == 0 for step in steps]
+    majors = [tick for tick in majors if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+    minors = [step * 10.0**d for d in decades for step in range(1, 10)] if every == 1 else [10.0**d for d in decades]
+    axis.set_major_locator(FixedLocator(majors))
+    axis.set_major_formatter(FixedFormatter([style.exact(tick) for tick in majors]))
+    axis.set_minor_locator(FixedLocator([tick for tick in minors if low <= tick <= high and tick not in majors]))
+    axis.set_minor_formatter(FixedFormatter([]))
+
+
+class _Plain(Formatter):
+    """As many decimals as the step between ticks needs, and thousands set apart; never an offset or a factor."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return self.format_ticks([x])[0]
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        step = min((abs(b - a) for a, b in pairwise(values)), default=1.0)
+        if max(map(abs, values), default=0.0) >= 1e8 or step < 1e-8:
+            return [rounded(value, ",.0f") for value in values]
+        decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+        texts = (f"{round(value, decimals) + 0.0:,.{decimals}f}" for value in values)
+        return [text.replace("-", "\N{MINUS SIGN}") for text in texts]
+
+
+def linear_ticks(axis: Axis, count: int) -> None:
+    """About ``count`` ticks at round numbers."""
+    axis.set_major_locator(MaxNLocator(nbins=count, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(_Plain())
+
+
+def label_x(axes: Axes, ticks: Sequence[float], labels: Sequence[str]) -> None:
+    """Ticks with labels that do not touch: on a line, else wrapped, else slanted, else with some left out."""
+    points = [float(x) for x, _ in axes.transData.transform([(tick, axes.get_ylim()[0]) for tick in ticks])]
+    gap = min((b - a for a, b in pairwise(sorted(points))), default=float(axes.bbox.width))
+    texts = [style.plain(label) for label in labels]
+    if _apart(points, texts):
+        return _set_x(axes, ticks, texts, 0)
+    for breaks in (" ", " -_/"):
+        wrapped = [style.wrap(text, gap - 4, lines=3, breaks=breaks) for text in texts]
+        if all(_whole(text, lines, breaks) for text, lines in zip(texts, wrapped, strict=True)):
+            return _set_x(axes, ticks, wrapped, 0)
+    if gap >= _SLANTED:
+        lines = 2 if gap >= 2.4 * _SLANTED else 1
+        return _set_x(axes, ticks, [style.wrap(text, 90, lines=lines, breaks=" -_/") for text in texts], 40)
+    kept: dict[float, str] = {}
+    for x, text in sorted(zip(points, texts, strict=True), reverse=True):
+        if _apart([x, *kept], [text, *kept.values()]):
+            kept[x] = text
+    _set_x(axes, ticks, [kept.get(x, "") for x in points], 0)
+
+
+def _apart(points: Sequence[float], texts: Sequence[str]) -> bool:
+    placed = sorted((x, style.width(text)) for x, text in zip(points, texts, strict=True))
+    return all(b - a >= (wide + wider) / 2 + 3 for (a, wide), (b, wider) in pairwise(placed))
+
+
+def _whole(text: str, wrapped: str, breaks: str) -> bool:
+    """Whether ``wrapped`` parts no word and leaves nothing out."""
+    ends = [line[-1:] for line in wrapped.split("\n")[:-1]]
+    return wrapped.replace("\n", "").replace(" ", "") == text.replace(" ", "") and (
+        all(end in breaks for end in ends) or wrapped.replace("\n", " ") == text
+    )
+
+
+def _set_x(axes: Axes, ticks: Sequence[float], labels: Sequence[str], slant: int) -> None:
+    axes.set_xticks(ticks, labels)
+    axes.tick_params(axis="x", labelrotation=slant)
+    for label in axes.get_xticklabels():
+        label.set_rotation_mode("anchor" if slant == 40 else "default")
+        label.set_horizontalalignment("right" if slant == 40 else "center")
+
+
+def name(axes: Axes, title: str, x_label: str, y_label: str) -> None:
+    """The panel's title and the names of its axes."""
+    axes.set_title(style.plain(title))
+    axes.set_xlabel(style.plain(x_label))
+    axes.set_ylabel(style.plain(y_label))
+
+
+def limit(axes: Axes, panel: Panel, legend: Legend) -> None:
+    """A dashed line across, named in the legend, where it covers nothing."""
+    if panel.limit is not None:
+        axes.axhline(panel.limit[0], color=style.INK, linestyle=(0, (4, 2)), linewidth=0.9, zorder=4)
+        legend.limit(panel.limit[1])
+
+
+_BAR_WITH_ENDS = Path([(-1, -2), (1, -2), (0, -2), (0, 2), (-1, 2), (1, 2)], [1, 2, 1, 2, 1, 2])
+
+
+def interval(axes: Axes, x: float, low: float, high: float, legend: Legend, colour: str = style.INK) -> None:
+    """A 95 % interval as a thin line with ends, on a white one that sets it off from dark bars."""
+    for ink, extra in (("white", 0.9), (colour, 0.0)):
+        line = Line2D([x, x], [low, high], color=ink, linewidth=0.7 + extra, zorder=4)
+        line.set(marker="_", markersize=3.2 + extra, markeredgewidth=0.7 + extra)
+        axes.add_line(line)
+    example = Line2D(
+        [], [], linestyle="none", marker=_BAR_WITH_ENDS, markersize=7, color=style.INK, markeredgewidth=0.7
+    )
+    legend.interval(example)
+
+
+def failure(axes: Axes, x: float, marker: str, colour: str, *, aside: float = 0, up: float = 5.5) -> None:
+    """A mark at the foot of ``x``: ``aside`` points to the right and ``up`` points above the axis."""
+    line = cross([x], [0], marker, colour)
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    shift = ScaledTranslation(aside / 72, up / 72, figure.dpi_scale_trans)
+    line.set_transform(blended_transform_factory(axes.transData, axes.transAxes) + shift)
+    line.set_clip_on(False)
+    axes.add_artist(line)

@@ -1,0 +1,125 @@
+"""Plot: how one figure is laid out, read strictly from a TOML file; all but timelines are a table, drawn."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench.report import table as tables
+from zobench.report import toml
+from zobench.report.chart import KINDS
+from zobench.report.table import Table
+from zobench.report.toml import Where, check
+from zobench.spec import suggestion
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axes:
+    """Labels and scales. ``limit``: (value in base units, label) of a line across, such as a device's memory."""
+
+    x: str = ""
+    log_x: bool = False
+    log_y: bool = False
+    limit: tuple[float, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lanes:
+    """One panel of a timeline: the recorded operations of the best result that satisfies ``where``."""
+
+    title: str
+    where: Where
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plot:
+    """A figure of ``kind``: ``table`` drawn, or ``lanes`` one above the other.
+
+    Bars and lines have rows along x, a series per column, a panel per metric; a heat map rows down, columns across.
+    """
+
+    name: str
+    kind: str
+    title: str
+    paper: str
+    artifact: str
+    runner: str
+    lacks: str
+    caption: str
+    axes: Axes
+    table: Table | None
+    lanes: tuple[Lanes, ...]
+
+
+_WORDS: dict[str, Any] = dict.fromkeys(tables.WORDS, str)
+
+
+def load_plot(path: Path) -> Plot:
+    """The figure described by the TOML file at ``path``. Raises a one-line ``ValueError`` that names the mistake."""
+    path = Path(path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        kind = data.get("kind", "")
+        if kind not in KINDS:
+            raise ValueError(f"`kind` must be one of {', '.join(KINDS)}, but got {kind!r}; {suggestion(kind, KINDS)}")
+        return _timeline(path.stem, data) if kind == "timeline" else _drawn(path.stem, kind, data)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
+
+
+def _drawn(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:
+    optional: dict[str, Any] = {**_WORDS, **tables.BODY, "kind": str, "axes": dict}
+    needed = {"title": str} if "rows" not in data and "lacks" in data else dict.fromkeys(("rows",), dict)
+    check("the figure", data, needed, optional)
+    table = None
+    if "rows" in data:
+        check("the figure", data, {"title": str, "rows": dict, "columns": list, "metrics": list}, optional)
+        table = tables.parse(stem, {key: value for key, value in data.items() if key not in ("kind", "axes")})
+    if table is not None and kind == "lines" and not all(_is_number(row.header) for row in table.rows):
+        raise ValueError("lines need numbers along x, but a row is none; use one numeric field in [rows.product]")
+    return _plot(stem, kind, data, _axes(data.get("axes", {})), table, ())
+
+
+def _timeline(stem: str, data: Mapping[str, Any]) -> Plot:
+    needed: dict[str, Any] = {"title": str} if "lacks" in data else {"title": str, "panels": list}
+    check("the figure", data, needed, {**_WORDS, "kind": str, "where": dict, "panels": list})
+    for item in data.get("panels", []):
+        check("[[panels]]", item, {"title": str, "where": dict})
+    common = {**tables.USUAL, **toml.where("where", data.get("where", {}))}
+    lanes = [
+        Lanes(title=item["title"], where={**common, **toml.where("panels.where", item["where"])})
+        for item in data.get("panels", [])
+    ]
+    return _plot(stem, "timeline", data, Axes(), None, tuple(lanes))
+
+
+def _plot(
+    stem: str, kind: str, data: Mapping[str, Any], axes: Axes, table: Table | None, lanes: tuple[Lanes, ...]
+) -> Plot:
+    words = {word: data.get(word, "") for word in tables.WORDS if word != "baseline"}
+    name = f"{words['paper']}/{words['artifact']}" if words["paper"] else stem
+    return Plot(**words, name=name, kind=kind, axes=axes, table=table, lanes=lanes)
+
+
+def _axes(data: Mapping[str, Any]) -> Axes:
+    check("[axes]", data, {}, {"x": str, "log_x": bool, "log_y": bool, "limit": dict})
+    limit = data.get("limit")
+    if limit is not None:
+        check("`limit` in [axes]", limit, {"value": toml.NUMBER, "label": str})
+    return Axes(
+        x=data.get("x", ""),
+        log_x=data.get("log_x", False),
+        log_y=data.get("log_y", False),
+        limit=(float(limit["value"]), limit["label"]) if limit is not None else None,
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

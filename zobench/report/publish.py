@@ -1,0 +1,107 @@
+"""Writes a report: one page, every table and figure in every format, the comparison, and a macro per number."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from zobench.report import artifacts, figures, html
+from zobench.report.book import Artifact, Book
+from zobench.report.compose import hardware
+from zobench.report.formats import latex, macros, markdown
+from zobench.report.quantity import QUANTITIES
+from zobench.report.reference import Reference
+from zobench.report.sheet import plain
+from zobench.report.summary import Filled, compared
+from zobench.result import Result
+from zobench.store import metrics
+
+PAGE, SUMMARY, COMPARISON, NUMBERS = "index.html", "summary.md", "comparison.csv", "numbers.tex"
+Tell = Callable[[str, int, int], None]
+"""Told before each artifact: its name, how many are done, how many there are."""
+
+
+def publish(results: Sequence[Result], problems: Sequence[str], out: Path, tell: Tell) -> Book:
+    """Writes everything below ``out`` and returns what was written as data. Raises ``OSError`` if the disk refuses."""
+    book, filled = artifacts.book(results, problems, Reference.load())
+    images: dict[str, list[str]] = {}
+    for i, artifact in enumerate(book.artifacts):
+        tell(artifact.name, i, len(book.artifacts))
+        write_artifact(artifact, out)
+        images[artifact.name] = [figures.svg(chart) for chart in artifact.charts]
+    tell(PAGE, len(book.artifacts), len(book.artifacts))
+    _write(out, SUMMARY, markdown.write(book.summary))
+    _write(out, COMPARISON, comparison(filled))
+    _write(out, NUMBERS, macros.write((item.table, item.grids) for item in filled))
+    _write(out, PAGE, html.write(book, images))
+    return book
+
+
+def write_artifact(artifact: Artifact, out: Path) -> list[Path]:
+    """The files of one table or figure, below ``out/tables`` or ``out/figures``."""
+    stem = f"{artifact.kind}s/{clean(artifact.name)}"
+    written = [_write(out, f"{stem}.csv", artifact.numbers)] if artifact.numbers else []
+    if artifact.sheets:
+        written.append(_write(out, f"{stem}.md", markdown.write(artifact.sheets)))
+        written.append(_write(out, f"{stem}.tex", latex.write(artifact.sheets)))
+    for chart in artifact.charts:
+        target = out / f"{artifact.kind}s" / clean(chart.name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        written += figures.save(chart, target)
+    return written
+
+
+def clean(name: str) -> str:
+    """``name`` as a path that stays inside: plain words, one level of folders."""
+    words = [re.sub(r"[^A-Za-z0-9._-]+", "_", word).strip(".") for word in name.split("/")]
+    return "/".join(word or "_" for word in words[-2:])
+
+
+def _write(out: Path, name: str, text: str) -> Path:
+    path = out / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="\n")
+    return path
+
+
+COLUMNS = (
+    *("table", "row", "column", "metric", "unit", "reported", "measured", "ratio", "reported_in", "reported_on"),
+    *("machine", "measured_on", "floor_share", "spec_hash"),
+)
+
+
+def comparison(filled: Sequence[Filled]) -> str:
+    """Every reported value beside its measured one, in base units: one row per value and machine."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for item in filled:
+        writer.writerows(_compared(item))
+    return stream.getvalue()
+
+
+def _compared(item: Filled) -> Iterator[dict[str, str]]:
+    for machine, grid in item.grids:
+        for cell in compared(grid):
+            assert cell.paper is not None
+            assert cell.result is not None
+            share = metrics(cell.result).get("floor_share")
+            yield {
+                "table": item.table.name,
+                "row": plain(cell.row.header),
+                "column": plain(cell.column.header),
+                "metric": cell.metric.name,
+                "unit": QUANTITIES[cell.metric.name].base_unit,
+                "reported": repr(cell.paper_value),
+                "measured": repr(cell.value),
+                "ratio": repr(cell.ratio),
+                "reported_in": f"{cell.paper['paper']} {cell.paper['artifact']}",
+                "reported_on": hardware(cell.paper),
+                "machine": machine or "",
+                "measured_on": plain(str(cell.result.environment.get("description", ""))),
+                "floor_share": "" if share is None else repr(share),
+                "spec_hash": cell.result.spec.hash,
+            }

@@ -1,0 +1,217 @@
+"""The one-page comparison with the papers: what was measured of what they report, the ratios, and their claims."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from zobench.report import claims
+from zobench.report.cells import Cell
+from zobench.report.compose import Grid, joined, measurable, needs
+from zobench.report.quantity import QUANTITIES
+from zobench.report.sheet import Entry, Group, Sheet, number
+from zobench.report.table import Table
+from zobench.store import metrics
+
+_QUARTILES = ("least", "25 %", "median", "75 %", "most")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filled:
+    """A paper's table and its cells on each machine; (None, cells) if nothing was measured."""
+
+    table: Table
+    grids: tuple[tuple[str | None, Grid], ...]
+
+    def on(self, machine: str | None) -> Grid:
+        """The cells of ``machine``, or those of another one, whose papers' values are the same."""
+        return dict(self.grids).get(machine, self.grids[0][1])
+
+
+def own_cells(grid: Grid) -> list[Cell]:
+    """The cells that the paper's own table reports a value or an out-of-memory for."""
+    return [cell for row in grid for group in row for cell in group if cell.paper is not None and not cell.row.extra]
+
+
+def compared(grid: Grid) -> list[Cell]:
+    """The cells with a measured and a reported value; those of extra rows are other tables' values."""
+    return [cell for row in grid for group in row for cell in group if cell.ratio is not None]
+
+
+def sheets(filled: Sequence[Filled]) -> list[Sheet]:
+    """What it comes to, coverage and ratios for each machine, then the claims."""
+    machines = sorted({machine for item in filled for machine, _ in item.grids if machine is not None})
+    everywhere: list[str | None] = [*machines] or [None]
+    found = [
+        _glance(filled, machines),
+        *(_coverage(filled, machine) for machine in everywhere),
+        *(_ratios(filled, machine) for machine in machines),
+        _claims(filled, machines),
+    ]
+    return [sheet for sheet in found if sheet.rows]
+
+
+def _glance(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
+    """What the whole comparison comes to, a column per machine."""
+    reported = sum(len(own_cells(item.grids[0][1])) for item in filled)
+    columns: list[list[str]] = []
+    for machine in machines:
+        ratios = by_quantity(filled, machine)
+        verdicts = [verdict.verdict for item in filled for verdict in _measured_claims(item, machine)]
+        counts = [str(verdicts.count(word)) for word in (claims.HOLDS, claims.FAILS, claims.OPEN)]
+        medians = [_median(ratios[name].values()) if name in ratios else "" for name in ("gpu_memory", "throughput")]
+        columns.append([str(sum(map(len, ratios.values()))), *medians, *counts])
+    rows = [f"Values measured here, of the {reported} that the papers' tables report"]
+    rows += ["Memory, measured / paper: median", "Throughput, measured / paper: median"]
+    rows += [f"Claims of the papers: {words} here" for words in ("hold", "do not hold", "not measured")]
+    blank = ["0", "", "", "0", "0", str(sum(len(item.table.claims) for item in filled))]
+    headers = [f"On {machine}" for machine in machines] or ["Here"]
+    body = [list(line) for line in zip(*(columns or [blank]), strict=True)]
+    told = "measured" if machines else "nothing measured yet"
+    remarks = ["A value counts once however many tables repeat it, and where another paper's table reports it."]
+    return _sheet("glance", "At a glance", told, "The papers' tables and this hardware", rows, headers, body, remarks)
+
+
+def _measured_claims(item: Filled, machine: str) -> list[claims.Verdict]:
+    grids = dict(item.grids)
+    return claims.measured(item.table, grids[machine] if machine in grids else _unfilled(item))
+
+
+def _unfilled(item: Filled) -> Grid:
+    """The table's cells without their results: of a machine that measured none of them."""
+    return [[[replace(cell, result=None, value=None) for cell in group] for group in row] for row in item.grids[0][1]]
+
+
+def _coverage(filled: Sequence[Filled], machine: str | None) -> Sheet:
+    """Per table: how many of its values were measured, how they compare, and how close to this machine's floor."""
+    grids = {item.table.name: item.on(machine) if machine in dict(item.grids) else item.grids[0][1] for item in filled}
+    here = {item.table.name: machine is not None and machine in dict(item.grids) for item in filled}
+    body = [_covered(item.table, grids[item.table.name], here[item.table.name]) for item in filled]
+    reported = sum(len(own_cells(grid)) for grid in grids.values())
+    ratios = [cell for item in filled if here[item.table.name] for cell in compared(grids[item.table.name])]
+    seen = len({tuple(cell.paper.values()) for cell in ratios if cell.paper})
+    hardware = joined(cell.result.environment.get("description", "") for cell in ratios if cell.result)
+    told = f"measured on {machine}" + (f" ({hardware})" if hardware else "") if machine else "nothing measured yet"
+    columns = ("Reported", "Measured", "Memory", "Throughput", "Step time", "Floor (%)", "Needs")
+    return _sheet(
+        f"coverage-{machine or 'none'}",
+        "Tables of the papers",
+        told,
+        "Table",
+        [item.table.name for item in filled],
+        columns,
+        body,
+        [
+            f"{seen} of the {reported} values that the papers' tables report were measured here.",
+            "Memory, Throughput, Step time: the median of measured / paper. Floor: the median share of the floor.",
+            "Measured counts rows that a table does not have itself (smaller models) where another paper reports them.",
+        ],
+    )
+
+
+def _covered(table: Table, grid: Grid, here: bool) -> list[str]:
+    cells = compared(grid) if here else []
+    medians = [_median(cell.ratio for cell in cells if cell.metric.name == name) for name in _COMPARED]
+    results = {cell.result.spec.hash: cell.result for row in grid for group in row for cell in group if cell.result}
+    floors = [share for result in results.values() if (share := metrics(result).get("floor_share"))]
+    floor = f"{100 * statistics.median(floors):.0f}" if floors and here else ""
+    lacks = ("" if measurable(grid) else "all: ") + needs(grid) if needs(grid) else ""
+    return [str(len(own_cells(grid))), str(len(cells)), *medians, floor, lacks]
+
+
+_COMPARED = ("gpu_memory", "throughput", "step_time")
+
+
+def _median(values: Iterable[float | None]) -> str:
+    found = [value for value in values if value is not None]
+    return f"x{statistics.median(found):.3g}" if found else ""
+
+
+def _ratios(filled: Sequence[Filled], machine: str) -> Sheet:
+    """The distribution of measured / paper by quantity; each reported value counts once."""
+    by_metric = by_quantity(filled, machine)
+    rows = [name for name in QUANTITIES if name in by_metric]
+    body = [[str(len(by_metric[name])), *_spread(list(by_metric[name].values()))] for name in rows]
+    return _sheet(
+        f"ratios-{machine}",
+        "Measured / paper",
+        f"measured on {machine}",
+        "Quantity",
+        rows,
+        ("Values", *_QUARTILES),
+        body,
+        ["Every reported value that was measured here counts once. Throughput above 1 is faster than the paper."],
+    )
+
+
+def by_quantity(filled: Sequence[Filled], machine: str) -> dict[str, dict[tuple[str, ...], float]]:
+    """Quantity -> reported value (its whole row) -> measured / reported on ``machine``."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for item in filled:
+        for cell in compared(item.on(machine)) if machine in dict(item.grids) else []:
+            assert cell.paper is not None
+            assert cell.ratio is not None
+            found.setdefault(cell.metric.name, {})[tuple(cell.paper.values())] = cell.ratio
+    return found
+
+
+def _spread(values: list[float]) -> list[str]:
+    """Least, quartiles and most, by linear interpolation."""
+    ordered = sorted(values)
+    if len(ordered) == 1:
+        points = ordered * len(_QUARTILES)
+    else:
+        points = [ordered[0], *statistics.quantiles(ordered, n=4, method="inclusive"), ordered[-1]]
+    return [f"x{value:.3g}" for value in points]
+
+
+def _claims(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
+    """Every claim: its bound, the paper's own values, and what was measured on each machine."""
+    labels, body, verdicts = [], [], []
+    for item in filled:
+        own = claims.reported(item.table, item.grids[0][1])
+        here = {name: claims.measured(item.table, grid) for name, grid in item.grids if name is not None}
+        for i, verdict in enumerate(own):
+            measured = [here[name][i] if name in here else None for name in machines]
+            labels.append(f"{item.table.name}: {verdict.claim.text}")
+            body.append([claims.bounds(verdict.claim), _verdict(verdict), *map(_verdict, measured)])
+            verdicts += [one.verdict for one in measured if one is not None]
+    counts = [f"{verdicts.count(word)} {word}" for word in (claims.HOLDS, claims.FAILS) if machines]
+    told = f"measured: {', '.join(counts)}" if counts else "nothing measured yet"
+    remarks = [
+        "A claim is a ratio with a bound, taken in every row (or column) that it is about; it holds if all are within.",
+        "Where the paper's own values are out of bounds, its words go beyond its table.",
+    ]
+    columns = ("Bound", "The paper's own values", *(f"Measured on {name}" for name in machines))
+    return _sheet("claims", "Claims of the papers", told, "Claim", labels, columns, body, remarks)
+
+
+def _verdict(verdict: claims.Verdict | None) -> str:
+    if verdict is None or not verdict.ratios:
+        return claims.OPEN
+    return f"{verdict.verdict}: {verdict.told}"
+
+
+def _sheet(
+    label: str, title: str, source: str, header: str, rows: Sequence[str], columns: Sequence[str],
+    body: Sequence[Sequence[str]], remarks: Sequence[str],
+) -> Sheet:  # fmt: skip
+    """A sheet of texts under one heading."""
+    return number(
+        Sheet(
+            label=f"summary-{label}",
+            title=title,
+            source=source,
+            row_header=header,
+            rows=tuple(Entry(text=row, tone="label") for row in rows),
+            groups=(
+                Group(
+                    header=Entry(text="", tone="label"),
+                    columns=tuple(Entry(text=column, tone="label") for column in columns),
+                    body=tuple(tuple(Entry(text=text or "·", tone="reported") for text in line) for line in body),
+                ),
+            ),
+            remarks=tuple(remarks),
+        )
+    )

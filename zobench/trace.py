@@ -1,0 +1,63 @@
+"""The last step of a run as a trace for chrome://tracing or ui.perfetto.dev (the Trace Event Format)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zobench.result import Result
+from zobench.store import machine_of
+
+_ORDER = ("upload", "compute", "offload")
+"""Of the lanes from top to bottom, as in the papers' workflow figures; others follow in order of their first start."""
+_PROCESS = 1
+
+
+def trace(result: Result) -> dict[str, Any]:
+    """``traceEvents``: one complete event ("X", microseconds) per operation, one thread per lane; ``otherData``: which
+    run this is. Memory over time is left out: its clock starts elsewhere.
+
+    Raises ``ValueError`` for a run without a timeline.
+    """
+    if not result.timeline:
+        kind = "a resident model has no lanes" if result.spec.engine == "resident" else f"it ended {result.outcome}"
+        raise ValueError(
+            f"a trace needs the timeline of a step, but {result.spec.label!r} has none, because {kind}; "
+            "choose a run with engine=offload that ended ok"
+        )
+    lanes = list(dict.fromkeys([lane for lane, *_ in result.timeline]))
+    lanes.sort(key=lambda lane: _ORDER.index(lane) if lane in _ORDER else len(_ORDER))
+    threads = {lane: number for number, lane in enumerate(lanes, 1)}
+    return {
+        "traceEvents": [*_names(result, threads), *(_operation(threads, *event) for event in result.timeline)],
+        "displayTimeUnit": "ms",
+        "otherData": _about(result),
+    }
+
+
+def _names(result: Result, threads: dict[str, int]) -> list[dict[str, Any]]:
+    events = [_told("process_name", 0, {"name": result.spec.label})]
+    for lane, thread in threads.items():
+        events += [_told("thread_name", thread, {"name": lane})]
+        events += [_told("thread_sort_index", thread, {"sort_index": thread})]
+    return events
+
+
+def _told(name: str, thread: int, values: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": _PROCESS, "tid": thread, "args": values}
+
+
+def _operation(threads: dict[str, int], lane: str, kind: str, block: int, start: float, end: float) -> dict[str, Any]:
+    return {
+        "ph": "X", "name": f"{kind} {block}", "cat": kind, "pid": _PROCESS, "tid": threads[lane],
+        "ts": start * 1e6, "dur": (end - start) * 1e6, "args": {"block": block, "kind": kind},
+    }  # fmt: skip
+
+
+def _about(result: Result) -> dict[str, Any]:
+    step = result.samples.get("step_seconds", [])[-1:]
+    return {
+        "run": result.spec.hash, "cell": result.spec.label, "machine": machine_of(result),
+        "description": result.environment.get("description"), "outcome": str(result.outcome),
+        "step_seconds": step[0] if step else None, "spec": result.spec.to_dict(),
+        "versions": result.environment.get("versions"), "source": result.environment.get("source"),
+    }  # fmt: skip
