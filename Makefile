@@ -1,13 +1,17 @@
-# Two commands on a machine with Python 3.11+ and make: `make sweep` and `make test`.
+# On a machine with Python 3.11+ and make: `make sweep`, `make report` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
 BUDGET ?= 5m
+RESULTS ?= results
 BIN = $(VENV)/bin
 
-.PHONY: sweep test check smoke clean
+.PHONY: sweep report test check smoke clean
 
 sweep: $(VENV)/.run
-	$(BIN)/zobench sweep main_table --budget $(BUDGET)
+	$(BIN)/zobench sweep main_table --budget $(BUDGET) --results $(RESULTS)
+
+report: $(VENV)/.report
+	$(BIN)/zobench report --results $(RESULTS) --out report
 
 test: $(VENV)/.dev sweep
 	$(BIN)/python -m pytest
@@ -25,6 +29,10 @@ $(VENV)/.run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.report: $(VENV)/.run
+	$(BIN)/pip install -q -c constraints.txt -e '.[report]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.run

@@ -17,12 +17,12 @@ import pytest
 import typer
 
 from tests.test_predict import CALIBRATION
-from zobench import cli, matrix, recipe, store
+from zobench import cli, matrix, recipe
 from zobench.execute import plan, process
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
-from zobench.store import Store, StoreError
+from zobench.store import Store, StoreError, files
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
 GB = 10**9
@@ -406,7 +406,7 @@ def test_a_results_folder_that_takes_nothing_is_told_at_the_end_with_the_table_a
     def refuse(path: Path, data: bytes) -> None:
         raise OSError(code, os.strerror(code), str(path))
 
-    monkeypatch.setattr(store, "_replace", refuse)
+    monkeypatch.setattr(files, "_replace", refuse)
     text = 'tables = ["zo2/table1"]\n[base]\nmodel = "OPT-125M"\n[axes]\nseed = [0, 3]\nseq_len = [2048]\n'
     ended, out, err = zobench("sweep", write(here, text), "--device", "cpu")
     assert (ended, len(cells)) == (1, 2)
@@ -535,7 +535,7 @@ def test_ctrl_c_stops_with_a_summary_and_leaves_no_process(tmp_path: Path, machi
     _calibrate(tmp_path, machine)
     path = tmp_path / write(tmp_path, TWO + "steps = [1000000]\n")
     kept = matrix.load(path, "cpu").cells[0]
-    store.Store(tmp_path / "results").save(Result(spec=kept, outcome=Outcome.OK, environment={"machine": machine}))
+    Store(tmp_path / "results").save(Result(spec=kept, outcome=Outcome.OK, environment={"machine": machine}))
     sweep = _start(tmp_path)
     child = _poll(lambda: [pid for pid in _children(sweep.pid) if "zobench.execute.child" in _command(pid)])[0]
     sweep.send_signal(signal.SIGINT)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.stores import run, specs
+from tests.store.stores import run, specs
 from zobench import upgrade
 from zobench.result import Result
 from zobench.store import Store, machine_of

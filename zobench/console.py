@@ -93,7 +93,8 @@ def numbers(result: Result) -> str:
     spread = "" if interval is None else f", 95 % {interval[0]:.3g} to {interval[1]:.3g} s"
     peak = result.memory.get("device_peak_bytes")
     memory = "memory not available" if peak is None else f"{peak / MIB:.0f} MB device memory"
-    rate = f"{result.tokens_per_step / step:.4g} tokens/s"
+    speed = result.tokens_per_step / step
+    rate = f"{speed:.0f} tokens/s" if speed >= 1000 else f"{speed:.4g} tokens/s"
     told = metrics(result)
     shares = ((told.get("floor_share"), "of the floor"), (told.get("update_survival"), "of the updates kept"))
     more = "".join(f", {share:.0%} {what}" for share, what in shares if share is not None)

@@ -15,12 +15,12 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
-from zobench.compare import Comparison, Judgement, Pair, Verdict
 from zobench.console import MIB
-from zobench.ranks import LEVEL
 from zobench.report.quantity import rounded
 from zobench.result import Outcome, Result
 from zobench.store import machine_of, metrics, printable
+from zobench.store.compare import Comparison, Judgement, Pair, Verdict
+from zobench.store.ranks import LEVEL
 
 _NARROW = 32
 """Columns that the last column needs to stand beside the others; else it goes below them."""

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from zobench import footprint
-from zobench.compare import DISTURBED
 from zobench.engine import Engine, blocks, core
 from zobench.execute.cell import _lost, engine_config, run
 from zobench.measure.samples import Samples
 from zobench.result import Outcome
 from zobench.spec import RunSpec
+from zobench.store.compare import DISTURBED
 
 OPTIONS: dict[str, Any] = {
     "noise": "counter", "granularity": "tile", "writeback_every": 4, "wire": "fp16", "autocast": "bf16",

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.test_predict import RATES
-from zobench import predict, store
+from zobench import predict
 from zobench.execute import sweep as module
 from zobench.execute.plan import Step
 from zobench.execute.sweep import Progress, Summary, sweep
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
-from zobench.store import Store
+from zobench.store import Store, files
 
 MACHINE = "cpu-2c-4f2a91"
 Behaviour = Callable[[RunSpec], Result]
@@ -196,14 +196,14 @@ def test_an_interrupt_between_two_cells_is_the_same(run: Any, results: Store, ho
 def test_a_results_folder_that_refuses_is_told_and_the_sweep_goes_on(
     run: Any, results: Store, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
 ) -> None:
-    whole = store._replace
+    whole = files._replace
 
     def refuse(path: Path, data: bytes) -> None:
         if b'"seed": 1,' in data:
             raise OSError(code, os.strerror(code), str(path))
         whole(path, data)
 
-    monkeypatch.setattr(store, "_replace", refuse)
+    monkeypatch.setattr(files, "_replace", refuse)
     summary, runner = run([step(n) for n in range(3)])
     assert runner.ran == [0, 1, 2]
     assert outcomes(summary) == ["ok"] * 3

@@ -47,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _fail(2, str(error))
     except OSError as error:
         code = _fail(1, str(error))
+    except ImportError as error:
+        if "pip install" not in str(error):  # ours name the remedy; any other is a fault
+            raise
+        code = _fail(1, str(error))
     raise SystemExit(code or 0)
 
 

@@ -24,8 +24,8 @@ def results_(
     merge_into: Annotated[Path | None, typer.Option(metavar="DIR", help="Merge the folders into this one.")] = None,
 ) -> None:
     """List, filter, export and merge stored runs."""
-    from zobench import console, listing, query
-    from zobench.store import Store
+    from zobench import console, listing
+    from zobench.store import Store, query
 
     wanted = query.conditions(where or [])
     for folder in folders or []:
@@ -71,9 +71,9 @@ def compare(
 
     Cells are matched by everything that was asked of them; only the device's index may differ.
     """
-    from zobench import compare as comparing
     from zobench import console, listing
     from zobench.spec import suggestion
+    from zobench.store import compare as comparing
     from zobench.store import printable
 
     if form not in (forms := ("terminal", "csv")):
@@ -103,8 +103,8 @@ def trace(
     output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to a file.")] = None,
 ) -> None:
     """Write the last step of a run as a trace for ui.perfetto.dev or chrome://tracing."""
-    from zobench import query
-    from zobench.trace import trace as traced
+    from zobench.store import query
+    from zobench.store.trace import trace as traced
 
     if output is not None:
         check_file("--out", output)
@@ -118,8 +118,8 @@ def trace(
 
 def merge_stores(folders: list[Path], into: Path) -> None:
     """Merges and says what came of it."""
-    from zobench.merge import merge
     from zobench.store import printable
+    from zobench.store.merge import merge
 
     check_folder("--merge-into", into if into.exists() else None)
     merged = merge(folders, into)

@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 from zobench.measure import calibrate, environment, memory
 from zobench.measure.nvml import Nvml
 
-OPTIONAL = {"pandas": ("results as a data frame", "zobench[report]")}
+OPTIONAL = {
+    "pandas": ("results as a data frame", "zobench[report]"),
+    "matplotlib": ("figures", "zobench[report]"),
+    "jinja2": ("the HTML report", "zobench[report]"),
+    "scipy": ("comparing runs", "zobench[report]"),
+}
 """Package: (what it is for, what to install)."""
 LOW_DISK = 10e9
 """Bytes: less than this holds no disk tier of the smallest models' sweep."""

@@ -16,7 +16,7 @@ from zobench.report.draw import blank, chart, timelines
 from zobench.report.facts import Facts
 from zobench.report.formats import tidy
 from zobench.report.plot import Plot, load_plot
-from zobench.report.reference import Reference
+from zobench.report.reference import PAPERS, Reference
 from zobench.report.render import grids, sheets
 from zobench.report.sheet import Sheet
 from zobench.report.summary import Filled
@@ -26,8 +26,6 @@ from zobench.result import Result
 from zobench.store import machine_of
 
 Recipe = Table | Facts | Plot
-PAPERS = ("zo-offloading-neurips24", "zo-offloading-iclr25", "zo2", "distzo2", "zo-bench")
-"""Short names of the papers, oldest system first; artifacts appear in this order, zobench's own before them."""
 
 
 def load(name: str) -> Recipe:
@@ -60,7 +58,7 @@ def load_all() -> tuple[list[Recipe], list[str]]:
 
 
 def _reading_order(item: Recipe) -> tuple[object, ...]:
-    paper = PAPERS.index(item.paper) if item.paper in PAPERS else -1
+    paper = list(PAPERS).index(item.paper) if item.paper in PAPERS else -1
     number = re.search(r"\d+$", item.name)
     appendix = bool(re.search(r"[A-Z]\d+$", item.name))
     return paper, item.paper, isinstance(item, Plot), appendix, int(number[0]) if number else 0, item.name

@@ -167,7 +167,10 @@ def _map(
             marks = tuple(Mark(value=value) for value in shown)
             series.append(Series(label=cells[0].row.header, marks=marks, paper=(None,) * len(marks)))
     label = metric.header if base is None else f"{metric.header.partition(' (')[0]} relative to {headers[base]}"
-    return Panel(title=told, x_label=plot.axes.x, y_label=label, positions=tuple(headers), series=tuple(series))
+    return Panel(
+        title=told, x_label=plot.axes.x, y_label=label, positions=tuple(headers), series=tuple(series),
+        limit=None if base is None else (1.0, "equal"),
+    )  # fmt: skip
 
 
 def timelines(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, Chart]]:

@@ -14,6 +14,15 @@ COLUMNS = (
     *("switch", "batch_size", "seq_len", "steps", "gpus", "gpu", "task", "scheme", "setting"),
 )
 
+PAPERS = {
+    "zo-offloading-neurips24": "ZO-Offloading, NeurIPS'24",
+    "zo-offloading-iclr25": "ZO-Offloading, ICLR'25",
+    "zo2": "ZO2",
+    "distzo2": "DistZO2",
+    "zo-bench": "ZO-Bench",
+}
+"""Short names of the papers and how a reader knows them, in reading order; any other is called by its short name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:

@@ -15,19 +15,11 @@ from zobench.report.book import Artifact, Book
 from zobench.report.chart import Chart
 from zobench.report.html.machines import machines
 from zobench.report.html.runs import runs
+from zobench.report.reference import PAPERS
 from zobench.report.sheet import Entry, Group, Sheet, plain
 
 if TYPE_CHECKING:
     import jinja2
-
-PAPERS = {
-    "zo-offloading-neurips24": "ZO-Offloading, NeurIPS'24",
-    "zo-offloading-iclr25": "ZO-Offloading, ICLR'25",
-    "zo2": "ZO2",
-    "distzo2": "DistZO2",
-    "zo-bench": "ZO-Bench",
-}
-"""How a reader knows the papers; any other is called by its short name."""
 
 OWN = "zobench's own"
 STATUSES = ("measured", "partly", "not measured", "lacks", "not a measurement")
@@ -80,6 +72,7 @@ def write(book: Book, svgs: Mapping[str, Sequence[str]]) -> str:
         style=style,
         script=script,
         papers=_papers(sections),
+        names={artifact.name for artifact in book.artifacts},
         counts=Counter(section.status for section in sections),
         statuses=STATUSES,
         machines=machines(book.results),

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zobench import ranks
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec, suggestion
-from zobench.store import Store, machine_of, printable
+from zobench.store import Store, machine_of, printable, ranks
 
 DISTURBED = "other processes kept "
 """How the warning begins of a run during which others used the machine."""
@@ -33,7 +32,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """``ratio``: B's median step time over A's; ``interval``: see :func:`zobench.ranks.ratio_interval`."""
+    """``ratio``: B's median step time over A's; ``interval``: see :func:`zobench.store.ranks.ratio_interval`."""
 
     verdict: Verdict
     ratio: float | None = None

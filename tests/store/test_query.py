@@ -11,12 +11,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.stores import ENVIRONMENT, MACHINE, command, run, specs
-from zobench import query
-from zobench.merge import merge
+from tests.store.stores import ENVIRONMENT, MACHINE, command, run, specs
 from zobench.result import Outcome, Result
 from zobench.spec import FIELDS, RunSpec
-from zobench.store import BusyError, Store, frame
+from zobench.store import BusyError, Store, frame, query
+from zobench.store.merge import merge
 
 OTHER = {**ENVIRONMENT, "machine": "h200-16c-0a1b2c"}
 SPECS = list(itertools.islice(specs(), 8))

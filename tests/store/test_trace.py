@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.stores import MACHINE, command, run, specs
+from tests.store.stores import MACHINE, command, run, specs
 from zobench.result import Outcome, Result
 from zobench.store import Store
-from zobench.trace import trace
+from zobench.store.trace import trace
 
 RESIDENT, OFFLOADED = (
     next(run(spec) for spec in specs() if spec.engine == engine) for engine in ("resident", "offload")

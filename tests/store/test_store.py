@@ -19,13 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tests import stores
-from zobench.compare import compare
+from tests.store import stores
 from zobench.listing import show_runs
 from zobench.result import Outcome, Result
 from zobench.spec import FIELDS, RunSpec
 from zobench.store import Store, StoreError, frame, metrics
-from zobench.trace import trace
+from zobench.store.compare import compare
+from zobench.store.trace import trace
 
 MACHINE = "cpu-2c-4f2a91"
 

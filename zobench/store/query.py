@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zobench.reading import read
 from zobench.result import Outcome, Result
 from zobench.spec import FIELDS, check_value, parse_value, suggestion
 from zobench.store import COLUMNS, Store, frame, machine_of, printable, row
+from zobench.store.reading import read
 
 KEYS = (*FIELDS, "outcome", "machine")
 """What a condition can be about."""

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zobench import predict
-from zobench.reading import read
 from zobench.result import Outcome, Result
 from zobench.spec import FIELDS, RunSpec
+from zobench.store.reading import read
 
 if TYPE_CHECKING:
     import pandas as pd

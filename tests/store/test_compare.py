@@ -16,12 +16,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.stores import ENVIRONMENT, MACHINE, command, run, specs
-from zobench import ranks
-from zobench.compare import DISTURBED, Verdict, cautions, compare, judge, regressions, side
+from tests.store.stores import ENVIRONMENT, MACHINE, command, run, specs
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
-from zobench.store import Store
+from zobench.store import Store, ranks
+from zobench.store.compare import DISTURBED, Verdict, cautions, compare, judge, regressions, side
 
 SPECS = list(itertools.islice(specs(), 6))
 OTHER = {**ENVIRONMENT, "machine": "h200-16c-0a1b2c", "hardware": {"cpu": "Xeon", "cores": 16, "gpus": ["H200"]}}

@@ -1,0 +1,29 @@
+"""The store of results: one JSON file per run, written atomically, read back forgivingly, asked, merged, compared."""
+
+from zobench.store.files import (
+    COLUMNS,
+    LOCK,
+    PAPER,
+    BusyError,
+    Store,
+    StoreError,
+    frame,
+    machine_of,
+    metrics,
+    printable,
+    row,
+)
+
+__all__ = [
+    "COLUMNS",
+    "LOCK",
+    "PAPER",
+    "BusyError",
+    "Store",
+    "StoreError",
+    "frame",
+    "machine_of",
+    "metrics",
+    "printable",
+    "row",
+]
