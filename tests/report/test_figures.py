@@ -422,7 +422,7 @@ def test_timelines_share_one_time_axis_named_once() -> None:
     assert naive.get_xlim() == overlapped.get_xlim()
     assert naive.get_position().x0 == overlapped.get_position().x0
     assert naive.get_position().width == overlapped.get_position().width
-    assert (naive.get_xlabel(), overlapped.get_xlabel()) == ("", "time since the step's start (ms)")
+    assert (naive.get_xlabel(), overlapped.get_xlabel()) == ("", "time since the first operation (ms)")
 
 
 @pytest.mark.parametrize(("seconds", "unit"), [(1e-4, "µs"), (0.05, "ms"), (1.0, "ms"), (30.0, "s")])

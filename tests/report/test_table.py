@@ -605,3 +605,21 @@ def test_no_column_is_lost_on_a_narrow_terminal(width: int) -> None:
     rows = " ".join(line for line in text.splitlines() if "OPT-175B" in line)
     for value in ("34015", "18039", "14", "37"):  # all that the paper has of it
         assert re.search(rf"\b{value}\b", rows), value
+
+
+@pytest.mark.parametrize("width", range(60, 140, 7))
+def test_no_value_is_cut_at_any_width(width: int) -> None:
+    machine: dict[str, Any] = {"seq_len": 2048, "device": "cpu", "warnings": ("a", "b", "c")}
+    results = [result(model, memory=3 * MIB, **machine) for model in ("OPT-125M", "OPT-350M")]
+    results += [
+        result(model, "offload", dtype, memory=100 * MIB + i, noise=noise, **machine)
+        for i, model in enumerate(("OPT-125M", "OPT-350M", "OPT-175B"))
+        for dtype in ("fp32", "bf16")
+        for noise in ("torch", "counter")
+    ]
+    table = load_table(recipe.find("tables", "zo2/table1"))
+    text = render(table, results, "terminal", width=width)
+    assert max(map(len, text.splitlines())) <= width
+    wide = render(table, results, "terminal", width=400)
+    for value in set(re.findall(r"\d+ \(x[\d.]+\)[⁰¹²³⁴⁵⁶⁷⁸⁹]*", wide)):
+        assert value in text

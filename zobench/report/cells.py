@@ -20,6 +20,7 @@ FIRST_ORDER = ("sgd", "adamw")
 """Methods that this version predicts, but cannot run."""
 _COMMON = tuple(field for field in COLUMNS if field in FIELDS and field != "steps")
 """Conditions that a run and a reported value both have; how many steps were measured is said elsewhere."""
+DEVIATION = "Measured with "
 _LISTED = 3
 _LONGEST = 200
 
@@ -48,6 +49,11 @@ class Cell:
         if self.paper is None or not self.paper["value"]:
             return None
         return float(self.paper["value"]) * QUANTITIES[self.metric.name].units[self.paper["unit"]]
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """In what the run differs from the conditions of the reported value, such as its dtype."""
+        return tuple(caveat for caveat in self.caveats if caveat.startswith(DEVIATION))
 
     @property
     def ratio(self) -> float | None:
@@ -207,10 +213,10 @@ def _caveats(
     others = {field: paper[field] for field in _COMMON if paper[field]} if paper else {}
     for field, reported in others.items():
         if str(getattr(spec, field)) != reported:
-            notes += [f"Measured with {field} {getattr(spec, field)}; the paper has {reported}."]
+            notes += [f"{DEVIATION}{field} {getattr(spec, field)}; the paper has {reported}."]
     for field, (meant, *allowed) in {**column.where, **row.where}.items():
         if allowed and field not in others and getattr(spec, field) != meant:
-            notes.append(f"Measured with {field} {getattr(spec, field)}; the heading means {meant}.")
+            notes.append(f"{DEVIATION}{field} {getattr(spec, field)}; the heading means {meant}.")
     if spec.weights == "shared":
         notes.append("Weights are shared: a few real blocks stand for all layers, for time and memory only.")
     if result.skipped_updates:

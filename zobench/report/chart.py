@@ -34,7 +34,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """One operation on a lane of a timeline, in seconds from the step's start."""
+    """One operation on a lane of a timeline, in seconds from the step's first operation."""
 
     lane: str
     kind: str

@@ -169,7 +169,7 @@ def _map(
     label = metric.header if base is None else f"{metric.header.partition(' (')[0]} relative to {headers[base]}"
     return Panel(
         title=told, x_label=plot.axes.x, y_label=label, positions=tuple(headers), series=tuple(series),
-        limit=None if base is None else (1.0, "equal"),
+        limit=None if base is None else (1.0, f"1: as {headers[base]}"),
     )  # fmt: skip
 
 
@@ -223,4 +223,4 @@ def _recorded(title: str, result: Result | None) -> Panel:
         Event(lane=str(lane), kind=str(kind), block=int(block), start=float(start) - begin, end=float(end) - begin)
         for lane, kind, block, start, end in result.timeline
     )
-    return Panel(title=title, x_label="Time (ms)", events=events)
+    return Panel(title=title, events=events)

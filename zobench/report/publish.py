@@ -69,7 +69,7 @@ def _write(out: Path, name: str, text: str) -> Path:
 
 COLUMNS = (
     *("table", "row", "column", "metric", "unit", "reported", "measured", "ratio", "reported_in", "reported_on"),
-    *("machine", "measured_on", "floor_share", "spec_hash"),
+    *("machine", "measured_on", "floor_share", "spec_hash", "deviations"),
 )
 
 
@@ -104,4 +104,5 @@ def _compared(item: Filled) -> Iterator[dict[str, str]]:
                 "measured_on": plain(str(cell.result.environment.get("description", ""))),
                 "floor_share": "" if share is None else repr(share),
                 "spec_hash": cell.result.spec.hash,
+                "deviations": plain(" ".join(cell.deviations)),
             }

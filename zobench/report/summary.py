@@ -61,16 +61,27 @@ def _glance(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
         verdicts = [verdict.verdict for item in filled for verdict in _measured_claims(item, machine)]
         counts = [str(verdicts.count(word)) for word in (claims.HOLDS, claims.FAILS, claims.OPEN)]
         medians = [_median(ratios[name].values()) if name in ratios else "" for name in ("gpu_memory", "throughput")]
-        columns.append([str(sum(map(len, ratios.values()))), *medians, *counts])
+        columns.append([str(sum(map(len, ratios.values()))), str(_deviating(filled, machine)), *medians, *counts])
     rows = [f"Values measured here, of the {reported} that the papers' tables report"]
+    rows += ["of these, under another condition than the paper's (a table says which)"]
     rows += ["Memory, measured / paper: median", "Throughput, measured / paper: median"]
     rows += [f"Claims of the papers: {words} here" for words in ("hold", "do not hold", "not measured")]
-    blank = ["0", "", "", "0", "0", str(sum(len(item.table.claims) for item in filled))]
+    blank = ["0", "0", "", "", "0", "0", str(sum(len(item.table.claims) for item in filled))]
     headers = [f"On {machine}" for machine in machines] or ["Here"]
     body = [list(line) for line in zip(*(columns or [blank]), strict=True)]
     told = "measured" if machines else "nothing measured yet"
     remarks = ["A value counts once however many tables repeat it, and where another paper's table reports it."]
     return _sheet("glance", "At a glance", told, "The papers' tables and this hardware", rows, headers, body, remarks)
+
+
+def _deviating(filled: Sequence[Filled], machine: str) -> int:
+    """How many of the measured values were measured under another condition than the reported one."""
+    cells = [cell for item in filled for cell in _here(item, machine)]
+    return len({tuple(cell.paper.values()) for cell in cells if cell.paper and cell.deviations})
+
+
+def _here(item: Filled, machine: str) -> list[Cell]:
+    return compared(item.on(machine)) if machine in dict(item.grids) else []
 
 
 def _measured_claims(item: Filled, machine: str) -> list[claims.Verdict]:
@@ -149,7 +160,7 @@ def by_quantity(filled: Sequence[Filled], machine: str) -> dict[str, dict[tuple[
     """Quantity -> reported value (its whole row) -> measured / reported on ``machine``."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for item in filled:
-        for cell in compared(item.on(machine)) if machine in dict(item.grids) else []:
+        for cell in _here(item, machine):
             assert cell.paper is not None
             assert cell.ratio is not None
             found.setdefault(cell.metric.name, {})[tuple(cell.paper.values())] = cell.ratio

@@ -57,7 +57,10 @@ def _series(frame: Frame, series: Series, look: style.Swatch, places: list[float
         if mark.low is not None and mark.high is not None:
             scales.interval(axes, x - aside, mark.low, mark.high, legend)
     if reported:
-        axes.add_line(paper_marker([x + aside for x, _ in reported], [value for _, value in reported]))
+        diamonds = paper_marker([x + aside for x, _ in reported], [value for _, value in reported])
+        if all(mark.value is None for mark in series.marks):
+            diamonds.set_markerfacecolor(look.colour)  # no bar below tells whose it is
+        axes.add_line(diamonds)
         legend.paper()
 
 

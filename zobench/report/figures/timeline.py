@@ -70,7 +70,7 @@ def paint(frame: Frame) -> Fit:
     low, high = span(chart)
     last = panel is [other for other in chart.panels if other.events][-1]
     scales.name(
-        axes, panel.title, (panel.x_label or f"time since the step's start ({name})") if last else "", panel.y_label
+        axes, panel.title, (panel.x_label or f"time since the first operation ({name})") if last else "", panel.y_label
     )
     axes.tick_params(axis="x", labelbottom=last)
     axes.set_xlim(low * scale, (high + 0.01 * (high - low)) * scale)

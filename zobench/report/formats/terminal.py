@@ -15,6 +15,8 @@ from rich.text import Text
 from zobench.report import sheet as model
 
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_GAP, _EDGES = 2, 4
+"""Characters between two columns, and those of the table's edges and of the first gap."""
 _STYLE = {"value": "", "reported": "", "failure": "yellow", "blank": "dim", "label": "bold"}
 
 
@@ -46,28 +48,46 @@ def _sheet(sheet: model.Sheet, width: int) -> Group:
 
 
 def _tables(sheet: model.Sheet, group: model.Group, width: int) -> list[Padding]:
-    """The group's columns in as few tables as the width allows: a column that does not fit must not be lost."""
+    """The group's columns in as few tables as the width allows: a column that does not fit must not be lost.
+
+    Headers are broken at their spaces only where they would not fit whole.
+    """
     columns = [_aligned([row[k] for row in group.body]) for k in range(len(group.columns))]
-    words = [word for label in sheet.rows for word in label.text.split()]
+    words = [word for label in sheet.rows for word in str(_marked(label)).split()]
     first = min(20, max(map(cell_len, words), default=0))
+    for whole in (True, False):
+        widths = [_width(header, cells, whole) for header, cells in zip(group.columns, columns, strict=True)]
+        pieces = _pieces(widths, width - first - _EDGES)
+        if len(pieces) == 1:
+            break
+    return [_table(sheet, [(group.columns[k], columns[k], widths[k]) for k in piece], first) for piece in pieces]
+
+
+def _width(header: model.Entry, cells: Sequence[Text], whole: bool) -> int:
+    """Characters that a column needs for its values, and for its header, whole or word by word."""
+    heading = str(_marked(header))
+    return max(map(cell_len, [*map(str, cells), *([heading] if whole else heading.split())]), default=0)
+
+
+def _pieces(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Indices of columns, in order, cut so that each piece fits ``room``, or is one column."""
     pieces: list[list[int]] = [[]]
     used = 0
-    for k, (header, cells) in enumerate(zip(group.columns, columns, strict=True)):
-        own = max(map(cell_len, [*map(str, cells), *header.text.split()]), default=0) + 2
-        if pieces[-1] and first + 4 + used + own > width:
+    for k, own in enumerate(widths):
+        if pieces[-1] and used + own + _GAP > room:
             pieces.append([])
             used = 0
         pieces[-1].append(k)
-        used += own
-    return [_table(sheet, [(group.columns[k], columns[k]) for k in piece], first) for piece in pieces]
+        used += own + _GAP
+    return pieces
 
 
-def _table(sheet: model.Sheet, columns: Sequence[tuple[model.Entry, list[Text]]], first: int) -> Padding:
+def _table(sheet: model.Sheet, columns: Sequence[tuple[model.Entry, list[Text], int]], first: int) -> Padding:
     table = Table(box=box.HORIZONTALS, border_style="dim", header_style="", padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(Text(sheet.row_header), overflow="fold", min_width=first)
-    for header, cells in columns:
-        table.add_column(_marked(header), overflow="fold", min_width=max(map(cell_len, map(str, cells)), default=0))
-    for label, *cells in zip(sheet.rows, *(cells for _, cells in columns), strict=True):
+    for header, _, width in columns:
+        table.add_column(_marked(header), overflow="fold", width=width)
+    for label, *cells in zip(sheet.rows, *(cells for _, cells, _ in columns), strict=True):
         table.add_row(_marked(label, ""), *cells)
     return Padding(table, (0, 0, 1, 0))
 

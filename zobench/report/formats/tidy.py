@@ -95,7 +95,7 @@ def texts(sheets: Sequence[Sheet]) -> str:
 
 
 def events(charts: Sequence[Chart]) -> str:
-    """The operations of timelines, in seconds from the step's start; "" without any."""
+    """The operations of timelines, in seconds from the step's first operation; "" without any."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["figure", "panel", "lane", "kind", "block", "start_s", "end_s"])
