@@ -53,7 +53,7 @@ def test_the_memory_over_time_is_in_the_result() -> None:
     seconds, rss = ([value for value in result.trace[name] if value is not None] for name in ("seconds", "rss_bytes"))
     assert (seconds[0], len(seconds)) == (0, len(rss))
     assert seconds == sorted(seconds)
-    assert 0 < max(rss) <= (result.memory["host_rss_peak_bytes"] or 0)
+    assert 0 < max(rss) <= 1.01 * (result.memory["host_rss_peak_bytes"] or 0)  # two counters, each a little late
 
 
 def test_a_run_beside_others_says_so_in_the_words_that_a_comparison_looks_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import re
 from pathlib import Path
@@ -14,11 +15,14 @@ from tests.report.test_table import EVIL, MIB, PAPER, TINY, result
 from zobench import recipe
 from zobench.report import artifacts, publish
 from zobench.report.formats import macros
-from zobench.report.reference import Reference
+from zobench.report.reference import COLUMNS, Reference
 from zobench.report.render import grids
 from zobench.result import Result
 
 OWN = {'paper = "p"\n': "", 'artifact = "t1"\n': ""}
+
+
+OF_TABLE_1 = "[reference]\nartifact = 't1'\n"
 
 
 @pytest.fixture
@@ -26,9 +30,9 @@ def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A source tree with one recipe of each kind, and an empty current folder."""
     texts = {
         "tables/tiny.toml": TINY,
-        "plots/bars.toml": BARS.replace('artifact = "t1"', 'artifact = "figure1"'),
+        "plots/bars.toml": BARS.replace('artifact = "t1"', 'artifact = "figure1"') + OF_TABLE_1,
         "plots/lines.toml": LINES,
-        "plots/map.toml": BARS.replace('"bars"', '"heatmap"').replace('artifact = "t1"', 'artifact = "figure2"'),
+        "plots/map.toml": BARS.replace('"bars"', '"heatmap"').replace('"t1"', '"figure2"') + OF_TABLE_1,
         "plots/timeline.toml": TIMELINE,
     }
     for name, text in texts.items():
@@ -36,8 +40,10 @@ def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "source" / "results" / "paper").mkdir(parents=True)
-    shipped = recipe.find("paper", "reference").read_bytes()
-    (tmp_path / "source" / "results" / "paper" / "reference.csv").write_bytes(shipped)
+    with open(tmp_path / "source" / "results" / "paper" / "reference.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(PAPER.rows)
     (tmp_path / "here").mkdir()
     monkeypatch.setattr(recipe, "_PACKAGE", tmp_path / "source" / "zobench")
     monkeypatch.chdir(tmp_path / "here")
@@ -99,10 +105,8 @@ def test_names_become_plain_paths(name: str, expected: str) -> None:
 def test_a_broken_recipe_and_an_unreadable_result_are_told_and_the_rest_is_rendered(few: Path) -> None:
     (few / "tables").mkdir()
     (few / "tables" / "broken.toml").write_text("title = 3\n")
-    ambiguous = TINY.replace(
-        'reference = { method = "mezo", dtype = "fp32" }', 'reference = { paper = "zo2", artifact = "table1" }'
-    )
-    (few / "tables" / "ambiguous.toml").write_text(ambiguous.replace('"t1"', '"t9"').replace("M1", "OPT-1.3B"))
+    vague = TINY.replace('"t1"', '"t9"').replace('method = "mezo", dtype = "fp32"', 'artifact = "t1"')
+    (few / "tables" / "vague.toml").write_text(vague)
     book = publish.publish(RESULTS, ("results/x.json: not JSON",), few / "out", lambda *_: None)
     assert book.problems[0] == "results/x.json: not JSON"
     assert any(text.startswith("not rendered: tables/broken: broken.toml: ") for text in book.problems)

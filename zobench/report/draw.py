@@ -87,7 +87,7 @@ def _panel(plot: Plot, grid: Grid, j: int, marks: Mapping[tuple[str, str, str], 
         paper = tuple(_in_unit(cells[k].paper_value, metric) for cells in rows)
         if any(mark.value is not None or mark.failure for mark in told) or any(value is not None for value in paper):
             series.append(Series(label=cell.column.header, marks=told, paper=paper))
-    limit = plot.axes.limit
+    limit = plot.axes.limit if metric.name == "gpu_memory" else None
     return Panel(
         title=metric.header if len(grid[0]) > 1 else "",
         x_label=plot.axes.x,
@@ -202,9 +202,11 @@ def _same_runs(lanes: Sequence[Lanes], results: Sequence[Result]) -> dict[str, R
 
 def _timeline(plot: Plot, chosen: Mapping[str, Result], machine: str) -> Chart:
     panels = [_recorded(lane.title, chosen.get(lane.title)) for lane in plot.lanes]
-    any_result = next(iter(chosen.values()))
-    description = any_result.environment.get("description", "")
-    remarks = [f"{any_result.spec.label}: the last measured step of each run."]
+    first = next(iter(chosen.values()))
+    description = first.environment.get("description", "")
+    labels = [result.spec.label.split() for result in chosen.values()]
+    shared = [word for word in labels[0] if all(word in label for label in labels)]
+    remarks = [f"{' '.join(shared)}: the last measured step of each run."]
     return Chart(
         name=plot.name,
         kind="timeline",

@@ -18,7 +18,7 @@ from zobench.spec import suggestion
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axes:
-    """Labels and scales. ``limit``: (value in base units, label) of a line across, such as a device's memory."""
+    """Labels and scales. ``limit``: (bytes, label) of a line across panels of memory, such as a device's."""
 
     x: str = ""
     log_x: bool = False
