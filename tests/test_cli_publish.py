@@ -82,6 +82,19 @@ def test_reproduce_measures_then_shows_the_table(tiny: Path, zobench: Any, machi
     assert [result.outcome for result in Store(tiny / "results").load()] == ["ok", "ok"]
 
 
+def test_reproduce_runs_only_what_is_shown_and_can_be_planned(tiny: Path, zobench: Any) -> None:  # noqa: F811
+    code, out, _ = zobench("reproduce", "step", "--device", "cpu", "--dry-run", "--set", "steps=3")
+    assert code == 0
+    assert "1 of 1 cells to run" in out
+    assert "offload/disk" in out
+    assert "resident" not in out
+    assert not (tiny / "figures").exists()
+    (tiny / "plots/none.toml").write_text(TINY_FIGURE.replace("seq_len = 16", "seq_len = 17"))
+    code, _, err = zobench("reproduce", "none", "--device", "cpu")
+    assert code == 2
+    assert "the matrix ./tiny.toml must make a run that is shown, but makes none here; name another runner" in err
+
+
 def test_reproduce_of_a_figure_writes_its_files_and_says_where(tiny: Path, zobench: Any) -> None:  # noqa: F811
     code, out, err = zobench("reproduce", "step", "--device", "cpu", "--out", "drawn")
     assert code == 0, err

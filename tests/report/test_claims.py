@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 
 from tests.report.test_table import MIB, PAPER, TINY, result, table_from
 from zobench.report import claims
+from zobench.report.reference import Reference
 from zobench.report.render import grids
 from zobench.report.table import Claim, Table
+from zobench.result import Result
 
 CLAIMS = """
 [[claims]]
@@ -39,53 +42,88 @@ def table(tmp_path: Path) -> Table:
     return table_from(tmp_path, TINY + CLAIMS)
 
 
-def verdicts(found: list[claims.Verdict]) -> list[tuple[str, tuple[tuple[str, float], ...]]]:
-    return [(verdict.verdict, verdict.ratios) for verdict in found]
+def verdicts(found: list[claims.Verdict]) -> list[tuple[str, list[tuple[str, float]]]]:
+    return [(verdict.verdict, [(ratio.header, ratio.value) for ratio in verdict.ratios]) for verdict in found]
+
+
+def steady(model: str, engine: str, seconds: float, *, memory: int = 100 * MIB, steps: int = 20) -> Result:
+    """A run whose steps differ by 0.1 %."""
+    dtype = "fp32" if engine == "resident" else "fp16"
+    samples: list[float | None] = [seconds * (1 + 0.001 * (i % 5 - 2) / 2) for i in range(steps)]
+    return dataclasses.replace(result(model, engine, dtype, memory=memory), samples={"step_seconds": samples})
 
 
 def test_the_papers_own_values_are_held_against_its_words(table: Table) -> None:
     grid = grids(table, [], None, PAPER)[0][1]
     assert verdicts(claims.reported(table, grid)) == [
-        (claims.HOLDS, (("M1", 0.25),)),  # M2 ran out of memory under A
-        (claims.HOLDS, (("M1", 80.5 / 50),)),
-        (claims.HOLDS, (("B", 3.0),)),
+        (claims.HOLDS, [("M1", 0.25)]),  # M2 ran out of memory under A
+        (claims.HOLDS, [("M1", 80.5 / 50)]),
+        (claims.HOLDS, [("B", 3.0)]),
     ]
-    assert verdicts(claims.measured(table, grid)) == [(claims.OPEN, ())] * 3
+    assert verdicts(claims.measured(table, grid)) == [(claims.OPEN, [])] * 3
 
 
 def test_what_was_measured_is_held_against_the_same_bounds(table: Table) -> None:
     results = [
-        result("M1", memory=100 * MIB, seconds=1.0),
-        result("M1", "offload", "fp16", memory=50 * MIB, seconds=1.2),
-        result("M2", memory=100 * MIB),
-        result("M2", "offload", "fp16", memory=51 * MIB),
+        steady("M1", "resident", 1.0),
+        steady("M1", "offload", 1.2, memory=50 * MIB),
+        steady("M2", "resident", 1.0),
+        steady("M2", "offload", 1.0, memory=51 * MIB),
     ]
-    grid = grids(table, results, "box", PAPER)[0][1]
-    assert verdicts(claims.measured(table, grid)) == [
-        (claims.FAILS, (("M1", 0.5), ("M2", 0.51))),
-        (claims.FAILS, (("M1", (100 / 1.2) / 100),)),
-        (claims.HOLDS, (("B", 1.02),)),
-    ]
-    told = [verdict.told for verdict in claims.measured(table, grid)]
-    assert told[0] == "0.5 to 0.51 in 2 of 2; out of bounds: 0.51 in M2"
-    assert told[1:] == ["0.833", "1.02"]
+    found = claims.measured(table, grids(table, results, "box", PAPER)[0][1])
+    assert [verdict.verdict for verdict in found] == [claims.FAILS, claims.FAILS, claims.HOLDS]
+    assert [ratio.value for ratio in found[0].ratios] == [0.5, 0.51]
+    assert found[0].told == "0.5 to 0.51 in 2 of 2; not within: 0.51 in M2"
+    slower = found[1].ratios[0]
+    assert slower.low < slower.value < slower.high < 0.9
+    assert slower.value == pytest.approx(1 / 1.2)
+    assert found[2].told == "1.02"
     assert claims.bounds(table.claims[0]) == "B / A at most 0.5"
 
 
-def test_extra_rows_are_measured_but_are_not_the_papers_own(table: Table) -> None:
-    results = [result("M0", memory=4 * MIB), result("M0", "offload", "fp16", memory=1 * MIB)]
+@pytest.mark.parametrize(
+    ("seconds", "steps", "verdict"),
+    [
+        (1.05, 20, claims.HOLDS),  # 0.952 of the throughput, and surely
+        (1.2, 20, claims.FAILS),
+        (1.111, 20, claims.UNSHOWN),  # 0.9001, with an interval on both sides of 0.9
+        (1.2, 3, claims.UNSHOWN),  # no three steps can show anything
+        (1.05, 3, claims.UNSHOWN),
+    ],
+)
+def test_a_ratio_of_times_counts_only_with_its_interval(table: Table, seconds: float, steps: int, verdict: str) -> None:
+    results = [steady("M1", "resident", 1.0, steps=steps), steady("M1", "offload", seconds, steps=steps)]
+    found = claims.measured(table, grids(table, results, "box", PAPER)[0][1])[1]
+    assert found.verdict == verdict
+    if steps == 3:
+        assert "too few steps for an interval" in found.told
+
+
+def test_rows_that_are_not_the_papers_say_nothing_of_its_claims(table: Table) -> None:
+    results = [steady("M0", "resident", 1.0), steady("M0", "offload", 1.0, memory=1 * MIB)]
     grid = grids(table, results, "box", PAPER)[0][1]
-    assert claims.measured(table, grid)[0].ratios == (("M0", 0.25),)
-    assert [header for header, _ in claims.reported(table, grid)[0].ratios] == ["M1"]
+    assert [verdict.verdict for verdict in claims.measured(table, grid)] == [claims.OPEN] * 3
+    other = Reference((*PAPER.rows, *({**row, "paper": "old", "model": "M0", "value": "1"} for row in PAPER.rows[:4])))
+    grid = grids(table, results, "box", other)[0][1]
+    assert [ratio.header for ratio in claims.reported(table, grid)[0].ratios] == ["M1"]
 
 
-@given(value=st.floats(0.01, 100), low=st.none() | st.floats(0.01, 100), high=st.none() | st.floats(0.01, 100))
-def test_the_bounds_are_inclusive_and_one_value_outside_breaks_the_claim(
-    value: float, low: float | None, high: float | None
+@given(
+    value=st.floats(0.01, 100),
+    spread=st.floats(1, 2),
+    low=st.none() | st.floats(0.01, 100),
+    high=st.none() | st.floats(0.01, 100),
+)
+def test_bounds_are_inclusive_and_nothing_is_inside_and_outside(
+    value: float, spread: float, low: float | None, high: float | None
 ) -> None:
     claim = Claim(text="t", metric="gpu_memory", ratio=("a", "b"), at_least=low, at_most=high, only=())
-    inside = not (low is not None and value < low) and not (high is not None and value > high)
-    assert claims.within(claim, value) is inside
+    ratio = claims.Ratio(header="r", value=value, low=value / spread, high=value * spread)
+    within = [x for x in (ratio.low, ratio.high) if (low is None or x >= low) and (high is None or x <= high)]
+    assert claims.inside(claim, ratio) is (len(within) == 2)
+    assert not (claims.inside(claim, ratio) and claims.outside(claim, ratio))
+    if claims.outside(claim, ratio):
+        assert not within
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from tests.report.test_table import MIB, PAPER, TINY, result
 from zobench import footprint
 from zobench.measure.statistics import median_interval
+from zobench.report import artifacts
 from zobench.report.draw import blank, chart, timelines
 from zobench.report.plot import Plot, load_plot
 from zobench.report.render import grids
@@ -152,10 +153,10 @@ def test_a_heat_map_shows_the_ratio_to_the_baseline_of_each_source(tmp_path: Pat
     text = BARS.replace('kind = "bars"', 'kind = "heatmap"')
     results = [result("M1", memory=200 * MIB), result("M1", "offload", "fp16", memory=50 * MIB)]
     memory, paper, *_ = drawn(plot_from(tmp_path, text), results).panels
-    assert (memory.title, paper.title) == ("measured on box", "paper")
+    assert (memory.title, paper.title) == ("GPU Memory, measured on box", "GPU Memory, paper")
     assert [[mark.value for mark in series.marks] for series in memory.series] == [[1.0, 0.25]]
     assert [(series.label, [mark.value for mark in series.marks]) for series in paper.series] == [("M1", [1.0, 0.25])]
-    assert memory.y_label == "GPU Memory relative to A"
+    assert memory.y_label == "relative to A"
 
 
 TIMELINE = """
@@ -239,3 +240,32 @@ def test_a_mistake_in_a_figure_is_one_line(tmp_path: Path, text: str, old: str, 
         plot_from(tmp_path, text.replace(old, new, 1))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_figures_say_what_their_values_are(tmp_path: Path) -> None:
+    results = [result("M1", device="cpu"), result("M1", "offload", "bf16", device="cpu")]
+    remarks = " ".join(drawn(plot_from(tmp_path, BARS), results).remarks)
+    assert "peak resident memory above its baseline, not GPU memory" in remarks
+    assert "Measured with dtype bf16; the paper has fp16." in remarks
+    assert "Without a 95 % interval: fewer than 6 steps were measured." in remarks
+    assert "interval" not in " ".join(drawn(plot_from(tmp_path, BARS), []).remarks)
+
+
+def test_a_limit_of_memory_is_not_drawn_across_throughput(tmp_path: Path) -> None:
+    memory, throughput = drawn(plot_from(tmp_path, BARS), [result("M1")]).panels
+    assert memory.limit is not None
+    assert throughput.limit is None
+
+
+def test_the_caption_of_a_timeline_is_true_of_every_case(tmp_path: Path) -> None:
+    [(_, found)] = timelines(plot_from(tmp_path, TIMELINE), [recorded("M1", False), recorded("M1", True)])
+    assert found.remarks[0].startswith("M1 offload/pinned fp32 b1 s100: ")
+    assert [panel.x_label for panel in found.panels] == ["", ""]  # the unit depends on the length: the drawing knows
+
+
+@pytest.mark.parametrize(("model", "batch", "shown"), [("M1", 1, True), ("M9", 1, False), ("M1", 3, False)])
+def test_a_figure_knows_which_runs_it_shows(tmp_path: Path, model: str, batch: int, shown: bool) -> None:
+    spec = result(model, "offload", "bf16", batch_size=batch).spec
+    assert artifacts.shows(plot_from(tmp_path, BARS), spec) is shown
+    wide = TIMELINE.replace("batch_size = [1, 2]", "batch_size = 1")
+    assert artifacts.shows(plot_from(tmp_path, wide), spec.replace(dtype="fp32")) is (batch == 1)

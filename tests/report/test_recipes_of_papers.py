@@ -135,7 +135,7 @@ def test_the_runner_of_a_table_makes_every_run_that_its_cells_show(name: str) ->
 def test_every_claim_can_be_checked_on_the_papers_own_values(name: str) -> None:
     table = MEASURED[name]
     for verdict in claims.reported(table, fill(table, [], REFERENCE)):
-        headers = [header for header, _ in verdict.ratios]
+        headers = [ratio.header for ratio in verdict.ratios]
         assert headers, verdict.claim.text
         assert set(headers) >= set(verdict.claim.only), verdict.claim.text
 
@@ -159,3 +159,41 @@ def test_the_papers_own_values_contradict_these_claims() -> None:
         "zo-bench/table1": 1,
         "zo-bench/table3": 1,
     }
+
+
+METHODS = {"MeZO": "mezo", "ZO2": "zo2", "ZO-Offload": "zo2", "DistZO2": "distzo2"}
+PRECISIONS = {"(FP32)": "fp32", "(FP16)": "fp16", "(32)": "fp32", "(16)": "fp16"}
+BY_HEADING = (
+    *("zo-offloading-neurips24/table1", "zo-offloading-neurips24/table2", "zo-offloading-iclr25/table1"),
+    *("zo-offloading-iclr25/table2", "zo2/table1", "zo2/table3", "zo2/table6", "zo2/table7", "zo2/table8"),
+    *("distzo2/table1", "distzo2/table3"),
+)
+"""Tables whose columns are headed by a method and, where there are two, a precision."""
+
+
+@pytest.mark.parametrize("name", BY_HEADING)
+def test_every_value_stands_under_the_heading_of_its_own_method_precision_and_model(name: str) -> None:
+    table = MEASURED[name]
+    for cell in cells(table):
+        if cell.paper is None or cell.row.extra:
+            continue
+        words = cell.column.header.replace("+", " ").replace("-Offloading", "-Offload").split()
+        assert cell.paper["method"] == METHODS[words[0]], (cell.row.header, cell.column.header)
+        for word, dtype in PRECISIONS.items():
+            if word in words:
+                assert cell.paper["dtype"] == dtype, (cell.row.header, cell.column.header)
+        assert cell.paper["model"] in cell.row.header.split(", ")
+        for field in ("batch_size", "seq_len"):
+            if field in cell.row.where:
+                assert cell.paper[field] in cell.row.header.split(", ")
+
+
+SWITCHES = {"overlap": "no_overlap", "memory": "no_reusable_memory", "update": "no_fused_update"}
+
+
+@pytest.mark.parametrize("name", [name for name in BY_HEADING if name.endswith(("table2", "zo2/table3"))])
+def test_every_ablation_stands_under_its_own_heading(name: str) -> None:
+    for cell in cells(MEASURED[name]):
+        if cell.paper is not None:
+            last = cell.column.header.rstrip(")").split()[-1]
+            assert cell.paper["switch"] == (SWITCHES.get(last, "") if "(no " in cell.column.header else "")

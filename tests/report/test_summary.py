@@ -41,7 +41,7 @@ def lines(sheet: Sheet) -> dict[str, list[str]]:
 
 def test_coverage_counts_what_was_measured_of_what_is_reported(table: Table) -> None:
     glance, coverage, ratios, claims = sheets(filled(table, RESULTS))
-    assert list(lines(glance).values()) == [["5"], ["0"], ["x0.5"], ["x1.31"], ["2"], ["1"], ["0"]]
+    assert list(lines(glance).values()) == [["5"], ["5"], ["0"], ["x0.5"], ["x1.31"], ["2"], ["0"], ["1"], ["0"]]
     assert glance.rows[0].text == "Values measured here, of the 6 that the papers' tables report"
     assert coverage.source == "measured on box (1x BOX)"
     assert lines(coverage) == {"p/t1": ["6", "5", "x0.5", "x1.31", "·", "·", "·"]}
@@ -51,24 +51,27 @@ def test_coverage_counts_what_was_measured_of_what_is_reported(table: Table) -> 
         "throughput": ["2", "x0.621", "x0.966", "x1.31", "x1.66", "x2"],
     }
     assert lines(claims)["p/t1: B needs at most half"] == [
-        "B / A at most 0.5", "holds: 0.25 in 1 of 2", "holds: 0.25 in 1 of 2",
+        "B / A at most 0.5", "holds: 0.25 in 1 of 2", "holds so far: 0.25 in 1 of 2",
     ]  # fmt: skip
-    assert lines(claims)["p/t1: B is as fast in M1"][2] == "does not hold: 0.5"
+    assert (
+        lines(claims)["p/t1: B is as fast in M1"][2]
+        == "not shown: 0.5; not within: 0.5 (too few steps for an interval) in M1"
+    )
     assert lines(claims)["p/t1: M2 needs more than M1"][2] == "holds: 12"
-    assert claims.source == "measured: 2 holds, 1 does not hold"
+    assert claims.source == "measured: 2 holds, 0 does not hold, 1 not shown, 0 not measured"
 
 
 def test_values_under_another_condition_are_counted_and_named(table: Table) -> None:
     bf16 = [result("M1", "offload", "bf16", memory=50 * MIB, device="cpu")]
     found = filled(table, bf16)
-    assert [line[0] for line in lines(sheets(found)[0]).values()][:2] == ["2", "2"]
+    assert [line[0] for line in lines(sheets(found)[0]).values()][:3] == ["2", "2", "2"]
     rows = list(csv.DictReader(io.StringIO(publish.comparison(found))))
     assert {row["deviations"] for row in rows} == {"Measured with dtype bf16; the paper has fp16."}
 
 
 def test_without_results_there_is_one_coverage_and_every_claim_is_open(table: Table) -> None:
     glance, coverage, claims = sheets(filled(table, []))
-    assert list(lines(glance).values()) == [["0"], ["0"], ["·"], ["·"], ["0"], ["0"], ["3"]]
+    assert list(lines(glance).values()) == [["0"], ["0"], ["0"], ["·"], ["·"], ["0"], ["0"], ["0"], ["3"]]
     assert coverage.source == "nothing measured yet"
     assert lines(coverage) == {"p/t1": ["6", "0", "·", "·", "·", "·", "·"]}
     assert {len(row) for row in lines(claims).values()} == {2}
@@ -77,7 +80,7 @@ def test_without_results_there_is_one_coverage_and_every_claim_is_open(table: Ta
 def test_machines_are_never_mixed(table: Table) -> None:
     other = [result("M1", memory=800 * MIB, machine="other")]
     found = sheets(filled(table, [*RESULTS, *other]))
-    assert [line[1] for line in lines(found[0]).values()] == ["2", "0", "x2", "x2", "0", "0", "3"]
+    assert [line[1] for line in lines(found[0]).values()] == ["2", "2", "0", "x2", "x2", "0", "0", "0", "3"]
     by_source = {sheet.source: lines(sheet) for sheet in found if sheet.title == "Tables of the papers"}
     assert by_source["measured on box (1x BOX)"]["p/t1"][1] == "5"
     assert by_source["measured on other (1x OTHER)"]["p/t1"][1:4] == ["2", "x2", "x2"]

@@ -623,3 +623,16 @@ def test_no_value_is_cut_at_any_width(width: int) -> None:
     wide = render(table, results, "terminal", width=400)
     for value in set(re.findall(r"\d+ \(x[\d.]+\)[⁰¹²³⁴⁵⁶⁷⁸⁹]*", wide)):
         assert value in text
+
+
+def test_runs_on_the_cpu_of_a_machine_with_a_gpu_are_not_mixed_with_those_on_the_gpu(tiny: Table) -> None:
+    both = [result("M1", device="cpu", memory=9 * MIB), result("M1", "offload", "fp16", memory=8 * MIB)]
+    gpu: dict[str, Any] = {"machine": "box", "description": "1x BOX", "hardware": {"gpus": ["G"]}}
+    text = render(tiny, [dataclasses.replace(one, environment=gpu) for one in both], "markdown", reference=PAPER)
+    assert "**measured on box (1x BOX)**" in text
+    assert "**measured on box-cpu (1x BOX)**" in text
+    assert "(x0.89)" not in text
+    only = render(tiny, [dataclasses.replace(one, environment=gpu) for one in both], "csv", machine="box-cpu")
+    assert {row["device"] for row in rows(only) if row["source"] == "measured"} == {"cpu"}
+    plain = render(tiny, both, "markdown", reference=PAPER)
+    assert "box-cpu" not in plain

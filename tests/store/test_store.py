@@ -70,10 +70,10 @@ def test_saving_again_replaces_the_old_file_and_leaves_no_other(tmp_path: Path) 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 def test_every_finite_float_survives_saving_and_loading(values: list[float]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        one = result(samples={"step_seconds": list(values)})
+        one = result(samples={"loss": list(values)})
         Store(Path(folder)).save(one)
         (back,) = Store(Path(folder)).load()
-        assert [v.hex() for v in back.samples["step_seconds"]] == [v.hex() for v in values]  # type: ignore[union-attr]
+        assert [v.hex() for v in back.samples["loss"]] == [v.hex() for v in values]  # type: ignore[union-attr]
         assert back == one
 
 
@@ -157,7 +157,7 @@ def nested(depth: int) -> list[Any]:
         (json.dumps({**GOOD, "skipped_updates": True}).encode(), "`skipped_updates` must be of type int"),
         (
             json.dumps({**GOOD, "memory": {"device_peak_bytes": 2**63}}).encode(),
-            "`memory` must hold finite numbers of ",
+            "`memory` must hold numbers of 64 bits",
         ),
         (json.dumps({**GOOD, "samples": {"loss": [10**400]}}).encode(), "a number must fit 64 bits"),
         (
@@ -170,7 +170,7 @@ def nested(depth: int) -> list[Any]:
         (b'{"schema_version": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
         (json.dumps({**GOOD, "samples": None}).encode(), "`samples` must be of type dict"),
         (json.dumps({**GOOD, "memory": {"a": float("nan")}}).encode(), "NaN is not JSON"),
-        (json.dumps({**GOOD, "memory": {"a": 1}}).replace('"a": 1', '"a": 1e999').encode(), "finite numbers"),
+        (json.dumps({**GOOD, "memory": {"a": 1}}).replace('"a": 1', '"a": 1e999').encode(), "numbers of 64 bits"),
         (b"[" * 100_000, "nesting 20 levels"),
     ],
 )
@@ -367,3 +367,25 @@ def test_the_store_and_the_report_import_neither_torch_nor_pandas() -> None:
     code = "import sys, zobench.store, zobench.report; print({'torch', 'pandas', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"samples": {"step_seconds": [0.0] * 6}}, "`samples.step_seconds` must be 1e-09 to 1e+09, but one is not"),
+        ({"samples": {"step_seconds": [5e-324]}}, "`samples.step_seconds` must be 1e-09 to 1e+09, but one is not"),
+        ({"warmup": {"step_seconds": [-1.0]}}, "`warmup.step_seconds` must be 1e-09 to 1e+09, but one is not"),
+        ({"memory": {"device_peak_bytes": -5}}, "`memory` must hold numbers of 64 bits, 0 or more, or null"),
+        ({"timeline": [["a", "b", 0, -1e308, 1e308]]}, "`timeline` must hold rows of [lane, kind, block, start, end]"),
+    ],
+)
+def test_what_could_not_be_divided_by_or_drawn_is_no_result(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    good = stores.run(next(stores.specs()))
+    store = Store(tmp_path)
+    path = store.save(good)
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | changes))
+    assert store.load() == []
+    assert message in store.problems[0]

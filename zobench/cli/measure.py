@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -125,6 +125,7 @@ def doctor(device: Device = "auto", disk_dir: DiskDir = None) -> None:
 def run_matrix(
     name: str, changes: list[str] | None, device: str, results: Path, budget: str | None, timeout: str | None,
     retry: str, disk_dir: Path | None, dry_run: bool, tables: Sequence[str] | None = None,
+    wanted: Callable[[RunSpec], bool] | None = None,
 ) -> None:  # fmt: skip
     """Plans and runs the matrix ``name``, stores each result, and prints ``tables``, or else the matrix's own.
 
@@ -148,6 +149,8 @@ def run_matrix(
     size = values.pop("device_memory", 0)
     cells = matrix.load(path, chosen, values)
     specs, memory_note = limited_cells(cells.cells, size, path.name) if size else (cells.cells, "")
+    if wanted is not None and not (specs := tuple(spec for spec in specs if wanted(spec))):
+        raise ValueError(f"the matrix {name} must make a run that is shown, but makes none here; name another runner")
     limit = parse_seconds("--budget", budget or cells.budget)
     told = cells.tables if tables is None else tables
     for recipe_name in told:  # a mistake in them should not wait for the end of the sweep

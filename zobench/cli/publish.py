@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from zobench.cli.common import Budget, Device, DiskDir, Results, app, check_folder, check_results
+from zobench.cli.common import Budget, Changes, Device, DiskDir, DryRun, Results, app, check_folder, check_results
 from zobench.cli.measure import run_matrix
 from zobench.cli.show import table_text
 
@@ -16,28 +18,43 @@ from zobench.cli.show import table_text
 @app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A table or figure of `zobench list`: zo2/table5.")],
-    results: Results = Path("results"), device: Device = "auto", budget: Budget = None, disk_dir: DiskDir = None,
+    changes: Changes = None, results: Results = Path("results"), device: Device = "auto", budget: Budget = None,
+    disk_dir: DiskDir = None, dry_run: DryRun = False,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where a figure's files go.")] = Path("."),
 ) -> None:  # fmt: skip
-    """Measure here what a table or figure of a paper shows, and show it beside the paper's values."""
+    """Measure here what a table or figure of a paper shows, and show it beside the paper's values.
+
+    Of the matrix that is named in the recipe those cells run that are shown; --dry-run prints them and stops.
+    """
     from zobench.report import artifacts
     from zobench.report.plot import Plot
 
     item, code = artifacts.load(name), 0
     if isinstance(item, Plot):
-        check_folder("--out", next(place for place in (out, *out.absolute().parents) if place.exists()))
+        writable(out)
     if item.runner:
+        shown, again = partial(artifacts.shows, item), "failed,contaminated"
         try:
             run_matrix(
-                item.runner, None, device, results, budget, None, "failed,contaminated", disk_dir, False, tables=()
+                item.runner, changes, device, results, budget, None, again, disk_dir, dry_run, tables=(), wanted=shown
             )
         except typer.Exit as done:
             code = done.exit_code
+    if dry_run:
+        return
     if isinstance(item, Plot):
         _figure(item, results, out)
     else:
         print("\n" + table_text(name, results, "terminal", None), end="")
     raise typer.Exit(code)
+
+
+def writable(out: Path) -> None:
+    """Raises ``ValueError`` or ``OSError`` unless files can be put into ``out``, which is made."""
+    check_folder("--out", next(place for place in (out, *out.absolute().parents) if place.exists()))
+    out.mkdir(parents=True, exist_ok=True)
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise ValueError(f"`--out` must be a folder that you may write to, but got {str(out)!r}; choose another")
 
 
 def _figure(plot: Any, results: Path, out: Path) -> None:
@@ -48,6 +65,8 @@ def _figure(plot: Any, results: Path, out: Path) -> None:
 
     store = Store(results)
     artifact, _ = artifacts.make(plot, store.load(), Reference.load())
+    for problem in store.problems:
+        print(f"not read: {problem}", file=sys.stderr)
     for chart in artifact.charts:
         for panel in chart.panels:
             if panel.message:
@@ -69,7 +88,7 @@ def report(
     from zobench.store import Store
 
     check_results(results)
-    check_folder("--out", next(place for place in (out, *out.absolute().parents) if place.exists()))
+    writable(out)
     store, errors = Store(results), console.error_console()
     found = store.load()
     for problem in store.problems:

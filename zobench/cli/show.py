@@ -42,7 +42,7 @@ def list_(
     console.show_lists(what)
 
 
-def table_text(name: str, results: Path, form: str, machine: str | None, fresh: Sequence[Any] = ()) -> str:
+def table_text(name: str, results: Path, form: str, machine: str | None, fresh: Sequence[Any] | None = None) -> str:
     """The rendered table of the stored results, with ``fresh`` ones in place of what is stored of the same cell."""
     from rich.console import Console
 
@@ -57,13 +57,13 @@ def table_text(name: str, results: Path, form: str, machine: str | None, fresh: 
         raise ValueError(f"`zobench table` shows tables, but {name!r} is a figure; use zobench reproduce {name}")
     check_results(results)
     store = Store(results)
-    replaced = {result.spec.hash for result in fresh}
-    found = [result for result in store.load(machine) if result.spec.hash not in replaced] + list(fresh)
+    replaced = {result.spec.hash for result in fresh or ()}
+    found = [result for result in store.load() if result.spec.hash not in replaced] + list(fresh or ())
     screen = Console()
-    for problem in store.problems if not fresh else ():
+    for problem in store.problems if fresh is None else ():
         print(f"not read: {problem}", file=sys.stderr)
     text = render(
-        item, found, form, machine=machine if found else None, width=max(80, screen.width),
+        item, found, form, machine=machine if found or fresh is None else None, width=max(80, screen.width),
         color=screen.is_terminal,
     )  # fmt: skip
     if found and isinstance(item, Table) and (why := mismatch(item, found)):

@@ -91,6 +91,8 @@ def compare(
         listing.show_comparison(console.answer_console(), found, (before, after))
     console.show_warnings(errors, map(printable, comparing.cautions(found)))
     worse = [] if bound is None else comparing.regressions(found, bound)
+    if bound is not None and all(pair.judgement.verdict is comparing.Verdict.AMBIGUOUS for pair in found.pairs):
+        errors.print("warning: no cell could be judged, so no regression could be found", style="yellow")
     for line in worse:
         errors.print(printable(f"regression: {line}"), style="red", markup=False, soft_wrap=True)
     raise typer.Exit(1 if worse else 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 from zobench import recipe
 from zobench.report import facts as fact_tables
 from zobench.report.book import Artifact, Book
+from zobench.report.cells import belongs, meets
 from zobench.report.chart import Chart
 from zobench.report.draw import blank, chart, timelines
 from zobench.report.facts import Facts
@@ -23,6 +24,7 @@ from zobench.report.summary import Filled
 from zobench.report.summary import sheets as summary_sheets
 from zobench.report.table import Table, load_table
 from zobench.result import Result
+from zobench.spec import RunSpec
 from zobench.store import machine_of
 
 Recipe = Table | Facts | Plot
@@ -47,11 +49,14 @@ def load_file(path: Path) -> Recipe:
 def load_all() -> tuple[list[Recipe], list[str]]:
     """Every recipe of a table or a figure, in reading order, and one line for each that cannot be read."""
     found: list[Recipe] = []
-    problems = []
+    problems: list[str] = []
     for kind in ("tables", "plots"):
         for name in recipe.names(kind):
             try:
-                found.append(load_file(recipe.find(kind, name)))
+                item = load_file(recipe.find(kind, name))
+                if item.name in (known := [other.name for other in found]):
+                    raise ValueError(f"another recipe is called {known[known.index(item.name)]}; change `artifact`")
+                found.append(item)
             except (OSError, ValueError) as error:  # a user's own file must not hide all others
                 problems.append(f"not rendered: {kind}/{name}: {error}")
     return sorted(found, key=_reading_order), problems
@@ -62,6 +67,16 @@ def _reading_order(item: Recipe) -> tuple[object, ...]:
     number = re.search(r"\d+$", item.name)
     appendix = bool(re.search(r"[A-Z]\d+$", item.name))
     return paper, item.paper, isinstance(item, Plot), appendix, int(number[0]) if number else 0, item.name
+
+
+def shows(item: Recipe, spec: RunSpec) -> bool:
+    """Whether a run of ``spec`` has a place in ``item``."""
+    if isinstance(item, Facts):
+        return False
+    if isinstance(item, Plot) and item.table is None:
+        return any(meets(spec, lane.where) for lane in item.lanes)
+    table = item if isinstance(item, Table) else item.table
+    return table is not None and belongs(table, spec)
 
 
 def make(item: Recipe, results: Sequence[Result], reference: Reference) -> tuple[Artifact, Filled | None]:

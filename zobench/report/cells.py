@@ -93,7 +93,12 @@ def _elsewhere(table: Table) -> set[str]:
 
 
 def _fits(result: Result, where: Where) -> bool:
-    return all(getattr(result.spec, field) in values for field, values in where.items())
+    return meets(result.spec, where)
+
+
+def meets(spec: RunSpec, where: Where) -> bool:
+    """Whether ``spec`` has one of the allowed values in every field of ``where``."""
+    return all(getattr(spec, field) in values for field, values in where.items())
 
 
 def lacking(table: Table, row: Row, column: Column) -> str:
@@ -105,6 +110,12 @@ def lacking(table: Table, row: Row, column: Column) -> str:
 def conditions(table: Table, row: Row, column: Column) -> Where:
     """What a result must satisfy to belong in a cell."""
     return {**_usual(table), **column.where, **row.where}
+
+
+def belongs(table: Table, spec: RunSpec) -> bool:
+    """Whether a run of ``spec`` has a place in ``table``."""
+    places = ((row, column) for row in table.rows for column in table.columns if not lacking(table, row, column))
+    return any(meets(spec, conditions(table, row, column)) for row, column in places)
 
 
 def mismatch(table: Table, results: Sequence[Result]) -> str:

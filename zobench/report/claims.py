@@ -2,75 +2,125 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zobench.report.cells import Cell
 from zobench.report.compose import Grid, ratio
+from zobench.report.quantity import TIMED
 from zobench.report.table import Claim, Table
+from zobench.result import Result
+from zobench.store.ranks import ratio_interval
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not measured"
+HOLDS, FAILS, UNSHOWN, OPEN = "holds", "does not hold", "not shown", "not measured"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ratio:
+    """The claim's ratio in one row (or column). ``low`` and ``high``: its 95 % interval; the value itself where it has
+    no spread (memory, a paper's value), and anything at all where there are too few steps for an interval."""
+
+    header: str
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """One claim held against one set of values: the ratio in each row (or column) that has both, and what it comes to.
+    """One claim held against one set of values: its ratios where there are both values, and what they come to.
 
     ``expected``: how many rows (or columns) the claim is about.
     """
 
     claim: Claim
     table: Table
-    ratios: tuple[tuple[str, float], ...]
+    ratios: tuple[Ratio, ...]
     expected: int
 
     @property
     def verdict(self) -> str:
-        """``OPEN`` without any ratio, ``FAILS`` if one is out of bounds."""
+        """``FAILS`` if an interval lies outside the bounds, ``HOLDS`` if all lie within; else nothing is shown."""
         if not self.ratios:
             return OPEN
-        return HOLDS if all(within(self.claim, value) for _, value in self.ratios) else FAILS
+        if any(outside(self.claim, ratio) for ratio in self.ratios):
+            return FAILS
+        return HOLDS if all(inside(self.claim, ratio) for ratio in self.ratios) else UNSHOWN
 
     @property
     def told(self) -> str:
-        """``0.97 to 1.01 in 5 of 7; 0.82 in OPT-1.3B``: the range, and what is out of bounds."""
+        """``0.97 to 1.01 in 5 of 7; not within: 0.82 (0.8 to 0.84) in OPT-1.3B``: the range, and what is not within."""
         if not self.ratios:
             return ""
-        values = [value for _, value in self.ratios]
+        values = [ratio.value for ratio in self.ratios]
         low, high = f"{min(values):.3g}", f"{max(values):.3g}"
         count = f" in {len(values)} of {self.expected}" if self.expected > 1 else ""
-        out = [f"{value:.3g} in {header}" for header, value in self.ratios if not within(self.claim, value)]
-        beyond = f"; out of bounds: {', '.join(out)}" if out and len(values) > 1 else ""
-        return (low if low == high else f"{low} to {high}") + count + beyond
+        out = [_place(ratio) for ratio in self.ratios if not inside(self.claim, ratio)]
+        return (low if low == high else f"{low} to {high}") + count + (f"; not within: {', '.join(out)}" if out else "")
 
 
-def within(claim: Claim, value: float) -> bool:
-    """Whether a ratio is within the claim's bounds."""
+def _place(ratio: Ratio) -> str:
+    if ratio.low == ratio.high:
+        return f"{ratio.value:.3g} in {ratio.header}"
+    few = ratio.low == 0 and ratio.high == math.inf
+    spread = "too few steps for an interval" if few else f"{ratio.low:.3g} to {ratio.high:.3g}"
+    return f"{ratio.value:.3g} ({spread}) in {ratio.header}"
+
+
+def inside(claim: Claim, ratio: Ratio) -> bool:
+    """Whether the whole interval is within the claim's bounds, which are inclusive."""
     low, high = claim.at_least, claim.at_most
-    return (low is None or value >= low) and (high is None or value <= high)
+    return (low is None or ratio.low >= low) and (high is None or ratio.high <= high)
+
+
+def outside(claim: Claim, ratio: Ratio) -> bool:
+    """Whether the whole interval is beyond one of the claim's bounds."""
+    low, high = claim.at_least, claim.at_most
+    return (low is not None and ratio.high < low) or (high is not None and ratio.low > high)
 
 
 def reported(table: Table, grid: Grid) -> list[Verdict]:
     """The table's claims, held against the paper's own values."""
-    return [
-        _held(table, claim, grid, lambda cell: None if cell.row.extra else cell.paper_value) for claim in table.claims
-    ]
+    return [_held(table, claim, grid, _reported_ratio) for claim in table.claims]
 
 
 def measured(table: Table, grid: Grid) -> list[Verdict]:
-    """The table's claims, held against what was measured."""
-    return [_held(table, claim, grid, lambda cell: cell.value) for claim in table.claims]
+    """The table's claims, held against what was measured of the rows that they are about."""
+    return [_held(table, claim, grid, _measured_ratio) for claim in table.claims]
 
 
-def _held(table: Table, claim: Claim, grid: Grid, value: Callable[[Cell], float | None]) -> Verdict:
-    lines = _lines(table, claim, grid)
+def _reported_ratio(header: str, over: Cell, under: Cell) -> Ratio | None:
+    value = ratio(over.paper_value, under.paper_value)
+    return None if value is None else Ratio(header=header, value=value, low=value, high=value)
+
+
+def _measured_ratio(header: str, over: Cell, under: Cell) -> Ratio | None:
+    value = ratio(over.value, under.value)
+    if value is None or over.result is None or under.result is None:
+        return None
+    low, high = value, value
+    if over.metric.name in TIMED:
+        low, high = _interval(over.metric.name, over.result, under.result)
+    return Ratio(header=header, value=value, low=low, high=high)
+
+
+def _interval(metric: str, over: Result, under: Result) -> tuple[float, float]:
+    """Of the ratio of two medians over steps, by :func:`zobench.store.ranks.ratio_interval`."""
+    first, second = (over, under) if metric == "throughput" else (under, over)
+    found = ratio_interval(first.measured_seconds, second.measured_seconds)  # of second / first
+    tokens = over.tokens_per_step / under.tokens_per_step if metric == "throughput" else 1.0
+    return (0.0, math.inf) if found is None else (found[0] * tokens, found[1] * tokens)
+
+
+def _held(table: Table, claim: Claim, grid: Grid, of: Callable[[str, Cell, Cell], Ratio | None]) -> Verdict:
     found = []
-    for header, cells in lines:
-        pair = [value(cells[name]) if name in cells else None for name in claim.ratio]
-        if (quotient := ratio(pair[0], pair[1])) is not None:
-            found.append((header, quotient))
+    for header, cells in _lines(table, claim, grid):
+        if all(name in cells for name in claim.ratio):
+            found.append(of(header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
     own = [row for row in table.rows if not row.extra] if _by_column(table, claim) else list(table.columns)
-    return Verdict(claim=claim, table=table, ratios=tuple(found), expected=max(len(claim.only) or len(own), len(found)))
+    ratios = tuple(one for one in found if one is not None)
+    return Verdict(claim=claim, table=table, ratios=ratios, expected=len(claim.only) or len(own))
 
 
 def _by_column(table: Table, claim: Claim) -> bool:
@@ -80,7 +130,7 @@ def _by_column(table: Table, claim: Claim) -> bool:
 def _lines(table: Table, claim: Claim, grid: Grid) -> list[tuple[str, dict[str, Cell]]]:
     """The cells of the claim's metric: per row by column, or per column by row; only those that the claim means."""
     j = [metric.name for metric in table.metrics].index(claim.metric)
-    by_row: list[Sequence[Cell]] = [row[j] for row in grid]
+    by_row: list[Sequence[Cell]] = [row[j] for row in grid if not row[j][0].row.extra]
     if _by_column(table, claim):
         lines = [(cells[0].row.header, {cell.column.header: cell for cell in cells}) for cells in by_row]
     else:

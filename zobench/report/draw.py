@@ -10,11 +10,11 @@ from zobench.report.cells import FIRST_ORDER, Cell, conditions
 from zobench.report.chart import Chart, Event, Mark, Panel, Series
 from zobench.report.compose import Grid, hardware, joined, measurable, measured_on, needs, ratio
 from zobench.report.plot import Lanes, Plot
-from zobench.report.quantity import QUANTITIES
+from zobench.report.quantity import QUANTITIES, TIMED
 from zobench.report.table import Metric
 from zobench.result import Outcome, Result
 from zobench.spec import FIELDS, RunSpec
-from zobench.store import machine_of
+from zobench.store import place_of
 
 _INCIDENTAL = ("steps", "warmup", "parts", "seed", "survival")
 """Fields in which two runs may differ and still be drawn as one comparison."""
@@ -28,6 +28,7 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
     remarks = [plot.caption] if plot.caption else []
     if not any(cell.paper_value is not None for cell in cells) and plot.paper:
         remarks.append("The paper prints no numbers for this figure.")
+    remarks += _caveats(cells)
     marks = {(cell.row.header, cell.column.header, cell.metric.name): _mark(plot, cell) for cell in cells}
     if plot.kind == "heatmap":
         panels = _maps(plot, grid, machine)
@@ -51,6 +52,16 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
         panels=tuple(panels),
         remarks=tuple(remarks),
     )
+
+
+def _caveats(cells: Sequence[Cell]) -> list[str]:
+    """What a reader of the measured values must know; warnings are in the tables."""
+    told = dict.fromkeys(caveat for cell in cells if cell.value is not None for caveat in cell.caveats)
+    found = [caveat for caveat in told if not caveat.startswith("Warning")]
+    timed = [cell for cell in cells if cell.value is not None and cell.metric.name in TIMED]
+    if any(QUANTITIES[cell.metric.name].interval(cell.result) is None for cell in timed if cell.result):
+        found.append("Without a 95 % interval: fewer than 6 steps were measured.")
+    return found
 
 
 def _paper_source(plot: Plot, cells: Sequence[Cell]) -> list[str]:
@@ -166,9 +177,10 @@ def _map(
         if any(value is not None for value in shown):
             marks = tuple(Mark(value=value) for value in shown)
             series.append(Series(label=cells[0].row.header, marks=marks, paper=(None,) * len(marks)))
-    label = metric.header if base is None else f"{metric.header.partition(' (')[0]} relative to {headers[base]}"
+    label = metric.header if base is None else f"relative to {headers[base]}"
+    title = told if len(plot.table.metrics) == 1 else f"{metric.header.partition(' (')[0]}, {told}"
     return Panel(
-        title=told, x_label=plot.axes.x, y_label=label, positions=tuple(headers), series=tuple(series),
+        title=title, x_label=plot.axes.x, y_label=label, positions=tuple(headers), series=tuple(series),
         limit=None if base is None else (1.0, f"1: as {headers[base]}"),
     )  # fmt: skip
 
@@ -177,8 +189,8 @@ def timelines(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, C
     """The figure for each machine that recorded any of its panels; without one, the message once."""
     recorded = [result for result in results if result.outcome is Outcome.OK and result.timeline]
     found = []
-    for machine in sorted({machine_of(result) for result in recorded}):
-        chosen = _same_runs(plot.lanes, [result for result in recorded if machine_of(result) == machine])
+    for machine in sorted({place_of(result) for result in recorded}):
+        chosen = _same_runs(plot.lanes, [result for result in recorded if place_of(result) == machine])
         if chosen:
             found.append((machine, _timeline(plot, chosen, machine)))
     if found:

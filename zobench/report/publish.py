@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from zobench.report import artifacts, figures, html
@@ -28,10 +29,15 @@ def publish(results: Sequence[Result], problems: Sequence[str], out: Path, tell:
     """Writes everything below ``out`` and returns what was written as data. Raises ``OSError`` if the disk refuses."""
     book, filled = artifacts.book(results, problems, Reference.load())
     images: dict[str, list[str]] = {}
+    undrawn = []
     for i, artifact in enumerate(book.artifacts):
         tell(artifact.name, i, len(book.artifacts))
-        write_artifact(artifact, out)
-        images[artifact.name] = [figures.svg(chart) for chart in artifact.charts]
+        try:
+            write_artifact(artifact, out)
+            images[artifact.name] = [figures.svg(chart) for chart in artifact.charts]
+        except ValueError as error:  # one picture that cannot be drawn must not take the page with it
+            undrawn.append(f"not drawn: {artifact.name}: {error}")
+    book = replace(book, problems=(*book.problems, *undrawn))
     tell(PAGE, len(book.artifacts), len(book.artifacts))
     _write(out, SUMMARY, markdown.write(book.summary))
     _write(out, COMPARISON, comparison(filled))

@@ -67,6 +67,8 @@ QUANTITIES = {
 }
 """Named as in the ``metric`` column of the papers' values."""
 
+TIMED = ("throughput", "step_time")
+"""Quantities that are medians over steps, so that they have an interval."""
 LEAST_DIGITS = 3
 
 

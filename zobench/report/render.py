@@ -14,7 +14,7 @@ from zobench.report.sheet import Sheet
 from zobench.report.table import Table
 from zobench.result import Result
 from zobench.spec import suggestion
-from zobench.store import machine_of
+from zobench.store import machine_of, place_of
 
 FORMATS = ("terminal", "markdown", "latex", "csv")
 
@@ -58,13 +58,14 @@ def grids(
     """Filled cells of each machine that has any result in this table; without one, the empty table once."""
     by_machine: dict[str, list[Result]] = {}
     for result in results:
-        by_machine.setdefault(machine_of(result), []).append(result)
+        by_machine.setdefault(place_of(result), []).append(result)
     if machine is not None:
         if not by_machine:
             raise ValueError(f"no results of machine {machine!r}, nor of any other; run a sweep first")
-        if machine not in by_machine:
+        here = {name: found for name, found in by_machine.items() if machine in (name, machine_of(found[0]))}
+        if not here:
             raise ValueError(f"no results of machine {machine!r}; {suggestion(machine, sorted(by_machine))}")
-        by_machine = {machine: by_machine[machine]}
+        by_machine = here
     filled = [(name, fill(table, by_machine[name], reference)) for name in sorted(by_machine)]
     return [(name, grid) for name, grid in filled if measured(grid)] or [(None, fill(table, [], reference))]
 

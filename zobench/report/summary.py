@@ -59,19 +59,34 @@ def _glance(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
     for machine in machines:
         ratios = by_quantity(filled, machine)
         verdicts = [verdict.verdict for item in filled for verdict in _measured_claims(item, machine)]
-        counts = [str(verdicts.count(word)) for word in (claims.HOLDS, claims.FAILS, claims.OPEN)]
+        counts = [str(verdicts.count(word)) for word in _VERDICTS]
         medians = [_median(ratios[name].values()) if name in ratios else "" for name in ("gpu_memory", "throughput")]
-        columns.append([str(sum(map(len, ratios.values()))), str(_deviating(filled, machine)), *medians, *counts])
+        sums = (sum(map(len, ratios.values())), _measurements(filled, machine), _deviating(filled, machine))
+        columns.append([*map(str, sums), *medians, *counts])
     rows = [f"Values measured here, of the {reported} that the papers' tables report"]
-    rows += ["of these, under another condition than the paper's (a table says which)"]
+    rows += ["different measurements behind them: the papers repeat one another's cells"]
+    rows += ["of these values, under another condition than the paper's (a table says which)"]
     rows += ["Memory, measured / paper: median", "Throughput, measured / paper: median"]
-    rows += [f"Claims of the papers: {words} here" for words in ("hold", "do not hold", "not measured")]
-    blank = ["0", "0", "", "", "0", "0", str(sum(len(item.table.claims) for item in filled))]
+    rows += [f"Claims of the papers: {words} here" for words in ("hold", "do not hold", "not shown", "not measured")]
+    blank = ["0", "0", "0", "", "", "0", "0", "0", str(sum(len(item.table.claims) for item in filled))]
     headers = [f"On {machine}" for machine in machines] or ["Here"]
     body = [list(line) for line in zip(*(columns or [blank]), strict=True)]
     told = "measured" if machines else "nothing measured yet"
-    remarks = ["A value counts once however many tables repeat it, and where another paper's table reports it."]
+    remarks = [f"{word}: {meaning}." for word, meaning in _VERDICTS.items()] + _caveats(filled, machines)
     return _sheet("glance", "At a glance", told, "The papers' tables and this hardware", rows, headers, body, remarks)
+
+
+def _caveats(filled: Sequence[Filled], machines: Sequence[str]) -> list[str]:
+    """What a reader should know of the measured values that are compared, each once; warnings are in the tables."""
+    cells = [cell for machine in machines for item in filled for cell in _here(item, machine)]
+    caveats = dict.fromkeys(caveat for cell in cells for caveat in cell.caveats)
+    return [caveat for caveat in caveats if not caveat.startswith("Warning")]
+
+
+def _measurements(filled: Sequence[Filled], machine: str) -> int:
+    """Different measured numbers among the compared cells: a quantity of a run each."""
+    cells = [cell for item in filled for cell in _here(item, machine)]
+    return len({(cell.result.spec.hash, cell.metric.name) for cell in cells if cell.result})
 
 
 def _deviating(filled: Sequence[Filled], machine: str) -> int:
@@ -131,6 +146,12 @@ def _covered(table: Table, grid: Grid, here: bool) -> list[str]:
     return [str(len(own_cells(grid))), str(len(cells)), *medians, floor, lacks]
 
 
+_VERDICTS = {
+    claims.HOLDS: "the 95 % interval of every ratio that was measured is within the claim's bounds",
+    claims.FAILS: "the interval of one is outside",
+    claims.UNSHOWN: "an interval is on both sides of a bound, or there were fewer than four steps",
+    claims.OPEN: "no row (or column) that the claim is about has both values",
+}
 _COMPARED = ("gpu_memory", "throughput", "step_time")
 
 
@@ -186,9 +207,11 @@ def _claims(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
         for i, verdict in enumerate(own):
             measured = [here[name][i] if name in here else None for name in machines]
             labels.append(f"{item.table.name}: {verdict.claim.text}")
-            body.append([claims.bounds(verdict.claim), _verdict(verdict), *map(_verdict, measured)])
+            body.append(
+                [claims.bounds(verdict.claim), _verdict(verdict, ""), *(_verdict(one, " so far") for one in measured)]
+            )
             verdicts += [one.verdict for one in measured if one is not None]
-    counts = [f"{verdicts.count(word)} {word}" for word in (claims.HOLDS, claims.FAILS) if machines]
+    counts = [f"{verdicts.count(word)} {word}" for word in _VERDICTS if machines]
     told = f"measured: {', '.join(counts)}" if counts else "nothing measured yet"
     remarks = [
         "A claim is a ratio with a bound, taken in every row (or column) that it is about; it holds if all are within.",
@@ -198,10 +221,12 @@ def _claims(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
     return _sheet("claims", "Claims of the papers", told, "Claim", labels, columns, body, remarks)
 
 
-def _verdict(verdict: claims.Verdict | None) -> str:
+def _verdict(verdict: claims.Verdict | None, partly: str) -> str:
+    """The verdict and its numbers; ``partly`` is added where a claim holds in some of its rows and others are open."""
     if verdict is None or not verdict.ratios:
         return claims.OPEN
-    return f"{verdict.verdict}: {verdict.told}"
+    some = verdict.verdict == claims.HOLDS and len(verdict.ratios) < verdict.expected
+    return f"{verdict.verdict}{partly if some else ''}: {verdict.told}"
 
 
 def _sheet(

@@ -269,11 +269,9 @@ def _claim(data: Mapping[str, Any]) -> Claim:
         raise ValueError(f"`ratio` of a claim must be two headers, but got {data['ratio']!r}; the second is divided by")
     if not {"at_least", "at_most"} & set(data):
         raise ValueError(f"a claim must have a bound, but {data['text']!r} has none; add at_least or at_most")
-    return Claim(
-        text=data["text"],
-        metric=data["metric"],
-        ratio=(data["ratio"][0], data["ratio"][1]),
-        at_least=data.get("at_least"),
-        at_most=data.get("at_most"),
-        only=tuple(data.get("rows", data.get("columns", ()))),
-    )
+    low, high = data.get("at_least"), data.get("at_most")
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"`at_least <= at_most` must hold, but {data['text']!r} has {low} and {high}; exchange them")
+    over, under = toml.texts("`ratio` of a claim", data["ratio"])
+    only = toml.texts("`rows` or `columns` of a claim", data.get("rows", data.get("columns", [])))
+    return Claim(text=data["text"], metric=data["metric"], ratio=(over, under), at_least=low, at_most=high, only=only)

@@ -57,6 +57,13 @@ def reference(data: Mapping[str, Any]) -> Mapping[str, str]:
     return {key: str(value) for key, value in data.items()}
 
 
+def texts(place: str, values: list[Any]) -> tuple[str, ...]:
+    """``values`` as texts; ``ValueError`` if one is something else."""
+    if not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{place} must be a list of texts, but got {values!r}; write headers in quotes")
+    return tuple(values)
+
+
 def different(what: str, headers: list[str]) -> None:
     """Raises ``ValueError`` if two of ``headers`` are equal."""
     if len(set(headers)) < len(headers):

@@ -10,6 +10,7 @@ from zobench.store.files import (
     frame,
     machine_of,
     metrics,
+    place_of,
     printable,
     row,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "frame",
     "machine_of",
     "metrics",
+    "place_of",
     "printable",
     "row",
 ]

@@ -165,6 +165,14 @@ def machine_of(result: Result) -> str:
     return machine
 
 
+def place_of(result: Result) -> str:
+    """Where ``result`` was measured, for tables that must not mix: the machine, and ``-cpu`` after it for runs on the
+    CPU of a machine that has a GPU."""
+    hardware = result.environment.get("hardware")
+    gpus = hardware.get("gpus") if isinstance(hardware, dict) else None
+    return machine_of(result) + ("-cpu" if gpus and result.spec.device.startswith("cpu") else "")
+
+
 def metrics(result: Result) -> dict[str, float | None]:
     """What an ``ok`` result measured, in base units: seconds, tokens/s, bytes, shares. Empty for other outcomes."""
     if result.outcome is not Outcome.OK:

@@ -19,6 +19,8 @@ _REAL = {int, float}
 _NUMBER = {*_REAL, type(None)}
 _LARGEST = 2**63
 """Of every number that is no sample: what a column of whole numbers holds, in a data frame or in Parquet."""
+_SHORTEST, _LONGEST = 1e-9, 1e9
+"""Seconds of a step, and of times on a timeline."""
 _DEEPEST = 20
 """Levels of lists and objects; a result has six."""
 
@@ -55,8 +57,13 @@ def _checked(values: Any) -> Result:
         raise ValueError("`warnings` must hold text, but do not")
     for name in ("samples", "warmup", "parts"):
         _check_series(name, getattr(result, name))
-    if not all(value is None or _bounded(value) for value in [*result.memory.values(), result.skipped_updates]):
-        raise ValueError("`memory` must hold finite numbers of 64 bits or null, but does not")
+    for name in ("samples", "warmup"):
+        _check_seconds(name, getattr(result, name).get("step_seconds", []))
+    if type(result.environment.get("description", "")) is not str:
+        raise ValueError("`environment.description` must be text, but is not; this file is not a zobench result")
+    counts = [value for value in [*result.memory.values(), result.skipped_updates] if value is not None]
+    if not all(_bounded(value) and value >= 0 for value in counts):
+        raise ValueError("`memory` must hold numbers of 64 bits, 0 or more, or null, but does not")
     _check_plain(result.environment, 0)
     _check_plain(result.power, 0)
     _check_timeline(result.timeline)
@@ -72,6 +79,12 @@ def _check_series(name: str, series: Mapping[str, Any]) -> None:
     for numbers in series.values():
         if type(numbers) is not list or set(map(type, numbers)) - _NUMBER or not _finite(numbers):
             raise ValueError(f"`{name}` must hold lists of finite numbers or null, but does not")
+
+
+def _check_seconds(name: str, numbers: Sequence[Any]) -> None:
+    """A step that took no time, or ages, would be divided by, and drawn."""
+    if not all(_SHORTEST <= number <= _LONGEST for number in numbers if number is not None):
+        raise ValueError(f"`{name}.step_seconds` must be {_SHORTEST:g} to {_LONGEST:g}, but one is not")
 
 
 def _finite(numbers: Sequence[Any]) -> bool:
@@ -105,7 +118,10 @@ def _is_timeline(rows: list[Any]) -> bool:
         or set(map(type, starts + ends)) - _REAL
     ):
         return False
-    return _bounded(min(blocks)) and _bounded(max(blocks)) and _finite(starts + ends) and all(map(le, starts, ends))
+    times = starts + ends
+    if not _finite(times) or max(map(abs, times)) > _LONGEST:
+        return False
+    return _bounded(min(blocks)) and _bounded(max(blocks)) and all(map(le, starts, ends))
 
 
 def _check_trace(trace: dict[str, Any]) -> None:

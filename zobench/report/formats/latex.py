@@ -26,6 +26,8 @@ _ESCAPED = str.maketrans(
         "[": "{[}",  # after a line's `\\` a bare bracket would be read as that command's option
         "]": "{]}",
         "*": "{*}",
+        "—": "---",
+        "…": r"\ldots{}",
         "↓": r"$\downarrow$",
         "↑": r"$\uparrow$",
         "·": r"$\cdot$",
@@ -42,8 +44,8 @@ def write(sheets: Iterable[Sheet]) -> str:
 
 
 def escape(text: str) -> str:
-    """``text`` so that LaTeX sets it as it is."""
-    return text.translate(_ESCAPED)
+    """``text`` so that LaTeX sets it as it is; what its T1 fonts lack becomes a question mark."""
+    return text.translate(_ESCAPED).encode("latin-1", "replace").decode("latin-1")
 
 
 def _lines(sheet: Sheet) -> Iterator[str]:
