@@ -636,3 +636,14 @@ def test_runs_on_the_cpu_of_a_machine_with_a_gpu_are_not_mixed_with_those_on_the
     assert {row["device"] for row in rows(only) if row["source"] == "measured"} == {"cpu"}
     plain = render(tiny, both, "markdown", reference=PAPER)
     assert "box-cpu" not in plain
+
+
+def test_every_table_says_how_close_its_runs_come_to_the_machines_floor() -> None:
+    table = load_table(recipe.find("tables", "zo2/table3"))
+    one = result("OPT-1.3B", seconds=2.0, seq_len=2048, calibration=CALIBRATION)
+    share = 100 * 4 * 1_315_758_080 * 2048 / 1e11 / 2
+    told = render(table, [one], "markdown")
+    assert f"These runs reach {share:.0f} % of this machine's floor" in told
+    both = [one, result("OPT-1.3B", "offload", seconds=4.0, seq_len=2048, calibration=CALIBRATION)]
+    assert f"reach {share / 2:.0f} to {share:.0f} % of" in render(table, both, "markdown")
+    assert "floor" not in render(table, [result("OPT-1.3B", seq_len=2048)], "markdown")

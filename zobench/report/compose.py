@@ -9,7 +9,8 @@ from zobench.report.cells import Cell, needed
 from zobench.report.quantity import QUANTITIES, rounded
 from zobench.report.sheet import Entry, Group, Sheet, number
 from zobench.report.table import Column, Table
-from zobench.result import Outcome
+from zobench.result import Outcome, Result
+from zobench.store import metrics
 
 Grid = Sequence[Sequence[Sequence[Cell]]]
 """Cells as ``[row][metric][column]``."""
@@ -232,7 +233,17 @@ def _settings(cells: Iterable[Cell]) -> list[str]:
         return []
     said = [f"{name} {joined(str(getattr(result.spec, name)) for result in results)}" for name in _SETTINGS]
     steps = joined(str(len(result.samples.get("step_seconds", []))) for result in results)
-    return [f"Throughput is tokens per median step; measured steps: {steps}; {', '.join(said)}."]
+    return [f"Throughput is tokens per median step; measured steps: {steps}; {', '.join(said)}.", *_floors(results)]
+
+
+def _floors(results: Iterable[Result]) -> list[str]:
+    """How close the shown runs come to what their machine allows, where its rates are known."""
+    shares = {result.spec.hash: metrics(result).get("floor_share") for result in results}
+    found = [100 * share for share in shares.values() if share is not None]
+    if not found:
+        return []
+    span = f"{min(found):.0f}" if len(found) == 1 else f"{min(found):.0f} to {max(found):.0f}"
+    return [f"These runs reach {span} % of this machine's floor: the least time that its measured rates allow a step."]
 
 
 def _units(table: Table) -> list[str]:

@@ -158,7 +158,10 @@ def status(artifact: Artifact) -> str:
         if artifact.lacks:
             return "lacks"
         return "not a measurement" if not artifact.runner and tones == {"reported"} else "not measured"
-    missing = artifact.lacks or "reported" in tones or (not artifact.paper and "blank" in tones)
+    beside = any(
+        sheet.source.startswith("paper ") for sheet in artifact.sheets
+    )  # then what is not measured is reported
+    missing = artifact.lacks or "reported" in tones or (not beside and "blank" in tones)
     return "partly" if missing else "measured"
 
 
