@@ -381,20 +381,34 @@ def test_a_sweep_goes_on_after_every_bad_cell_and_a_second_one_runs_only_what_is
     assert {path: path.read_bytes() for path in files} == files
 
 
+BY_MODEL = """
+title = "By model"
+[rows.product]
+model = ["OPT-1.3B", "opt-tiny"]
+[[columns]]
+header = "MeZO"
+where = { engine = "resident", seq_len = [2048, 64] }
+[[metrics]]
+name = "throughput"
+header = "Throughput (tokens/s)"
+format = ".0f"
+better = "higher"
+"""
+
+
 def test_a_budget_leaves_cells_out_and_says_how_long_they_need(
     here: Path, zobench: Any, cells: list[RunSpec], machine: str
 ) -> None:
-    text = '[base]\nsteps = 2\n[axes]\nmodel = ["OPT-1.3B", "opt-tiny"]\n'
-    code, _, err = zobench("sweep", write(here, text), "--device", "cpu", "--budget", "30s")
+    text = 'tables = ["own"]\n[base]\nsteps = 2\n[axes]\nmodel = ["OPT-1.3B", "opt-tiny"]\n'
+    (here / "tables").mkdir()
+    (here / "tables" / "own.toml").write_text(BY_MODEL)
+    code, out, err = zobench("sweep", write(here, text), "--device", "cpu", "--budget", "30s")
     assert code == 0
     assert [spec.model for spec in cells] == ["opt-tiny"]
     assert "over the budget" in err
     assert "1 ok" in err
-    (path,) = (here / "results" / machine).glob("OPT-1.3B*.json")
-    skipped = json.loads(path.read_text())
-    assert skipped["outcome"] == "skipped"
-    assert skipped["reason"].startswith("needs ")
-    assert skipped["reason"].endswith("of the budget, 30 s are left (need predicted: 2.2 min a step, from calibration)")
+    assert "skipped, by prediction: the budget, 30 s are left" in " ".join(out.split())
+    assert not list((here / "results" / machine).glob("OPT-1.3B*.json"))  # a budget says nothing about the machine
     zobench("sweep", "mine.toml", "--device", "cpu")
     assert [spec.model for spec in cells] == ["opt-tiny", "OPT-1.3B"]
 

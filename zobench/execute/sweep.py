@@ -51,7 +51,8 @@ def sweep(
             if calibration is not None and step.action == "run":
                 result = replace(result, environment={**result.environment, "calibration": dict(calibration)})
             summary.results.append(result)
-            _save(step, result, store, summary)
+            if not (budget is not None and step.action == "run" and result.outcome is Outcome.SKIPPED):
+                _save(step, result, store, summary)  # that a budget left a cell out says nothing about the machine
             progress.end(step, result)
         except KeyboardInterrupt:
             summary.interrupted = True
