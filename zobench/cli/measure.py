@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,7 +33,10 @@ from zobench.cli.common import (
 from zobench.cli.show import table_text
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from zobench.spec import RunSpec
+    from zobench.store import Store
 
 
 @app.command()
@@ -138,7 +141,7 @@ def run_matrix(
     from zobench.measure.environment import fingerprint_without_torch
     from zobench.report import artifacts
     from zobench.result import Outcome
-    from zobench.store import Store, StoreError
+    from zobench.store import Store
 
     values = changed(changes)
     bound, again = parse_seconds("--timeout", timeout), parse_outcomes(retry)
@@ -168,14 +171,7 @@ def run_matrix(
     console.show_plan(console.answer_console() if dry_run else errors, cells.title, steps, limit)
     if dry_run:
         return
-    with ExitStack() as during:
-        try:
-            during.enter_context(store.lock())
-        except StoreError as error:
-            errors.print(
-                f"warning: nothing will be kept: {error.strerror}", style="yellow", markup=False, soft_wrap=True
-            )
-        bar = during.enter_context(console.SweepProgress(errors, steps))
+    with keeping(store, errors), console.SweepProgress(errors, steps) as bar:
         progress = runner.Progress(begin=bar.begin, tick=bar.tick, end=bar.end)
         summary = runner.sweep(
             steps, store, budget=limit, timeout=bound, disk_dir=disk_dir, calibration=measured, progress=progress
@@ -187,6 +183,20 @@ def run_matrix(
         raise typer.Exit(130)
     broken = summary.unsaved or any(result.outcome is Outcome.FAILED for result in summary.results)
     raise typer.Exit(1 if broken else 0)
+
+
+@contextmanager
+def keeping(store: Store, errors: Console) -> Iterator[None]:
+    """Keeps other sweeps out of ``store`` meanwhile, or says that nothing can be kept there."""
+    from zobench.store import StoreError
+
+    with ExitStack() as during:
+        try:
+            during.enter_context(store.lock())
+        except StoreError as error:
+            told = f"warning: nothing will be kept: {error.strerror}"
+            errors.print(told, style="yellow", markup=False, soft_wrap=True)
+        yield
 
 
 def limited_cells(cells: Sequence[RunSpec], size: int, name: str) -> tuple[tuple[RunSpec, ...], str]:
