@@ -647,3 +647,9 @@ def test_every_table_says_how_close_its_runs_come_to_the_machines_floor() -> Non
     both = [one, result("OPT-1.3B", "offload", seconds=4.0, seq_len=2048, calibration=CALIBRATION)]
     assert f"reach {share / 2:.0f} to {share:.0f} % of" in render(table, both, "markdown")
     assert "floor" not in render(table, [result("OPT-1.3B", seq_len=2048)], "markdown")
+
+
+@pytest.mark.parametrize("name", ["distzo2/table1", "distzo2/table5", "zo-bench/table4", "zo-bench/tableA1"])
+def test_what_cannot_be_measured_is_said_also_where_nothing_was_measured_yet(name: str) -> None:
+    text = render(load_table(recipe.find("tables", name)), [], "markdown")
+    assert re.search(rf"Nothing measured yet: .*{name}.*Parts of it cannot be measured: they need \w", text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 KINDS = ("bars", "lines", "heatmap", "timeline")
@@ -78,15 +77,3 @@ class Chart:
     source: str
     panels: tuple[Panel, ...]
     remarks: tuple[str, ...] = ()
-
-
-def empty(chart: Chart) -> bool:
-    """Whether there is nothing in ``chart`` but messages."""
-    return all(_empty(panel) for panel in chart.panels)
-
-
-def _empty(panel: Panel) -> bool:
-    values: Sequence[object] = [
-        value for series in panel.series for value in (*(mark.value for mark in series.marks), *series.paper)
-    ]
-    return not panel.events and all(value is None for value in values)

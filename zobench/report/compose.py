@@ -113,7 +113,8 @@ def _unmeasured(table: Table, grid: Grid) -> str:
     how = (
         f"`zobench reproduce {table.name}` measures here what this machine can" if table.runner else "no runner does it"
     )
-    return f"Nothing measured yet: {how}."
+    rest = f" Parts of it cannot be measured: they need {needs(grid)}." if needs(grid) else ""
+    return f"Nothing measured yet: {how}.{rest}"
 
 
 def _reportable(table: Table, grid: Grid) -> tuple[Table, Grid]:
