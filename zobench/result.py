@@ -32,6 +32,7 @@ class Result:
     losses), ``projected_grad``; ``warmup`` the same for the steps before. ``memory`` and ``power`` map a name to a
     number or None (None = not available here, never 0). ``parts``, if asked: seconds of transfers alone and compute
     alone, and ``update_survival``, a share. ``environment["calibration"]``: the machine's rates, if a sweep ran it.
+    ``evaluation``: of a run with a task, what :mod:`zobench.finetune` found: the curve on dev, the accuracy on test.
     ``timeline``: [lane, kind, block, start_s, end_s] of the last step. ``trace``: the process's memory over time, as
     :func:`zobench.measure.history.memory_over_time` makes it; empty if nothing was recorded.
     """
@@ -47,6 +48,7 @@ class Result:
     parts: dict[str, list[float]] = field(default_factory=dict)
     timeline: list[list[Any]] = field(default_factory=list)
     trace: dict[str, list[float | None]] = field(default_factory=dict)
+    evaluation: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     skipped_updates: int = 0
     traceback: str = ""
@@ -96,7 +98,8 @@ class Result:
 
 
 _BODY = (
-    "reason", "environment", "samples", "warmup", "memory", "power", "parts", "timeline", "trace", "warnings",
+    "reason", "environment", "samples", "warmup", "memory", "power", "parts", "timeline", "trace", "evaluation",
+    "warnings",
 )  # fmt: skip
 
 

@@ -25,8 +25,25 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "wire": ("none", "fp16", "bf16", "fp8"),
     "autocast": ("none", "fp16", "bf16", "tf32"),
     "data": ("random", "ragged"),
-}
+    "method": (
+        "zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "zo-adam", "zo-sgd-block", "zo-sgd-sparse",
+        "forward-grad", "hybrid", "fo-sgd", "fo-adam",
+    ),
+    "definition": ("as-written", "as-shipped"),
+    "lr_schedule": ("constant", "linear", "cosine"),
+    "scheme": ("full", "lora", "prefix", "prompt"),
+    "task": ("none", "sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc", "copa", "winogrande"),
+}  # fmt: skip
 """The allowed values of every field that is a word from a list."""
+
+FIRST_ORDER = ("fo-sgd", "fo-adam")
+"""Methods that backpropagate through the whole model."""
+BACKWARD = (*FIRST_ORDER, "hybrid")
+"""Methods that backpropagate at all: their model is resident."""
+STATEFUL = ("zo-sgd-mmt", "zo-adam")
+"""Zeroth-order methods whose state, of the weights' shape, rests and travels with the weights."""
+SHIPPED = ("zo-sgd-sign", "zo-adam", "zo-sgd-sparse")
+"""Methods whose published program computes something else than its paper's formula (ZO-Bench, appendix A)."""
 
 SEQ_LEN = 2048
 """The papers' tokens per sequence."""
@@ -51,6 +68,10 @@ class RunSpec:
 
     The defaults are the papers' configuration: MeZO's in-place arithmetic on torch's noise, a block per transfer,
     written back after every step. ``device_memory`` lets the planner choose granularity, slots and resident blocks.
+
+    ``method`` to ``foreach`` are ZO-Bench's methods and their constants, ``scheme`` what is tuned. With a ``task`` the
+    run is a fine-tuning run: ``seq_len`` bounds an example's tokens, ``shots`` examples per class train it (0:
+    ``train_size`` and ``dev_size`` in all), and it is evaluated every ``eval_every`` steps (0: only at its end).
     Raises ``ValueError`` with the constraint, the value and the remedy for any value that cannot run.
     """
 
@@ -86,6 +107,24 @@ class RunSpec:
     data: str = "random"
     parts: bool = False
     survival: bool = False
+    method: str = "zo-sgd"
+    definition: str = "as-written"
+    momentum: float = 0.9
+    sparsity: float = 0.0
+    zo_layers: int = 0
+    checkpointing: bool = False
+    foreach: bool = True
+    lr_schedule: str = "constant"
+    scheme: str = "full"
+    task: str = "none"
+    aligned: bool = True
+    shots: int = 0
+    train_size: int = 1000
+    dev_size: int = 500
+    test_size: int = 1000
+    eval_every: int = 0
+    truncate: bool = False
+    length_grouping: bool = False
 
     def __post_init__(self) -> None:
         for name in FIELDS:
@@ -164,19 +203,24 @@ class RunSpec:
 
 _LATER = (
     "queries", "granularity", "writeback_every", "wire", "autocast", "resident_blocks", "device_memory", "compile",
-    "survival",
+    "survival", "method", "definition", "momentum", "sparsity", "zo_layers", "checkpointing", "foreach", "lr_schedule",
+    "scheme", "task", "aligned", "shots", "train_size", "dev_size", "test_size", "eval_every", "truncate",
+    "length_grouping",
 )  # fmt: skip
 """Fields that came after the first results were stored."""
 _TOLD = (
     "weights", "tie_embeddings", "slots", "data", "seed", "lr", "eps", "weight_decay", "queries", "noise",
     "granularity", "writeback_every", "wire", "autocast", "resident_blocks", "device_memory", "compile", "survival",
+    "method", "definition", "momentum", "sparsity", "zo_layers", "checkpointing", "foreach", "lr_schedule", "scheme",
+    "task", "aligned", "shots", "train_size", "dev_size", "test_size", "truncate", "length_grouping",
 )  # fmt: skip
 """Fields that a label names where they are not at their default."""
 SIZES = ("device_memory",)
 """Fields in bytes, which text may give with a unit."""
 _LOWEST: dict[str, float] = {
     "batch_size": 1, "seq_len": 2, "steps": 1, "warmup": 0, "seed": 0, "slots": 1, "lr": 0, "weight_decay": 0,
-    "queries": 1, "writeback_every": 1, "resident_blocks": 0, "device_memory": 0,
+    "queries": 1, "writeback_every": 1, "resident_blocks": 0, "device_memory": 0, "momentum": 0, "sparsity": 0,
+    "zo_layers": 0, "shots": 0, "train_size": 1, "dev_size": 1, "test_size": 1, "eval_every": 0,
 }  # fmt: skip
 _HIGHEST = 2**31 - 1
 """Of every whole number that counts something: more than any run has, and no sum over it overflows."""
@@ -195,12 +239,21 @@ _REMEDY = {
     "writeback_every": "the papers use writeback_every=1; inf never writes a block back",
     "resident_blocks": "use resident_blocks=0 to stream every block",
     "device_memory": "use device_memory=0 for no limit",
+    "momentum": "ZO-Bench uses momentum=0.9",
+    "sparsity": "ZO-Bench uses sparsity=0.1 to 0.9",
+    "zo_layers": "use zo_layers=0 for backpropagation through every layer",
+    "shots": "use shots=16 or 512 per class, or 0 for train_size and dev_size",
+    "train_size": "MeZO uses train_size=1000",
+    "dev_size": "MeZO uses dev_size=500",
+    "test_size": "MeZO uses test_size=1000",
+    "eval_every": "use eval_every=0 to evaluate only at the end",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """``field``, where it is one of ``values`` (none: not at its default), needs field ``needs`` to be ``value``."""
+    """``field``, where it is one of ``values`` (none: not at its default), needs field ``needs`` to be ``value``, or
+    one of them if that is a tuple."""
 
     field: str
     values: tuple[str, ...]
@@ -212,10 +265,12 @@ class _Rule:
         """Raises ``ValueError`` if ``spec`` breaks the rule."""
         own, other = getattr(spec, self.field), getattr(spec, self.needs)
         applies = own in self.values if self.values else own != _example(self.field)
-        if applies and other != self.value:
+        allowed = self.value if isinstance(self.value, tuple) else (self.value,)
+        if applies and other not in allowed:
             told = str(own).lower() if isinstance(own, bool) else size_text(own) if self.field in SIZES else own
+            needed = " or ".join(map(str, allowed))
             raise ValueError(
-                f"`{self.field}={told}` needs {self.needs}={self.value}, but got {self.needs}={other}; {self.remedy}"
+                f"`{self.field}={told}` needs {self.needs}={needed}, but got {self.needs}={other}; {self.remedy}"
             )
 
 
@@ -247,6 +302,28 @@ _RULES = (
         "fused_update", (), "writeback_every", 1,
         "without the fused update every update is written back at once; use writeback_every=1",
     ),
+    _Rule("method", BACKWARD, "engine", "resident", "backpropagation needs every layer at once; use engine=resident"),
+    _Rule("method", STATEFUL, "writeback_every", 1, "its state changes with every update; use writeback_every=1"),
+    _Rule("method", STATEFUL, "wire", "none", "its state travels as it is; use wire=none"),
+    _Rule("method", ("zo-sgd-cons", *FIRST_ORDER), "queries", 1, "it has one direction, or none; use queries=1"),
+    _Rule("method", FIRST_ORDER, "noise", "torch", "it draws no noise; leave noise out"),
+    _Rule("method", ("forward-grad", *BACKWARD), "compile", False, "only forwards are compiled; use compile=false"),
+    _Rule("method", ("forward-grad",), "granularity", "block", "it needs whole blocks; use granularity=block"),
+    _Rule("definition", ("as-shipped",), "method", SHIPPED, "only theirs differs; use definition=as-written"),
+    _Rule("momentum", (), "method", "zo-sgd-mmt", "no other method takes it; leave momentum out"),
+    _Rule("sparsity", (), "method", "zo-sgd-sparse", "no other method takes it; leave sparsity out"),
+    _Rule("zo_layers", (), "method", "hybrid", "no other method takes it; leave zo_layers out"),
+    _Rule("checkpointing", (), "method", BACKWARD, "without backpropagation nothing is kept; use checkpointing=false"),
+    _Rule("foreach", (), "method", "fo-adam", "no other method takes it; leave foreach out"),
+    _Rule("scheme", (), "wire", "none", "only what is tuned is written back, as it is; use wire=none"),
+    _Rule("scheme", (), "tier", ("auto", "device", "pinned", "pageable", "disk"),
+          "a checkpoint holds no adapter; use tier=disk"),
+    _Rule("task", (), "weights", ("pretrained", "random"), "shared weights learn nothing; use weights=pretrained"),
+    _Rule("task", (), "parts", False, "parts are measured without a task; use parts=false"),
+    _Rule("task", (), "data", "random", "a task brings its own data; leave data out"),
+    *(_Rule(name, (), "task", CHOICES["task"][1:], f"only a task has it; leave {name} out")
+      for name in ("shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping")),
+    _Rule("aligned", (), "task", "sst2", "only its prompt can be left out; use aligned=true"),
 )  # fmt: skip
 _TYPES: dict[str, tuple[type, ...]] = {
     name: tuple(t for t in (typing.get_args(hint) or (hint,)) if isinstance(t, type))
@@ -284,6 +361,8 @@ def check_value(key: str, value: Any) -> Any:
     if key in _LOWEST and value < _LOWEST[key]:
         raise ValueError(f"`{key} >= {_LOWEST[key]}` must hold, but got {key}={value}; {remedy}")
     highest = _HIGHEST_SIZE if key in SIZES else _HIGHEST
+    if key in ("momentum", "sparsity") and value >= 1:
+        raise ValueError(f"`{key} < 1` must hold, but got {key}={value}; {remedy}")
     if isinstance(value, int) and value > highest:
         raise ValueError(f"`{key} <= {highest}` must hold, but got {key}={value}; {remedy}")
     return value + 0.0 if isinstance(value, float) else value  # -0.0 is 0.0, also in the hash
@@ -340,10 +419,10 @@ def size_text(nbytes: int) -> str:
 
 def _told(name: str, value: Any) -> str:
     """How a label names a field: ``slots=2``; the value alone or the name alone where that says it."""
-    if name in ("noise", "granularity"):
+    if name in ("noise", "granularity", "method", "definition", "scheme", "task"):
         return str(value)
-    if name in ("compile", "survival"):
-        return name
+    if isinstance(value, bool) and name != "tie_embeddings":
+        return name if value else f"no_{name}"
     return f"{name}={size_text(value) if name in SIZES else value}"
 
 

@@ -2,6 +2,7 @@
 
 1   The first version.
 2   Adds `trace`: the process's memory over time. Version 1 recorded none, so there it is {}.
+3   Adds `evaluation`: what a fine-tuning run came to. Version 2 had no such runs, so there it is {}.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The version that is written. A change of the format is a line above, a step below, and one more here."""
 
 _Step = Callable[[dict[str, Any]], dict[str, Any]]
@@ -19,7 +20,11 @@ def _from_1(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "trace": {}}
 
 
-STEPS: tuple[_Step, ...] = (_from_1,)
+def _from_2(values: dict[str, Any]) -> dict[str, Any]:
+    return {**values, "evaluation": {}}
+
+
+STEPS: tuple[_Step, ...] = (_from_1, _from_2)
 """In order: the step at index i makes version i + 2 of version i + 1."""
 
 

@@ -12,8 +12,45 @@ IGNORED = -100
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Choices:
+    """Candidates to choose from: which log-probabilities make each one's score, and which one is right.
+
+    All tensors int64. Of n tokens: ``places`` (n, 2), the row and the position whose output predicts it (of a causal
+    model: the position before it), and ``tokens`` (n,). A candidate's score is the mean log-probability of its tokens.
+    ``owners`` (n,): the candidate, 0 to c - 1, of each token; ``groups`` (c,): the example, 0 to e - 1, of each
+    candidate; both in rising order. ``answers`` (e,): the right candidate of each example, among all c.
+    ``loss``: "choice", the cross-entropy over each example's scores, averaged over the examples; or "lm", the mean
+    negative log-probability of all tokens of the right candidates (METHODS: tasks).
+    """
+
+    places: Tensor
+    tokens: Tensor
+    owners: Tensor
+    groups: Tensor
+    answers: Tensor
+    loss: str = "choice"
+
+    def __post_init__(self) -> None:
+        n, c = len(self.tokens), len(self.groups)
+        if self.places.shape != (n, 2) or self.owners.shape != (n,) or self.loss not in ("choice", "lm"):
+            raise ValueError(
+                f"`places` (n, 2) and `owners` (n,) must fit {n} tokens and `loss` be choice or lm, but got "
+                f"{tuple(self.places.shape)}, {tuple(self.owners.shape)} and {self.loss!r}"
+            )
+        if not n or not len(self.answers) or int(self.owners.max()) != c - 1:
+            raise ValueError(f"every one of {c} candidates must have tokens, but got owners of {n} tokens")
+
+    def to(self, device: torch.device | str) -> Choices:
+        """The same choices on ``device``."""
+        places, tokens, owners = self.places.to(device), self.tokens.to(device), self.owners.to(device)
+        return Choices(places, tokens, owners, self.groups.to(device), self.answers.to(device), self.loss)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Batch:
     """Token ids, labels and mask of ``b`` rows of ``t`` tokens, each an int64 tensor of shape (b, t).
+
+    With ``choices`` the loss is theirs, and ``labels`` has no part in it.
 
     ``labels`` are token ids, :data:`IGNORED` where the loss skips them; ``labels[:, i]`` belongs to ``input_ids[:, i]``
     (the loss shifts them). ``attention_mask`` is 1 on tokens and 0 on padding, or None without padding.
@@ -22,6 +59,7 @@ class Batch:
     input_ids: Tensor
     labels: Tensor
     attention_mask: Tensor | None = None
+    choices: Choices | None = None
 
     def __post_init__(self) -> None:
         if self.input_ids.dim() != 2:
@@ -44,7 +82,8 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on ``device``."""
         mask = None if self.attention_mask is None else self.attention_mask.to(device)
-        return Batch(self.input_ids.to(device), self.labels.to(device), mask)
+        choices = None if self.choices is None else self.choices.to(device)
+        return Batch(self.input_ids.to(device), self.labels.to(device), mask, choices)
 
     @property
     def tokens(self) -> int:

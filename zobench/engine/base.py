@@ -10,10 +10,14 @@ from zobench.spec import suggestion
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Weights ``W + scale * z(seed)``. ``Point(None, 0.0)`` is W itself, as evaluation needs it."""
+    """Weights ``W + scale * z(seed)``. ``Point(None, 0.0)`` is W itself, as evaluation needs it.
+
+    ``part``: only this part of the model is moved (``Engine.parts`` says how many there are); None moves all of it.
+    """
 
     seed: int | None = None
     scale: float = 0.0
+    part: int | None = None
 
     def __post_init__(self) -> None:
         if self.seed is None and self.scale != 0.0:
@@ -26,13 +30,18 @@ BASE = Point()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One update, ``W -= lr * (g * z(seed) + weight_decay * W)``: all that is ever stored of it (MeZO, algorithm 1)."""
+    """One update, ``W -= lr * (g * z(seed) + weight_decay * W)``: all that is ever stored of it (MeZO, algorithm 1).
+
+    ``part``: the only part of the model that it moves; None moves all of it. With a rule other than SGD's, all entries
+    of one step are one update: the rule takes the sum of their g * z (:mod:`zobench.engine.rules`).
+    """
 
     step: int
     seed: int
     g: float
     lr: float
     weight_decay: float = 0.0
+    part: int | None = None
 
 
 def transitions(here: Point, there: Point) -> list[tuple[int, float]]:

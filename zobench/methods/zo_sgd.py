@@ -3,31 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from zobench.engine import Batch, Engine, Entry, Point
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepResult:
-    """One step: the mean of its losses; per direction its seed and g = (L+ - L-) / (2 eps); was all of it applied."""
-
-    loss: float
-    seeds: tuple[int, ...]
-    gradients: tuple[float, ...]
-    applied: bool
-
-    @property
-    def seed(self) -> int:
-        """The seed of the first direction."""
-        return self.seeds[0]
-
-    @property
-    def projected_grad(self) -> float:
-        """The mean of g over the directions."""
-        return math.fsum(self.gradients) / len(self.gradients)
+from zobench.methods.base import StepResult
 
 
 class ZOSGD:
