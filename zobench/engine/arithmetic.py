@@ -7,7 +7,9 @@ once per pair of points, and replays any number of journal entries in float32 wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -17,8 +19,10 @@ from zobench import kernels
 from zobench.engine import perturb
 from zobench.engine.base import BASE, Entry, Point, transitions
 from zobench.engine.blocks import Field, Unit
-from zobench.engine.noise import TorchNoise
+from zobench.engine.general import General
+from zobench.engine.noise import Noise
 from zobench.engine.perturb import is_decayed
+from zobench.engine.rules import Rule
 from zobench.engine.wire import Wire
 from zobench.kernels import Span, Update
 
@@ -44,20 +48,22 @@ class InPlace:
     """
 
     def __init__(
-        self, noise: TorchNoise, journal: Sequence[Entry], wire: Wire | None = None, master: Tensor | None = None
-    ) -> None:
+        self, noise: Noise, journal: Sequence[Entry], wire: Wire | None = None, master: Tensor | None = None,
+        rule: Rule | None = None,
+    ) -> None:  # fmt: skip
         self.noise = noise
-        self._journal, self._wire, self._master = journal, wire, master
+        self._journal, self._wire, self._master, self._rule = journal, wire, master, rule
         self._turn: Unit | None = None
 
     def at(self, unit: Unit, point: Point) -> list[Tensor]:
         """See :class:`Arithmetic`."""
         tensors = unit.views(self._begin(unit))
         moved = [tensor for tensor, item in zip(tensors, unit.fields, strict=True) if item.trainable]
-        for seed, delta in transitions(unit.at, point):
+        there = unit.own(point)
+        for seed, delta in transitions(unit.at, there) if moved else ():
             perturb.move(self.noise, seed, unit.index, moved, delta)
             unit.dirty = True
-        unit.at = point
+        unit.at = there
         return tensors
 
     def rest(self, unit: Unit) -> None:
@@ -79,12 +85,22 @@ class InPlace:
             if self._wire is not None and unit.streamed:
                 assert unit.buffer is not None
                 self._wire.decode(unit, unit.buffer, weights)
-            tensors = [item.view(weights) for item in unit.fields if item.trainable]
-            for entry in self._journal[unit.applied :]:
-                perturb.update(self.noise, entry, unit.index, tensors, unit.decayed)
+            entries = [entry for entry in self._journal[unit.applied :] if unit.moves(entry)]
+            if entries and unit.trained:
+                self._replay(unit, weights, entries)
                 unit.dirty = True
             unit.applied = len(self._journal)
         return weights
+
+    def _replay(self, unit: Unit, weights: Tensor, entries: Sequence[Entry]) -> None:
+        tensors = [item.view(weights) for item in unit.trainable]
+        if self._rule is None:
+            for entry in entries:
+                perturb.update(self.noise, entry, unit.index, tensors, unit.decayed)
+            return
+        states = [unit.states_of(item, weights) for item in unit.trainable]
+        for _, group in itertools.groupby(entries, key=lambda entry: entry.step):
+            perturb.apply_rule(self.noise, self._rule, list(group), unit.index, tensors, states, unit.decayed)
 
     def _weights(self, unit: Unit) -> Tensor:
         if self._wire is not None and unit.streamed:
@@ -104,9 +120,9 @@ class Pristine:
 
     def __init__(
         self, journal: Sequence[Entry], writeback_every: float, scratch: Tensor, wire: Wire | None = None,
-        master: Tensor | None = None,
+        master: Tensor | None = None, general: General | None = None,
     ) -> None:  # fmt: skip
-        self._journal, self._every, self._wire = journal, writeback_every, wire
+        self._journal, self._every, self._wire, self._general = journal, writeback_every, wire, general
         self._scratch, self._master = scratch, master
         self._turn: Unit | None = None
         self._weights: list[Tensor] = []
@@ -115,23 +131,27 @@ class Pristine:
         self._spans: tuple[Span, ...] = ()
         self._held: Point | None = None
         self._views: dict[int, tuple[list[Tensor], tuple[Span, ...]]] = {}
-        self._cache: tuple[tuple[int, int], tuple[Update, ...], tuple[Update, ...]] = ((0, 0), (), ())
+        self._cache: tuple[tuple[int, int, int], tuple[Update, ...], tuple[Update, ...]] = ((0, 0, -1), (), ())
 
     def at(self, unit: Unit, point: Point) -> list[Tensor]:
         """See :class:`Arithmetic`."""
         begins = self._turn is not unit
         base = self._begin(unit) if begins else None
+        there = unit.own(point)
         tensors, number = [], 0
         for n, item in enumerate(unit.fields):
             if item.trainable:
                 updates = self.pending(unit, unit.decayed[number]) if begins else ()
                 rest = None if base is None else item.view(base)
-                made = self._made[n] if point.scale else None  # W itself needs none
-                tensors.append(_reach(self._weights[n], made, self._spans[n], self._held, point, updates, rest))
+                made = self._made[number] if there.scale else None  # W itself needs none
+                states = unit.states_of(item, unit.buffer) if updates and unit.buffer is not None else []
+                tensors.append(
+                    self._reach(self._weights[n], made, self._spans[n], self._held, there, updates, rest, states)
+                )
                 number += 1
             else:
                 tensors.append(self._frozen[n])
-        self._held = point
+        self._held = there
         if begins and self.is_due(unit):
             self._keep(unit)
         return tensors
@@ -153,24 +173,27 @@ class Pristine:
 
     def is_due(self, unit: Unit) -> bool:
         """Whether the unit's pending entries are to stay: they span ``writeback_every`` steps."""
-        if unit.applied == len(self._journal):
+        if unit.applied == len(self._journal) or not unit.trained:
             return False
         return self._journal[-1].step - self._journal[unit.applied].step + 1 >= self._every
 
     def pending(self, unit: Unit, decayed: bool = True) -> tuple[Update, ...]:
         """The entries that the unit's weights at rest lack; without their weight decay if not ``decayed``."""
-        key = (unit.applied, len(self._journal))
+        if not unit.trained:
+            return ()
+        key = (unit.applied, len(self._journal), unit.part)
         if self._cache[0] != key:
-            entries = tuple(Update(e.seed, e.g, e.lr, e.weight_decay) for e in self._journal[unit.applied :])
-            self._cache = key, entries, tuple(Update(e.seed, e.g, e.lr) for e in entries)
+            mine = [entry for entry in self._journal[unit.applied :] if unit.moves(entry)]
+            entries = tuple(Update(e.seed, e.g, e.lr, e.weight_decay, e.step) for e in mine)
+            self._cache = key, entries, tuple(replace(entry, weight_decay=0.0) for entry in entries)
         return self._cache[1] if decayed else self._cache[2]
 
     def catch_up(self, unit: Unit, weights: Tensor) -> None:
         """Applies the unit's pending entries to ``weights``, a copy of it in the model's dtype; they stay pending."""
         for item in unit.fields:
             if item.trainable:
-                updates = self.pending(unit, is_decayed(item.name))
-                kernels.advance(item.view(weights), Span(item.tensor_id, item.start), updates)
+                updates, states = self.pending(unit, is_decayed(item.name)), unit.states_of(item, weights)
+                self._advance(item.view(weights), Span(item.tensor_id, item.start), updates, states)
 
     def rows(self, unit: Unit, item: Field, rows: Tensor, points: Sequence[Point]) -> Iterator[Tensor]:
         """Chosen rows of a resident matrix at each point, (len(rows), width), made in a copy; valid until the next."""
@@ -179,7 +202,8 @@ class Pristine:
         if not item.trainable:
             return iter([copy] * len(points))
         updates, span = self.pending(unit, is_decayed(item.name)), Span(item.tensor_id, rows=rows)
-        return _walk(copy, torch.empty_like(copy), span, points, updates, None)
+        states = [state[rows] for state in unit.states_of(item, unit.buffer)] if updates else []
+        return self._walk(copy, torch.empty_like(copy), span, map(unit.own, points), updates, None, states)
 
     def part(
         self, unit: Unit, item: Field, first: int, last: int, points: Sequence[Point], place: int = 0
@@ -196,7 +220,8 @@ class Pristine:
             assert self._master is not None
             weights, base = _like(self._master[place:], whole), whole
         span = Span(item.tensor_id, item.start + first * item.shape[1:].numel())
-        return _walk(weights, scratch, span, points, updates, base)
+        states = [state[first:last] for state in unit.states_of(item, unit.buffer)] if updates else []
+        return self._walk(weights, scratch, span, map(unit.own, points), updates, base, states)
 
     def keep_parts(self, unit: Unit) -> None:
         """Notes that all parts of a resident unit were visited, so that entries that were due have been applied."""
@@ -208,9 +233,9 @@ class Pristine:
         assert unit.buffer is not None, f"{unit.name} is not on the device"
         self._turn, self._held = unit, None
         if id(unit) not in self._views:
-            fits = unit.nbytes <= self._scratch.numel()  # a table is never perturbed whole
+            fits = unit.trained <= self._scratch.numel()  # a table is never perturbed whole
             spans = tuple(Span(max(item.tensor_id, 0), item.start) for item in unit.fields)
-            self._views[id(unit)] = unit.views(self._scratch) if fits else [], spans
+            self._views[id(unit)] = [item.view(self._scratch) for item in unit.trainable] if fits else [], spans
         self._made, self._spans = self._views[id(unit)]
         if unit.streamed and self._wire is not None:
             assert self._master is not None
@@ -221,7 +246,7 @@ class Pristine:
         if unit.streamed or not self.pending(unit) or self.is_due(unit):
             return None
         assert self._master is not None
-        self._weights = unit.views(self._master)
+        self._weights = [item.view(self._master if item.trainable else unit.buffer) for item in unit.fields]
         return unit.buffer
 
     def _keep(self, unit: Unit) -> None:
@@ -233,35 +258,44 @@ class Pristine:
             assert self._master is not None
             self._wire.encode(unit, self._master, unit.buffer)
 
+    def _walk(
+        self, weights: Tensor, scratch: Tensor, span: Span, points: Iterable[Point], updates: Sequence[Update],
+        base: Tensor | None, states: Sequence[Tensor],
+    ) -> Iterator[Tensor]:  # fmt: skip
+        here: Point | None = None
+        for point in points:
+            yield self._reach(weights, scratch, span, here, point, updates, base, states)
+            here, updates, base = point, (), None
 
-def _walk(
-    weights: Tensor, scratch: Tensor, span: Span, points: Sequence[Point], updates: Sequence[Update],
-    base: Tensor | None,
-) -> Iterator[Tensor]:  # fmt: skip
-    here: Point | None = None
-    for point in points:
-        yield _reach(weights, scratch, span, here, point, updates, base)
-        here, updates, base = point, (), None
+    def _reach(
+        self, weights: Tensor, scratch: Tensor | None, span: Span, here: Point | None, there: Point,
+        updates: Sequence[Update], base: Tensor | None, states: Sequence[Tensor],
+    ) -> Tensor:  # fmt: skip
+        """The tensor at the point ``there``, after ``updates``, in one pass over it; ``scratch`` holds the point
+        ``here``. ``base``: what ``weights`` is made from, if not from itself."""
+        if there.seed is None or there.scale == 0.0:
+            if updates or base is not None:
+                self._advance(weights, span, updates, states, base=base)
+            return weights
+        assert scratch is not None
+        if here is not None and here.seed == there.seed and here.scale == -there.scale:
+            kernels.flip(weights, scratch)
+        else:
+            self._advance(
+                weights, span, updates, states, base=base, scratch=scratch, seed=there.seed, scale=there.scale
+            )
+        return scratch
 
-
-def _reach(
-    weights: Tensor, scratch: Tensor | None, span: Span, here: Point | None, there: Point, updates: Sequence[Update],
-    base: Tensor | None,
-) -> Tensor:  # fmt: skip
-    """The tensor at the point ``there``, after ``updates``, in one pass over it; ``scratch`` holds the point ``here``.
-
-    ``base``: what ``weights`` is made from, if not from itself.
-    """
-    if there.seed is None or there.scale == 0.0:
-        if updates or base is not None:
-            kernels.advance(weights, span, updates, base=base)
-        return weights
-    assert scratch is not None
-    if here is not None and here.seed == there.seed and here.scale == -there.scale:
-        kernels.flip(weights, scratch)
-    else:
-        kernels.advance(weights, span, updates, base=base, scratch=scratch, seed=there.seed, scale=there.scale)
-    return scratch
+    def _advance(
+        self, weights: Tensor, span: Span, updates: Sequence[Update], states: Sequence[Tensor], *,
+        base: Tensor | None = None, scratch: Tensor | None = None, seed: int = 0, scale: float = 0.0,
+    ) -> None:  # fmt: skip
+        if self._general is None:
+            kernels.advance(weights, span, updates, base=base, scratch=scratch, seed=seed, scale=scale)
+        else:
+            self._general.advance(
+                weights, span, updates, states=states, base=base, scratch=scratch, seed=seed, scale=scale
+            )
 
 
 def _like(buffer: Tensor, tensor: Tensor) -> Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 
 from zobench.engine.base import EngineConfig
 from zobench.engine.blocks import Unit
+from zobench.engine.rules import Rule
 from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, HostTier, NoTier, Tier, allocate
 from zobench.engine.wire import FORMATS
 from zobench.measure.device import choose_device
+from zobench.models import is_masked
 from zobench.weights import PretrainedWeights, Weights
 
 
@@ -77,14 +80,33 @@ def _extents(unit: Unit, weights: Weights) -> list[Extent]:
     return found
 
 
-def check(model: nn.Module, config: EngineConfig, weights: Weights | None) -> None:
-    """Refuses what would fail later, or be wrong: the loss is the head's output, so nothing may follow the head."""
+def by_tensor(units: Sequence[Unit], thresholds: Mapping[str, float]) -> dict[int, float]:
+    """``thresholds`` by tensor id; ``ValueError`` for a name that is no trainable parameter's."""
+    ids = {item.name: item.tensor_id for unit in units for item in unit.trainable}
+    if unknown := sorted(set(thresholds) - set(ids)):
+        raise ValueError(f"`thresholds` must name trainable parameters, but got {unknown[0]}; leave it out")
+    return {ids[name]: threshold for name, threshold in thresholds.items()}
+
+
+def stream_thresholds(units: Sequence[Unit], thresholds: Mapping[int, float]) -> list[list[float]]:
+    """What :class:`~zobench.engine.noise.SparseNoise` needs to know of all units, by their index."""
+    ordered = sorted(units, key=lambda unit: unit.index)
+    return [[thresholds.get(item.tensor_id, -math.inf) for item in unit.trainable] for unit in ordered]
+
+
+def check(model: nn.Module, config: EngineConfig, weights: Weights | None, rule: Rule | None = None) -> None:
+    """Refuses what would fail later, or be wrong: nothing unknown may come between hidden states, head and loss."""
     if config.device != "meta":  # there nothing is computed: memory alone is counted
         choose_device(config.device)
     if weights is None and any(parameter.is_meta for parameter in model.parameters()):
         raise ValueError("the model must hold its weights, but some are on the meta device; give weights=")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("some parameter must require gradients, but none does; nothing would be trained")
+    if rule is not None and rule.states and (config.wire != "none" or config.keep_steps > 1):
+        raise ValueError(
+            f"a rule with state needs wire=none and writeback_every=1, but got wire={config.wire}, "
+            f"writeback_every={config.writeback_every}; its state changes with every update and travels as it is"
+        )
     dtype = next(model.parameters()).dtype
     if dtype != torch.float32 and (config.autocast != "none" or config.wire in ("fp16", "bf16")):
         raise ValueError(
@@ -104,6 +126,25 @@ def check(model: nn.Module, config: EngineConfig, weights: Weights | None) -> No
             raise ValueError(
                 f"a model's logits must be its head's output, but {type(model).__name__} has {name}={value}; "
                 "use a model without it"
+            )
+    _check_head(model)
+
+
+def _check_head(model: nn.Module) -> None:
+    """Refuses what :func:`~zobench.engine.loss.head_states` does not know."""
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    holder = next(module for module in model.modules() if head in module.children())
+    if not (hasattr(holder, "get_output_embeddings") or is_masked(model)):
+        raise ValueError(
+            f"hidden states must go straight to the head, but {type(model).__name__} has {type(holder).__name__} in "
+            "between; use a causal model or RoBERTa"
+        )
+    used = set(head.parameters())
+    for name, parameter in holder.named_parameters(recurse=False):
+        if parameter not in used:
+            raise ValueError(
+                f"{type(holder).__name__} must hold no parameters but its head's, but got {name}, which nothing uses; "
+                "build the model with tied embeddings"
             )
 
 

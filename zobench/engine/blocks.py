@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from zobench.engine.base import BASE, Point
+from zobench.engine.base import BASE, Entry, Point
 from zobench.engine.perturb import is_decayed
+from zobench.engine.rules import Rule
 from zobench.weights import Weights
 
 ALIGNMENT = 64
@@ -28,7 +29,8 @@ class Field:
     """One tensor of a unit, or some of its rows. ``homes``: every (module, attribute) where the model uses it.
 
     ``tensor_id``: the tensor's place in ``named_parameters()``; ``whole``: its shape, where only the rows from
-    ``first`` on are here.
+    ``first`` on are here. The ``state`` of a rule, named so, belongs to the parameter of the same ``tensor_id``, has
+    its shape, and no home.
     """
 
     name: str
@@ -41,6 +43,12 @@ class Field:
     tensor_id: int = -1
     first: int = 0
     whole: torch.Size | None = None
+    state: str = ""
+
+    @property
+    def key(self) -> str:
+        """The tensor's name among all tensors of a run: the parameter's, or ``parameter#state``."""
+        return f"{self.name}#{self.state}" if self.state else self.name
 
     @property
     def is_part(self) -> bool:
@@ -67,12 +75,15 @@ class Unit:
     """Weights that move together, with what has been done to them: ``at`` which point, ``applied`` how many entries.
 
     ``buffer``: where its weights are on the device now; None while they are in their tier. A ``streamed`` unit's buffer
-    is a slot, in the format of the wire, and ``dirty`` says that the slot must be written back.
+    is a slot, in the format of the wire, and ``dirty`` says that the slot must be written back. What is trained comes
+    first in a buffer: it ends at byte ``trained``, and with its state at byte ``kept``, the part that a step changes.
+    ``part``: of the model's parts that a point can name; -1 until the first probe has found out.
     """
 
     name: str
     module: nn.Module
     fields: tuple[Field, ...]
+    states: tuple[Field, ...]
     nbytes: int
     index: int = -1
     buffer: Tensor | None = None
@@ -81,11 +92,26 @@ class Unit:
     applied: int = 0
     dirty: bool = False
     decayed: list[bool] = field(default_factory=list)
+    trained: int = 0
+    kept: int = 0
+    part: int = -1
 
     @property
     def trainable(self) -> list[Field]:
         """The fields that are perturbed and updated, in stream order."""
         return [item for item in self.fields if item.trainable]
+
+    def states_of(self, item: Field, buffer: Tensor) -> list[Tensor]:
+        """The states of one of its trainable fields inside a buffer, in the rule's order."""
+        return [state.view(buffer) for state in self.states if state.tensor_id == item.tensor_id]
+
+    def own(self, point: Point) -> Point:
+        """Where this unit goes when the model goes to ``point``: nowhere, if that moves another part."""
+        return point if point.part is None or point.part == self.part else BASE
+
+    def moves(self, entry: Entry) -> bool:
+        """Whether an update is one of this unit."""
+        return entry.part is None or entry.part == self.part
 
     def views(self, buffer: Tensor) -> list[Tensor]:
         """The unit's tensors inside a flat uint8 buffer, in the order of ``fields``."""
@@ -102,8 +128,9 @@ class Unit:
             if item.is_parameter:
                 _assign(item, _nothing(item.shape, item.dtype))
 
-    def filler(self, weights: Weights) -> Callable[[Tensor], None]:
-        """Writes the initial values into a buffer: parameters from ``weights``, buffers from the model as it is."""
+    def filler(self, weights: Weights, state: Weights | None = None) -> Callable[[Tensor], None]:
+        """Writes the initial values into a buffer: parameters from ``weights``, a rule's state from ``state`` or zeros,
+        buffers from the model as it is."""
 
         def write(buffer: Tensor) -> None:
             for item in self.fields:
@@ -112,6 +139,11 @@ class Unit:
                 else:
                     module, attribute = item.homes[0]
                     item.view(buffer).copy_(module.get_buffer(attribute))
+            for item in self.states:
+                if state is None:
+                    item.view(buffer).zero_()
+                else:
+                    state.fill(item.key, item.view(buffer), item.first)
 
         return write
 
@@ -140,12 +172,12 @@ def _assign(item: Field, tensor: Tensor) -> None:
 
 
 def find_units(
-    model: nn.Module, blocks: Sequence[nn.Module], owners: Sequence[nn.Module] | None = None
+    model: nn.Module, blocks: Sequence[nn.Module], owners: Sequence[nn.Module] | None = None, rule: Rule | None = None
 ) -> tuple[list[Unit], list[Unit]]:
     """(units of ``owners`` in their order, units of all other modules), with ``index`` their place in the noise stream.
 
     ``owners``: the modules whose parameters, and those of all modules inside them, make one unit each; by default the
-    blocks. Raises ``ValueError`` if two blocks share a parameter.
+    blocks. Trainable parameters get the states of ``rule``. Raises ``ValueError`` if two blocks share a parameter.
     """
     owners = blocks if owners is None else owners
     homes: dict[int, list[tuple[nn.Module, str]]] = {}
@@ -171,27 +203,52 @@ def find_units(
             places = ((owner.get_submodule(parent), attribute),)
             members[id(owner)].append(Field(name, buffer.shape, buffer.dtype, 0, False, False, places))
     names = {id(module): name for name, module in model.named_modules()}
-    units = [make_unit(names[key], modules[key], items) for key, items in members.items()]
+    units = [make_unit(names[key], modules[key], items, _states(items, rule)) for key, items in members.items()]
     for index, unit in enumerate(units):
         unit.index = index
     by_owner = {id(unit.module): unit for unit in units}
+    number = {id(block): n for n, block in enumerate(blocks, start=1)}
+    for unit in units:
+        unit.part = number.get(id(block_of.get(id(unit.module))), -1)
     chosen = [by_owner[id(owner)] for owner in owners]
     return chosen, [unit for unit in units if id(unit) not in set(map(id, chosen))]
+
+
+def _states(items: Sequence[Field], rule: Rule | None) -> list[Field]:
+    return [
+        replace(item, state=name, dtype=rule.state_dtype(item.dtype), is_parameter=False, trainable=False, homes=())
+        for item in items
+        if item.trainable and rule is not None
+        for name in rule.states
+    ]
 
 
 def _inside(owners: Iterable[nn.Module]) -> dict[int, nn.Module]:
     return {id(module): owner for owner in owners for module in owner.modules()}
 
 
-def make_unit(name: str, owner: nn.Module, items: Sequence[Field]) -> Unit:
-    """A unit of these tensors, each placed at a multiple of 64 bytes; its length is a whole number of pages."""
-    placed, offset = [], 0
+def make_unit(name: str, owner: nn.Module, items: Sequence[Field], states: Sequence[Field] = ()) -> Unit:
+    """A unit of these tensors, each placed at a multiple of 64 bytes: what is trained, its state, and from a new page
+    on what stays as it is. Its length is a whole number of pages."""
+    trained, offset = _placed([item for item in items if item.trainable], 0)
+    unit = Unit(name or "model", owner, (), (), 0, trained=offset)
+    unit.states, offset = _placed(states, offset)
+    unit.kept = -(-offset // PAGE) * PAGE
+    frozen, offset = _placed([item for item in items if not item.trainable], unit.kept)
+    unit.nbytes = -(-offset // PAGE) * PAGE
+    rest = {False: iter(frozen), True: iter(trained)}
+    unit.fields = tuple(next(rest[item.trainable]) for item in items)
+    unit.decayed = [is_decayed(item.name) for item in trained]
+    return unit
+
+
+def _placed(items: Iterable[Field], offset: int) -> tuple[tuple[Field, ...], int]:
+    """The fields one after another from ``offset`` on, and where they end."""
+    placed = []
     for item in items:
         placed.append(replace(item, offset=offset))
         offset += -(-item.nbytes // ALIGNMENT) * ALIGNMENT
-    unit = Unit(name or "model", owner, tuple(placed), -(-offset // PAGE) * PAGE)
-    unit.decayed = [is_decayed(item.name) for item in placed if item.trainable]
-    return unit
+    return tuple(placed), offset
 
 
 def tiles(unit: Unit, nbytes: int = TILE_BYTES) -> list[Unit]:
@@ -199,17 +256,15 @@ def tiles(unit: Unit, nbytes: int = TILE_BYTES) -> list[Unit]:
     rows = unit.fields[0].shape[0]
     count = min(rows, -(-unit.fields[0].nbytes // nbytes))
     edges = [rows * part // count for part in range(count + 1)]
-    return [
-        make_unit(
-            f"{unit.name}[{first}:{last}]",
-            unit.module,
-            [
-                replace(f, shape=torch.Size([last - first, *f.shape[1:]]), first=first, whole=f.shape)
-                for f in unit.fields
-            ],
+    found = []
+    for first, last in itertools.pairwise(edges):
+        fields, states = (
+            [replace(f, shape=torch.Size([last - first, *f.shape[1:]]), first=first, whole=f.shape) for f in group]
+            for group in (unit.fields, unit.states)
         )
-        for first, last in itertools.pairwise(edges)
-    ]
+        found.append(make_unit(f"{unit.name}[{first}:{last}]", unit.module, fields, states))
+        found[-1].part = unit.part
+    return found
 
 
 def stream_layout(units: Sequence[Unit]) -> list[list[tuple[torch.Size, torch.dtype]]]:

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -21,22 +21,44 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zobench.data import Batch
-from zobench.engine import embedding, linear
+from zobench.data import Batch, Choices
+from zobench.engine import embedding, linear, tangent
 from zobench.engine.arithmetic import Arithmetic, InPlace, Pristine
-from zobench.engine.assemble import check, make_tier, new_slot, precision, streamed_modules
+from zobench.engine.assemble import (
+    by_tensor,
+    check,
+    make_tier,
+    new_slot,
+    precision,
+    stream_thresholds,
+    streamed_modules,
+)
 from zobench.engine.base import BASE, EngineConfig, Entry, Point
-from zobench.engine.blocks import Unit, find_units, move_buffers, stream_layout, strip, tiles
+from zobench.engine.blocks import Field, Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.checkpoint import save_checkpoint
+from zobench.engine.drive import Drive, plain
 from zobench.engine.fold import fold
+from zobench.engine.general import General
 from zobench.engine.lanes import CudaLanes, Event, Lanes, ThreadLanes
-from zobench.engine.loss import RunningLoss, causal_loss, rows_per_chunk
-from zobench.engine.noise import TorchNoise
+from zobench.engine.loss import (
+    RunningLoss,
+    candidate_scores,
+    choice_loss,
+    head_states,
+    log_probabilities,
+    mean_loss,
+    only_right,
+    rows_per_chunk,
+    targets_of,
+)
+from zobench.engine.noise import Noise, SparseNoise, TorchNoise
 from zobench.engine.pipeline import Pipeline
+from zobench.engine.rules import Rule
 from zobench.engine.tiers import CheckpointTier, DiskTier, Tier, allocate
 from zobench.engine.wire import Wire
 from zobench.measure.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
+from zobench.models import is_masked
 from zobench.weights import ModelWeights, Weights
 
 HEAD_BYTES = 16 << 20
@@ -50,17 +72,23 @@ class Engine:
 
     ``model`` is a ``transformers`` causal model, real or on the meta device. The engine takes its weights over;
     read them with :meth:`named_tensors` or :meth:`save_pretrained` before closing it. ``weights`` gives initial values,
-    by default the model's own. ``lanes`` replaces the lanes that the device calls for.
+    by default the model's own. ``lanes`` replaces the lanes that the device calls for, ``drive`` the plain call of the
+    model's body. ``rule`` is an update other than SGD's; its state rests and travels beside the weights and begins as
+    ``state`` (by :attr:`Field.key`) or zeros. ``thresholds``, by parameter name, make directions sparse
+    (:class:`~zobench.engine.noise.SparseNoise`). Parameters that require no gradient are never moved nor written back.
     """
 
     def __init__(
-        self, model: nn.Module, config: EngineConfig, *, weights: Weights | None = None, lanes: Lanes | None = None
-    ) -> None:
-        check(model, config, weights)
-        self.model, self.config = model.eval(), config
+        self, model: nn.Module, config: EngineConfig, *, weights: Weights | None = None, lanes: Lanes | None = None,
+        drive: Drive = plain, rule: Rule | None = None, state: Weights | None = None,
+        thresholds: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
+        check(model, config, weights, rule)
+        self.model, self.config, self._rule, self._state = model.eval(), config, rule, state
         self.journal: list[Entry] = []
         self._points: Sequence[Point] = (BASE,)
         self._rows = 1
+        self._drive = drive
         self._wire = Wire(config.wire) if config.wire != "none" else None
         weights = weights or ModelWeights(model)
         self._pipeline: Pipeline | None = None
@@ -72,9 +100,11 @@ class Engine:
         self._ring = 0
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         blocks = list(find_blocks(model))
+        self._after, self._here = len(blocks) + 1, 0
         try:
             with torch.inference_mode():
                 self._find_units(blocks, weights)
+                self._thresholds = by_tensor(self._units, thresholds or {})
                 if self.blocks:
                     self._stream(weights, lanes)
                 for unit in self.residents:
@@ -104,24 +134,52 @@ class Engine:
         points = tuple(points)
         if not points:
             raise ValueError("`points` must not be empty, but got none; give at least Point() for the loss at W")
-        batch = batch.to(self.config.device)
-        self._points, self._rows = points, batch.input_ids.shape[0]
+        if batch.choices is None:
+            return [float(loss) for loss in self._pass(batch, None, points).tolist()]
+        choices = batch.choices.to("cpu")
+        asked = only_right(choices) if choices.loss == "lm" else choices
+        return [float(choice_loss(picked, asked)) for picked in self._pass(batch, asked, points)]
+
+    @torch.inference_mode()
+    def scores(self, batch: Batch) -> Tensor:
+        """The score of each of the batch's candidates, float32 (c,) on the CPU, with every committed update applied."""
+        self._open()
+        if batch.choices is None:
+            raise ValueError(
+                "`batch.choices` must be given to score candidates, but got none; give Batch(..., choices=...)"
+            )
+        choices = batch.choices.to("cpu")
+        return candidate_scores(self._pass(batch, choices, (BASE,))[0], choices)
+
+    def _pass(self, batch: Batch, choices: Choices | None, points: Sequence[Point]) -> Tensor:
+        """One pass over the model: float32 on the CPU, the batch's mean loss at each point, (points,), or with
+        ``choices`` the log-probability of each of their tokens, (points, n)."""
+        device = self.config.device
+        ids, mask = batch.input_ids.to(device), batch.attention_mask
+        mask = None if mask is None else mask.to(device).repeat(len(points), 1)
+        places = None if choices is None else choices.places.to(device)
+        targets = targets_of(self.model, batch.labels.to(device)) if choices is None else choices.tokens.to(device)
+        self._points, self._rows, self._here = points, len(ids), 0
         self._forget()
         self._failed = True  # until it is through: half a pass may have applied half of an update
-        mask = batch.attention_mask
         with precision(self.config):
-            hidden = self.model.base_model(  # type: ignore[operator]
-                input_ids=batch.input_ids.repeat(len(points), 1),
-                attention_mask=None if mask is None else mask.repeat(len(points), 1),
-                use_cache=False,
-            ).last_hidden_state
-            losses = torch.stack(self._losses(hidden, batch.labels))
+            hidden = self._drive(self.model, ids.repeat(len(points), 1), mask)
+            result = torch.stack(self._judge(hidden, places, targets))
         self._failed = False
-        return [math.nan] * len(points) if losses.is_meta else [float(loss) for loss in losses.tolist()]
+        return torch.full(result.shape, math.nan) if result.is_meta else result.cpu()
 
     def evaluate(self, batch: Batch) -> float:
         """The batch's mean loss with every committed update applied."""
         return self.probe(batch, [BASE])[0]
+
+    def tangent(self, batch: Batch, seed: int) -> tuple[float, float]:
+        """(loss, derivative of the loss along z(seed)) at the weights with every committed update applied.
+
+        One pass over the model in forward-mode differentiation, on one copy of the batch. Raises ``ValueError`` where
+        granularity is not "block".
+        """
+        self._open()
+        return tangent.derivative(self, batch, seed)
 
     @torch.inference_mode()
     def commit(self, entries: Sequence[Entry]) -> None:
@@ -135,6 +193,8 @@ class Engine:
             if entry.step < last:
                 raise ValueError(f"`step` of entries must not fall, but got {entry.step} after {last}; count steps on")
             last = entry.step
+            if entry.part is not None and any(unit.part < 0 for unit in self._units):
+                raise ValueError("`part` of an entry needs a probe before it, which finds the parts; probe first")
         self.journal.extend(entries)
         at_once = self._pipeline is None and self.config.noise == "torch"
         if at_once or not self.config.fused_update:
@@ -144,7 +204,7 @@ class Engine:
     def flush(self) -> None:
         """Applies every committed update for good and writes the blocks back to their tier, in the wire's format."""
         self._open()
-        if any(unit.applied < len(self.journal) for unit in self._units):
+        if any(unit.trained and unit.applied < len(self.journal) for unit in self._units):
             self._settle_all()
         self.drain()
 
@@ -175,21 +235,35 @@ class Engine:
 
         With counter noise what is pending stays pending: looking rounds nothing and writes nothing.
         """
+        yield from self._tensors(lambda unit: [item for item in unit.fields if item.is_parameter])
+
+    def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """(parameter#state, CPU copy) of every state of the rule, all updates applied, as :meth:`named_tensors`."""
+        yield from self._tensors(lambda unit: unit.states)
+
+    @property
+    def parts(self) -> int:
+        """How many parts points and entries can name: 0 is what comes before the blocks (a tied table with it), then
+        each block, and the last what follows them (ZO-Bench, section 5: 26 for OPT-1.3B)."""
+        return self._after + 1
+
+    def _tensors(self, wanted: Callable[[Unit], Sequence[Field]]) -> Iterator[tuple[str, Tensor]]:
         self._open()
         if isinstance(self._arithmetic, InPlace):
             self.flush()
         self.drain()
         parts: dict[str, list[Tensor]] = {}
         for unit in self._units:
-            buffer = self._current(unit)
-            for item in unit.fields:
-                if item.is_parameter:
-                    found = parts.setdefault(item.name, [])
-                    found.append(item.view(buffer).detach().cpu().clone())
-                    if item.whole is None:
-                        yield item.name, parts.pop(item.name)[0]
-                    elif sum(len(part) for part in found) == item.whole[0]:
-                        yield item.name, torch.cat(parts.pop(item.name))
+            items = wanted(unit)
+            buffer = self._current(unit) if items else None
+            for item in items:
+                assert buffer is not None
+                found = parts.setdefault(item.key, [])
+                found.append(item.view(buffer).detach().cpu().clone())
+                if item.whole is None:
+                    yield item.key, parts.pop(item.key)[0]
+                elif sum(len(part) for part in found) == item.whole[0]:
+                    yield item.key, torch.cat(parts.pop(item.key))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes a Hugging Face checkpoint, all updates applied: config, safetensors shards and their index."""
@@ -252,7 +326,8 @@ class Engine:
         """One traversal's transfers without any compute, write-backs only if every step has them; weights stay."""
         assert self._pipeline is not None, "a resident model has no transfers"
         for number, unit in enumerate(self.blocks):
-            self._pipeline.compute(number, functools.partial(setattr, unit, "dirty", self.config.keep_steps == 1))
+            written = self.config.keep_steps == 1 and unit.trained > 0
+            self._pipeline.compute(number, functools.partial(setattr, unit, "dirty", written))
         self._pipeline.drain()
 
     @contextlib.contextmanager
@@ -283,8 +358,8 @@ class Engine:
                 "use placement=resident to keep all of them"
             )
         owners: Sequence[nn.Module] = blocks if config.granularity == "block" else linear.linears(blocks)
-        units, others = find_units(model, blocks, owners)
-        self.noise = TorchNoise(stream_layout([*units, *others]), config.device)
+        units, others = find_units(model, blocks, owners, self._rule)
+        self.noise: Noise = TorchNoise(stream_layout([*units, *others]), config.device)
         move_buffers(model, owners, config.device)
         for unit in others:
             self._place(unit, weights)
@@ -317,13 +392,20 @@ class Engine:
         streams = config.device.startswith("cuda") and config.tier not in ("disk", "checkpoint")
         self._lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))
         self._pipeline = Pipeline(
-            self.blocks, self._sizes, tier, self._lanes, functools.partial(new_slot, max(self._sizes), config),
+            self.blocks, self._sizes, self._written(), tier, self._lanes,
+            functools.partial(new_slot, max(self._sizes), config),
             slots=config.slots, overlap=config.overlap, reusable_memory=config.reusable_memory,
         )  # fmt: skip
 
+    def _written(self) -> list[int]:
+        """Bytes at the front of each streamed unit that are written back: what a step changes, where it lies apart."""
+        if self._wire is not None or self.config.tier == "checkpoint":
+            return self._sizes
+        return [unit.kept for unit in self.blocks]
+
     def _store(self, tier: Tier, weights: Weights, number: int) -> None:
         unit = self.blocks[number]
-        write = unit.filler(weights)
+        write = unit.filler(weights, self._state)
 
         def pack(buffer: Tensor) -> None:
             assert self._wire is not None
@@ -340,20 +422,24 @@ class Engine:
         if unit.buffer is None:
             unit.buffer = allocate(unit.nbytes, self.config.device)
             if self.config.device != "meta":
-                unit.filler(weights)(unit.buffer)
+                unit.filler(weights, self._state)(unit.buffer)
             if not any(item.is_part for item in unit.fields):
                 unit.bind(unit.views(unit.buffer))
 
     def _make_arithmetic(self) -> Arithmetic:
         config, device = self.config, self.config.device
+        if self._thresholds and config.noise == "torch":
+            self.noise = SparseNoise(self.noise, stream_thresholds(self._units, self._thresholds))
         streamed = max((unit.nbytes for unit in self.blocks), default=0)
         if config.noise == "torch":
             master = allocate(streamed, device) if self._wire else None
-            return InPlace(self.noise, self.journal, self._wire, master)
-        kept = max(HEAD_BYTES, *(unit.nbytes for unit in self.residents if not self._is_end(unit)))
+            return InPlace(self.noise, self.journal, self._wire, master, self._rule)
+        kept = max(HEAD_BYTES, *(unit.trained for unit in self.residents if not self._is_end(unit)))
         elsewhere = max(streamed if self._wire else 0, kept if config.keep_steps > 1 else 0)
-        scratch, master = allocate(max(streamed, kept), device), allocate(elsewhere, device) if elsewhere else None
-        return Pristine(self.journal, config.keep_steps, scratch, self._wire, master)
+        moved = max(kept, *(unit.trained for unit in self._units if not self._is_end(unit)))
+        scratch, master = allocate(moved, device), allocate(elsewhere, device) if elsewhere else None
+        general = General(self._rule, self._thresholds) if self._rule or self._thresholds else None
+        return Pristine(self.journal, config.keep_steps, scratch, self._wire, master, general)
 
     def _is_end(self, unit: Unit) -> bool:
         """Whether a unit is used by the word embedding or the head: with counter noise it is never perturbed whole."""
@@ -365,15 +451,19 @@ class Engine:
         self._number = {id(unit): number for number, unit in enumerate(self.blocks)}
         uses: dict[int, tuple[nn.Module, list[Unit]]] = {}
         own = set(map(id, blocks))
+        around = {id(module) for module in self.model.modules() if self._head in module.children()}
         inside = {id(module) for block in blocks for module in block.modules()}
         for unit in self._units:
             users = [unit.module] if id(unit.module) in inside else [m for item in unit.fields for m, _ in item.homes]
             for module in dict.fromkeys(users):
+                if id(module) in around:  # as RoBERTa's lm_head, which holds the head's bias and never uses it itself
+                    continue
                 uses.setdefault(id(module), (module, []))[1].append(unit)
         self._head_units = uses.pop(id(self._head), (self._head, []))[1]
         tied = {id(unit) for unit in self._head_units}
         word = self.model.get_input_embeddings()  # type: ignore[operator]
-        for module, units in uses.values():
+        self._uses = list(uses.values())
+        for module, units in self._uses:
             forward: Callable[..., Any]
             if any(id(unit) in tied for unit in units) or (module is word and isinstance(self._arithmetic, Pristine)):
                 forward = functools.partial(self._embed, units[0], embedding.check(module, units), module.forward)
@@ -416,7 +506,7 @@ class Engine:
                 self._pipeline.compute(number, functools.partial(self._arithmetic.settle, unit), work="update")
 
     def _forget(self) -> None:
-        pending = self.journal[min(unit.applied for unit in self._units) :]
+        pending = self.journal[min(unit.applied for unit in self._units if unit.trained) :]
         self.noise.keep({entry.seed for entry in pending} | {p.seed for p in self._points if p.seed is not None})
 
     # --- forwards ---------------------------------------------------------------------------------------------------
@@ -429,12 +519,21 @@ class Engine:
         else:
             turn()
 
+    def _locate(self, unit: Unit) -> None:
+        """Notes how far the forward has come, and with the first one what comes before the blocks and what after."""
+        if unit.part < 0:
+            unit.part = 0 if self._here == 0 else self._after
+        elif 0 < unit.part < self._after:
+            self._here = unit.part
+
     def _bind(self, unit: Unit, copy: int) -> None:
         unit.bind(self._arithmetic.at(unit, self._points[copy]))
 
     def _folded(self, units: Sequence[Unit], forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A block, or a module outside them: its own forward, once per copy of the batch."""
         output: list[Any] = []
+        for unit in units:
+            self._locate(unit)
 
         def turn() -> None:
             def prepare(copy: int) -> None:
@@ -452,6 +551,7 @@ class Engine:
 
     def _leaf(self, unit: Unit, forward: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """A norm inside a block that is cut into linear layers."""
+        self._locate(unit)
         prepare = functools.partial(self._bind, unit)
         output = linear.forward_leaf(forward, len(self._points), prepare, x, *args, **kwargs)
         self._arithmetic.rest(unit)
@@ -468,6 +568,7 @@ class Engine:
             self._arithmetic.rest(unit)
 
         for unit in units:
+            self._locate(unit)
             self._run(unit, functools.partial(turn, unit))
         return rows.output()
 
@@ -475,6 +576,7 @@ class Engine:
         self, unit: Unit, module: nn.Embedding, forward: Callable[..., Any], ids: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor:
         """The word embedding; a table that is also the head's is settled there."""
+        self._locate(unit)
         own = ids[: self._rows]
         if isinstance(self._arithmetic, Pristine):
             output = embedding.forward_rows(unit, module, forward, self._arithmetic, self._points, own, args, kwargs)
@@ -482,46 +584,62 @@ class Engine:
                 self._arithmetic.settle(unit)
             return output
         assert isinstance(self._arithmetic, InPlace)
-        return embedding.forward_tied(unit, module, forward, self._arithmetic, self._points, own, args, kwargs)
+        points = list(map(unit.own, self._points))
+        return embedding.forward_tied(unit, module, forward, self._arithmetic, points, own, args, kwargs)
 
-    def _losses(self, hidden: Tensor, labels: Tensor) -> list[Tensor]:
-        """The loss of every copy; the head is the last use of its units."""
-        states = hidden.split(self._rows)
+    def _judge(self, hidden: Tensor, places: Tensor | None, targets: Tensor) -> list[Tensor]:
+        """Of every copy: the mean loss over all tokens, or the log-probabilities (n,) of ``targets`` at ``places``
+        (n, 2), each a row and a position; then the head sees no other tokens."""
+        for unit in self._head_units:
+            self._locate(unit)
+        copies = hidden.split(self._rows)
+        if places is None:
+            states = [own.reshape(-1, own.shape[-1]) for own in copies]
+        else:
+            states = [own[places[:, 0], places[:, 1]] for own in copies]
+        if is_masked(self.model):
+            self._rows = len(targets)  # of each copy, from here on
+            states = list(head_states(self.model, torch.cat(states)).split(self._rows))
         if isinstance(self._arithmetic, Pristine):
-            return self._tiled_losses(self._arithmetic, states, labels)
+            tiled = self._tiled(self._arithmetic, states, targets)
+            return [own.mean() if places is None else own.log_probabilities() for own in tiled]
+        picked = self._chunked(states, targets)
+        return [mean_loss(own, targets) for own in picked] if places is None else picked
+
+    def _chunked(self, states: Sequence[Tensor], targets: Tensor) -> list[Tensor]:
+        """The head on a few tokens at a time, for every copy; it is the last use of its units."""
         rows = rows_per_chunk(self._head.out_features, self.config.logits_bytes)  # type: ignore[arg-type]
-        losses = []
+        found = []
         for copy, own in enumerate(states):
             for unit in self._head_units:
                 self._bind(unit, copy)
-            losses.append(causal_loss(self._head, own, labels, rows))
+            found.append(log_probabilities(self._head, own, targets, rows))
         for unit in self._head_units:
             self._arithmetic.rest(unit)
-        return losses
+        return found
 
-    def _tiled_losses(self, pristine: Pristine, states: Sequence[Tensor], labels: Tensor) -> list[Tensor]:
+    def _tiled(self, pristine: Pristine, states: Sequence[Tensor], targets: Tensor) -> list[RunningLoss]:
         """The head a few vocabulary rows at a time: neither its perturbed weights nor the logits ever exist whole."""
-        found = {
+        where = {
             key: (unit, item)
             for unit in self._head_units
             for item in unit.fields
             for module, key in item.homes
             if module is self._head
         }
-        losses = [RunningLoss(labels) for _ in states]
-        flat = [own.reshape(-1, own.shape[-1]) for own in states]
-        vocabulary, step = found["weight"][1].shape[0], self._head_rows(flat[0].shape[0])
+        found = [RunningLoss(targets) for _ in states]
+        vocabulary, step = where["weight"][1].shape[0], self._head_rows(len(targets))
         for first in range(0, vocabulary, step):
             last = min(first + step, vocabulary)
-            weights = pristine.part(*found["weight"], first, last, self._points)
+            weights = pristine.part(*where["weight"], first, last, self._points)
             place = HEAD_BYTES - BIAS_BYTES
-            biases = pristine.part(*found["bias"], first, last, self._points, place) if "bias" in found else None
-            for own, loss, weight in zip(flat, losses, weights, strict=True):
+            biases = pristine.part(*where["bias"], first, last, self._points, place) if "bias" in where else None
+            for own, running, weight in zip(states, found, weights, strict=True):
                 bias = None if biases is None else next(biases)
-                loss.add(functional.linear(own, weight, bias).float(), first)
+                running.add(functional.linear(own, weight, bias).float(), first)
         for unit in self._head_units:
             pristine.keep_parts(unit)
-        return [loss.mean() for loss in losses]
+        return found
 
     def _head_rows(self, tokens: int = 1) -> int:
         """Vocabulary rows of the head that are perturbed at once, so that they and their logits stay small."""

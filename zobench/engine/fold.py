@@ -27,6 +27,8 @@ def split(value: Any, copies: int, batch: int) -> list[Any]:
     if isinstance(value, dict):
         cut = {key: split(item, copies, batch) for key, item in value.items()}
         return [{key: part[copy] for key, part in cut.items()} for copy in range(copies)]
+    if hasattr(value, "rows"):  # a cache of keys and values, of all copies
+        return [value.rows(start, start + batch) for start in range(0, copies * batch, batch)]
     return [value] * copies
 
 

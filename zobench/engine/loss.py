@@ -1,32 +1,71 @@
-"""The causal loss from hidden states, over chunks of tokens, so that full logits never exist."""
+"""Losses and scores from hidden states, over chunks of tokens or of the vocabulary: full logits never exist."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-IGNORED = -100
-"""Label of a token that does not count."""
+from zobench.data import IGNORED, Choices
+from zobench.models import is_masked
+
+
+def targets_of(model: nn.Module, labels: Tensor) -> Tensor:
+    """What the output at each position is to predict, flat (batch * tokens,): the label of the next position, or with
+    a masked language model of the same one. ``labels`` (batch, tokens), -100 ignored."""
+    return labels.reshape(-1) if is_masked(model) else next_tokens(labels)
+
+
+def head_states(model: nn.Module, states: Tensor) -> Tensor:
+    """What the head multiplies: ``states`` (n, width) as they are, or with a masked language model after what its
+    ``lm_head`` does before the head: a dense layer, GELU and a norm."""
+    if not is_masked(model):
+        return states
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    head.forward = lambda x: x
+    try:
+        return model.lm_head(states)  # type: ignore[operator, no-any-return]
+    finally:
+        del head.forward
+
+
+def next_tokens(labels: Tensor) -> Tensor:
+    """What the output at each position predicts, flat: ``labels`` (batch, tokens) moved by one, -100 after the last."""
+    return functional.pad(labels[:, 1:], (0, 1), value=IGNORED).reshape(-1)
 
 
 def causal_loss(head: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, rows: int) -> Tensor:
     """Mean negative log-likelihood of the next token, float32, as ``transformers`` computes it from full logits.
 
-    ``hidden`` (batch, tokens, width), ``labels`` (batch, tokens) with -100 ignored, ``rows`` tokens per chunk. The
-    log-probabilities of all tokens are collected first and reduced once, by the kernel that reduces an unchunked
-    cross-entropy: chunking changes no sum.
+    ``hidden`` (batch, tokens, width), ``labels`` (batch, tokens) with -100 ignored, ``rows`` tokens per chunk.
     """
-    targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED).reshape(-1)
-    states = hidden.reshape(-1, hidden.shape[-1])
+    targets = next_tokens(labels)
+    return mean_loss(log_probabilities(head, hidden.reshape(-1, hidden.shape[-1]), targets, rows), targets)
+
+
+def log_probabilities(head: Callable[[Tensor], Tensor], states: Tensor, targets: Tensor, rows: int) -> Tensor:
+    """The log-probability of each of ``targets`` (n,) at ``states`` (n, width), float32 (n,); ``rows`` states at once.
+
+    What is found for an ignored target is the log-probability of token 0.
+    """
     index = targets.clamp(min=0).unsqueeze(1)
-    picked = torch.empty(len(targets), 1, dtype=torch.float32, device=hidden.device)
+    picked = torch.empty(len(targets), 1, dtype=torch.float32, device=states.device)
     for start in range(0, len(targets), rows):
         chunk = slice(start, start + rows)
         picked[chunk] = functional.log_softmax(head(states[chunk]).float(), dim=-1).gather(1, index[chunk])
-    return functional.nll_loss(picked, torch.where(targets == IGNORED, IGNORED, 0), ignore_index=IGNORED)
+    return picked.squeeze(1)
+
+
+def mean_loss(picked: Tensor, targets: Tensor) -> Tensor:
+    """The mean of ``-picked`` (n,) where ``targets`` (n,) are not ignored.
+
+    The log-probabilities of all tokens are reduced once, by the kernel that reduces an unchunked cross-entropy:
+    chunking changes no sum.
+    """
+    counted = torch.where(targets == IGNORED, IGNORED, 0)
+    return functional.nll_loss(picked.unsqueeze(1), counted, ignore_index=IGNORED)
 
 
 def rows_per_chunk(vocabulary: int, logits_bytes: int) -> int:
@@ -36,20 +75,20 @@ def rows_per_chunk(vocabulary: int, logits_bytes: int) -> int:
 
 
 class RunningLoss:
-    """The same loss from logits that come a few vocabulary rows at a time: maximum and sum of exponentials so far.
+    """The same from logits that come a few vocabulary rows at a time: maximum and sum of exponentials so far.
 
-    ``labels`` (batch, tokens) as for :func:`causal_loss`. The device holds one such piece of the logits at a time.
+    ``targets`` (n,), -100 ignored. The device holds one such piece of the logits at a time.
     """
 
-    def __init__(self, labels: Tensor) -> None:
-        self._targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED).reshape(-1)
-        count, device = len(self._targets), labels.device
+    def __init__(self, targets: Tensor) -> None:
+        self._targets = targets
+        count, device = len(targets), targets.device
         self._maximum = torch.full((count,), -torch.inf, device=device)
         self._sum = torch.zeros(count, device=device)
         self._picked = torch.zeros(count, device=device)
 
     def add(self, logits: Tensor, first: int) -> None:
-        """Takes float32 logits (tokens, rows) of the vocabulary rows from ``first`` on; they are overwritten."""
+        """Takes float32 logits (n, rows) of the vocabulary rows from ``first`` on; they are overwritten."""
         inside = (self._targets >= first) & (self._targets < first + logits.shape[1])
         index = (self._targets - first).clamp(0, logits.shape[1] - 1)
         picked = logits.gather(1, index.unsqueeze(1)).squeeze(1)
@@ -59,8 +98,48 @@ class RunningLoss:
         self._sum.add_(logits.sub_(maximum.unsqueeze(1)).exp_().sum(dim=1))
         self._maximum = maximum
 
+    def log_probabilities(self) -> Tensor:
+        """The log-probability of each target, float32 (n,); of an ignored one, it means nothing."""
+        return self._picked - (self._maximum + self._sum.log())
+
     def mean(self) -> Tensor:
-        """The mean over the tokens that count, float32."""
+        """The mean loss over the targets that count, float32."""
         counted = self._targets != IGNORED
-        losses = torch.where(counted, self._maximum + self._sum.log() - self._picked, 0.0)
-        return losses.sum() / counted.sum()
+        return torch.where(counted, -self.log_probabilities(), 0.0).sum() / counted.sum()
+
+
+def candidate_scores(picked: Tensor, choices: Choices) -> Tensor:
+    """The score (c,) of each candidate, the mean of its tokens' log-probabilities ``picked`` (n,) (METHODS: tasks)."""
+    return _rows(picked, choices.owners, 0.0).sum(1) / choices.owners.bincount()
+
+
+def choice_loss(picked: Tensor, choices: Choices) -> Tensor:
+    """The loss of ``choices``, as :class:`~zobench.data.Choices` defines it, from ``picked`` (n,), differentiable.
+
+    For the loss "lm", ``choices`` may be :func:`only_right` of the whole.
+    """
+    if choices.loss == "lm":
+        return -picked[torch.isin(choices.owners, choices.answers)].mean()
+    scores = _rows(candidate_scores(picked, choices), choices.groups, -torch.inf)
+    return functional.cross_entropy(scores, choices.answers - _starts(choices.groups))
+
+
+def only_right(choices: Choices) -> Choices:
+    """Each example's right candidate alone."""
+    kept = torch.isin(choices.owners, choices.answers)
+    each, owners = torch.unique(choices.owners[kept], return_inverse=True)
+    alone = torch.arange(len(each), device=each.device)
+    return Choices(choices.places[kept], choices.tokens[kept], owners, alone, alone, choices.loss)
+
+
+def _starts(owners: Tensor) -> Tensor:
+    """Where each owner's entries begin, (max(owners) + 1,), of ``owners`` (n,) in rising order."""
+    counts = owners.bincount()
+    return counts.cumsum(0) - counts
+
+
+def _rows(values: Tensor, owners: Tensor, fill: float) -> Tensor:
+    """``values`` (n,) in one row per owner, ended by ``fill``: one sum per row, in one order on every device."""
+    place = torch.arange(len(owners), device=owners.device) - _starts(owners)[owners]
+    table = values.new_full((int(owners.max()) + 1, int(place.max()) + 1), fill)
+    return table.index_put((owners, place), values)

@@ -8,12 +8,28 @@ redraws that unit's share of the stream. The trajectory equals MeZO's bit for bi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 CHUNK = 1 << 17
 """Elements drawn at once on a CPU: z stays in the cache and is never stored whole."""
+MASK = 10**9
+"""What a sparse direction's seed and its mask's differ by: above every seed that a method draws."""
+
+Piece = tuple[int, int, Tensor, Tensor]
+"""Tensor index, flat offset, that piece of the tensor, and the same piece of z."""
+
+
+class Noise(Protocol):
+    """Directions of torch's stream."""
+
+    def draw(self, seed: int, unit: int, tensors: Sequence[Tensor], lane: int = 0) -> Iterator[Piece]:
+        """See :meth:`TorchNoise.draw`."""
+
+    def keep(self, seeds: Collection[int]) -> None:
+        """See :meth:`TorchNoise.keep`."""
 
 
 class TorchNoise:
@@ -26,39 +42,43 @@ class TorchNoise:
     def __init__(self, units: Sequence[Sequence[tuple[torch.Size, torch.dtype]]], device: str = "cpu") -> None:
         self._units = units
         self._device = torch.device(device)
-        self._generator = torch.Generator(self._device if self._device.type != "meta" else "cpu")
+        self._generators: dict[int, torch.Generator] = {}
         self._states: dict[int, dict[int, Tensor]] = {}
-        self._scratch: dict[torch.dtype, Tensor] = {}
+        self._scratch: dict[tuple[int, torch.dtype], Tensor] = {}
 
-    def draw(self, seed: int, unit: int, tensors: Sequence[Tensor]) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    def draw(self, seed: int, unit: int, tensors: Sequence[Tensor], lane: int = 0) -> Iterator[Piece]:
         """Yields (tensor index, flat offset, chunk of the tensor, chunk of z) over all of the unit's tensors.
 
         z is scratch: the caller may change it, and must be done with it before asking for the next. Run to the end.
+        Draws that run side by side need a ``lane`` each.
         """
-        generator = self._seek(seed, unit)
+        generator = self._seek(seed, unit, lane)
         for index, tensor in enumerate(tensors):
             flat = tensor.view(-1)
             for start, stop in self._spans(tensor.shape):
-                yield index, start, flat[start:stop], self._normal(stop - start, tensor.dtype, generator)
+                yield index, start, flat[start:stop], self._normal(stop - start, tensor.dtype, generator, lane)
         self._states[seed].setdefault(unit + 1, generator.get_state())
 
     def keep(self, seeds: Collection[int]) -> None:
         """Forgets the states of all other seeds."""
         self._states = {seed: states for seed, states in self._states.items() if seed in seeds}
 
-    def _seek(self, seed: int, unit: int) -> torch.Generator:
+    def _seek(self, seed: int, unit: int, lane: int) -> torch.Generator:
         """The generator at the start of ``unit``: restored if known, else drawn forward from the last known unit."""
+        if lane not in self._generators:
+            self._generators[lane] = torch.Generator(self._device if self._device.type != "meta" else "cpu")
+        generator = self._generators[lane]
         if seed not in self._states:
-            self._states[seed] = {0: self._generator.manual_seed(seed).get_state()}
+            self._states[seed] = {0: generator.manual_seed(seed).get_state()}
         states = self._states[seed]
         known = max(u for u in states if u <= unit)
-        self._generator.set_state(states[known])
+        generator.set_state(states[known])
         for passed in range(known, unit):
             for shape, dtype in self._units[passed]:
                 for start, stop in self._spans(shape):
-                    self._normal(stop - start, dtype, self._generator)
-            states[passed + 1] = self._generator.get_state()
-        return self._generator
+                    self._normal(stop - start, dtype, generator, lane)
+            states[passed + 1] = generator.get_state()
+        return generator
 
     def _spans(self, shape: torch.Size) -> Iterator[tuple[int, int]]:
         """Ranges that give the same stream as one draw of the whole tensor.
@@ -78,9 +98,31 @@ class TorchNoise:
             yield start, stop
             start = stop
 
-    def _normal(self, count: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    def _normal(self, count: int, dtype: torch.dtype, generator: torch.Generator, lane: int) -> Tensor:
         if self._device.type != "cpu":
             return torch.empty(count, dtype=dtype, device=self._device).normal_(generator=generator)
-        if dtype not in self._scratch or self._scratch[dtype].numel() < count:
-            self._scratch[dtype] = torch.empty(count, dtype=dtype)
-        return self._scratch[dtype][:count].normal_(generator=generator)
+        scratch = self._scratch.get((lane, dtype))
+        if scratch is None or scratch.numel() < count:
+            scratch = self._scratch[lane, dtype] = torch.empty(count, dtype=dtype)
+        return scratch[:count].normal_(generator=generator)
+
+
+class SparseNoise:
+    """z(seed) where z(seed + MASK) reaches its tensor's threshold, else 0: a mask drawn anew for each direction.
+
+    ``thresholds``: per unit, those of its trainable tensors, in stream order. A threshold t leaves out a share Phi(t).
+    """
+
+    def __init__(self, noise: Noise, thresholds: Sequence[Sequence[float]]) -> None:
+        self._noise, self._thresholds = noise, thresholds
+
+    def draw(self, seed: int, unit: int, tensors: Sequence[Tensor], lane: int = 0) -> Iterator[Piece]:
+        """See :meth:`TorchNoise.draw`."""
+        normals = self._noise.draw(seed, unit, tensors, 2 * lane)
+        masks = self._noise.draw(seed + MASK, unit, tensors, 2 * lane + 1)
+        for (index, start, piece, z), (_, _, _, mask) in zip(normals, masks, strict=True):
+            yield index, start, piece, z.masked_fill_(mask < self._thresholds[unit][index], 0.0)
+
+    def keep(self, seeds: Collection[int]) -> None:
+        """See :meth:`TorchNoise.keep`."""
+        self._noise.keep({*seeds, *(seed + MASK for seed in seeds)})

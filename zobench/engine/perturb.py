@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 from zobench.engine.base import Entry
-from zobench.engine.noise import TorchNoise
+from zobench.engine.noise import Noise
+from zobench.engine.rules import Rule
 
 
-def move(noise: TorchNoise, seed: int, unit: int, tensors: Sequence[Tensor], delta: float) -> None:
+def move(noise: Noise, seed: int, unit: int, tensors: Sequence[Tensor], delta: float) -> None:
     """``W += delta * z(seed)`` on the unit's tensors, in place."""
     for _, _, weight, z in noise.draw(seed, unit, tensors):
         weight.add_(z.mul_(delta))
 
 
-def move_and_gather(noise: TorchNoise, seed: int, unit: int, table: Tensor, delta: float, rows: Tensor) -> Tensor:
+def move_and_gather(noise: Noise, seed: int, unit: int, table: Tensor, delta: float, rows: Tensor) -> Tensor:
     """``table += delta * z(seed)`` in place, and the rows of z that belong to ``rows``; delta 0 only gathers.
 
     ``table`` is the unit's only tensor, of shape (vocabulary, width); ``rows`` a 1-D tensor of indices into it.
@@ -41,13 +42,29 @@ def move_and_gather(noise: TorchNoise, seed: int, unit: int, table: Tensor, delt
     return gathered
 
 
-def update(noise: TorchNoise, entry: Entry, unit: int, tensors: Sequence[Tensor], decayed: Sequence[bool]) -> None:
+def update(noise: Noise, entry: Entry, unit: int, tensors: Sequence[Tensor], decayed: Sequence[bool]) -> None:
     """Replays one journal entry on the unit's tensors, in place; weight decay only where ``decayed``."""
     for index, _, weight, z in noise.draw(entry.seed, unit, tensors):
         z.mul_(entry.g)
         if entry.weight_decay and decayed[index]:
             z.add_(weight * entry.weight_decay)
         weight.sub_(z.mul_(entry.lr))
+
+
+def apply_rule(
+    noise: Noise, rule: Rule, entries: Sequence[Entry], unit: int, tensors: Sequence[Tensor],
+    states: Sequence[Sequence[Tensor]], decayed: Sequence[bool],
+) -> None:  # fmt: skip
+    """The update of one step by ``rule``, in place: ``entries`` are all of that step's, ``states`` each tensor's."""
+    draws = [noise.draw(entry.seed, unit, tensors, lane) for lane, entry in enumerate(entries)]
+    for pieces in zip(*draws, strict=True):
+        index, start, weights, _ = pieces[0]
+        estimate = torch.zeros(weights.numel(), device=weights.device)
+        for entry, (_, _, _, z) in zip(entries, pieces, strict=True):
+            estimate.add_(z.float().mul_(entry.g))  # not alpha=: a fused sum rounds differently at a piece's ends
+        own = [state.view(-1)[start : start + weights.numel()] for state in states[index]]
+        decay = entries[0].weight_decay if decayed[index] else 0.0
+        rule.apply(weights, estimate, own, lr=entries[0].lr, weight_decay=decay, step=entries[0].step)
 
 
 def is_decayed(name: str) -> bool:

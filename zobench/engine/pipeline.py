@@ -18,15 +18,16 @@ from zobench.engine.tiers import Tier
 class Pipeline:
     """Units in a tier, slots on the device, lanes between them.
 
-    ``sizes``: bytes of each unit at rest. ``new_slot()`` allocates a slot. With ``reusable_memory`` off a slot is
+    ``sizes``: bytes of each unit at rest, ``written`` how many of them, from its front on, are written back if it is
+    dirty. ``new_slot()`` allocates a slot. With ``reusable_memory`` off a slot is
     allocated at each upload and freed at each offload (ZO2 section D.2).
     """
 
     def __init__(
-        self, units: Sequence[Unit], sizes: Sequence[int], tier: Tier, lanes: Lanes, new_slot: Callable[[], Tensor], *,
-        slots: int, overlap: bool, reusable_memory: bool,
+        self, units: Sequence[Unit], sizes: Sequence[int], written: Sequence[int], tier: Tier, lanes: Lanes,
+        new_slot: Callable[[], Tensor], *, slots: int, overlap: bool, reusable_memory: bool,
     ) -> None:  # fmt: skip
-        self._units, self._sizes, self._tier, self._lanes = units, sizes, tier, lanes
+        self._units, self._sizes, self._written, self._tier, self._lanes = units, sizes, written, tier, lanes
         self._new_slot, self._reusable = new_slot, reusable_memory
         count = min(slots, len(units))
         self.slots: list[Tensor | None] = [new_slot() if reusable_memory else None for _ in range(count)]
@@ -111,7 +112,7 @@ class Pipeline:
         buffer = self.slots[slot]
         assert buffer is not None
         if unit.dirty and self._transfers:
-            self._tier.offload(block, buffer[: self._sizes[block]])
+            self._tier.offload(block, buffer[: self._written[block]])
         unit.dirty = False
         self._used(buffer)
         if not self._reusable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -15,7 +16,9 @@ class Rule(Protocol):
     An engine without a rule does SGD, ``w -= lr * (g z + weight_decay w)``, entry by entry (:mod:`zobench.kernels`).
     """
 
-    states: tuple[str, ...]
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The names of the state tensors, all zero before the first step."""
 
     def state_dtype(self, weights: torch.dtype) -> torch.dtype:
         """The dtype of the state of weights of this dtype."""
@@ -28,3 +31,114 @@ class Rule(Protocol):
         ``estimate``: ghat, the step's sum of g z, float32, which may be overwritten. ``step`` counts from 0. The update
         is computed in float32 and rounded once to the weights' dtype.
         """
+
+
+# Each product and sum below is an operation of its own: a fused one (``alpha=``, ``lerp``) rounds differently at the
+# ends of a tensor than inside it, so that the bits would depend on how the weights are cut into pieces.
+
+
+@dataclass(frozen=True)
+class Sign:
+    """``w -= lr * (sign(ghat) + weight_decay * w)``, elementwise, sign(0) = 0 (ZO-Bench, equation 2 with h = sign)."""
+
+    states = ()
+
+    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
+        """See :class:`Rule`; it has none."""
+        return torch.float32
+
+    def apply(
+        self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
+    ) -> None:
+        """See :class:`Rule`."""
+        _descend(weights, estimate.sign_(), lr, weight_decay)
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """``m = beta * m + ghat``; ``w -= lr * (m + weight_decay * w)`` (ZO-Bench, appendix A). m is float32."""
+
+    beta: float = 0.9
+
+    states = ("m",)
+
+    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
+        """See :class:`Rule`."""
+        return torch.float32
+
+    def apply(
+        self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
+    ) -> None:
+        """See :class:`Rule`."""
+        (m,) = states
+        m.mul_(self.beta).add_(estimate)
+        _descend(weights, estimate.copy_(m), lr, weight_decay)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """ZO-Adam as ZO-Bench prints it (appendix A), without bias correction; m and v are float32.
+
+    ``m = beta1 m + (1 - beta1) ghat``; ``v' = beta2 v + (1 - beta2) ghat^2``; ``V = max(v', v)``;
+    ``w -= lr * (m / sqrt(V + eps) + weight_decay * w)``. The printed formula has no ``eps``, which is here for V = 0.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    states = ("m", "v")
+
+    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
+        """See :class:`Rule`."""
+        return torch.float32
+
+    def apply(
+        self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
+    ) -> None:
+        """See :class:`Rule`."""
+        m, v = states
+        m.mul_(self.beta1).add_(estimate * (1 - self.beta1))
+        before = v.clone()
+        v.mul_(self.beta2).add_(estimate.square_().mul_(1 - self.beta2))
+        root = torch.maximum(v, before, out=before).add_(self.eps).sqrt_()
+        _descend(weights, torch.div(m, root, out=estimate), lr, weight_decay)
+
+
+@dataclass(frozen=True)
+class TorchAdam:
+    """ZO-Adam as its program has it: torch's Adam on ghat, with bias correction; m and v in the weights' dtype.
+
+    ``w -= lr * (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * w)``, t = step + 1. The update is
+    computed before m and v are rounded to their dtype. In float16 a v below 3e-8 is zero at the next step, which may
+    then be huge: the published state is this coarse.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    states = ("m", "v")
+
+    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
+        """See :class:`Rule`."""
+        return weights
+
+    def apply(
+        self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
+    ) -> None:
+        """See :class:`Rule`."""
+        m, v = (state.float() * beta for state, beta in zip(states, (self.beta1, self.beta2), strict=True))
+        m.add_(estimate * (1 - self.beta1))
+        v.add_(estimate.square_().mul_(1 - self.beta2))
+        for state, value in zip(states, (m, v), strict=True):
+            state.copy_(value)
+        root = v.div_(1 - self.beta2 ** (step + 1)).sqrt_().add_(self.eps)
+        _descend(weights, m.div_(1 - self.beta1 ** (step + 1)).div_(root), lr, weight_decay)
+
+
+def _descend(weights: Tensor, update: Tensor, lr: float, weight_decay: float) -> None:
+    """``weights -= lr * (update + weight_decay * weights)`` in float32, rounded once; ``update`` is overwritten."""
+    if weight_decay:
+        update.add_(weights.float() * weight_decay)
+    weights.sub_(update.mul_(lr))

@@ -31,7 +31,7 @@ class Tier(Protocol):
         """Copies the block into ``slot``, a uint8 buffer on the device."""
 
     def offload(self, block: int, slot: Tensor) -> None:
-        """Copies ``slot`` back."""
+        """Copies ``slot`` back, which may be only the front of the block."""
 
     def close(self) -> None:
         """Gives the memory or the file back."""
@@ -87,7 +87,7 @@ class HostTier:
         slot.copy_(self._of(block), non_blocking=True)
 
     def offload(self, block: int, slot: Tensor) -> None:
-        self._of(block).copy_(slot, non_blocking=self._pinned)
+        self._of(block)[: slot.numel()].copy_(slot, non_blocking=self._pinned)
 
     def close(self) -> None:
         for memory in self._registered:

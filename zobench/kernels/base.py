@@ -27,12 +27,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """``W -= lr * (g * z(seed) + weight_decay * W)``, each product and sum rounded to float32."""
+    """``W -= lr * (g * z(seed) + weight_decay * W)``, each product and sum rounded to float32.
+
+    ``step``: the training step it belongs to; no kernel looks at it.
+    """
 
     seed: int
     g: float
     lr: float
     weight_decay: float = 0.0
+    step: int = 0
 
 
 def check(span: Span, first: Tensor, *others: Tensor | None) -> None:

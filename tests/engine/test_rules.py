@@ -1,0 +1,279 @@
+"""Rules with state, sparse directions, parts and frozen weights: every engine mode against plain loops."""
+
+import itertools
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import pytest
+import torch
+
+from tests.engine.reference import plain_loss, z_of
+from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models, weights
+from zobench.data.tokens import stream
+from zobench.engine.noise import MASK
+
+EPS, LR, STEPS = 1e-3, 1e-3, 6
+MODES = {
+    "resident": {"placement": "resident"},
+    "pageable": {},
+    "one slot": {"slots": 1},
+    "disk": {"tier": "disk"},
+    "no fused update": {"fused_update": False},
+}
+CUTS = {
+    "resident linear": {"placement": "resident", "granularity": "linear"},
+    "linear": {"granularity": "linear"},
+    "tile": {"granularity": "tile", "tier": "disk"},
+}
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """m = 0.9 m + ghat; w -= lr (m + wd w), in float32, m in float32."""
+
+    states: tuple[str, ...] = ("m",)
+
+    def state_dtype(self, weights):
+        return torch.float32
+
+    def apply(self, weights, estimate, states, *, lr, weight_decay, step):
+        states[0].mul_(0.9).add_(estimate)
+        step_ = states[0] + weight_decay * weights.float()
+        weights.copy_(weights.float() - lr * step_)
+
+
+def build(name="opt-tiny", dtype="fp32", frozen=(), tied=True):
+    model = models.build(name, dtype, tied)
+    for key, parameter in model.named_parameters():
+        parameter.requires_grad_(not any(word in key for word in frozen))
+    return model
+
+
+def batches(name="opt-tiny", count=STEPS):
+    config = models.build_config(name)
+    spec = RunSpec(model=name, batch_size=2, seq_len=13, seed=1)
+    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
+
+
+def z_torch(model, seed):
+    """name -> z of the trainable parameters, MeZO's way."""
+    torch.manual_seed(seed)
+    return {
+        name: torch.normal(mean=0, std=1, size=p.size(), dtype=p.dtype)
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    }
+
+
+def z_counter(model, seed):
+    return {name: z_of(seed, n, p) for n, (name, p) in enumerate(model.named_parameters()) if p.requires_grad}
+
+
+def run(model, config, seeds, *, part=None, queries=1, **options):
+    """Losses, weights and state of a few steps of two-point estimates, all that is committed with ``options``' rule."""
+    losses = []
+    with Engine(model, EngineConfig(**config), weights=weights.RandomWeights(model, 3), **options) as engine:
+        for step, batch in enumerate(batches()):
+            mine = seeds[step * queries : (step + 1) * queries]
+            found = engine.probe(batch, [Point(s, c, part) for s in mine for c in (EPS, -EPS)])
+            pairs = list(zip(found[::2], found[1::2], strict=True))
+            engine.commit([
+                Entry(step=step, seed=s, g=(a - b) / (2 * EPS) / queries, lr=LR, weight_decay=0.1, part=part)
+                for s, (a, b) in zip(mine, pairs, strict=True)
+            ])  # fmt: skip
+            losses += found
+        return losses, dict(engine.named_tensors()), dict(engine.state_tensors())
+
+
+def decayed(name):
+    return not any(word in name for word in ("bias", "layer_norm", "layernorm"))
+
+
+@torch.inference_mode()
+def plain(model, seeds, z_for, *, moved=lambda name: True, queries=1, momentum=True, in_place=True):
+    """The same steps in a plain loop on a materialised model."""
+    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
+    own = {name: p for name, p in model.named_parameters() if p.requires_grad and moved(name)}
+    states = {name: torch.zeros(p.shape) for name, p in own.items()}
+    losses = []
+    for step, batch in enumerate(batches()):
+        mine, estimate = seeds[step * queries : (step + 1) * queries], {}
+        for seed in mine:
+            z = z_for(model, seed)
+            pair, base = [], {name: p.clone() for name, p in own.items()}
+            for delta in (EPS, -2 * EPS, EPS) if in_place else (EPS, -EPS):
+                for name, p in own.items():
+                    if in_place:
+                        p.copy_(p + z[name] * delta)
+                    elif delta > 0:
+                        p.copy_(base[name] + delta * z[name])
+                    else:
+                        p.copy_(2 * base[name] - p)
+                if len(pair) < 2:
+                    pair.append(plain_loss(model, batch))
+            if not in_place:
+                for name, p in own.items():
+                    p.copy_(base[name])
+            g = (pair[0] - pair[1]) / (2 * EPS) / queries
+            for name in own:
+                estimate[name] = estimate.get(name, 0) + g * z[name].float()
+            losses += pair
+        for name, p in own.items():
+            states[name].mul_(0.9 if momentum else 0.0).add_(estimate[name])
+            p.copy_(p - LR * (states[name] + (0.1 if decayed(name) else 0.0) * p))
+    return losses, {name: p.clone() for name, p in model.named_parameters()}, states
+
+
+SEEDS = [11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22]
+
+
+def close(mine, expected, tolerance):
+    assert mine[0] == pytest.approx(expected[0], abs=tolerance)
+    for found, wanted in zip(mine[1:], expected[1:], strict=True):
+        assert found.keys() >= wanted.keys() or {k.split("#")[0] for k in found} == set(wanted)
+        for key, tensor in found.items():
+            reference = wanted[key.split("#")[0]]
+            assert (tensor - reference).abs().max() <= 20 * tolerance * max(1.0, float(reference.abs().max())), key
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_a_rule_with_state_is_the_same_in_every_mode_and_equals_a_plain_loop(noise, queries):
+    z_for = z_torch if noise == "torch" else z_counter
+    reference = plain(build(), SEEDS, z_for, queries=queries, in_place=noise == "torch")
+    modes = MODES if noise == "torch" else MODES | CUTS
+    runs = {
+        key: run(build(), {"noise": noise, **mode}, SEEDS, queries=queries, rule=Momentum())
+        for key, mode in modes.items()
+    }
+    for key, mine in runs.items():
+        close(mine, reference, 1e-4)
+        if key in MODES:  # cut blocks sum their products in another order
+            first = runs["resident"]
+            assert mine[0] == first[0], key
+            assert all(torch.equal(mine[n][k], first[n][k]) for n in (1, 2) for k in first[n]), key
+    some = runs["resident"][2]
+    assert len(some) == len(dict(build().named_parameters()))
+    assert all(state.abs().max() > 0 for state in some.values())
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+@pytest.mark.parametrize("config", [{"placement": "resident"}, {"tier": "disk"}], ids=["resident", "disk"])
+def test_state_goes_on_from_where_it_was_saved(config, noise):
+    whole = run(build(), {"noise": noise, **config}, SEEDS, rule=Momentum())
+
+    class Saved:
+        def __init__(self, tensors):
+            self.tensors = tensors
+
+        def fill(self, name, out, first=0):
+            out.copy_(self.tensors[name][first : first + len(out)])
+
+    data, losses, at, saved = batches(), [], {}, {}
+    for first, last in ((0, 2), (2, STEPS)):
+        model = build()
+        start = Saved(at) if first else weights.RandomWeights(model, 3)
+        state = Saved(saved) if first else None
+        with Engine(model, EngineConfig(noise=noise, **config), weights=start, state=state, rule=Momentum()) as engine:
+            for step in range(first, last):
+                plus, minus = engine.probe(data[step], [Point(SEEDS[step], EPS), Point(SEEDS[step], -EPS)])
+                g = (plus - minus) / (2 * EPS)
+                engine.commit([Entry(step=step, seed=SEEDS[step], g=g, lr=LR, weight_decay=0.1)])
+                losses += [plus, minus]
+            at, saved = dict(engine.named_tensors()), dict(engine.state_tensors())
+    assert losses == whole[0]
+    assert all(torch.equal(at[key], whole[1][key]) for key in at)
+    assert all(torch.equal(saved[key], whole[2][key]) for key in saved)
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_a_point_moves_one_part_and_the_parts_are_the_whole(tied, noise):
+    z_for = z_torch if noise == "torch" else z_counter
+
+    def part_of(name):
+        if "layers." in name:
+            return int(name.split("layers.")[1].split(".")[0]) + 1
+        return 0 if "embed" in name else 4
+
+    for part in range(5):
+        reference = plain(
+            build(tied=tied), SEEDS, z_for, moved=lambda name, part=part: part_of(name) == part, momentum=False,
+            in_place=noise == "torch",
+        )  # fmt: skip
+        for mode in ("resident", "disk"):
+            mine = run(build(tied=tied), {"noise": noise, **MODES[mode]}, SEEDS, part=part)
+            close(mine[:2], reference[:2], 1e-4)
+    with Engine(build(), EngineConfig(), weights=weights.RandomWeights(build(), 3)) as engine:
+        assert engine.parts == 5
+        with pytest.raises(ValueError, match="needs a probe before it"):
+            engine.commit([Entry(step=0, seed=1, g=1.0, lr=1.0, part=0)])
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_a_sparse_direction_leaves_out_the_share_of_its_threshold(noise):
+    threshold = NormalDist().inv_cdf(0.7)
+    names = [name for name, _ in build().named_parameters() if "fc1.weight" in name or "embed_tokens" in name]
+
+    def z_for(model, seed):
+        base = z_torch if noise == "torch" else z_counter
+        z, mask = base(model, seed), base(model, seed + MASK)
+        for name in names:
+            kept = mask[name] >= threshold
+            assert abs(kept.float().mean() - 0.3) < 0.05
+            z[name] = z[name] * kept
+        return z
+
+    reference = plain(build(), SEEDS, z_for, momentum=False, in_place=noise == "torch")
+    thresholds = dict.fromkeys(names, threshold)
+    modes = MODES if noise == "torch" else MODES | CUTS
+    for mode in modes.values():
+        mine = run(build(), {"noise": noise, **mode}, SEEDS, thresholds=thresholds)
+        close(mine[:2], reference[:2], 1e-4)
+    with pytest.raises(ValueError, match="must name trainable parameters, but got nothing"):
+        Engine(build(), EngineConfig(), weights=weights.RandomWeights(build(), 3), thresholds={"nothing": 1.0})
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+@pytest.mark.parametrize("mode", ["resident", "pageable", "disk"])
+def test_frozen_weights_are_not_moved_and_not_written_back(mode, noise, monkeypatch):
+    frozen = ("fc1", "fc2", "embed", "self_attn.k_proj", "layers.1.")
+    z_for = z_torch if noise == "torch" else z_counter
+    reference = plain(build(frozen=frozen), SEEDS, z_for, momentum=False, in_place=noise == "torch")
+    model = build(frozen=frozen)
+    sizes = {}
+
+    def spy(tier, original):
+        def offload(self, block, slot):
+            sizes[block] = slot.numel()
+            return original(self, block, slot)
+
+        monkeypatch.setattr(tier, "offload", offload)
+
+    from zobench.engine import tiers
+
+    for tier in (tiers.HostTier, tiers.DiskTier):
+        spy(tier, tier.offload)
+    mine = run(model, {"noise": noise, **MODES[mode]}, SEEDS)
+    close(mine[:2], reference[:2], 1e-4)
+    start = {name: torch.empty(p.shape) for name, p in build().named_parameters()}
+    source = weights.RandomWeights(build(), 3)
+    for name, tensor in start.items():
+        source.fill(name, tensor)
+        if any(word in name for word in frozen):
+            assert torch.equal(mine[1][name], tensor), name
+        else:
+            assert not torch.equal(mine[1][name], tensor), name
+    if mode != "resident":
+        assert set(sizes) == {0, 2}  # block 1 is all frozen
+        trained = sum(
+            p.nbytes for n, p in build(frozen=frozen).named_parameters() if "layers.0." in n and p.requires_grad
+        )
+        whole = sum(p.nbytes for n, p in build().named_parameters() if "layers.0." in n)
+        assert trained <= sizes[0] < trained + 8192 < whole
+
+
+def test_a_rule_with_state_refuses_what_would_lose_it():
+    for options in ({"wire": "bf16"}, {"writeback_every": 4, "noise": "counter"}):
+        with pytest.raises(ValueError, match="a rule with state needs wire=none and writeback_every=1"):
+            Engine(build(), EngineConfig(**options), weights=weights.RandomWeights(build(), 3), rule=Momentum())

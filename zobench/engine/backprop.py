@@ -1,0 +1,306 @@
+"""Backpropagation on a resident model: what first-order methods need, beside the surface that they share with Engine.
+
+Of the hybrid of ZO-Bench (section 5) it serves both halves: what comes before a block is moved along directions, as
+MeZO does it, and gradients reach no further down than that block.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from zobench.data import Batch
+from zobench.engine import optimizers, perturb
+from zobench.engine.assemble import check, precision
+from zobench.engine.base import BASE, EngineConfig, Entry, Point, transitions
+from zobench.engine.blocks import Unit
+from zobench.engine.checkpoint import save_checkpoint
+from zobench.engine.drive import Drive, plain
+from zobench.engine.lanes import Event
+from zobench.engine.loss import (
+    candidate_scores,
+    causal_loss,
+    choice_loss,
+    log_probabilities,
+    only_right,
+    rows_per_chunk,
+)
+from zobench.engine.noise import TorchNoise
+from zobench.engine.perturb import is_decayed
+from zobench.models import blocks as find_blocks
+from zobench.weights import Weights, materialise
+
+
+class Backprop:
+    """One resident model under first-order fine-tuning, without dropout, as MeZO's runs are.
+
+    ``model``, ``weights`` and ``drive`` are those of :class:`~zobench.engine.Engine`; of ``config``, device, autocast
+    and logits_bytes count. ``state`` holds what :meth:`state_tensors` gave, to go on with; it is read at the first
+    :meth:`update`. ``checkpointing`` keeps only the blocks' inputs for the backward pass and computes the rest again.
+    The first ``zo_layers`` blocks and what comes before them get no gradients: :meth:`probe` and :meth:`commit` move
+    their trainable tensors, by torch's noise over these alone. A tied table comes before the blocks.
+    """
+
+    def __init__(
+        self, model: nn.Module, config: EngineConfig, *, weights: Weights | None = None, state: Weights | None = None,
+        drive: Drive = plain, checkpointing: bool = False, zo_layers: int = 0,
+    ) -> None:  # fmt: skip
+        _check(model, config, weights, zo_layers)
+        self.model, self.config = model.eval(), config
+        self.blocks: list[Unit] = []
+        self._drive, self._state = drive, state
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._closed = False
+        if weights is None:
+            model.to(config.device)
+        else:
+            materialise(model, weights, config.device)  # type: ignore[arg-type]
+        self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+        trainable = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+        below = self._below(zo_layers) if zo_layers else set()
+        self._lower = {name: tensor for name, tensor in trainable.items() if tensor in below}
+        self._upper = {name: tensor for name, tensor in trainable.items() if tensor not in below}
+        self.trainable_names = list(trainable)
+        for tensor in self._lower.values():
+            tensor.requires_grad_(False)
+        layout = [[(tensor.shape, tensor.dtype) for tensor in self._lower.values()]]
+        self._noise, self._at = TorchNoise(layout, config.device), BASE
+        self._checkpointed = list(find_blocks(model))[zo_layers:] if checkpointing else []
+        for block in self._checkpointed:
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+
+    # --- gradients ----------------------------------------------------------------------------------------------------
+
+    def backward(self, batch: Batch, scale: float = 1.0) -> float:
+        """The batch's mean loss, a float32 value; leaves its gradients with the tensors that have any.
+
+        ``scale``: a power of two that the loss is multiplied by on its way down, so that small gradients survive fp16.
+        """
+        self._open()
+        self.discard()
+        with torch.enable_grad():
+            with precision(self.config):
+                loss = self._loss(batch)
+            if loss.requires_grad:
+                (loss * scale).backward()
+        if scale != 1.0:
+            for gradient in self._gradients():
+                gradient.mul_(1 / scale)
+        return _value(loss)
+
+    def gradient_norm(self) -> float:
+        """The Euclidean norm of all gradients, of which it is finite only if all of them are; 0 without any."""
+        norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in self._gradients()]
+        return _value(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
+
+    def update(self, optimizer: str, *, lr: float, weight_decay: float = 0.0, foreach: bool = True) -> None:
+        """One step of :mod:`zobench.engine.optimizers` by the gradients, which are freed.
+
+        ``optimizer`` ("sgd" or "adam") and ``foreach`` stay what they are at the first call.
+        """
+        self._open()
+        if self._optimizer is None and self._upper:
+            self._optimizer = optimizers.make(optimizer, self._upper, foreach, self._state)
+        self._state = None
+        if self._optimizer is not None:
+            optimizers.step(self._optimizer, lr, weight_decay)
+        self.discard()
+
+    def discard(self) -> None:
+        """Frees the gradients."""
+        for tensor in self._upper.values():
+            tensor.grad = None
+
+    # --- zeroth order below -------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def probe(self, batch: Batch, points: Sequence[Point]) -> list[float]:
+        """The batch's mean loss at each point; of the weights, what is below ``zo_layers`` moves, and back again up to
+        the rounding of MeZO's +eps, -2 eps, +eps."""
+        self._open()
+        losses = []
+        for point in points:
+            self._move(point)
+            with precision(self.config):
+                losses.append(_value(self._loss(batch)))
+        self._move(BASE)
+        self._noise.keep(())
+        return losses
+
+    @torch.no_grad()
+    def commit(self, entries: Sequence[Entry]) -> None:
+        """Updates what is below ``zo_layers``, at once."""
+        self._open()
+        tensors, decayed = list(self._lower.values()), [is_decayed(name) for name in self._lower]
+        for entry in entries:
+            if not math.isfinite(entry.g):
+                raise ValueError(f"`g` of an entry must be finite, but got {entry.g}; skip this step's update")
+            perturb.update(self._noise, entry, 0, tensors, decayed)
+        self._noise.keep(())
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is anything that :meth:`probe` and :meth:`commit` move."""
+        return bool(self._lower)
+
+    # --- looking and saving -------------------------------------------------------------------------------------------
+
+    def evaluate(self, batch: Batch) -> float:
+        """The batch's mean loss."""
+        return self.probe(batch, [BASE])[0]
+
+    @torch.no_grad()
+    def scores(self, batch: Batch) -> Tensor:
+        """The score of each of the batch's candidates, float32 (c,) on the CPU."""
+        self._open()
+        if batch.choices is None:
+            raise ValueError("`batch.choices` must be given to score candidates, but got none; give Batch(choices=)")
+        choices = batch.choices.to(self.config.device)
+        with precision(self.config):
+            return candidate_scores(self._picked(batch, choices.places, choices.tokens), choices).cpu()
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, CPU copy) of every parameter; tied ones once."""
+        self._open()
+        for name, tensor in self.model.named_parameters():
+            yield name, tensor.detach().cpu().clone()
+
+    def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """(parameter#state, CPU copy) of the optimizer's state, as :mod:`zobench.engine.optimizers` names it.
+
+        Raises ``RuntimeError`` before the first update of a run that goes on: its state is still in its source.
+        """
+        self._open()
+        if self._state is not None:
+            raise RuntimeError(
+                "a step must be taken before the state is saved, but none was; its source still holds it"
+            )
+        if self._optimizer is not None:
+            yield from optimizers.state_tensors(self._optimizer, self._upper)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes a Hugging Face checkpoint: config, safetensors shards and their index."""
+        save_checkpoint(self.model, self.named_tensors(), Path(folder))
+
+    # --- what a resident engine also answers --------------------------------------------------------------------------
+
+    bytes_at_rest = 0
+    tier_note = ""
+
+    def flush(self) -> None:
+        """Nothing is ever pending."""
+
+    def drain(self) -> None:
+        """Nothing is transferred."""
+
+    def record(self) -> None:
+        """There are no lanes."""
+
+    def timeline(self) -> list[Event]:
+        """There are no lanes."""
+        return []
+
+    def close(self) -> None:
+        """Frees gradients and state; the model's forward and what it trains are its own again."""
+        if not self._closed:
+            self._closed = True
+            self.discard()
+            self._optimizer = self._state = None
+            for block in self._checkpointed:
+                del block.forward
+            for tensor in self._lower.values():
+                tensor.requires_grad_(True)
+
+    def __enter__(self) -> Backprop:
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the engine must be open, but was closed; build a new one")
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        mask = None if batch.attention_mask is None else batch.attention_mask.to(self.config.device)
+        return self._drive(self.model, batch.input_ids.to(self.config.device), mask)
+
+    def _picked(self, batch: Batch, places: Tensor, tokens: Tensor) -> Tensor:
+        """The log-probabilities of ``tokens`` (n,) at ``places`` (n, 2); the head sees no others."""
+        states = self._hidden(batch)[places[:, 0], places[:, 1]]
+        return log_probabilities(self._head, states, tokens, self._rows)
+
+    @property
+    def _rows(self) -> int:
+        """Tokens whose logits are made at once."""
+        return rows_per_chunk(self._head.out_features, self.config.logits_bytes)  # type: ignore[arg-type]
+
+    def _loss(self, batch: Batch) -> Tensor:
+        if not isinstance(batch, Batch):
+            raise ValueError(
+                f"`batch` must be a zobench.Batch, but got {type(batch).__name__}; build Batch(ids, labels)"
+            )
+        if batch.choices is None:
+            return causal_loss(self._head, self._hidden(batch), batch.labels.to(self.config.device), self._rows)
+        choices = batch.choices.to(self.config.device)
+        asked = only_right(choices) if choices.loss == "lm" else choices
+        return choice_loss(self._picked(batch, asked.places, asked.tokens), asked)
+
+    def _gradients(self) -> list[Tensor]:
+        return [tensor.grad for tensor in self._upper.values() if tensor.grad is not None]
+
+    def _move(self, there: Point) -> None:
+        for seed, delta in transitions(self._at, there):
+            perturb.move(self._noise, seed, 0, list(self._lower.values()), delta)
+        self._at = there
+
+    def _below(self, count: int) -> set[nn.Parameter]:
+        """The parameters of the first ``count`` blocks and of what a forward, here of two tokens, calls before them."""
+        blocks = list(find_blocks(self.model))
+        found = {tensor for block in blocks[:count] for tensor in block.parameters()}
+        inside = {id(module) for block in blocks for module in block.modules()}
+        entered = []
+
+        def enter(module: nn.Module, _: Any) -> None:
+            entered.append(module)
+
+        modules = [module for module in self.model.modules() if id(module) not in inside] + blocks[:1]
+        hooks = [module.register_forward_pre_hook(enter) for module in modules]
+        try:
+            with torch.no_grad():
+                self._drive(self.model, torch.zeros(1, 2, dtype=torch.long, device=self.config.device), None)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        before = entered[: entered.index(blocks[0])]
+        return found | {tensor for module in before for tensor in module.parameters(recurse=False)}
+
+
+def _value(scalar: Tensor) -> float:
+    return math.nan if scalar.is_meta else float(scalar.detach())
+
+
+def _check(model: nn.Module, config: EngineConfig, weights: Weights | None, zo_layers: int) -> None:
+    """Refuses what would fail later, or be wrong."""
+    check(model, config, weights)
+    if config.placement != "resident" or config.noise != "torch":
+        raise ValueError(
+            f"backpropagation needs placement=resident and noise=torch, but got placement={config.placement}, "
+            f"noise={config.noise}; its layers are needed all at once"
+        )
+    layers = len(find_blocks(model))
+    if not 0 <= zo_layers <= layers:
+        raise ValueError(f"`0 <= zo_layers <= {layers}` must hold for this model, but got zo_layers={zo_layers}")

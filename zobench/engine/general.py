@@ -1,0 +1,91 @@
+"""The passes of :mod:`zobench.kernels` for what its kernels do not know: rules other than SGD's, sparse directions.
+
+The same meaning, a piece at a time in torch operations on the same counter noise: z is never stored whole here either.
+Each product and sum is an operation of its own: a fused one rounds differently at the ends of a piece than inside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from zobench import kernels
+from zobench.engine.noise import CHUNK, MASK
+from zobench.engine.rules import Rule
+from zobench.kernels import Span, Update
+
+CUDA_CHUNK = 1 << 24
+"""Elements of a piece on a CUDA device, where a launch costs more than the memory of z."""
+
+
+class General:
+    """Passes over the weights with a ``rule`` (None: SGD's) and ``thresholds`` by tensor id (absent: no mask)."""
+
+    def __init__(self, rule: Rule | None, thresholds: Mapping[int, float]) -> None:
+        self._rule, self._thresholds = rule, thresholds
+
+    def advance(
+        self, master: Tensor, span: Span, updates: Sequence[Update], *, states: Sequence[Tensor] = (),
+        base: Tensor | None = None, scratch: Tensor | None = None, seed: int = 0, scale: float = 0.0,
+    ) -> None:  # fmt: skip
+        """As :func:`zobench.kernels.advance`; all updates of one step are one application of the rule.
+
+        ``states``: the rule's, of the same elements as ``master``, updated in place.
+        """
+        if master.device.type == "meta":
+            return
+        flat = [None if tensor is None else tensor.view(-1) for tensor in (master, base, scratch)]
+        assert flat[0] is not None
+        for piece, own in _pieces(span, flat[0]):
+            weights = (flat[0] if flat[1] is None else flat[1])[piece].to(torch.float32, copy=True)
+            for _, group in itertools.groupby(updates, key=lambda update: update.step):
+                self._update(weights, own, list(group), [state.view(-1)[piece] for state in states])
+            if updates or base is not None:
+                flat[0][piece] = weights.to(master.dtype)
+            if flat[2] is not None:
+                z = self._direction(seed, own, weights.numel(), master.device)
+                flat[2][piece] = z.mul_(scale).add_(flat[0][piece]).to(master.dtype)
+
+    def direction(self, seed: int, span: Span, out: Tensor) -> None:
+        """Writes the span's elements of the direction to ``out`` (float32, contiguous)."""
+        for piece, own in _pieces(span, out.view(-1)):
+            out.view(-1)[piece] = self._direction(seed, own, piece.stop - piece.start, out.device)
+
+    def _update(self, weights: Tensor, span: Span, group: Sequence[Update], states: Sequence[Tensor]) -> None:
+        first = group[0]
+        estimate = torch.zeros(weights.numel(), device=weights.device)
+        for update in group:
+            estimate.add_(self._direction(update.seed, span, weights.numel(), weights.device).mul_(update.g))
+        if self._rule is not None:
+            self._rule.apply(weights, estimate, states, lr=first.lr, weight_decay=first.weight_decay, step=first.step)
+            return
+        if first.weight_decay:
+            estimate.add_(weights * first.weight_decay)
+        weights.sub_(estimate.mul_(first.lr))
+
+    def _direction(self, seed: int, span: Span, count: int, device: torch.device) -> Tensor:
+        width = count if span.rows is None else count // len(span.rows)
+        z = torch.empty(count // width, width, device=device)
+        kernels.normals(seed, span, z)
+        if span.tensor_id in self._thresholds:
+            mask = torch.empty_like(z)
+            kernels.normals(seed + MASK, span, mask)
+            z.masked_fill_(mask < self._thresholds[span.tensor_id], 0.0)
+        return z.view(-1)
+
+
+def _pieces(span: Span, flat: Tensor) -> Iterator[tuple[slice, Span]]:
+    """Pieces of a flat buffer, and the span of each."""
+    size = CUDA_CHUNK if flat.is_cuda else CHUNK
+    if span.rows is None:
+        for start in range(0, flat.numel(), size):
+            yield slice(start, min(start + size, flat.numel())), Span(span.tensor_id, span.start + start)
+        return
+    width = flat.numel() // max(len(span.rows), 1)
+    step = max(1, size // max(width, 1))
+    for first in range(0, len(span.rows), step):
+        rows = span.rows[first : first + step]
+        yield slice(first * width, (first + len(rows)) * width), Span(span.tensor_id, rows=rows)
