@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from zobench.engine import Batch, Engine, Entry, Point
 from zobench.methods.base import StepResult
 
+Direction = tuple[int, int | None]
+"""The seed of a direction, and the part of the model that it moves, or None for all of it."""
+
 
 class ZOSGD:
     """``W -= lr * (ghat + weight_decay * W)``, ghat the mean of g z over ``queries`` directions (ZO-Bench, equation 2).
 
+    An engine with a rule makes of ghat what its rule says: this is the step of ZO-SGD-Sign, ZO-SGD-MMT and ZO-Adam too.
     All directions share one pass over the model. Their seeds, in [0, 1e9), come from the run's own generator. A g that
     is not finite is not applied; ``skipped`` counts steps with one.
     """
@@ -34,18 +40,103 @@ class ZOSGD:
 
     def step(self, engine: Engine, batch: Batch) -> StepResult:
         """One step on ``batch``; ``lr`` may be changed between steps."""
-        seeds = tuple(int(self._seeds.integers(10**9)) for _ in range(self.queries))
-        losses = engine.probe(batch, [Point(seed, scale) for seed in seeds for scale in (self.eps, -self.eps)])
+        directions = self._directions(engine)
+        loss, gradients = self._probe(engine, batch, directions)
+        engine.commit(list(self._entries(directions, gradients)))
+        return self._finish(loss, directions, gradients)
+
+    def state(self) -> dict[str, Any]:
+        """The steps taken and skipped, and the state of the generator of seeds: JSON types."""
+        return {"step": self._step, "skipped": self.skipped, "seeds": dict(self._seeds.bit_generator.state)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        self._step, self.skipped = state["step"], state["skipped"]
+        self._seeds.bit_generator.state = state["seeds"]
+
+    def _directions(self, engine: Engine) -> list[Direction]:
+        return [(self._seed(), None) for _ in range(self.queries)]
+
+    def _seed(self) -> int:
+        return int(self._seeds.integers(10**9))
+
+    def _probe(self, engine: Engine, batch: Batch, directions: Sequence[Direction]) -> tuple[float, tuple[float, ...]]:
+        """The mean of the losses at both points of all directions; g of each direction."""
+        points = [Point(seed, scale, part) for seed, part in directions for scale in (self.eps, -self.eps)]
+        losses = engine.probe(batch, points)
         pairs = list(zip(losses[::2], losses[1::2], strict=True))
-        gradients = tuple((plus - minus) / (2 * self.eps) for plus, minus in pairs)
-        finite = [(seed, g) for seed, g in zip(seeds, gradients, strict=True) if math.isfinite(g)]
-        engine.commit([self._entry(seed, g, first=n == 0) for n, (seed, g) in enumerate(finite)])
-        applied = len(finite) == self.queries
+        loss = sum((plus + minus) / 2 for plus, minus in pairs) / len(pairs)
+        return loss, tuple((plus - minus) / (2 * self.eps) for plus, minus in pairs)
+
+    def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
+        """An entry for each g that is finite; weight decay once per step and part, whatever the number of directions"""
+        decayed: set[int | None] = set()
+        for (seed, part), g in zip(directions, gradients, strict=True):
+            if math.isfinite(g):
+                decay = 0.0 if part in decayed else self.weight_decay
+                decayed.add(part)
+                yield self._entry(seed, self._coefficient(g) / self.queries, decay, part)
+
+    def _coefficient(self, g: float) -> float:
+        """What a direction is multiplied by in ghat."""
+        return g
+
+    def _entry(self, seed: int, g: float, weight_decay: float, part: int | None = None) -> Entry:
+        return Entry(step=self._step, seed=seed, g=g, lr=self.lr, weight_decay=weight_decay, part=part)
+
+    def _finish(self, loss: float, directions: Sequence[Direction], gradients: tuple[float, ...]) -> StepResult:
+        """Counts the step."""
+        applied = all(map(math.isfinite, gradients))
         self.skipped += not applied
         self._step += 1
-        loss = sum((plus + minus) / 2 for plus, minus in pairs) / self.queries
-        return StepResult(loss=loss, seeds=seeds, gradients=gradients, applied=applied)
+        return StepResult(loss=loss, seeds=tuple(s for s, _ in directions), gradients=gradients, applied=applied)
 
-    def _entry(self, seed: int, g: float, first: bool) -> Entry:
-        decay = self.weight_decay if first else 0.0  # once per step, whatever the number of directions
-        return Entry(step=self._step, seed=seed, g=g / self.queries, lr=self.lr, weight_decay=decay)
+
+class ZOSGDSignOfG(ZOSGD):
+    """ZO-SGD-Sign as its program has it, and as appendix A prints it: ``W -= lr * sign(g) z``; the mean over queries.
+
+    ZO-Bench's equation 2 takes the sign of each element of ghat instead: :class:`zobench.engine.rules.Sign`.
+    """
+
+    def _coefficient(self, g: float) -> float:
+        return float((g > 0) - (g < 0))
+
+
+class ZOSGDBlock(ZOSGD):
+    """ZO-SGD-Block (ZO-Bench, section 5): each part of the model is estimated by directions of its own.
+
+    All parts are estimated at the same weights and then updated together: section 5 as written. OPT-1.3B has 26 parts:
+    its blocks, what is before and what is after them (``Engine.parts``). All pairs of a step share one pass over the
+    model, as those of ZO-SGD with as many queries do (table 6): a pass for each part would upload every block as many
+    times as there are parts. Device memory holds the hidden states of twice as many copies of the batch as parts.
+    """
+
+    def _directions(self, engine: Engine) -> list[Direction]:
+        return [(self._seed(), part) for part in range(engine.parts) for _ in range(self.queries)]
+
+
+class ZOSGDCons(ZOSGD):
+    """ZO-SGD-Cons: the best of x, x - lr ghat and x + lr ghat by their loss on the same batch (ZO-Bench, appendix A).
+
+    One direction. The three candidates share a second pass over the model; at a tie x stays. The candidates are without
+    weight decay, which goes with the one that is taken; x itself stays as it is.
+    """
+
+    def __init__(self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
+        super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay)
+
+    def step(self, engine: Engine, batch: Batch) -> StepResult:
+        """One step on ``batch``, which may leave the weights as they are; ``lr`` may be changed between steps."""
+        directions = self._directions(engine)
+        loss, gradients = self._probe(engine, batch, directions)
+        if math.isfinite(gradients[0]):
+            engine.commit(self._best(engine, batch, directions[0][0], gradients[0]))
+        return self._finish(loss, directions, gradients)
+
+    def _best(self, engine: Engine, batch: Batch, seed: int, g: float) -> list[Entry]:
+        """The entry of the best candidate; none where that is x. A loss that is not finite is the worst."""
+        candidates = (0.0, g, -g)
+        losses = engine.probe(batch, [Point(seed, -self.lr * candidate) for candidate in candidates])
+        worst_last = [loss if math.isfinite(loss) else math.inf for loss in losses]
+        best = candidates[worst_last.index(min(worst_last))]
+        return [self._entry(seed, best, self.weight_decay)] if best else []

@@ -1,0 +1,245 @@
+"""FO-SGD and FO-Adam against hand-written loops, and what becomes of gradients that are not finite."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engine.test_backprop import RESIDENT, Values, backprop
+from tests.engine.test_tangent import MODELS, choosing, filled, padded, plain_loss
+from tests.methods.three import quadratic_gradient
+from zobench import Batch, Engine, EngineConfig, models, weights
+from zobench.engine import optimizers
+from zobench.methods.first_order import FIRST_SCALE, FirstOrder
+
+
+def batches(count):
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(count):
+        ids = torch.randint(3, 128, (2, 9), generator=generator)
+        yield Batch(ids, ids)
+
+
+def without_loss():
+    """A batch with no label at all: its mean loss is 0 / 0."""
+    ids = torch.full((1, 6), 7)
+    return Batch(ids, torch.full_like(ids, -100))
+
+
+def plain_loop(model, data, make, lr):
+    """torch's optimizer on the plain model's own loss: (losses, norms of the gradients)."""
+    optimizer, losses, norms = make(model.parameters(), lr=lr), [], []
+    for batch in data:
+        loss = plain_loss(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        norms.append(math.sqrt(sum(p.grad.double().square().sum().item() for p in model.parameters())))
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, norms
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW], ids=["sgd", "adam"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_are_those_of_a_plain_loop(name, tied, make):
+    if make is torch.optim.AdamW:
+        make = lambda parameters, lr: torch.optim.AdamW(parameters, lr=lr, weight_decay=0.0)  # noqa: E731
+        method = FirstOrder(optimizer="adam", lr=1e-3)
+    else:
+        method = FirstOrder(lr=0.3)
+    model = filled(name, tied)
+    losses, norms = plain_loop(model, batches(4), make, method.lr)
+    with backprop(name, tied) as engine:
+        steps = [method.step(engine, batch) for batch in batches(4)]
+        assert [step.loss for step in steps] == pytest.approx(losses, rel=1e-4)
+        assert [step.projected_grad for step in steps] == pytest.approx(norms, rel=1e-3)
+        assert all(step.applied and step.seeds == () for step in steps)
+        for key, tensor in engine.named_tensors():
+            assert torch.allclose(tensor, model.get_parameter(key), rtol=0, atol=2e-4), key
+
+
+def test_adam_on_three_numbers():
+    """The formula with bias correction, in NumPy, on a quadratic function."""
+    x = torch.nn.Parameter(torch.tensor([-0.5, 0.8, 0.3]))
+    optimizer = optimizers.make("adam", {"x": x}, foreach=False, state=None)
+    own, m, v = np.array([-0.5, 0.8, 0.3]), np.zeros(3), np.zeros(3)
+    for t in range(1, 21):
+        gradient = quadratic_gradient(own)
+        x.grad = torch.from_numpy(quadratic_gradient(x.detach().double().numpy())).float()
+        optimizers.step(optimizer, lr=0.05, weight_decay=0.2)
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        own = own - 0.05 * 0.2 * own - 0.05 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        assert x.detach().numpy() == pytest.approx(own, abs=1e-5)
+
+
+def test_sgd_on_three_numbers():
+    x = torch.nn.Parameter(torch.tensor([-0.5, 0.8, 0.3]))
+    optimizer = optimizers.make("sgd", {"x": x}, foreach=False, state=None)
+    own = np.array([-0.5, 0.8, 0.3])
+    for _ in range(20):
+        x.grad = torch.from_numpy(quadratic_gradient(x.detach().double().numpy())).float()
+        optimizers.step(optimizer, lr=0.05, weight_decay=0.2)
+        own = own - 0.05 * (quadratic_gradient(own) + 0.2 * own)
+        assert x.detach().numpy() == pytest.approx(own, abs=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("kind", ["choice", "lm"])
+def test_it_learns_to_choose(kind, optimizer):
+    method = FirstOrder(optimizer=optimizer, lr={"sgd": 0.3, "adam": 3e-3}[optimizer])
+    with backprop(checkpointing=True) as engine:
+        losses = [method.step(engine, choosing(kind)).loss for _ in range(15)]
+        assert losses[-1] < 0.3 * losses[0]
+        right = engine.scores(choosing(kind))
+        assert right[:3].argmax() == 1
+        assert right[3:].argmax() == 1
+
+
+def test_a_changed_learning_rate_counts_from_the_next_step():
+    """SGD without a rate moves nothing; with one it moves by it."""
+    method = FirstOrder(lr=0.0)
+    with backprop() as engine:
+        before = dict(engine.named_tensors())
+        method.step(engine, padded())
+        assert all(torch.equal(tensor, before[key]) for key, tensor in engine.named_tensors())
+        method.lr = 0.5
+        method.step(engine, padded())
+        assert not any(torch.equal(tensor, before[key]) for key, tensor in engine.named_tensors())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_weight_decay_alone(optimizer):
+    """Of a weight without gradient: what SGD adds to it and Adam takes off is lr * decay of the weight itself."""
+    ids = torch.full((1, 8), 9)
+    method = FirstOrder(optimizer=optimizer, lr=0.1, weight_decay=0.5)
+    with backprop("llama-tiny", False) as engine:
+        table = "model.embed_tokens.weight"
+        before = dict(engine.named_tensors())[table]
+        method.step(engine, Batch(ids, ids))
+        after = dict(engine.named_tensors())[table]
+        unseen = [row for row in range(128) if row != 9]
+        assert torch.allclose(after[unseen], before[unseen] * (1 - 0.1 * 0.5), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_gradients_that_are_not_finite_are_skipped_and_counted(optimizer):
+    method = FirstOrder(optimizer=optimizer, lr=0.1)
+    with backprop() as engine:
+        method.step(engine, padded())
+        before, state = dict(engine.named_tensors()), dict(engine.state_tensors())
+        result = method.step(engine, without_loss())
+        assert not result.applied
+        assert not math.isfinite(result.gradients[0])
+        assert math.isnan(result.loss)
+        assert method.skipped == 1
+        assert all(torch.equal(tensor, before[key]) for key, tensor in engine.named_tensors())
+        assert all(torch.equal(tensor, state[key]) for key, tensor in engine.state_tensors())
+        assert method.step(engine, padded()).applied
+        assert method.skipped == 1
+
+
+@pytest.mark.parametrize("autocast", ["none", "bf16", "fp16"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_run_goes_on_bit_for_bit(optimizer, autocast):
+    """Weights, the optimizer's state and the method's own, through JSON; a step that overflows is among them."""
+    config = EngineConfig(placement="resident", autocast=autocast)
+    data = list(itertools.chain(batches(3), [without_loss()], batches(3)))
+
+    def take(engine, method, steps):
+        return [(step.loss, step.applied) for step in (method.step(engine, batch) for batch in steps)]
+
+    def build():
+        return FirstOrder(optimizer=optimizer, lr=1e-2, weight_decay=0.1)
+
+    with backprop(config=config) as engine:
+        whole = build()
+        expected = take(engine, whole, data)
+        tensors = dict(engine.named_tensors())
+    with backprop(config=config) as engine:
+        method = build()
+        take(engine, method, data[:4])
+        saved, state = Values(engine.named_tensors()), Values(engine.state_tensors())
+        text = json.dumps(method.state())
+    with backprop(config=config, source=saved, state=state if state.tensors else None) as engine:
+        method = build()
+        method.restore(json.loads(text))
+        assert take(engine, method, data[4:]) == expected[4:]
+        assert all(torch.equal(tensor, tensors[key]) for key, tensor in engine.named_tensors())
+        assert method.state() == whole.state()
+        assert method.skipped >= 1
+
+
+class Recorder:
+    """Answers like Backprop, with gradients that are finite or not as told."""
+
+    def __init__(self, norms, autocast):
+        self.norms, self.scales, self.discarded = iter(norms), [], 0
+        self.config = EngineConfig(placement="resident", autocast=autocast)
+
+    def backward(self, batch, scale):
+        self.scales.append(scale)
+        return 1.0
+
+    def gradient_norm(self):
+        return next(self.norms)
+
+    def discard(self):
+        self.discarded += 1
+
+
+def test_the_loss_scale_follows_overflows():
+    """torch.amp.GradScaler beside it is given the same overflows."""
+    from zobench.methods.first_order import LossScale
+
+    norms = [math.inf, math.nan, *[1.0] * 2000, 1.0, math.inf, *[1.0] * 1999, 1.0, 1.0]
+    engine, mine = Recorder(norms, "fp16"), LossScale()
+    theirs = torch.amp.GradScaler("cpu")
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer, expected = torch.optim.SGD([parameter], lr=0.0), []
+    for norm in norms:
+        expected.append(theirs.scale(torch.ones(())).item())
+        parameter.grad = torch.tensor([norm])
+        theirs.step(optimizer)
+        theirs.update()
+        loss, found = mine.backward(engine, None)
+        assert (loss, str(found)) == (1.0, str(norm))
+    assert engine.scales == expected
+    assert max(expected) == FIRST_SCALE
+    assert min(expected) == FIRST_SCALE / 4
+    assert engine.discarded == 3
+
+
+def test_the_loss_is_scaled_for_fp16_alone():
+    from zobench.methods.first_order import LossScale
+
+    for autocast in ("none", "bf16"):
+        engine, mine = Recorder([1.0, math.inf, 1.0], autocast), LossScale()
+        for _ in range(3):
+            mine.backward(engine, None)
+        assert engine.scales == [1.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"optimizer": "adm"}, "`optimizer` must be one of sgd, adam, but got 'adm'; did you mean adam"),
+        ({"lr": -1.0}, "`lr >= 0` and `weight_decay >= 0` must hold, but got lr=-1.0, weight_decay=0.0; MeZO uses"),
+        ({"weight_decay": math.nan}, "must hold, but got lr=0.1, weight_decay=nan"),
+    ],
+)
+def test_what_it_refuses(options, words):
+    with pytest.raises(ValueError, match=words):
+        FirstOrder(**{"lr": 0.1, **options})
+
+
+def test_it_needs_gradients():
+    model = models.build("opt-tiny", "fp32")
+    with (
+        Engine(model, RESIDENT, weights=weights.RandomWeights(model, 3)) as engine,
+        pytest.raises(ValueError, match="a first-order method needs a Backprop engine, but got Engine; build that"),
+    ):
+        FirstOrder(lr=0.1).step(engine, padded())

@@ -1,0 +1,345 @@
+"""Every zeroth-order method against its formula, written out in NumPy, on functions of three numbers."""
+
+import copy
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tests.methods.three import Three, quadratic, quadratic_gradient, rosenbrock, z_of
+from zobench import RunSpec
+from zobench.methods import definition, learning_rate, make, rule
+from zobench.methods.table import AS_SHIPPED, AS_WRITTEN
+from zobench.spec import CHOICES, SHIPPED, STATEFUL
+
+LR, EPS, SEED, STEPS = 1e-3, 1e-2, 11, 6
+ZEROTH_ORDER = (
+    "zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "zo-adam", "zo-sgd-block", "zo-sgd-sparse",
+)  # fmt: skip
+DEFINITIONS = [(name, "as-written") for name in ZEROTH_ORDER] + [(name, "as-shipped") for name in SHIPPED]
+
+
+def spec_of(name, definition="as-written", **changes):
+    settings = {"lr": LR, "eps": EPS, "seed": SEED, **changes}
+    return RunSpec(model="opt-tiny", method=name, definition=definition, **settings)
+
+
+def run(spec, function=rosenbrock, steps=STEPS):
+    engine, method = Three(function, rule(spec)), make(spec)
+    return engine, method, [method.step(engine, None) for _ in range(steps)]
+
+
+class Formula:
+    """The iterates of a method by its formula: no part of the package has a share in them."""
+
+    def __init__(self, name, function=rosenbrock, queries=1, decay=0.0):
+        self.update = getattr(self, name.replace("-", "_"))
+        self.f, self.queries, self.decay = function, queries, decay
+        self.x, self.t = np.array([-0.5, 0.8, 0.3]), 0
+        self.x = self.x.astype(np.float32).astype(np.float64)
+        self.m = self.v = np.zeros(3)
+        self.draws = np.random.default_rng(SEED)
+
+    def direction(self):
+        return z_of(int(self.draws.integers(10**9)))
+
+    def g(self, u):
+        return (self.f(self.x + EPS * u) - self.f(self.x - EPS * u)) / (2 * EPS)
+
+    def pairs(self):
+        return [(self.g(u), u) for u in (self.direction() for _ in range(self.queries))]
+
+    def ghat(self):
+        return sum(g * u for g, u in self.pairs()) / self.queries
+
+    def step(self):
+        self.t += 1
+        self.x = self.x - LR * self.update() - LR * self.decay * self.x
+        return self.x
+
+    def zo_sgd(self):
+        return self.ghat()
+
+    zo_sgd_sparse = zo_sgd
+
+    def zo_sgd_sign(self):
+        return np.sign(self.ghat())
+
+    def zo_sgd_sign_as_shipped(self):
+        return sum(np.sign(g) * u for g, u in self.pairs()) / self.queries
+
+    def zo_sgd_mmt(self):
+        self.m = 0.9 * self.m + self.ghat()
+        return self.m
+
+    def zo_adam(self):
+        ghat, older = self.ghat(), self.v
+        self.m = 0.9 * self.m + 0.1 * ghat
+        self.v = 0.999 * older + 0.001 * ghat**2
+        return self.m / np.sqrt(np.maximum(self.v, older) + 1e-8)
+
+    def zo_adam_as_shipped(self):
+        ghat = self.ghat()
+        self.m = 0.9 * self.m + 0.1 * ghat
+        self.v = 0.999 * self.v + 0.001 * ghat**2
+        return self.m / (1 - 0.9**self.t) / (np.sqrt(self.v / (1 - 0.999**self.t)) + 1e-8)
+
+    def zo_sgd_cons(self):
+        ghat = self.ghat()
+        return min((0 * ghat, ghat, -ghat), key=lambda h: self.f(self.x - LR * h))
+
+    def zo_sgd_block(self):
+        return sum(
+            self.g(u) * u / self.queries
+            for u in (self.direction() * (np.arange(3) == k) for k in range(3) for _ in range(self.queries))
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "definition", "queries", "decay"),
+    [
+        (*case, queries, decay)
+        for case in DEFINITIONS
+        for queries, decay in ((1, 0.0), (1, 0.5), (3, 0.5))
+        if case[0] != "zo-sgd-cons" or (queries, decay) == (1, 0.0)
+    ],
+)
+def test_each_step_is_the_formula(name, definition, queries, decay):
+    own = f"{name}-as-shipped" if definition == "as-shipped" and name != "zo-sgd-sparse" else name
+    formula = Formula(own, queries=queries, decay=decay)
+    spec = spec_of(name, definition, queries=queries, weight_decay=decay)
+    engine, method = Three(rosenbrock, rule(spec)), make(spec)
+    for _ in range(STEPS):
+        before = engine.x
+        result = method.step(engine, None)
+        np.testing.assert_allclose(engine.x, formula.step(), rtol=3e-6, atol=1e-6)
+        assert result.applied
+        assert np.abs(engine.x - before).max() > 1e-5 or name == "zo-sgd-cons"
+    assert method.skipped == 0
+
+
+@pytest.mark.parametrize("name", [name for name in ZEROTH_ORDER if name != "zo-sgd-cons"])
+def test_the_result_tells_the_losses_directions_and_gradients(name):
+    engine, _, (result,) = run(spec_of(name, queries=2), steps=1)
+    draws, start = np.random.default_rng(SEED), Three().x
+    count = 6 if name == "zo-sgd-block" else 2
+    assert result.seeds == tuple(int(draws.integers(10**9)) for _ in range(count))
+    masks = [np.arange(3) == n // 2 if count == 6 else np.ones(3) for n in range(count)]
+    pairs = [
+        (rosenbrock(start + EPS * z_of(s) * mask), rosenbrock(start - EPS * z_of(s) * mask))
+        for s, mask in zip(result.seeds, masks, strict=True)
+    ]
+    assert result.gradients == pytest.approx([(a - b) / (2 * EPS) for a, b in pairs], rel=1e-12)
+    assert result.loss == pytest.approx(np.mean(pairs), rel=1e-12)
+    assert len(engine.probed) == 1  # one pass over the model serves all points
+
+
+@pytest.mark.parametrize("start", [(-0.5, 0.8, 0.3), (0.9, 1.1, 1.0), (1.0, 1.0, 1.0)])
+def test_cons_takes_the_best_of_three(start):
+    spec = spec_of("zo-sgd-cons", lr=3e-3)
+    engine, method = Three(rosenbrock, start=start), make(spec)
+    chosen = []
+    for _ in range(40):
+        before, seen = engine.x, len(engine.probed)
+        result = method.step(engine, None)
+        candidates = [before + c * 3e-3 * result.gradients[0] * z_of(result.seeds[0]) for c in (0, -1, 1)]
+        losses = [rosenbrock(candidate) for candidate in candidates]
+        chosen.append(int(np.argmin(losses)))
+        np.testing.assert_allclose(engine.x, candidates[chosen[-1]], rtol=1e-6, atol=1e-7)
+        assert engine.function(engine.x) <= losses[0] * (1 + 1e-6) + 1e-9
+        assert [len(points) for points in engine.probed[seen:]] == [2, 3]  # a pass for the pair, one for the candidates
+        assert result.applied
+    assert method.skipped == 0
+    if start == (0.9, 1.1, 1.0):
+        assert {0, 1} <= set(chosen)
+    if start == (1.0, 1.0, 1.0):
+        assert set(chosen) == {0}  # the minimum: no candidate is better
+        assert engine.committed == []
+
+
+def test_cons_steps_up_where_that_is_better():
+    """Far along a ridge the two-point slope misleads: then x + lr ghat is taken, an entry with -g."""
+    engine, method = Three(lambda x: float(np.cos(40 * x[0]))), make(spec_of("zo-sgd-cons", lr=0.3, eps=0.2))
+    results = [method.step(engine, None) for _ in range(30)]
+    signs = {np.sign(e.g / r.gradients[0]) for e in engine.committed for r in results if r.seeds[0] == e.seed}
+    assert signs == {1.0, -1.0}
+
+
+def test_cons_stays_at_a_tie():
+    engine, method = Three(lambda x: math.floor(10 * x[0] + 0.5)), make(spec_of("zo-sgd-cons", lr=1e-12, eps=0.3))
+    start = engine.x
+    results = [method.step(engine, None) for _ in range(8)]
+    assert any(result.projected_grad for result in results)
+    assert engine.committed == []
+    assert (engine.x == start).all()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_candidate_without_a_finite_loss_is_not_taken(bad):
+    x, down, up = 0.0, 1.0, -1.0
+    cases = {(5.0, bad, 4.0): up, (bad, 5.0, 4.0): up, (bad, 4.0, bad): down, (4.0, bad, bad): x, (bad,) * 3: x}
+    for losses, chosen in cases.items():
+        calls = iter([2.0, 1.0, *losses])  # the pair, then x, x - lr ghat, x + lr ghat
+        engine = Three(lambda x, calls=calls: next(calls))
+        (g,) = make(spec_of("zo-sgd-cons")).step(engine, None).gradients
+        assert [entry.g for entry in engine.committed] == ([chosen * g] if chosen else [])
+
+
+def test_block_moves_one_part_per_point_and_estimates_all_before_it_updates():
+    engine, _, (result,) = run(spec_of("zo-sgd-block", queries=2), quadratic, steps=1)
+    assert [point.part for point in engine.probed[0]] == [k for k in range(3) for _ in range(4)]
+    assert [entry.part for entry in engine.committed] == [0, 0, 1, 1, 2, 2]
+    assert tuple(entry.seed for entry in engine.committed) == result.seeds
+    assert len(set(result.seeds)) == 6
+    slopes = quadratic_gradient(Three().x)  # at the start: no part's estimate saw another's update
+    along = [slopes[k // 2] * z_of(seed)[k // 2] for k, seed in enumerate(result.seeds)]
+    assert result.gradients == pytest.approx(along, rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "definition"), DEFINITIONS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_g_that_is_not_finite_is_skipped_and_counted(name, definition, bad):
+    broken = [False]
+    spec = spec_of(name, definition, weight_decay=0.1)
+    engine, method = Three(lambda x: bad if broken[0] else rosenbrock(x), rule(spec)), make(spec)
+    method.step(engine, None)
+    before, states, entries = engine.x, [s.clone() for s in engine.states], len(engine.committed)
+    broken[0] = True
+    result = method.step(engine, None)
+    assert not result.applied
+    assert not math.isfinite(result.projected_grad)
+    assert method.skipped == 1
+    assert (engine.x == before).all()
+    assert all((a == b).all() for a, b in zip(engine.states, states, strict=True))
+    assert len(engine.committed) == entries
+    assert all(math.isfinite(point.scale) for points in engine.probed for point in points)  # W + nan z has no way back
+    broken[0] = False
+    assert method.step(engine, None).applied
+    assert method.skipped == 1
+    if name != "zo-sgd-cons":  # which may stay where it is
+        assert engine.committed[-1].step == 2
+        assert (engine.x != before).any()
+
+
+def test_block_skips_only_the_part_that_is_not_finite():
+    def function(x):
+        return math.nan if x[1] != Three().x[1] else rosenbrock(x)
+
+    engine, method, (result,) = run(spec_of("zo-sgd-block"), function, steps=1)
+    assert [entry.part for entry in engine.committed] == [0, 2]
+    assert (not result.applied, method.skipped) == (True, 1)
+    assert engine.x[1] == Three().x[1]
+
+
+@pytest.mark.parametrize(("name", "definition"), DEFINITIONS)
+def test_a_resumed_method_goes_on_bit_for_bit(name, definition):
+    spec = spec_of(name, definition)
+    engine, method, _ = run(spec, steps=3)
+    method.skipped = 5
+    stored, copied = json.dumps(method.state()), copy.deepcopy(engine)
+    expected = [method.step(engine, None) for _ in range(4)]
+    resumed = make(spec.replace(seed=999))
+    resumed.restore(json.loads(stored))
+    assert resumed.skipped == 5
+    assert [resumed.step(copied, None) for _ in range(4)] == expected
+    assert (copied.w == engine.w).all()
+    assert copied.committed == engine.committed  # steps, seeds and g: all of it
+    assert json.dumps(resumed.state()) == json.dumps(method.state())
+
+
+def test_the_state_is_a_copy():
+    method = make(spec_of("zo-sgd"))
+    before = method.state()
+    told = json.dumps(before)
+    method.step(Three(), None)
+    assert json.dumps(before) == told
+    method.restore(before)
+    assert method.step(Three(), None).seeds == make(spec_of("zo-sgd")).step(Three(), None).seeds
+
+
+@pytest.mark.parametrize("name", ZEROTH_ORDER)
+def test_the_learning_rate_may_change_between_steps(name):
+    spec = spec_of(name)
+    engine, method = Three(quadratic, rule(spec)), make(spec)
+    for lr in (1e-3, 2e-4):
+        method.lr = lr
+        before = engine.x
+        method.step(engine, None)
+        assert {e.lr for e in engine.committed if e.step == engine.committed[-1].step} == {lr}
+    if name == "zo-sgd-sign":
+        np.testing.assert_allclose(np.abs(engine.x - before), 2e-4, rtol=1e-3)
+
+
+def test_sgd_sign_as_shipped_ignores_a_slope_of_zero():
+    engine, _, (result,) = run(spec_of("zo-sgd-sign", "as-shipped"), lambda x: 1.0, steps=1)
+    assert result.applied
+    assert (engine.x == Three().x).all()
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_every_method_and_definition():
+    assert tuple(AS_WRITTEN) == CHOICES["method"]
+    assert tuple(AS_SHIPPED) == SHIPPED
+    stateful = [name for name in ZEROTH_ORDER if (own := rule(spec_of(name))) and own.states]
+    assert tuple(stateful) == STATEFUL
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("zo-sgd", "ZOSGD"), ("zo-sgd-sign", "ZOSGD"), ("zo-sgd-mmt", "ZOSGD"), ("zo-sgd-cons", "ZOSGDCons"),
+        ("zo-adam", "ZOSGD"), ("zo-sgd-block", "ZOSGDBlock"), ("zo-sgd-sparse", "ZOSGD"), ("hybrid", "Hybrid"),
+        ("forward-grad", "ForwardGrad"), ("fo-sgd", "FirstOrder"), ("fo-adam", "FirstOrder"),
+    ],
+)  # fmt: skip
+def test_a_name_makes_its_method(name, kind):
+    method = make(spec_of(name, weight_decay=0.5))
+    assert (type(method).__name__, method.lr, method.weight_decay, method.skipped) == (kind, LR, 0.5, 0)
+    assert getattr(method, "optimizer", name[3:]) == name[3:]
+
+
+def test_each_definition_says_its_own_formula():
+    lines = [definition(spec_of(*case)) for case in DEFINITIONS]
+    assert len(set(lines)) == len(lines)
+    assert all("\n" not in line for line in lines)
+    assert definition(spec_of("zo-sgd-sign")).startswith("w -= lr * sign(ghat), elementwise")
+    assert definition(spec_of("zo-sgd-sign", "as-shipped")).startswith("w -= lr * sign(g) z")
+
+
+def test_the_spec_reaches_the_method_and_its_rule():
+    assert rule(spec_of("zo-sgd-mmt", momentum=0.5)).beta == 0.5
+    assert [rule(spec_of(name)) for name in ("zo-sgd", "zo-sgd-cons", "zo-sgd-block", "zo-sgd-sparse")] == [None] * 4
+    method = make(spec_of("zo-sgd-block", weight_decay=0.25, queries=4))
+    assert (method.lr, method.eps, method.weight_decay, method.queries) == (LR, EPS, 0.25, 4)
+
+
+@pytest.mark.parametrize("name", ["zo-sgd-cons", "zo-sgd-block"])
+def test_a_setting_out_of_range(name):
+    kind = type(make(spec_of(name)))
+    with pytest.raises(ValueError, match=r"`eps > 0`, `lr >= 0` and `weight_decay >= 0` must hold, but got eps=-1, "):
+        kind(lr=1e-3, eps=-1)
+
+
+# --- schedules ------------------------------------------------------------------------------------------------------
+
+
+def test_schedules_by_formula():
+    steps = range(11)
+
+    def rates(schedule):
+        spec = spec_of("zo-sgd", lr=0.5, lr_schedule=schedule)
+        return [learning_rate(spec, step, 10) for step in steps]
+
+    assert rates("constant") == [0.5] * 11
+    assert rates("linear") == pytest.approx([0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05, 0.0])
+    assert rates("cosine") == pytest.approx([0.25 * (1 + np.cos(np.pi * s / 10)) for s in steps])
+    assert rates("cosine")[5] == pytest.approx(0.25)
+    assert rates("cosine")[10] == 0.0
+
+
+def test_a_step_beyond_the_run_is_a_mistake_of_the_caller():
+    with pytest.raises(AssertionError, match="step 11 of 10"):
+        learning_rate(spec_of("zo-sgd"), 11, 10)

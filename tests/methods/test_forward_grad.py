@@ -1,0 +1,116 @@
+"""Forward-Grad by its formula, on three numbers and on tiny models, resident and offloaded."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engine.reference import draw_seeds
+from tests.engine.test_tangent import MODELS, derivative, directions, engine_of, filled, padded
+from tests.methods.test_first_order import batches, without_loss
+from tests.methods.three import Three, quadratic, quadratic_gradient, z_of
+from zobench.methods.forward_grad import ForwardGrad
+
+SEED, LR = 5, 1e-3
+
+
+class Sloped(Three):
+    """Three numbers under a quadratic function, with its derivative along a direction."""
+
+    def __init__(self):
+        super().__init__(quadratic)
+
+    def tangent(self, batch, seed):
+        return quadratic(self.x), float(quadratic_gradient(self.x) @ z_of(seed))
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+def test_it_is_its_formula_on_three_numbers(queries):
+    engine = Sloped()
+    method = ForwardGrad(lr=0.01, seed=SEED, weight_decay=0.2, queries=queries)
+    x, draws = engine.x, np.random.default_rng(SEED)
+    for _ in range(10):
+        loss, seeds = quadratic(x), [int(draws.integers(10**9)) for _ in range(queries)]
+        slopes = [float(quadratic_gradient(x) @ z_of(seed)) for seed in seeds]
+        step = method.step(engine, None)
+        assert step.seeds == tuple(seeds)
+        assert step.loss == pytest.approx(loss, rel=1e-5)
+        assert step.gradients == pytest.approx(slopes, rel=1e-4, abs=1e-6)
+        ghat = sum(slope * z_of(seed) for slope, seed in zip(slopes, seeds, strict=True)) / queries
+        x = x - 0.01 * (ghat + 0.2 * x)
+        assert engine.x == pytest.approx(x, rel=1e-5)
+
+
+def test_its_mean_is_the_gradient():
+    """Unbiased (ZO-Bench, section 4.2): the cosine with the true gradient rises to 1 with the number of queries."""
+    cosines = []
+    for queries in (1, 30, 3000):
+        engine = Sloped()
+        before = engine.x
+        ForwardGrad(lr=1.0, seed=SEED, queries=queries).step(engine, None)
+        step, gradient = before - engine.x, quadratic_gradient(before)
+        cosines.append(step @ gradient / np.linalg.norm(step) / np.linalg.norm(gradient))
+    assert cosines[0] < cosines[1] < cosines[2]
+    assert cosines[2] > 0.995
+
+
+@pytest.mark.parametrize("config", [{"placement": "resident"}, {}], ids=str)
+@pytest.mark.parametrize(("queries", "noise"), [(1, "torch"), (2, "torch"), (2, "counter")])
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_are_those_of_a_plain_loop(name, queries, noise, config):
+    model, data, seeds = filled(name), list(batches(3)), iter(draw_seeds(SEED, 3 * queries))
+    expected = []
+    for batch in data:
+        own = [next(seeds) for _ in range(queries)]
+        along = [dict(directions(model, noise, seed)) for seed in own]
+        slopes = [derivative(model, batch, z) for z in along]
+        with torch.no_grad():
+            for key, p in model.named_parameters():
+                ghat = sum(slope * z[key] for (_, slope), z in zip(slopes, along, strict=True)) / queries
+                decayed = not any(word in key for word in ("bias", "layer_norm", "layernorm"))
+                p.sub_(LR * (ghat + (0.1 * p if decayed else 0.0)))
+        expected.append((slopes[0][0], [slope for _, slope in slopes]))
+    with engine_of(name, noise=noise, **config) as engine:
+        method = ForwardGrad(lr=LR, seed=SEED, weight_decay=0.1, queries=queries)
+        for batch, (loss, slopes) in zip(data, expected, strict=True):
+            step = method.step(engine, batch)
+            assert step.applied
+            assert step.loss == pytest.approx(loss, rel=1e-5)
+            assert step.gradients == pytest.approx(slopes, rel=1e-3, abs=1e-3)
+        for key, tensor in engine.named_tensors():
+            assert torch.allclose(tensor, model.get_parameter(key), rtol=0, atol=2e-5), key
+
+
+def test_it_learns():
+    with engine_of("opt-tiny", placement="resident") as engine:
+        method = ForwardGrad(lr=1e-3, seed=1)
+        losses = [method.step(engine, padded()).loss for _ in range(80)]
+    assert sum(losses[-10:]) < 0.97 * sum(losses[:10])
+
+
+def test_a_slope_that_is_not_finite_is_skipped_and_counted():
+    with engine_of("opt-tiny", placement="resident") as engine:
+        before = dict(engine.named_tensors())
+        method = ForwardGrad(lr=LR, seed=SEED)
+        assert not method.step(engine, without_loss()).applied
+        assert method.skipped == 1
+        assert all(torch.equal(tensor, before[key]) for key, tensor in engine.named_tensors())
+
+
+def test_state_goes_through_json():
+    with engine_of("opt-tiny", placement="resident") as engine:
+        method = ForwardGrad(lr=LR, seed=SEED, queries=2)
+        method.step(engine, padded())
+        other = ForwardGrad(lr=LR, seed=0, queries=2)
+        other.restore(json.loads(json.dumps(method.state())))
+        assert other.state() == method.state()
+        assert other.step(engine, padded()).seeds == method.step(engine, padded()).seeds
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"lr": -1.0}, "`lr >= 0`"), ({"queries": 0}, "`queries >= 1` must hold")]
+)
+def test_what_it_refuses(options, words):
+    with pytest.raises(ValueError, match=words):
+        ForwardGrad(**{"lr": LR, **options})

@@ -1,0 +1,235 @@
+"""Every zeroth-order method on a tiny model through the engine, against its formula in plain torch."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engine.reference import plain_loss, z_of
+from tests.engine.test_parity import batches, materialised
+from tests.methods.test_estimate import beta, cos2
+from tests.methods.test_formulas import DEFINITIONS
+from zobench import Engine, EngineConfig, RunSpec, models, weights
+from zobench.methods import make, rule, thresholds
+from zobench.methods.sparsity import layer_sparsity
+from zobench.spec import STATEFUL
+
+LR, EPS, STEPS, SPARSITY = 1e-3, 1e-2, 3, 0.4
+RATES = {"zo-sgd-sign": 1e-4, "zo-sgd-cons": 1e-2, "zo-adam": 1e-4}
+MODES = {
+    "torch resident": {"placement": "resident"},
+    "torch offload": {"slots": 2},
+    "counter offload": {"noise": "counter"},
+    "counter resident": {"noise": "counter", "placement": "resident"},
+}
+
+
+def spec_of(name, definition="as-written", **changes):
+    share = {"sparsity": SPARSITY} if name == "zo-sgd-sparse" else {}
+    lr = RATES.get(name, LR)
+    return RunSpec(model="opt-tiny", method=name, definition=definition, lr=lr, eps=EPS, seed=5, **share, **changes)
+
+
+def engine_of(spec, mode, source=None, state=None):
+    model = models.build("opt-tiny", "fp32")
+    start = weights.RandomWeights(model, 3)
+    return Engine(
+        model, EngineConfig(**MODES[mode]), weights=source or start, rule=rule(spec), state=state,
+        thresholds=thresholds(spec, model, start),
+    )  # fmt: skip
+
+
+def direction(model, seed, noise):
+    """name -> z, in ``named_parameters()`` order."""
+    if noise == "counter":
+        return {name: z_of(seed, n, p) for n, (name, p) in enumerate(model.named_parameters())}
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.empty(p.shape).normal_(generator=generator) for name, p in model.named_parameters()}
+
+
+def part_of(name):
+    if "layers." in name:
+        return 1 + int(name.split("layers.")[1].split(".")[0])
+    return 4 if "final_layer_norm" in name else 0
+
+
+class Formula:
+    """The updates of a method by its formula, from the seeds and slopes that its result names."""
+
+    def __init__(self, spec, model, noise):
+        self.spec, self.model, self.noise = spec, model, noise
+        self.m = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in model.named_parameters()}
+        self.v, self.t = dict(self.m), 0
+        shares = thresholds(spec, model, weights.RandomWeights(model, 3))
+        self.thresholds = dict.fromkeys(self.m, -math.inf) if shares is None else shares
+
+    def directions(self, seeds):
+        """What each slope belongs to: z, masked, of one part."""
+        for n, seed in enumerate(seeds):
+            z, other = (direction(self.model, s, self.noise) for s in (seed, seed + 10**9))
+            kept = {name: (other[name] >= t) & self._in_part(name, n) for name, t in self.thresholds.items()}
+            yield {name: torch.where(kept[name], z[name], 0.0) for name in z}
+
+    def _in_part(self, name, n):
+        return self.spec.method != "zo-sgd-block" or part_of(name) == n // self.spec.queries
+
+    def update(self, result):
+        """name -> what is subtracted, float64, but for the learning rate."""
+        shipped = self.spec.definition == "as-shipped"
+        directions = list(self.directions(result.seeds))
+        slopes = np.sign(result.gradients) if (self.spec.method, shipped) == ("zo-sgd-sign", True) else result.gradients
+        self.t += 1
+        return {
+            name: self._rule(name, shipped, sum(g * u[name].double() for g, u in zip(slopes, directions, strict=True)))
+            for name in self.m
+        }
+
+    def _rule(self, name, shipped, ghat):
+        ghat = ghat / self.spec.queries
+        if self.spec.method == "zo-sgd-sign" and not shipped:
+            return ghat.sign()
+        if self.spec.method == "zo-sgd-mmt":
+            self.m[name] = 0.9 * self.m[name] + ghat
+            return self.m[name]
+        if self.spec.method == "zo-adam":
+            self.m[name] = 0.9 * self.m[name] + 0.1 * ghat
+            older, self.v[name] = self.v[name], 0.999 * self.v[name] + 0.001 * ghat**2
+            if shipped:
+                unbiased = (self.v[name] / (1 - 0.999**self.t)).sqrt() + 1e-8
+                return self.m[name] / (1 - 0.9**self.t) / unbiased
+            return self.m[name] / (torch.maximum(self.v[name], older) + 1e-8).sqrt()
+        return ghat
+
+
+@torch.inference_mode()
+def loss_at(model, batch, move=None, scale=0.0):
+    before = {name: p.data for name, p in model.named_parameters()}
+    for name, p in model.named_parameters() if move else ():
+        p.data = p.data + scale * move[name].float()
+    loss = plain_loss(model, batch)
+    for name, p in model.named_parameters():
+        p.data = before[name]
+    return loss
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("name", "definition", "queries"),
+    [(*case, 1) for case in DEFINITIONS] + [(name, "as-written", 3) for name in ("zo-sgd", "zo-adam", "zo-sgd-block")],
+)
+def test_each_step_is_the_formula(name, definition, queries, mode):
+    spec = spec_of(name, definition, queries=queries)
+    model, formula_model = materialised("opt-tiny", "fp32", True), models.build("opt-tiny", "fp32")
+    formula = Formula(spec, formula_model, MODES[mode].get("noise", "torch"))
+    method = make(spec)
+    with engine_of(spec, mode) as engine:
+        for batch in batches("opt-tiny", count=STEPS):
+            before = loss_at(model, batch)
+            result = method.step(engine, batch)
+            for g, u in zip(result.gradients, formula.directions(result.seeds), strict=True):
+                slope = (loss_at(model, batch, u, EPS) - loss_at(model, batch, u, -EPS)) / (2 * EPS)
+                assert g == pytest.approx(slope, abs=2e-3, rel=1e-3)
+            update = formula.update(result)
+            if name == "zo-sgd-cons":
+                losses = [before, *(loss_at(model, batch, update, scale) for scale in (-spec.lr, spec.lr))]
+                sign = (0, 1, -1)[int(np.argmin(losses))]
+                update = {key: sign * value for key, value in update.items()}
+            largest = 0.0
+            found = dict(engine.named_tensors())
+            for key, p in model.named_parameters():
+                moved = (p.data.double() - spec.lr * update[key]).float()
+                largest = max(largest, (moved - p.data).abs().max().item())
+                torch.testing.assert_close(found[key], moved, rtol=1e-6, atol=1e-6)
+                p.data = found[key]  # each step is judged on its own
+            assert largest > 1e-5 or name == "zo-sgd-cons"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("name", "definition"), [("zo-sgd-mmt", "as-written"), ("zo-adam", "as-written"), ("zo-adam", "as-shipped")]
+)
+def test_a_resumed_run_goes_on_bit_for_bit(name, definition, mode):
+    """Weights, state tensors and the method's own state are all that a run needs."""
+    assert name in STATEFUL
+    spec, data = spec_of(name, definition), batches("opt-tiny", count=5)
+    with engine_of(spec, mode) as engine:
+        method = make(spec)
+        for batch in data[:2]:
+            method.step(engine, batch)
+        stored = json.dumps(method.state())
+        held, states = dict(engine.named_tensors()), dict(engine.state_tensors())
+        assert any(state.any() for state in states.values())
+        expected = [method.step(engine, batch) for batch in data[2:]]
+        last, last_states = dict(engine.named_tensors()), dict(engine.state_tensors())
+    with engine_of(spec, mode, Held(held), Held(states)) as engine:
+        method = make(spec)
+        method.restore(json.loads(stored))
+        assert [method.step(engine, batch) for batch in data[2:]] == expected
+        for found, wanted in ((dict(engine.named_tensors()), last), (dict(engine.state_tensors()), last_states)):
+            assert found.keys() == wanted.keys()
+            assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+
+
+class Held:
+    """Tensors by name as a source of weights."""
+
+    def __init__(self, tensors):
+        self.tensors = tensors
+
+    def fill(self, name, out, first=0):
+        out.copy_(self.tensors[name][first : first + out.shape[0]])
+
+
+@pytest.mark.parametrize("definition", ["as-written", "as-shipped"])
+@pytest.mark.parametrize("mode", ["torch offload", "counter offload"])
+def test_the_share_of_weights_that_stay_is_the_definitions(definition, mode):
+    """As written a tensor's share s of magnitude pruning stays, as shipped Phi(s); another share of it each step."""
+    spec = spec_of("zo-sgd-sparse", definition).replace(lr=1e-1)
+    model = models.build("opt-tiny", "fp32")
+    shares = layer_sparsity(model, weights.RandomWeights(model, 3), SPARSITY)
+    with engine_of(spec, mode) as engine:
+        method, before, stayed = make(spec), dict(engine.named_tensors()), []
+        for batch in batches("opt-tiny", count=2):
+            assert abs(method.step(engine, batch).projected_grad) > 1e-2
+            after = dict(engine.named_tensors())
+            # torch noise leaves the rounding of MeZO's three moves on what was perturbed, far less than an update
+            stayed.append({name: (after[name] - before[name]).abs() < 1e-6 for name in after})
+            before = after
+    for name, pruned in shares.items():
+        share = pruned if definition == "as-written" else 0.5 * (1 + math.erf(pruned / math.sqrt(2)))
+        count = stayed[0][name].numel()
+        spread = 4.5 * math.sqrt(share * (1 - share) / count) + 2e-3  # few updates are below 1e-6 by themselves
+        for mask in stayed:
+            assert mask[name].double().mean().item() == pytest.approx(share, abs=spread)
+    big = max(shares, key=lambda name: stayed[0][name].numel())
+    assert (stayed[0][big] != stayed[1][big]).double().mean() > 0.2
+
+
+@pytest.mark.parametrize("trainable", ["final_layer_norm", ""], ids=["128 parameters", "all 162,496"])
+def test_the_cosine_with_the_gradient_is_what_theory_says(trainable):
+    queries, repeats = (32, 40) if trainable else (64, 6)
+    (batch,) = batches("opt-tiny", count=1)
+    model = materialised("opt-tiny", "fp32", True)
+    model(input_ids=batch.input_ids, labels=batch.labels).loss.backward()
+    chosen = [(n, name, p) for n, (name, p) in enumerate(model.named_parameters()) if trainable in name]
+    gradient = torch.cat([p.grad.flatten() for _, _, p in chosen]).double()
+    own = models.build("opt-tiny", "fp32")
+    for name, p in own.named_parameters():
+        p.requires_grad_(trainable in name)
+    spec = RunSpec(model="opt-tiny", lr=0.0, eps=1e-3, seed=2, queries=queries)
+    method, found = make(spec), []
+    config = EngineConfig(noise="counter", placement="resident")
+    with Engine(own, config, weights=weights.RandomWeights(own, 3)) as engine:
+        for _ in range(repeats):
+            result, ghat = method.step(engine, batch), 0.0
+            for seed, g in zip(result.seeds, result.gradients, strict=True):
+                ghat = ghat + g * torch.cat([z_of(seed, n, p).flatten() for n, _, p in chosen]).double()
+            found.append(ghat / queries)
+    mean, deviation = beta(queries, len(gradient))
+    cosines = [cos2(ghat, gradient) for ghat in found]
+    assert np.mean(cosines) == pytest.approx(mean, abs=4 * deviation / math.sqrt(repeats))
+    whole = beta(queries * repeats, len(gradient))  # all of them as one estimate: the cosine has risen
+    assert cos2(sum(found), gradient) == pytest.approx(whole[0], abs=4 * whole[1])
+    assert whole[0] > 2 * mean

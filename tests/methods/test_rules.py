@@ -1,0 +1,189 @@
+"""Update rules: each against its formula in NumPy or torch's own optimiser; precision; independence of the cut."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from zobench.engine.rules import Adam, Momentum, Sign, TorchAdam
+
+RULES = [Sign(), Momentum(), Momentum(0.5), Adam(), TorchAdam()]
+LR, COUNT, STEPS = 3e-2, 1037, 12
+HALVES = [torch.bfloat16, torch.float16]
+
+
+def estimates(steps=STEPS, scale=1.0):
+    """float32 (steps, COUNT): large ones first and small ones after, so that v falls too; some exactly zero."""
+    z = np.random.default_rng(5).standard_normal((steps, COUNT)).astype(np.float32)
+    z *= np.float32(scale) * np.where(np.arange(steps) % 4 == 0, 10, 0.1).astype(np.float32)[:, None]
+    z[:, :7] = 0
+    return z
+
+
+def start(dtype=torch.float32):
+    return torch.from_numpy(np.random.default_rng(6).standard_normal(COUNT).astype(np.float32)).to(dtype)
+
+
+def states_of(rule, dtype=torch.float32, count=COUNT):
+    return [torch.zeros(count, dtype=rule.state_dtype(dtype)) for _ in rule.states]
+
+
+def run(rule, dtype=torch.float32, decay=0.0, found=None):
+    weights, states = start(dtype), states_of(rule, dtype)
+    for step, estimate in enumerate(estimates() if found is None else found):
+        rule.apply(weights, torch.from_numpy(estimate.copy()), states, lr=LR, weight_decay=decay, step=step)
+    return weights, states
+
+
+def by_formula(rule, decay, found):
+    """(weights, states) in float64."""
+    w = start().double().numpy()
+    m, v = np.zeros(COUNT), np.zeros(COUNT)
+    for t, ghat in enumerate(found.astype(np.float64), 1):
+        if isinstance(rule, Sign):
+            update = np.sign(ghat)
+        elif isinstance(rule, Momentum):
+            m = rule.beta * m + ghat
+            update = m
+        else:
+            m, v, older = 0.9 * m + 0.1 * ghat, 0.999 * v + 0.001 * ghat * ghat, v
+            if isinstance(rule, Adam):
+                update = m / np.sqrt(np.maximum(v, older) + 1e-8)
+            else:
+                update = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        w = w - LR * (update + decay * w)
+    return w, {Sign: [], Momentum: [m]}.get(type(rule), [m, v])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_a_rule_is_its_formula(rule, decay):
+    weights, states = run(rule, decay=decay)
+    expected, expected_states = by_formula(rule, decay, estimates())
+    np.testing.assert_allclose(weights.numpy(), expected, rtol=1e-5, atol=1e-5)
+    assert len(states) == len(rule.states) == len(expected_states)
+    for state, value in zip(states, expected_states, strict=True):
+        np.testing.assert_allclose(state.numpy(), value, rtol=1e-5, atol=2e-6)
+
+
+def root(values):
+    return torch.from_numpy(values).sqrt().numpy()
+
+
+def float32_formula(rule, decay, found):
+    """(weights, states): NumPy rounds each product, sum and quotient to float32. The root is torch's, whose last bit
+    differs from NumPy's in one of 150 numbers."""
+    f, w = np.float32, start().numpy()
+    m, v = np.zeros(COUNT, f), np.zeros(COUNT, f)
+    for t, ghat in enumerate(found, 1):
+        if isinstance(rule, Sign):
+            update = np.sign(ghat)
+        elif isinstance(rule, Momentum):
+            update = m = f(rule.beta) * m + ghat
+        else:
+            older, square = v, ghat * ghat
+            m, v = f(0.9) * m + f(1 - 0.9) * ghat, f(0.999) * v + f(1 - 0.999) * square
+            if isinstance(rule, Adam):
+                update = m / root(np.maximum(v, older) + f(1e-8))
+            else:
+                update = m / f(1 - 0.9**t) / (root(v / f(1 - 0.999**t)) + f(1e-8))
+        w = w - f(LR) * (update + f(decay) * w if decay else update)
+    return w, {Sign: [], Momentum: [m]}.get(type(rule), [m, v])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_each_operation_rounds_on_its_own(rule, decay):
+    """No fused multiply-add, which not every processor has: the same bits as NumPy."""
+    weights, states = run(rule, decay=decay)
+    expected, expected_states = float32_formula(rule, decay, estimates())
+    assert (weights.numpy() == expected).all()
+    assert all((state.numpy() == value).all() for state, value in zip(states, expected_states, strict=True))
+
+
+def test_adam_takes_the_larger_of_two_second_moments():
+    """v falls by a thousandth where ghat is small: the printed maximum then keeps the older one."""
+    rule, m, v = Adam(), np.float32(0.5), np.float32(4.0)
+    weights, states = torch.zeros(2), [torch.full((2,), float(m)), torch.full((2,), float(v))]
+    rule.apply(weights, torch.tensor([0.0, 3.0]), states, lr=1.0, weight_decay=0.0, step=3)
+    fallen, risen = 0.999 * 4.0, 0.999 * 4.0 + 0.001 * 9.0
+    assert states[1].tolist() == pytest.approx([fallen, risen], rel=1e-7)
+    assert fallen < 4.0 < risen
+    expected = [-0.45 / np.sqrt(4.0 + 1e-8), -0.75 / np.sqrt(risen + 1e-8)]
+    assert weights.tolist() == pytest.approx(expected, rel=2e-7)  # 0.05 % off if v_t alone were taken
+
+
+def test_adam_is_finite_where_nothing_was_ever_estimated():
+    weights, (m, v) = run(Adam(), found=np.zeros((3, COUNT), np.float32))
+    assert torch.equal(weights, start())
+    assert not m.any()
+    assert not v.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_torch_adam_is_the_optimiser_of_torch(dtype):
+    """In float32 to rounding; in 16 bits torch rounds between operations, so to a few ulps of each update."""
+    found = estimates(scale=1.0)
+    weights, states = run(TorchAdam(), dtype, found=found)
+    theirs = start(dtype).requires_grad_()
+    optimizer = torch.optim.Adam([theirs], lr=LR, foreach=False)
+    for estimate in found:
+        theirs.grad = torch.from_numpy(estimate).to(dtype)
+        optimizer.step()
+    kept = optimizer.state[theirs]
+    assert states[0].dtype == states[1].dtype == dtype == kept["exp_avg"].dtype
+    tolerance = 1e-6 if dtype is torch.float32 else STEPS * LR * 4 * torch.finfo(dtype).eps + 4 * torch.finfo(dtype).eps
+    if dtype is not torch.float16:  # whose eps of 1e-8 is zero there, so that torch divides zero by zero
+        torch.testing.assert_close(weights.float(), theirs.detach().float(), rtol=tolerance, atol=tolerance)
+    for state, name in zip(states, ("exp_avg", "exp_avg_sq"), strict=True):
+        torch.testing.assert_close(state.float(), kept[name].float(), rtol=STEPS * tolerance, atol=STEPS * tolerance)
+
+
+def test_torch_adam_stays_finite_in_float16():
+    weights, (_, v) = run(TorchAdam(), torch.float16, found=estimates(scale=1e-3))
+    assert (v == 0).sum() > 7  # as many are never estimated: v is too small for float16, and torch divides by zero
+    assert weights.isfinite().all()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_the_update_is_rounded_once(rule, dtype, decay):
+    """One step in 16 bits is the same step in float32 from the same weights and state, rounded at the end."""
+    narrow, narrow_states = run(rule, dtype, decay, found=estimates(1))
+    wide, wide_states = start(dtype).float(), states_of(rule, torch.float32)
+    rule.apply(wide, torch.from_numpy(estimates(1)[0]), wide_states, lr=LR, weight_decay=decay, step=0)
+    assert torch.equal(narrow, wide.to(dtype))
+    for own, state in zip(narrow_states, wide_states, strict=True):
+        assert torch.equal(own, state.to(own.dtype))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_bits_do_not_depend_on_how_the_weights_are_cut(rule, dtype):
+    """An offloaded unit, a tile or a resident tensor: pieces of any length and alignment give the same bits."""
+    whole, whole_states = run(rule, dtype, 0.3)
+    weights, states = start(dtype), states_of(rule, dtype)
+    edges = [0, 1, 8, 29, 64, 333, 1000, COUNT]
+    for step, estimate in enumerate(estimates()):
+        for first, last in itertools.pairwise(edges):
+            piece = torch.from_numpy(estimate[first:last].copy())
+            own = [state[first:last] for state in states]
+            rule.apply(weights[first:last], piece, own, lr=LR, weight_decay=0.3, step=step)
+    assert torch.equal(weights, whole)
+    assert all(torch.equal(a, b) for a, b in zip(states, whole_states, strict=True))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_weight_decay_stays_out_of_the_state(rule):
+    _, plain = run(rule)
+    _, decayed = run(rule, decay=0.3)
+    assert all(torch.equal(a, b) for a, b in zip(plain, decayed, strict=True))
+
+
+def test_state_is_float32_as_written():
+    for dtype in (torch.float32, *HALVES):
+        assert {rule.state_dtype(dtype) for rule in (Momentum(), Adam())} == {torch.float32}
+        assert TorchAdam().state_dtype(dtype) == dtype
+    assert [rule.states for rule in RULES] == [(), ("m",), ("m",), ("m", "v"), ("m", "v")]

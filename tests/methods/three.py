@@ -1,0 +1,61 @@
+"""An engine over three numbers whose directions are known, so that every method can be checked by its formula."""
+
+import itertools
+
+import numpy as np
+import torch
+
+CURVATURE = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, -0.5], [0.0, -0.5, 1.5]])
+
+
+def quadratic(x):
+    return float(0.5 * x @ CURVATURE @ x - x.sum())
+
+
+def quadratic_gradient(x):
+    return CURVATURE @ x - 1
+
+
+def rosenbrock(x):
+    return float(sum(100 * (x[i + 1] - x[i] ** 2) ** 2 + (1 - x[i]) ** 2 for i in range(2)))
+
+
+def z_of(seed):
+    return np.random.default_rng(seed).standard_normal(3)
+
+
+class Three:
+    """What methods use of an engine: ``probe``, ``commit``, ``parts`` (one for each number); losses in float64."""
+
+    parts = 3
+
+    def __init__(self, function=rosenbrock, rule=None, start=(-0.5, 0.8, 0.3), dtype=torch.float32):
+        self.function, self.rule = function, rule
+        self.w = torch.tensor(start, dtype=dtype)
+        self.states = [torch.zeros(3, dtype=rule.state_dtype(dtype)) for _ in rule.states] if rule else []
+        self.probed, self.committed = [], []
+
+    @property
+    def x(self):
+        return self.w.double().numpy().copy()
+
+    def probe(self, batch, points):
+        self.probed.append(list(points))
+        moves = [0 if p.seed is None else p.scale * self._direction(p.seed, p.part) for p in points]
+        return [self.function(self.x + move) for move in moves]
+
+    def commit(self, entries):
+        self.committed += entries
+        for step, group in itertools.groupby(entries, key=lambda entry: entry.step):
+            own = list(group)
+            estimates = [torch.from_numpy(e.g * self._direction(e.seed, e.part)).float() for e in own]
+            if self.rule:
+                decay = sum(e.weight_decay for e in own)
+                self.rule.apply(self.w, sum(estimates), self.states, lr=own[0].lr, weight_decay=decay, step=step)
+            else:
+                for e, estimate in zip(own, estimates, strict=True):
+                    mask = torch.tensor([e.part in (None, k) for k in range(3)])
+                    self.w -= e.lr * (estimate + e.weight_decay * self.w * mask)
+
+    def _direction(self, seed, part):
+        return z_of(seed) * np.array([part in (None, k) for k in range(3)])

@@ -1,0 +1,100 @@
+"""FO-SGD and FO-Adam, the first-order baselines: ordinary backpropagation (ZO-Bench, section 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from zobench.engine import Batch, Engine
+from zobench.engine.backprop import Backprop
+from zobench.engine.optimizers import OPTIMIZERS
+from zobench.methods.base import StepResult
+from zobench.spec import suggestion
+
+FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
+"""Of the loss scale: torch's own defaults (``torch.amp.GradScaler``)."""
+
+
+class FirstOrder:
+    """torch's SGD or AdamW ("adam", decoupled decay) on the gradient of the batch's mean loss.
+
+    Weight decay skips what MeZO's does. ``foreach``: many tensors per kernel. A gradient that is not finite is not
+    applied; ``skipped`` counts those steps. With autocast=fp16 the loss is scaled on its way down.
+    """
+
+    def __init__(self, *, optimizer: str = "sgd", lr: float, weight_decay: float = 0.0, foreach: bool = True) -> None:
+        if optimizer not in OPTIMIZERS:
+            raise ValueError(
+                f"`optimizer` must be one of {', '.join(OPTIMIZERS)}, but got {optimizer!r}; "
+                f"{suggestion(optimizer, OPTIMIZERS)}"
+            )
+        if not (lr >= 0 and weight_decay >= 0):
+            raise ValueError(
+                f"`lr >= 0` and `weight_decay >= 0` must hold, but got lr={lr}, weight_decay={weight_decay}; "
+                "MeZO uses weight_decay=0"
+            )
+        self.optimizer, self.lr, self.weight_decay, self.foreach = optimizer, lr, weight_decay, foreach
+        self.skipped = 0
+        self._scale = LossScale()
+
+    def step(self, engine: Engine | Backprop, batch: Batch) -> StepResult:
+        """One step on ``batch``; ``lr`` may be changed between steps."""
+        backprop = with_gradients(engine)
+        loss, norm = self._scale.backward(backprop, batch)
+        applied = math.isfinite(norm)
+        if applied:
+            backprop.update(self.optimizer, lr=self.lr, weight_decay=self.weight_decay, foreach=self.foreach)
+        self.skipped += not applied
+        return StepResult(loss=loss, seeds=(), gradients=(norm,), applied=applied)
+
+    def state(self) -> dict[str, Any]:
+        """The steps skipped, and the loss scale: JSON types."""
+        return {"skipped": self.skipped, "scale": self._scale.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        self.skipped = state["skipped"]
+        self._scale.restore(state["scale"])
+
+
+class LossScale:
+    """A factor on the loss that keeps small gradients within fp16's range: halved at each overflow, doubled after
+    2,000 steps without one, as ``torch.amp.GradScaler`` does. Without autocast=fp16 it is 1."""
+
+    def __init__(self) -> None:
+        self._factor, self._good = FIRST_SCALE, 0
+
+    def backward(self, engine: Backprop, batch: Batch) -> tuple[float, float]:
+        """The batch's loss and its gradient's norm, which is NaN if the loss is not finite: then torch's gradients may
+        be zero. They stay with the engine if that norm is finite."""
+        scaled = engine.config.autocast == "fp16"
+        loss = engine.backward(batch, self._factor if scaled else 1.0)
+        norm = engine.gradient_norm() if math.isfinite(loss) else math.nan
+        if not math.isfinite(norm):
+            engine.discard()
+        if scaled:
+            self._adjust(math.isfinite(norm))
+        return loss, norm
+
+    def state(self) -> list[float]:
+        """What :meth:`restore` takes."""
+        return [self._factor, self._good]
+
+    def restore(self, state: list[float]) -> None:
+        """The inverse of :meth:`state`."""
+        self._factor, self._good = float(state[0]), int(state[1])
+
+    def _adjust(self, finite: bool) -> None:
+        self._good = self._good + 1 if finite else 0
+        if not finite:
+            self._factor /= 2
+        elif self._good == GROWTH_STEPS:
+            self._factor, self._good = self._factor * 2, 0
+
+
+def with_gradients(engine: Engine | Backprop) -> Backprop:
+    """``engine`` if it has gradients; ``ValueError`` if it has none."""
+    if not isinstance(engine, Backprop):
+        raise ValueError(f"a first-order method needs a Backprop engine, but got {type(engine).__name__}; build that")
+    return engine

@@ -1,0 +1,24 @@
+"""Forward-Grad: the derivative along a direction, by forward-mode differentiation (Baydin et al., 2022)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from zobench.engine import Batch, Engine
+from zobench.methods.zo_sgd import ZOSGD, Direction
+
+
+class ForwardGrad(ZOSGD):
+    """``W -= lr * ((grad . z) z + weight_decay * W)``, the mean over ``queries`` directions (ZO-Bench, section 3).
+
+    It is ZO-SGD with g computed, not estimated: one pass over the model per direction, and no eps.
+    """
+
+    def __init__(self, *, lr: float, seed: int = 0, weight_decay: float = 0.0, queries: int = 1) -> None:
+        super().__init__(lr=lr, seed=seed, weight_decay=weight_decay, queries=queries)
+
+    def _probe(self, engine: Engine, batch: Batch, directions: Sequence[Direction]) -> tuple[float, tuple[float, ...]]:
+        """The loss at the weights, and the derivative along each direction."""
+        pairs = [engine.tangent(batch, seed) for seed, _ in directions]
+        return math.fsum(loss for loss, _ in pairs) / len(pairs), tuple(jvp for _, jvp in pairs)

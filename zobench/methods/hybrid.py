@@ -1,0 +1,51 @@
+"""The hybrid of ZO-Bench (section 5): ZO-SGD for the first layers, FO-SGD for the rest; no backward pass below them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from zobench.engine import Batch, Engine
+from zobench.engine.backprop import Backprop
+from zobench.methods.base import StepResult
+from zobench.methods.first_order import LossScale, with_gradients
+from zobench.methods.zo_sgd import ZOSGD
+
+
+class Hybrid(ZOSGD):
+    """Both halves are estimated on the same batch, the gradients at the unperturbed weights, and then both are updated.
+
+    ``Backprop(zo_layers=k)`` says where they meet. With k = 0 it is FO-SGD. With all layers only what follows the
+    blocks has gradients: a last norm, and a head that is not tied; the paper's "24 (ZO-SGD)" is ZO-SGD there too. What
+    is not finite, a g or the gradient, is not applied; ``skipped`` counts steps with any.
+    """
+
+    def __init__(
+        self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0, queries: int = 1
+    ) -> None:
+        super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay, queries=queries)
+        self._scale = LossScale()
+
+    def step(self, engine: Engine | Backprop, batch: Batch) -> StepResult:
+        """One step on ``batch``; its loss is that at the unperturbed weights. ``lr`` may be changed between steps."""
+        backprop = with_gradients(engine)
+        loss, norm = self._scale.backward(backprop, batch)
+        below = cast("Engine", backprop)  # it answers as much of an engine's surface as ZO-SGD asks for
+        directions = self._directions(below) if backprop.moves else []
+        gradients = self._probe(below, batch, directions)[1] if directions else ()
+        backprop.commit(list(self._entries(directions, gradients)))
+        if math.isfinite(norm):
+            backprop.update("sgd", lr=self.lr, weight_decay=self.weight_decay)
+        result = self._finish(loss, directions, (*gradients, norm))
+        return replace(result, gradients=gradients or (norm,))
+
+    def state(self) -> dict[str, Any]:
+        """That of ZO-SGD, and the loss scale."""
+        return {**super().state(), "scale": self._scale.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        super().restore(state)
+        self._scale.restore(state["scale"])
