@@ -1,0 +1,59 @@
+"""Judging scores: by hand, ties, what is not a number, and NumPy's argmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zobench.data import Choices
+from zobench.data.tasks import Judgement, judge
+
+
+def choices(sizes: Sequence[int], answers: Sequence[int], loss: str = "choice") -> Choices:
+    total = sum(sizes)
+    groups = [example for example, size in enumerate(sizes) for _ in range(size)]
+    starts = np.cumsum([0, *sizes[:-1]])
+    places = torch.zeros(total, 2, dtype=torch.int64)
+    right = torch.tensor([int(start) + answer for start, answer in zip(starts, answers, strict=True)])
+    return Choices(
+        places, torch.zeros(total, dtype=torch.int64), torch.arange(total), torch.tensor(groups), right, loss
+    )
+
+
+def test_judging_by_hand() -> None:
+    one = choices([2, 3], [1, 0])
+    found = judge(one, torch.tensor([-2.0, -1.0, -3.0, -1.0, -2.0]))
+    softmax = [np.log(1 + np.exp(-1)), np.log(np.exp([-3.0, -1, -2]).sum()) + 3]
+    assert (found.right, found.count) == (1, 2)
+    assert found.loss_sum == pytest.approx(sum(softmax), rel=1e-6)
+    found = judge(choices([2, 3], [1, 0], "lm"), torch.tensor([-2.0, -1.0, -3.0, -1.0, -2.0]))
+    assert found == Judgement(1, 2, 4.0)
+    assert Judgement(1, 2, 4.0) + Judgement(0, 1, 0.5) == Judgement(1, 3, 4.5)
+
+
+def test_the_first_of_equal_scores_is_the_choice_and_nan_is_never_right() -> None:
+    tied = torch.tensor([-1.0, -1.0])
+    assert [judge(choices([2], [answer]), tied).right for answer in (0, 1)] == [1, 0]
+    for answer in (0, 1):
+        for bad in (0, 1):
+            broken = torch.tensor([-1.0, -1.0])
+            broken[bad] = torch.nan
+            found = judge(choices([2], [answer]), broken)
+            assert (found.right, found.count) == (0, 1)
+            assert np.isnan(found.loss_sum)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), sizes=st.lists(st.integers(2, 4), min_size=1, max_size=6))
+def test_judging_equals_numpys_argmax(data: st.DataObject, sizes: list[int]) -> None:
+    answers = [data.draw(st.integers(0, size - 1)) for size in sizes]
+    values = [data.draw(st.lists(st.sampled_from([-3.0, -2.0, -1.0]), min_size=n, max_size=n)) for n in sizes]
+    flat = torch.tensor([value for several in values for value in several])
+    found = judge(choices(sizes, answers), flat)
+    right = [int(np.argmax(several)) == answer for several, answer in zip(values, answers, strict=True)]
+    assert (found.right, found.count) == (sum(right), len(sizes))

@@ -1,0 +1,263 @@
+"""Prompts and candidates, character by character, on rows of the real data; what a form refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zobench.data.tasks.prompts import TASKS, Example, form_of
+from zobench.data.tasks.read import Source, read
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data, ../shared/data, is not here")
+
+YES_NO, NO_YES = ("Yes", "No"), ("No", "Yes")
+TERRIBLE_GREAT = (" terrible", " great")
+SUSAN = (
+    "Susan wanted to have a birthday party. She called all of her friends. She has five friends. Her mom said that "
+    "Susan can invite them all to the party. Her first friend could not go to the party because she was sick. Her "
+    "second friend was going out of town. Her third friend was not so sure if her parents would let her. The fourth "
+    "friend said maybe. The fifth friend could go to the party for sure. Susan was a little sad. On the day of the "
+    "party, all five friends showed up. Each friend had a present for Susan. Susan was happy and sent each friend a "
+    "thank you card the next week. "
+)
+EXPECTED = [
+    # task, set (0: training, 1: validation), number from 0, prompt, candidates, answer
+    ("sst2", 0, 0, "hide new secretions from the parental units It was", TERRIBLE_GREAT, 0),
+    ("sst2", 0, 98, "rich and sudden wisdom It was", TERRIBLE_GREAT, 1),
+    ("sst2", 1, 0, "it 's a charming and often affecting journey . It was", TERRIBLE_GREAT, 1),
+    (
+        "rte", 0, 0,
+        "No Weapons of Mass Destruction Found in Iraq Yet.\nDoes this mean that \"Weapons of Mass Destruction Found in "
+        'Iraq." is true? Yes or No?\n',
+        YES_NO, 1,
+    ),
+    (
+        "rte", 1, 1,
+        "Yet, we now are discovering that antibiotics are losing their effectiveness against illness. Disease-causing "
+        "bacteria are mutating faster than we can come up with new antibiotics to fight the new variations.\nDoes this "
+        'mean that "Bacteria is winning the war against antibiotics." is true? Yes or No?\n',
+        YES_NO, 0,
+    ),
+    (
+        "rte", 1, 11,
+        "In a bowl, whisk together the eggs and sugar until completely blended and frothy.\nDoes this mean that \"In a "
+        'bowl, whisk together the egg, sugar and vanilla until light in color." is true? Yes or No?\n',
+        YES_NO, 1,
+    ),
+    (
+        "cb", 0, 0,
+        "Suppose It was a complex language. Not written down but handed down. One might say it was peeled down. Can we "
+        'infer that "the language was peeled down"? Yes, No, or Maybe?\n',
+        ("Yes", "No", "Maybe"), 0,
+    ),
+    (
+        "cb", 1, 0,
+        "Suppose Valence the void-brain, Valence the virtuous valet. Why couldn't the figger choose his own portion of "
+        'titanic anatomy to shaft? Did he think he was helping? Can we infer that "Valence was helping"? Yes, No, or '
+        "Maybe?\n",
+        ("Yes", "No", "Maybe"), 1,
+    ),
+    (
+        "cb", 1, 1,
+        "Suppose ``Who knows? The point is, do we go with it or not?'' Do we assume there is a shipment? Can we infer "
+        'that "there is a shipment"? Yes, No, or Maybe?\n',
+        ("Yes", "No", "Maybe"), 2,
+    ),
+    (
+        "boolq", 1, 2644,
+        "The Punisher (season 2) -- The season is set for release in 2019. Are they going to make a punisher season "
+        "2?\n",
+        YES_NO, 0,
+    ),
+    (
+        "boolq", 1, 427,
+        "Peroxide -- Aside from hydrogen peroxide, some other major classes of peroxides are these: Is peroxide and "
+        "hydrogen peroxide the same thing?\n",
+        YES_NO, 1,
+    ),
+    (
+        "boolq", 1, 1548,
+        "Steve Blass -- He was inducted into the Kinston Professional Baseball Hall of Fame in 1997. Is steve blass in "
+        "the hall of fame?\n",
+        YES_NO, 0,
+    ),
+    (
+        "wsc", 0, 0,
+        "Mark told Pete many lies about himself, which Pete included in his book. He should have been more skeptical."
+        '\nIn the previous sentence, does the pronoun "he" refer to Mark? Yes or No?\n',
+        NO_YES, 0,
+    ),
+    (
+        "wsc", 1, 1,
+        "Mr. Moncrieff visited Chester 's luxurious New York apartment, thinking that it belonged to his son Edward . "
+        "The result was that Mr. Moncrieff has decided to cancel Edward 's allowance on the ground that he no longer "
+        'requires his financial support.\nIn the previous sentence, does the pronoun "his" refer to Mr. Moncrieff? Yes '
+        "or No?\n",
+        NO_YES, 1,
+    ),
+    (
+        "wsc", 1, 11,
+        "I tried to paint a picture of an orchard, with lemons in the lemon trees , but they came out looking more "
+        'like light bulbs.\nIn the previous sentence, does the pronoun "they" refer to lemons? Yes or No?\n',
+        NO_YES, 1,
+    ),
+    (
+        "wic", 0, 0,
+        'Does the word "place" have the same meaning in these two sentences? Yes, No?\nDo you want to come over to my '
+        "place later?\nA political system with no place for the less prominent groups.\n",
+        NO_YES, 0,
+    ),
+    (
+        "wic", 1, 1,
+        'Does the word "stripe" have the same meaning in these two sentences? Yes, No?\nBusinessmen of every stripe '
+        "joined in opposition to the proposal.\nThey earned their stripes in Kuwait.\n",
+        NO_YES, 0,
+    ),
+    (
+        "wic", 1, 11,
+        'Does the word "assurance" have the same meaning in these two sentences? Yes, No?\nAn assurance of help when '
+        "needed.\nHis assurance in his superiority did not make him popular.\n",
+        NO_YES, 0,
+    ),
+    (
+        "multirc", 1, 2134,
+        SUSAN + "\nQuestion: Did Susan's sick friend recover?\nI found this answer \"Yes,she recovered\". Is that "
+        "correct? Yes or No?\n",
+        NO_YES, 1,
+    ),
+    (
+        "multirc", 1, 2135,
+        SUSAN + "\nQuestion: Did Susan's sick friend recover?\nI found this answer \"No\". Is that correct? Yes or "
+        "No?\n",
+        NO_YES, 0,
+    ),
+    (
+        "multirc", 1, 2853,
+        "There have been many organisms that have lived in Earths past. Only a tiny number of them became fossils. "
+        "Still, scientists learn a lot from fossils. Fossils are our best clues about the history of life on Earth. "
+        "Fossils provide evidence about life on Earth. They tell us that life on Earth has changed over time. Fossils "
+        "in younger rocks look like animals and plants that are living today. Fossils in older rocks are less like "
+        "living organisms. Fossils can tell us about where the organism lived. Was it land or marine? Fossils can even "
+        "tell us if the water was shallow or deep. Fossils can even provide clues to ancient climates. \nQuestion: "
+        "What are three things scientists learn from fossils?\nI found this answer \"How old the Earth is\". Is that "
+        "correct? Yes or No?\n",
+        NO_YES, 0,
+    ),
+    (
+        "copa", 0, 0, "My body cast a shadow over the grass because",
+        (" the sun was rising.", " the grass was cut."), 0,
+    ),
+    (
+        "copa", 1, 3, "I wanted to conserve energy so",
+        (" I swept the floor in the unoccupied room.", " I shut off the light in the unoccupied room."), 1,
+    ),
+    (
+        "copa", 1, 6, "I decided to stay home for the night because",
+        (" the forecast called for storms.", " my friends urged me to go out."), 0,
+    ),
+    (
+        "winogrande", 1, 0, "Sarah was a much better surgeon than Maria so",
+        (" Sarah always got the easier cases.", " Maria always got the easier cases."), 1,
+    ),
+    (
+        "winogrande", 1, 39, "Donald's understanding of math isn't as good as Joseph's, so",
+        (" Donald is more likely a professor.", " Joseph is more likely a professor."), 1,
+    ),
+    (
+        "winogrande", 0, 160,
+        "Dividing the candy was more difficult than dividing the apples because every kid wanted the",
+        (" candy .", " apples ."), 0,
+    ),
+]  # fmt: skip
+
+
+def sets(name: str, *, aligned: bool = True, masked: bool = False) -> tuple[Source, Source]:
+    return read(name, form_of(name, aligned=aligned, masked=masked), DATA)
+
+
+@needs_data
+@pytest.mark.parametrize("name", list(TASKS))
+def test_prompts_are_the_papers_character_by_character(name: str) -> None:
+    found = sets(name)
+    rows = [row[1:] for row in EXPECTED if row[0] == name]
+    assert len(rows) == 3
+    for part, number, prompt, candidates, answer in rows:
+        assert found[part].examples[number] == Example(prompt, candidates, answer)
+
+
+@needs_data
+def test_without_alignment_the_prompt_is_the_sentence() -> None:
+    train, validation = sets("sst2", aligned=False)
+    assert train.examples[98] == Example("rich and sudden wisdom", TERRIBLE_GREAT, 1)
+    assert validation.examples[0].prompt == "it 's a charming and often affecting journey ."
+
+
+@needs_data
+def test_masked_forms_are_mezos() -> None:
+    sst2 = sets("sst2", masked=True)[1].examples[0]
+    assert sst2 == Example("it 's a charming and often affecting journey . It was <mask>.", TERRIBLE_GREAT, 1)
+    rte = sets("rte", masked=True)
+    assert rte[0].examples[0] == Example(
+        "No Weapons of Mass Destruction Found in Iraq Yet? <mask>, weapons of Mass Destruction Found in Iraq.",
+        (" Yes", " No"),
+        1,
+    )
+    assert rte[1].examples[11].prompt == (
+        "In a bowl, whisk together the eggs and sugar until completely blended and frothy? <mask>, in a bowl, whisk "
+        "together the egg, sugar and vanilla until light in color."
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name not in ("sst2", "rte")])
+def test_a_task_without_a_masked_form_says_which_have_one(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"masked form \(sst2, rte, aligned\), but got {name}; use a causal model"):
+        form_of(name, aligned=True, masked=True)
+
+
+def test_a_masked_form_needs_its_template() -> None:
+    with pytest.raises(ValueError, match=r"but got sst2 with aligned=false; use a causal model"):
+        form_of("sst2", aligned=False, masked=True)
+
+
+def one(name: str, **row: object) -> Example:
+    return TASKS[name].example(row, TASKS[name].form)
+
+
+def test_edges_of_the_wording() -> None:
+    assert one("boolq", passage="P", question="is it?", answer=True).prompt == "P Is it?\n"
+    assert one("boolq", passage="P", question="", label=0) == Example("P ?\n", ("Yes", "No"), 1)
+    assert one("multirc", paragraph="  P ", question="q", answer="a", label=1).prompt.startswith("P \nQuestion: q\n")
+    copa = one("copa", premise="It rained! ", choice1="I'm wet.", choice2="I am wet.", question="effect", label=1)
+    assert copa == Example("It rained! so", (" i'm wet.", " I am wet."), 1)
+    quoted = one("winogrande", sentence='He said "_" twice.', option1="yes", option2="no", answer="2")
+    assert quoted == Example('He said "', ('yes" twice.', 'no" twice.'), 1)
+    assert one("sst2", sentence=" {x} \n", label="1").prompt == "{x} It was"
+    assert one("cb", premise="p", hypothesis="h", label=2).answer == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "text"),
+    [
+        ("sst2", {"text": "a", "label": "0"}, "must have text in the columns sentence, but got columns text, label"),
+        ("sst2", {"sentence": 3, "label": 0}, "but got column sentence of type int"),
+        ("sst2", {"sentence": "a"}, "a row must have the column label, but got columns sentence"),
+        ("boolq", {"passage": "a", "question": "b"}, "must have the column label or answer, but got columns passage"),
+        ("sst2", {"sentence": "a", "label": "2"}, "`label` must be one of 0, 1, '0', '1', but got '2'$"),
+        ("sst2", {"sentence": "a", "label": -1}, "but got -1; -1 means no label, as in a test set"),
+        ("sst2", {"sentence": "a", "label": [1]}, r"but got \[1\]"),
+        ("rte", {"premise": "a", "hypothesis": "b", "label": "neutral"}, "'entailment', 'not_entailment', 0, 1, but"),
+        ("winogrande", {"sentence": "a _", "option1": "b", "option2": "c", "answer": ""}, "'1', '2', but got ''"),
+        ("winogrande", {"sentence": "a", "option1": "b", "option2": "c", "answer": "1"}, "must hold one _ for"),
+        ("winogrande", {"sentence": "_ _", "option1": "b", "option2": "c", "answer": "1"}, "but got '_ _'"),
+        (
+            "copa",
+            {"premise": "a", "choice1": "b", "choice2": "c", "question": "why", "label": 0},
+            "`question` must be effect or cause, but got 'why'",
+        ),
+    ],
+)
+def test_rows_that_are_no_example(name: str, row: dict[str, object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        one(name, **row)

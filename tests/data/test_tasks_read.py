@@ -1,0 +1,255 @@
+"""Readers of tasks: known sizes and label balance of the real data, folders, the hub, and malformed files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zobench.data.tasks.prompts import TASKS, Example, form_of
+from zobench.data.tasks.read import PLACES, Source, read
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data, ../shared/data, is not here")
+
+
+def sets(name: str, folder: Path | None) -> tuple[Source, Source]:
+    return read(name, form_of(name, aligned=True, masked=False), folder)
+
+
+KNOWN = {
+    # task: examples by answer, in the order of the candidates: of the training set, of the validation set
+    "sst2": ([29780, 37569], [428, 444]),
+    "rte": ([1249, 1241], [146, 131]),
+    "cb": ([115, 119, 16], [23, 28, 5]),
+    "boolq": ([624, 376], [2033, 1237]),
+    "wsc": ([295, 259], [66, 38]),
+    "wic": ([2714, 2714], [319, 319]),
+    "multirc": ([15218, 12025], [2773, 2075]),
+    "copa": ([195, 205], [55, 45]),
+    "winogrande": ([1279, 1279], [628, 639]),
+}
+SIZES = {
+    "sst2": (67349, 872), "rte": (2490, 277), "cb": (250, 56), "wsc": (554, 104), "wic": (5428, 638),
+    "multirc": (27243, 4848), "copa": (400, 100), "boolq": (1000, 3270), "winogrande": (2558, 1267),
+}  # fmt: skip
+
+
+@needs_data
+@pytest.mark.parametrize("name", list(TASKS))
+def test_sizes_and_label_balance_are_the_known_ones(name: str) -> None:
+    found = sets(name, DATA)
+    assert tuple(len(source.examples) for source in found) == SIZES[name]
+    for source, known in zip(found, KNOWN[name], strict=True):
+        counts = Counter(example.answer for example in source.examples)
+        assert [counts[answer] for answer in range(len(known))] == known
+        assert all(len(example.candidates) == len(TASKS[name].names) for example in source.examples)
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["sst2", "boolq", "copa"])
+def test_a_tasks_own_folder_is_as_good(name: str) -> None:
+    whole, own = sets(name, DATA), sets(name, DATA / PLACES[name].folder)
+    assert own == whole
+    assert own[0].where.startswith(str(DATA / PLACES[name].folder))
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="\n")
+    return path
+
+
+def lines(*records: object) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def rte(folder: Path, train: str, validation: str | None = None) -> None:
+    good = lines({"premise": "p", "hypothesis": "h", "label": "entailment"})
+    write(folder / "train.jsonl", train)
+    write(folder / "val.jsonl", good if validation is None else validation)
+
+
+def test_the_largest_winogrande_is_taken(tmp_path: Path) -> None:
+    row = {"sentence": "a _ .", "option1": "b", "option2": "c", "answer": "1"}
+    for size, count in (("xs", 1), ("l", 3), ("s", 2)):
+        write(tmp_path / f"train_{size}.jsonl", lines(*[row] * count))
+    write(tmp_path / "dev.jsonl", lines(row))
+    train, validation = sets("winogrande", tmp_path)
+    assert (len(train.examples), train.where) == (3, str(tmp_path / "train_l.jsonl"))
+    assert validation.examples == [Example("a", (" b .", " c ."), 0)]
+
+
+def test_a_train_jsonl_comes_before_other_names(tmp_path: Path) -> None:
+    for name, passage in (("train", "A"), ("boolq_train", "B"), ("val", "C")):
+        write(tmp_path / "BoolQ" / f"{name}.jsonl", lines({"passage": passage, "question": "q", "label": True}))
+    assert [source.examples[0].prompt[0] for source in sets("boolq", tmp_path)] == ["A", "C"]
+
+
+def test_fields_end_at_tabs_and_lines_at_newlines_only(tmp_path: Path) -> None:
+    write(tmp_path / "train.tsv", 'sentence\tlabel\r\na "quoted\t1\r\nb\u2028c\x85d\re\t0\r\n')
+    write(tmp_path / "dev.tsv", "label\tsentence\n1\tx")
+    train, validation = sets("sst2", tmp_path)
+    assert [(e.prompt, e.answer) for e in train.examples] == [('a "quoted It was', 1), ("b\u2028c\x85d\re It was", 0)]
+    assert [(e.prompt, e.answer) for e in validation.examples] == [("x It was", 1)]
+
+
+def nothing(folder: Path) -> None: ...
+
+
+def no_validation(folder: Path) -> None:
+    write(folder / "RTE" / "train.jsonl", "{}")
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (nothing, "{} must hold the training set of rte, but has no train.jsonl, neither there nor in RTE; leave "
+         "--data-dir out to load it from the hub"),
+        (no_validation, "{}/RTE must hold the validation set of rte, but has no val.jsonl; put it there"),
+        (lambda folder: rte(folder, ""), "{}/train.jsonl: a set must hold examples, but got none; give a whole set"),
+        (lambda folder: rte(folder, lines({"premise": "p", "hypothesis": "h", "label": 0}) + '{"premise": '),
+         "{}/train.jsonl:2: a line must be one JSON object, but Expecting value: line 1 column 13 (char 12); repair"),
+        (lambda folder: rte(folder, "[1]\n"), "{}/train.jsonl:1: a row must be an object with columns, but got list"),
+        (lambda folder: rte(folder, lines({"premise": "p", "label": 0})),
+         "{}/train.jsonl:1: a row must have text in the columns premise, hypothesis, but got columns premise, label"),
+        (lambda folder: rte(folder, lines({"premise": "p", "hypothesis": "h", "label": 0}), lines({"premise": "p"})),
+         "{}/val.jsonl:1: a row must have text in"),
+        (lambda folder: rte(folder, lines({"premise": "p", "hypothesis": "h", "label": "maybe"})),
+         "{}/train.jsonl:1: `label` must be one of 'entailment', 'not_entailment', 0, 1, but got 'maybe'"),
+    ],
+)  # fmt: skip
+def test_missing_and_malformed_json_lines(tmp_path: Path, make: Callable[[Path], None], text: str) -> None:
+    make(tmp_path)
+    with pytest.raises(ValueError, match=r"\A.*\Z") as error:  # one line
+        sets("rte", tmp_path)
+    assert str(error.value).startswith(text.format(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("train", "text"),
+    [
+        ("", ": a set must hold examples, but got none"),
+        ("sentence\tlabel\n", ": a set must hold examples, but got none"),
+        ("sentence\tlabel\na\t1\nb\n", ":3: a line must have the header's 2 fields, but got 1; repair it"),
+        ("sentence\tlabel\na\tb\t1\n", ":2: a line must have the header's 2 fields, but got 3; repair it"),
+        ("text\tlabel\na\t1\n", ":2: a row must have text in the columns sentence, but got columns text, label"),
+        ("sentence\tlabel\na\tgood\n", ":2: `label` must be one of 0, 1, '0', '1', but got 'good'"),
+    ],
+)
+def test_missing_and_malformed_tab_separated_lines(tmp_path: Path, train: str, text: str) -> None:
+    path = write(tmp_path / "SST-2" / "train.tsv", train)
+    write(tmp_path / "SST-2" / "dev.tsv", "sentence\tlabel\na\t1\n")
+    with pytest.raises(ValueError, match=r"\A.*\Z") as error:
+        sets("sst2", tmp_path)
+    assert str(error.value).startswith(str(path) + text)
+
+
+def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
+    rte(tmp_path, "")
+    (tmp_path / "train.jsonl").write_bytes(b'{"premise": "caf\xe9"}\n')
+    with pytest.raises(ValueError, match=r"train.jsonl: a data file must be UTF-8, but .*0xe9.*; convert it"):
+        sets("rte", tmp_path)
+
+
+def test_a_data_dir_that_is_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"`--data-dir` must be a folder, but got .*absent; leave it out to load rte"):
+        sets("rte", tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    "passage", [{"text": "p"}, {"text": "p", "questions": [{"question": "q", "answers": [3]}]}, {"questions": None}]
+)
+def test_a_passage_of_another_shape(tmp_path: Path, passage: dict[str, Any]) -> None:
+    write(tmp_path / "train.jsonl", lines({"passage": passage}))
+    write(tmp_path / "val.jsonl", "")
+    with pytest.raises(ValueError, match=r"train.jsonl:1: nested columns must be SuperGLUE's own, but got .*Error"):
+        sets("multirc", tmp_path)
+
+
+def test_a_nested_answer_without_label(tmp_path: Path) -> None:
+    answers = [{"text": "a"}]
+    write(
+        tmp_path / "train.jsonl",
+        lines({"passage": {"text": "p", "questions": [{"question": "q", "answers": answers}]}}),
+    )
+    write(tmp_path / "val.jsonl", "")
+    with pytest.raises(ValueError, match=r"train.jsonl:1: a row must have the column label, but got columns paragraph"):
+        sets("multirc", tmp_path)
+
+
+HUB_ROWS: dict[str, dict[str, Any]] = {
+    "sst2": {"sentence": "fine ", "label": 1, "idx": 0},
+    "rte": {"premise": "p.", "hypothesis": "h", "idx": 0, "label": 1},
+    "cb": {"premise": "p.", "hypothesis": "h", "idx": 0, "label": 1},
+    "boolq": {"question": "is it", "passage": "p.", "idx": 0, "label": 0},
+    "wsc": {"text": "t", "span1_index": 0, "span2_index": 1, "span1_text": "A", "span2_text": "He", "idx": 0,
+            "label": 1},
+    "wic": {"word": "w", "sentence1": "a", "sentence2": "b", "start1": 0, "start2": 0, "end1": 1, "end2": 1, "idx": 0,
+            "label": 1},
+    "multirc": {"paragraph": "p", "question": "q", "answer": "a", "idx": {"paragraph": 0, "question": 0, "answer": 0},
+                "label": 1},
+    "copa": {"premise": "p.", "choice1": "A", "choice2": "B", "question": "cause", "idx": 0, "label": 1},
+    "winogrande": {"sentence": "a _ b", "option1": "A", "option2": "B", "answer": "2"},
+}  # fmt: skip
+HUB = {
+    "sst2": ("nyu-mll/glue", "sst2"), "rte": ("aps/super_glue", "rte"), "cb": ("aps/super_glue", "cb"),
+    "boolq": ("aps/super_glue", "boolq"), "wsc": ("aps/super_glue", "wsc.fixed"), "wic": ("aps/super_glue", "wic"),
+    "multirc": ("aps/super_glue", "multirc"), "copa": ("aps/super_glue", "copa"),
+    "winogrande": ("allenai/winogrande", "winogrande_xl"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_the_hub_is_read_by_name_at_a_pinned_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A local folder stands for the repository: Parquet files in the layout of the hub's conversion."""
+    datasets = pytest.importorskip("datasets")
+    repository, config = HUB[name]
+    for part, count in (("train", 3), ("validation", 2)):
+        folder = tmp_path / "hub" / config / part
+        folder.mkdir(parents=True)
+        datasets.Dataset.from_list([HUB_ROWS[name]] * count).to_parquet(folder / "0000.parquet")
+    real = datasets.load_dataset
+
+    def local(repo: str, *, data_files: dict[str, str], revision: str, split: str) -> Any:
+        assert (repo, revision) == (repository, "refs/convert/parquet")
+        return real(str(tmp_path / "hub"), data_files=data_files, split=split, cache_dir=str(tmp_path / "cache"))
+
+    monkeypatch.setattr(datasets, "load_dataset", local)
+    train, validation = sets(name, None)
+    assert (len(train.examples), len(validation.examples)) == (3, 2)
+    assert train.where == f"{repository} {config} train (refs/convert/parquet)"
+    assert train.examples == [TASKS[name].example(HUB_ROWS[name], TASKS[name].form)] * 3
+    assert train.examples[0].answer == 1
+
+
+def test_a_hub_row_without_label_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [{"sentence": "a", "label": 0}, {"sentence": "a", "label": -1}]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_list(rows))
+    with pytest.raises(ValueError, match=r"glue sst2 train \(refs/convert/parquet\) row 2: .* -1 means no label"):
+        sets("sst2", None)
+
+
+def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def fail(*_: object, **__: object) -> None:
+        raise ConnectionError("Couldn't reach it\nat length")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(ValueError, match=r"\Anyu-mll/glue .* but Couldn't reach it; give its files by --data-dir\Z"):
+        sets("sst2", None)
+
+
+def test_the_hub_without_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ImportError, match=r"pip install 'zobench\[tasks\]' or give --data-dir"):
+        sets("sst2", None)

@@ -1,0 +1,85 @@
+"""Splits of tasks: MeZO's permutation and sizes, small sets, examples per class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zobench.data.tasks.prompts import TASKS, form_of
+from zobench.data.tasks.read import read
+from zobench.data.tasks.split import split
+from zobench.spec import RunSpec
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data, ../shared/data, is not here")
+
+
+def spec(task: str, **changes: Any) -> RunSpec:
+    return RunSpec(model="opt-tiny", task=task, **changes)
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "train", "dev", "test"),
+    [
+        ("sst2", 1000, 500, 872), ("rte", 1000, 500, 277), ("cb", 150, 100, 56), ("boolq", 500, 500, 1000),
+        ("wsc", 54, 500, 104), ("wic", 1000, 500, 638), ("copa", 300, 100, 100), ("winogrande", 1000, 500, 1000),
+        ("multirc", 1000, 500, 1000),
+    ],
+)  # fmt: skip
+def test_splits_are_mezos(name: str, train: int, dev: int, test: int) -> None:
+    sets = read(name, form_of(name, aligned=True, masked=False), DATA)
+    answers = [example.answer for example in sets[0].examples]
+    found = split(spec(name), TASKS[name], answers, len(sets[1].examples))
+    assert (len(found.train), len(found.dev), len(found.test)) == (train, dev, test)
+    np.random.seed(0)
+    order = np.random.permutation(len(answers)).tolist()
+    assert found.train + found.dev == order[: train + dev]
+    np.random.seed(0)
+    assert found.test == np.random.permutation(len(sets[1].examples)).tolist()[:test]
+    assert bool(found.notes) == ((train, dev, test) != (1000, 500, 1000))
+
+
+def test_a_small_set_keeps_the_sizes_that_fit() -> None:
+    answers = [0, 1] * 125
+    sizes = {
+        (100, 120): (100, 120), (150, 101): (150, 100), (1000, 500): (150, 100), (1000, 40): (210, 40),
+    }  # fmt: skip
+    for (train, dev), expected in sizes.items():
+        found = split(spec("cb", train_size=train, dev_size=dev, test_size=5), TASKS["cb"], answers, 5)
+        assert (len(found.train), len(found.dev)) == expected
+    noted = split(spec("cb", test_size=9), TASKS["cb"], answers, 5).notes
+    assert noted == [
+        "train has 150 examples and dev 100, not 1000 and 500: the training set has 250",
+        "test has 5 examples, not 9: the validation set has no more",
+    ]
+
+
+def test_a_dev_that_leaves_nothing_to_train_on() -> None:
+    with pytest.raises(ValueError, match=r"`dev_size < 500` must hold, but got dev_size=500: the training set has 500"):
+        split(spec("sst2"), TASKS["sst2"], [0, 1] * 250, 9)
+
+
+@pytest.mark.parametrize("seed", [13, 21, 42, 87, 100])
+def test_k_shots_are_the_first_of_each_class_of_a_shuffle(seed: int) -> None:
+    answers = [int(i % 3 == 0) for i in range(400)]
+    found = split(spec("sst2", shots=16, seed=seed), TASKS["sst2"], answers, 9)
+    rows = list(range(400))
+    np.random.seed(seed)
+    np.random.shuffle(rows)  # MeZO shuffles the file's lines themselves
+    for label in (0, 1):
+        ranked = [row for row in rows if answers[row] == label]
+        assert [row for row in found.train if answers[row] == label] == ranked[:16]
+        assert [row for row in found.dev if answers[row] == label] == ranked[16:32]
+    assert len(found.train) == len(found.dev) == 32
+    assert sorted(found.test) == list(range(9))
+
+
+def test_shots_beyond_the_rarest_class() -> None:
+    answers = [0] * 50 + [1] * 40 + [2] * 17
+    split(spec("cb", shots=8), TASKS["cb"], answers, 9)
+    with pytest.raises(ValueError, match=r"`shots=9` needs 18 examples .* but got 17 of Maybe; use shots=8 or less"):
+        split(spec("cb", shots=9), TASKS["cb"], answers, 9)

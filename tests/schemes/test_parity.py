@@ -1,0 +1,153 @@
+"""A scheme in the engine computes what ``peft``'s own model computes, wherever the base's weights are."""
+
+import copy
+import functools
+
+import pytest
+import torch
+from transformers import RobertaConfig, RobertaForMaskedLM
+
+from tests.engine.reference import draw_seeds
+from tests.schemes.reference import (
+    Moved,
+    adapter,
+    applied,
+    batches,
+    filled,
+    loss,
+    mezo,
+    peft_config,
+    peft_model,
+    peft_name,
+    pristine_mezo,
+)  # fmt: skip
+from zobench import ZOSGD, Engine, EngineConfig, RunSpec, schemes
+from zobench.engine import Batch, Point
+
+MODELS = ("opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny", "roberta-tiny")
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # peft's own call
+SCHEMES = ("lora", "prefix", "prompt")
+MODES = {
+    "resident": {"placement": "resident"},
+    "pageable": {"tier": "pageable"},
+    "disk": {"tier": "disk"},
+    "one slot, no fused update": {"tier": "disk", "slots": 1, "fused_update": False},
+}
+COUNTER = {
+    "block": {},
+    "linear": {"granularity": "linear"},
+    "tile": {"granularity": "tile", "tier": "disk"},
+    "written back never": {"writeback_every": "inf"},
+    "resident": {"placement": "resident"},
+}
+STEPS, EPS, LR, RUN_SEED = 20, 1e-2, 1e-2, 7
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_loss_is_that_of_pefts_model(scheme, name, dtype):
+    config = EngineConfig(tier="disk")
+    model, done, initial = applied(name, scheme, config, dtype)
+    moved = Moved(model, initial)
+    theirs = peft_model(name, scheme, moved.values, dtype)
+    (batch,) = batches(name, 1)
+    with Engine(model, config, weights=moved, drive=done.drive) as engine:
+        assert engine.probe(batch, [Point()]) == [loss(theirs, batch)]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_masked_model_is_driven_as_peft_drives_it(scheme):
+    """RoBERTa, padded on the right or not: its positions begin after the padding's id."""
+    torch.manual_seed(0)
+    config = RobertaConfig(
+        vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=66, pad_token_id=1,
+    )  # fmt: skip
+    base = RobertaForMaskedLM(config).eval()
+    ids = torch.randint(3, 99, (3, 12))
+    mask = torch.ones_like(ids)
+    mask[1, 8:], mask[2, 5:] = 0, 0
+    mine = copy.deepcopy(base)
+    done = schemes.apply(RunSpec(model="opt-tiny", scheme=scheme, seq_len=12), mine)
+    values = {name: torch.randn(p.shape) for name, p in mine.named_parameters() if p.requires_grad}
+    for name, value in values.items():
+        module, _, key = name.rpartition(".")
+        mine.get_submodule(module)._parameters[key] = torch.nn.Parameter(value)
+    own = peft_config(scheme, 32, ("query", "value"), "FEATURE_EXTRACTION")
+    theirs = filled(copy.deepcopy(base), own, scheme, values)
+    with torch.no_grad():
+        for given in (None, mask):
+            logits = mine.lm_head(done.drive(mine, ids, given))
+            expected = theirs(input_ids=ids, attention_mask=given).logits[:, -12:]
+            kept = slice(None) if given is None else given == 1
+            assert torch.equal(logits[kept], expected[kept])
+            assert (logits - base(ids, attention_mask=given).logits)[kept].abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_padding_changes_nothing(scheme, name):
+    """A padded batch's loss is that of its rows one by one, without padding, in peft's model."""
+    config = EngineConfig()
+    model, done, initial = applied(name, scheme, config)
+    theirs = peft_model(name, scheme, adapter(model, initial))
+    (batch,) = batches(name, 1, "ragged")
+    assert batch.attention_mask is not None
+    total = count = 0
+    for ids, labels, mask in zip(batch.input_ids, batch.labels, batch.attention_mask, strict=True):
+        own = Batch(ids[mask == 1][None], labels[mask == 1][None])
+        tokens = int((own.labels[:, 1:] != -100).sum())
+        total, count = total + tokens * loss(theirs, own), count + tokens
+    with Engine(model, config, weights=initial, drive=done.drive) as engine:
+        assert engine.evaluate(batch) == pytest.approx(total / count, rel=1e-6)
+
+
+@functools.cache
+def reference(scheme, name):
+    """(first values, losses, projected gradients, last values) of the adapter in a plain loop over peft's model."""
+    model, _, initial = applied(name, scheme, EngineConfig(placement="resident"))
+    values = adapter(model, initial)
+    theirs = peft_model(name, scheme, values)
+    losses, gradients = mezo(theirs, batches(name, STEPS), draw_seeds(RUN_SEED, STEPS), eps=EPS, lr=LR)
+    own = dict(theirs.named_parameters())
+    return values, losses, gradients, {key: own[peft_name(key, scheme)] for key in values}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_training_equals_mezo_on_pefts_model(scheme, name, mode):
+    first, losses, gradients, last = reference(scheme, name)
+    steps, final = train(scheme, name, EngineConfig(**MODES[mode]), STEPS)
+    assert [step.loss for step in steps] == losses
+    assert [step.projected_grad for step in steps] == gradients
+    assert all(torch.equal(final[key], last[key]) for key in last)
+    assert not any(torch.equal(final[key], first[key]) for key in first)  # all of it was moved
+
+
+def train(scheme, name, config, count):
+    """(what each step returned, name -> final weights)."""
+    model, done, initial = applied(name, scheme, config)
+    with Engine(model, config, weights=initial, drive=done.drive) as engine:
+        method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED)
+        return [method.step(engine, batch) for batch in batches(name, count)], dict(engine.named_tensors())
+
+
+@pytest.mark.parametrize("mode", COUNTER)
+@pytest.mark.parametrize("name", ["opt350-tiny", "qwen3-tiny"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_counter_noise_equals_a_plain_loop_over_pefts_model(scheme, name, mode):
+    model, _, initial = applied(name, scheme, EngineConfig())
+    order = [number for number, p in enumerate(model.parameters()) if p.requires_grad]
+    values = adapter(model, initial)
+    theirs = peft_model(name, scheme, values)
+    seeds = draw_seeds(RUN_SEED, 5)
+    losses, gradients = pristine_mezo(theirs, order, batches(name, 5), seeds, eps=EPS, lr=LR)
+    steps, final = train(scheme, name, EngineConfig(noise="counter", **COUNTER[mode]), 5)
+    assert [step.loss for step in steps] == pytest.approx(losses, rel=1e-6)
+    assert [step.projected_grad for step in steps] == pytest.approx(gradients, abs=2e-4)  # 1e-6 of a loss of 4, / 2 eps
+    own = dict(theirs.named_parameters())
+    for key, before in values.items():
+        torch.testing.assert_close(final[key], own[peft_name(key, scheme)].data, rtol=0, atol=1e-5)
+        assert not torch.equal(final[key], before)

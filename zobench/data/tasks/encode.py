@@ -1,0 +1,177 @@
+"""Examples as token rows and the places that score their candidates; batches of them, padded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from zobench.data import IGNORED, Batch, Choices
+from zobench.data.tasks.prompts import MASK, Example
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PAD_MULTIPLE = 8
+"""Rows are padded to a multiple of it (METHODS: tasks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One example: token ``rows``; for each candidate its tokens as (row, position that predicts it, token id).
+
+    ``length``: tokens of its longest text before any cut; ``cut``: whether one was cut.
+    """
+
+    rows: tuple[tuple[int, ...], ...]
+    candidates: tuple[tuple[tuple[int, int, int], ...], ...]
+    answer: int
+    length: int
+    cut: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoder:
+    """Encodes for a causal or a ``masked`` language model with at most ``limit`` tokens per text.
+
+    ``truncate``: a longer text loses tokens from the left, after the special tokens it begins with (MeZO); else it is
+    an error, which names ``limit_text``.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    masked: bool
+    limit: int
+    limit_text: str
+    truncate: bool
+
+    def encode(self, examples: Sequence[Example], places: Sequence[str]) -> list[Encoded]:
+        """The examples encoded; ``places`` name them in errors (``ValueError``)."""
+        one = self._masked if self.masked else self._causal
+        texts = [self._texts(example) for example in examples]
+        ids = iter(self._ids([text for several in texts for text in several]))
+        head, tail = self._edges()
+        return [
+            one(example, [next(ids) for _ in several], head, tail, place)
+            for example, several, place in zip(examples, texts, places, strict=True)
+        ]
+
+    def _texts(self, example: Example) -> list[str]:
+        """What the tokenizer sees: the prompt, and of a causal model the prompt with each candidate."""
+        if self.masked:
+            return [example.prompt.replace(MASK, str(self.tokenizer.mask_token))]
+        return [example.prompt, *(example.prompt + candidate for candidate in example.candidates)]
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        found: list[list[int]] = self.tokenizer(texts, verbose=False)["input_ids"]
+        return found
+
+    def _edges(self) -> tuple[int, int]:
+        """How many special tokens the tokenizer puts before and after a text."""
+        empty, one = self._ids(["", "a"])
+        head = _shared(empty, one)
+        return head, len(empty) - head
+
+    def _causal(self, example: Example, ids: list[list[int]], head: int, tail: int, place: str) -> Encoded:
+        """A candidate's tokens are those beyond its prompt's. What the tokenizer puts after a text is left out, and so
+        is a row's last token, which predicts nothing. Candidates that differ only in that token, so all of one token
+        each, then have the same row: it is computed once for them."""
+        prompt, *wholes = [whole[: len(whole) - tail] for whole in ids]
+        rows: list[tuple[int, ...]] = []
+        candidates = []
+        for whole in wholes:
+            excess = self._excess(len(whole), place)
+            start = _shared(prompt, whole) - excess
+            if start < max(head, 1):
+                raise ValueError(
+                    f"{place}: a candidate must follow at least one token of {self.limit}, but got one of "
+                    f"{len(whole) - start - excess} tokens after none; use a larger seq_len or another tokenizer"
+                )
+            kept = (*whole[:head], *whole[head + excess :])
+            row, tokens = kept[:-1], kept[start:]
+            if not rows or rows[-1] != row:
+                rows.append(row)
+            candidates.append(tuple((len(rows) - 1, start - 1 + i, token) for i, token in enumerate(tokens)))
+        longest = max(map(len, wholes))
+        return Encoded(tuple(rows), tuple(candidates), example.answer, longest, longest > self.limit)
+
+    def _masked(self, example: Example, ids: list[list[int]], head: int, tail: int, place: str) -> Encoded:
+        whole = ids[0]
+        excess = self._excess(len(whole), place)
+        kept = (*whole[:head], *whole[head + excess :])
+        mask = self.tokenizer.mask_token_id
+        if kept.count(mask) != 1:
+            raise ValueError(
+                f"{place}: a text must hold one mask token, but got {kept.count(mask)}; use a larger seq_len"
+            )
+        position = kept.index(mask)
+        candidates = tuple(((0, position, self._word(text)),) for text in example.candidates)
+        return Encoded((kept,), candidates, example.answer, len(whole), excess > 0)
+
+    def _word(self, text: str) -> int:
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if len(ids) != 1:
+            raise ValueError(f"a label word must be one token, but got {len(ids)} for {text!r}; use another tokenizer")
+        return int(ids[0])
+
+    def _excess(self, length: int, place: str) -> int:
+        if length > self.limit and not self.truncate:
+            raise ValueError(
+                f"{place}: a text must have at most {self.limit} tokens ({self.limit_text}), but got {length}; "
+                "use truncate=true to cut its prompt from the left"
+            )
+        return max(0, length - self.limit)
+
+
+def _shared(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many items the two begin with alike."""
+    for i, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return i
+    return min(len(left), len(right))
+
+
+def collate(items: Sequence[Encoded], *, pad: int, left: bool, widest: int, loss: str) -> Batch:
+    """One batch of examples in their order, padded with the token ``pad`` on the left or the right.
+
+    Its width is a multiple of :data:`PAD_MULTIPLE`, or ``widest`` (the model's positions) where that is less.
+    """
+    rows = [row for item in items for row in item.rows]
+    longest = max(map(len, rows))
+    width = max(longest, min(-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE, widest))
+    ids = torch.full((len(rows), width), pad, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for number, row in enumerate(rows):
+        begin = width - len(row) if left else 0
+        ids[number, begin : begin + len(row)] = torch.tensor(row)
+        mask[number, begin : begin + len(row)] = 1
+    return Batch(ids, torch.full_like(ids, IGNORED), mask, _choices(items, width if left else None, loss))
+
+
+def _choices(items: Sequence[Encoded], width: int | None, loss: str) -> Choices:
+    """``width``: of rows that end together (padded on the left), which shifts their positions."""
+    places: list[tuple[int, int]] = []
+    tokens: list[int] = []
+    owners: list[int] = []
+    groups: list[int] = []
+    answers: list[int] = []
+    first_row = 0
+    for example, item in enumerate(items):
+        answers.append(len(groups) + item.answer)
+        for candidate in item.candidates:
+            for row, position, token in candidate:
+                shift = 0 if width is None else width - len(item.rows[row])
+                places.append((first_row + row, position + shift))
+                tokens.append(token)
+                owners.append(len(groups))
+            groups.append(example)
+        first_row += len(item.rows)
+    return Choices(
+        torch.tensor(places),
+        torch.tensor(tokens),
+        torch.tensor(owners),
+        torch.tensor(groups),
+        torch.tensor(answers),
+        loss,
+    )

@@ -1,0 +1,181 @@
+"""Labelled examples of a task, from the files in a folder or from the hub; every malformed row is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench.data.tasks.prompts import TASKS, Example, Form
+
+REVISION = "refs/convert/parquet"
+"""The hub's own conversion to Parquet: scripts no longer load."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a task's sets are: ``folder``, and the names of its files there, first present wins; or on the hub."""
+
+    folder: str
+    train: tuple[str, ...] = ("train.jsonl",)
+    validation: tuple[str, ...] = ("val.jsonl",)
+    hub: str = "aps/super_glue"
+    config: str
+
+
+PLACES = {
+    "sst2": Place(folder="SST-2", train=("train.tsv",), validation=("dev.tsv",), hub="nyu-mll/glue", config="sst2"),
+    "rte": Place(folder="RTE", config="rte"),
+    "cb": Place(folder="CB", config="cb"),
+    "boolq": Place(folder="BoolQ", train=("train.jsonl", "boolq_train.jsonl"), config="boolq"),
+    "wsc": Place(folder="WSC", config="wsc.fixed"),
+    "wic": Place(folder="WiC", config="wic"),
+    "multirc": Place(folder="MultiRC", config="multirc"),
+    "copa": Place(folder="COPA", config="copa"),
+    "winogrande": Place(
+        folder="WinoGrande",
+        train=tuple(f"train_{size}.jsonl" for size in ("xl", "l", "m", "s", "xs")),
+        validation=("dev.jsonl",),
+        hub="allenai/winogrande",
+        config="winogrande_xl",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The labelled examples of one set, in their order; ``where``: its file, or its name on the hub."""
+
+    where: str
+    examples: list[Example]
+
+
+def read(name: str, form: Form, data_dir: Path | None) -> tuple[Source, Source]:
+    """The training and the validation set of task ``name``, from ``data_dir`` (None: from the hub).
+
+    ``data_dir`` holds the task's folder (``SST-2``, ``RTE``, ...) or is that folder. Raises ``ValueError`` for an
+    absent or empty file, a malformed line, a missing column or an unknown label.
+    """
+    if data_dir is None:
+        train, validation = (_source(name, form, *_from_hub(PLACES[name], part)) for part in ("train", "validation"))
+    else:
+        paths = _find(name, data_dir)
+        train, validation = (_source(name, form, str(path), _from_file(path)) for path in paths)
+    return train, validation
+
+
+def _source(name: str, form: Form, where: str, records: Iterable[tuple[str, Any]]) -> Source:
+    task, examples = TASKS[name], []
+    for place, record in records:
+        try:
+            if not isinstance(record, Mapping):
+                raise ValueError(f"a row must be an object with columns, but got {type(record).__name__}")
+            examples += [task.example(row, form) for row in _rows(record)]
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from error
+    if not examples:
+        raise ValueError(f"{where}: a set must hold examples, but got none; give a whole set of {name}")
+    return Source(where, examples)
+
+
+def _rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The flat rows of one record, as the hub has them: SuperGLUE's own files nest WSC's spans, and all questions and
+    answers of a MultiRC passage."""
+    target, passage = record.get("target"), record.get("passage")
+    if isinstance(target, Mapping):
+        return [{**record, **target}]
+    if not isinstance(passage, Mapping):
+        return [dict(record)]
+    try:
+        return [
+            {"paragraph": passage["text"], "question": asked["question"], "answer": answer["text"], **_label(answer)}
+            for asked in passage["questions"]
+            for answer in asked["answers"]
+        ]
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"nested columns must be SuperGLUE's own, but got {type(error).__name__} {error}; "
+            "give its files as they are published"
+        ) from error
+
+
+def _label(answer: Mapping[str, Any]) -> dict[str, Any]:
+    return {"label": answer["label"]} if "label" in answer else {}
+
+
+def _find(name: str, data_dir: Path) -> tuple[Path, Path]:
+    """Paths of the training and the validation file, both of the first folder that has a training file."""
+    place = PLACES[name]
+    if not data_dir.is_dir():
+        raise ValueError(f"`--data-dir` must be a folder, but got {data_dir}; leave it out to load {name} from the hub")
+    for folder in (data_dir / place.folder, data_dir):
+        train = next((folder / file for file in place.train if (folder / file).is_file()), None)
+        if train is None:
+            continue
+        validation = next((folder / file for file in place.validation if (folder / file).is_file()), None)
+        if validation is None:
+            wanted = " or ".join(place.validation)
+            raise ValueError(f"{folder} must hold the validation set of {name}, but has no {wanted}; put it there")
+        return train, validation
+    wanted = " or ".join(place.train)
+    raise ValueError(
+        f"{data_dir} must hold the training set of {name}, but has no {wanted}, neither there nor in {place.folder}; "
+        "leave --data-dir out to load it from the hub"
+    )
+
+
+def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
+    """(file:line, record) of a TSV file with a header, or of JSON lines."""
+    parse = _tsv if path.suffix == ".tsv" else _jsonl
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        try:
+            yield from parse(path, (line.rstrip("\r\n") for line in lines))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: a data file must be UTF-8, but {error}; convert it") from error
+
+
+def _jsonl(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield f"{path}:{number}", json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number}: a line must be one JSON object, but {error}; repair it") from error
+
+
+def _tsv(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """GLUE's files quote nothing: a tab always ends a field."""
+    header: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        fields = line.split("\t")
+        if number == 1:
+            header = fields
+        elif len(fields) != len(header):
+            raise ValueError(
+                f"{path}:{number}: a line must have the header's {len(header)} fields, but got {len(fields)}; repair it"
+            )
+        else:
+            yield f"{path}:{number}", dict(zip(header, fields, strict=True))
+
+
+def _from_hub(place: Place, part: str) -> tuple[str, Iterator[tuple[str, Any]]]:
+    """The name and the records of the set ``part`` (train or validation), at a pinned revision, through ``datasets``.
+
+    The files are named, since the conversion's branch has no card that would name its configurations.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError(
+            "tasks from the hub need the package datasets, which is missing; pip install 'zobench[tasks]' or give "
+            "--data-dir"
+        ) from error
+    where = f"{place.hub} {place.config} {part} ({REVISION})"
+    files = {part: f"{place.config}/{part}/*.parquet"}
+    try:
+        found = datasets.load_dataset(place.hub, data_files=files, revision=REVISION, split=part)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        told = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(f"{where} must load from the hub, but {told[0]}; give its files by --data-dir") from error
+    return where, ((f"{where} row {number}", row) for number, row in enumerate(found, start=1))

@@ -1,0 +1,152 @@
+"""Snapshots: all that a run needs to go on bit for bit, in a folder that is there whole or not at all.
+
+``snapshot-N`` holds what the run trains and the state of its optimizer after N steps, as safetensors, and beside them
+``state.json``: whose run it is, and what else it has come to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zobench.weights import Weights
+
+SHARD_BYTES = 1 << 30
+STATE = "state.json"
+_NAME = re.compile(r"snapshot-(\d+)")
+
+
+def write(folder: Path, step: int, tensors: Iterable[tuple[str, Tensor]], state: Mapping[str, Any]) -> Path:
+    """Makes ``folder/snapshot-step`` of (name, CPU tensor) pairs and JSON types.
+
+    A snapshot of that step that is already there holds the same tensors: only its state is renewed.
+    """
+    path = folder / f"snapshot-{step}"
+    if path.exists():
+        _replace(path / STATE, json.dumps(dict(state)).encode())
+        return path
+    temporary = folder / f".{path.name}.{secrets.token_hex(4)}.tmp"
+    temporary.mkdir()
+    try:
+        for number, shard in enumerate(_shards(tensors)):
+            _save(shard, temporary / f"{number + 1:05d}.safetensors")
+        _replace(temporary / STATE, json.dumps(dict(state)).encode())
+        os.rename(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)  # what stopped the write is the error worth reporting
+        raise
+    _sync(folder)
+    return path
+
+
+def steps(folder: Path) -> list[int]:
+    """After how many steps there are snapshots, in rising order."""
+    found = (_NAME.fullmatch(path.name) for path in folder.glob("snapshot-*"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def prune(folder: Path, keep: Collection[int]) -> None:
+    """Removes all snapshots but those of the steps in ``keep``, and what an interrupted write left."""
+    stale = [folder / f"snapshot-{step}" for step in steps(folder) if step not in keep]
+    for path in [*stale, *folder.glob(".snapshot-*.tmp")]:
+        shutil.rmtree(path)
+
+
+def state(path: Path) -> dict[str, Any]:
+    """What :func:`write` was given beside the tensors. Raises ``ValueError`` if it cannot be read."""
+    try:
+        found = json.loads((path / STATE).read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"`{path}` must be a whole snapshot, but is damaged ({error}); remove it") from error
+    return dict(found)
+
+
+class SnapshotWeights:
+    """The tensors of a snapshot by name, also those of an optimizer's state; ``base`` gives all that are not there."""
+
+    def __init__(self, path: Path, base: Weights | None = None) -> None:
+        self._path, self._base = path, base
+        self._where = {name: file for file in sorted(path.glob("*.safetensors")) for name in _names(file)}
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of the tensors that are in the snapshot; an optimizer's state is called ``parameter#state``."""
+        return self._where.keys()
+
+    @torch.no_grad()
+    def fill(self, name: str, out: Tensor, first: int = 0) -> None:
+        """See :class:`zobench.weights.Weights`."""
+        if name in self._where:
+            out.copy_(_rows(self._where[name], name, first, out.shape[0] if out.dim() else 1))
+        elif self._base is not None:
+            self._base.fill(name, out, first)
+        else:
+            raise ValueError(f"`{self._path}` must hold {name}, but lacks it; remove it")
+
+
+def _names(file: Path) -> list[str]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as handle:
+            return list(handle.keys())
+    except SafetensorError as error:
+        raise ValueError(f"`{file}` must be whole safetensors, but is damaged ({error}); remove its folder") from error
+
+
+def _rows(file: Path, name: str, first: int, count: int) -> Tensor:
+    """Opened anew each time: pages read through an open handle count as this process's memory."""
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as handle:
+        part = handle.get_slice(name)
+        return torch.as_tensor(part[first : first + count] if part.get_shape() else handle.get_tensor(name))
+
+
+def _shards(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    shard: dict[str, Tensor] = {}
+    size = 0
+    for name, tensor in tensors:
+        shard[name] = tensor.contiguous()
+        size += tensor.nbytes
+        if size >= SHARD_BYTES:
+            yield shard
+            shard, size = {}, 0
+    if shard:
+        yield shard
+
+
+def _save(shard: dict[str, Tensor], file: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(shard, file)
+    with file.open("rb+") as handle:
+        os.fsync(handle.fileno())
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Puts ``data`` at ``path`` in one step that survives power loss."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
