@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """The spec's word for a dtype to torch's."""
+MASKED = ("roberta",)
+"""The model types that predict masked tokens in their places, from both sides, and not the next token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,17 @@ class Architecture:
     @property
     def learned_positions(self) -> bool:
         """Whether positions are rows of a table, as in OPT, or computed."""
-        return self.model_type == "opt"
+        return self.model_type in ("opt", *MASKED)
+
+    @property
+    def masked(self) -> bool:
+        """Whether the model predicts masked tokens in their places, and not the next token."""
+        return self.model_type in MASKED
+
+    @property
+    def unused_positions(self) -> int:
+        """Positions of the configuration that no token has: RoBERTa's tokens begin behind its padding's id, 1."""
+        return 2 if self.masked else 0
 
     @property
     def config(self) -> dict[str, Any]:
@@ -49,7 +61,7 @@ class Architecture:
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
             "hidden_size": self.hidden,
-            "max_position_embeddings": self.max_positions,
+            "max_position_embeddings": self.max_positions + self.unused_positions,
             "vocab_size": self.vocab,
             "tie_word_embeddings": self.tied,
             **self.extra,
@@ -69,6 +81,10 @@ def _gated(kv_heads: int, intermediate: int, theta: float, norm_eps: float, **ex
 
 def _qwen3(intermediate: int) -> Mapping[str, Any]:
     return _gated(8, intermediate, 1e6, 1e-6, head_dim=128, bos_token_id=151643, eos_token_id=151645)
+
+
+def _roberta(hidden: int) -> Mapping[str, Any]:
+    return MappingProxyType({"intermediate_size": 4 * hidden, "type_vocab_size": 1, "layer_norm_eps": 1e-5})
 
 
 _350M = {"do_layer_norm_before": False}  # OPT-350M alone normalises after each sublayer and projects its embedding
@@ -94,13 +110,20 @@ _ROWS = (
     Architecture("Qwen3-32B", "Qwen/Qwen3-32B", "qwen3", 64, 64, 5120, 40960, 151936, False, _qwen3(25600)),
     Architecture("LLaMA2-7B", "meta-llama/Llama-2-7b-hf", "llama", 32, 32, 4096, 4096, 32000, False,
                  _gated(32, 11008, 1e4, 1e-5)),
+    Architecture("Vicuna-7B", "lmsys/vicuna-7b-v1.5", "llama", 32, 32, 4096, 4096, 32000, False,
+                 _gated(32, 11008, 1e4, 1e-5, pad_token_id=0)),
     Architecture("Mistral-7B", "mistralai/Mistral-7B-v0.1", "mistral", 32, 32, 4096, 32768, 32000, False,
                  _gated(8, 14336, 1e4, 1e-5, **_MISTRAL)),
+    Architecture("RoBERTa-large", "FacebookAI/roberta-large", "roberta", 24, 16, 1024, 512, 50265, True,
+                 _roberta(1024)),
     # for tests: three blocks, so that the number of slots need not divide the number of blocks
     Architecture("opt-tiny", "", "opt", 3, 4, 64, 64, 128, True, _opt(64)),
     Architecture("opt350-tiny", "", "opt", 3, 4, 64, 64, 128, True, _opt(64, word_embed_proj_dim=32, **_350M)),
     Architecture("qwen3-tiny", "", "qwen3", 3, 4, 64, 64, 128, True, _gated(2, 96, 1e6, 1e-6, head_dim=32)),
     Architecture("llama-tiny", "", "llama", 3, 4, 64, 64, 128, False, _gated(2, 96, 1e4, 1e-5)),
+    # for accuracies: zobench.tiny pretrains it in minutes
+    Architecture("opt-mini", "", "opt", 2, 4, 96, 128, 2048, True, _opt(96)),
+    Architecture("roberta-tiny", "", "roberta", 3, 4, 64, 64, 128, True, _roberta(64)),
 )
 # fmt: on
 
@@ -126,6 +149,7 @@ def check(spec: RunSpec) -> None:
             f"seq_len={spec.seq_len}; the model has {architecture.max_positions} positions: use a shorter seq_len"
             f"{longer}"
         )
+    _check_tying(architecture, spec.tie_embeddings)
     if spec.resident_blocks > architecture.layers:
         raise ValueError(
             f"`resident_blocks <= {architecture.layers}` must hold for {architecture.name}, but got "
@@ -166,9 +190,10 @@ def block_parameter_count(name: str) -> int:
     """Parameters of one transformer block (all blocks of a registered model are equal)."""
     config = get(name).config
     hidden = config["hidden_size"]
-    if get(name).model_type == "opt":
+    if get(name).learned_positions:  # OPT and RoBERTa: biases everywhere, no gate
+        inner = config.get("ffn_dim") or config["intermediate_size"]
         attention = 4 * (hidden * hidden + hidden)
-        feed_forward = 2 * hidden * config["ffn_dim"] + config["ffn_dim"] + hidden
+        feed_forward = 2 * hidden * inner + inner + hidden
         return int(attention + feed_forward + 2 * 2 * hidden)
     head = config.get("head_dim", hidden // config["num_attention_heads"])
     attention = 2 * hidden * head * (config["num_attention_heads"] + config["num_key_value_heads"])
@@ -189,9 +214,11 @@ def _resident_sizes(name: str, tie: bool | None, positions: int | None) -> list[
     hidden, extra = architecture.hidden, architecture.extra
     width = extra.get("word_embed_proj_dim", hidden)
     sizes = [architecture.vocab * width] * (1 if (architecture.tied if tie is None else tie) else 2)
-    if architecture.model_type != "opt":
+    if not architecture.learned_positions:
         return [*sizes, hidden]
-    sizes.append(((positions or architecture.max_positions) + 2) * hidden)  # OPT's positions start at 2
+    sizes.append(((positions or architecture.max_positions) + 2) * hidden)  # the first two positions are no token's
+    if architecture.masked:  # of tokens: their type, a norm; before the head: a dense layer, a norm; the head's bias
+        return [*sizes, hidden, *[hidden] * 2, hidden * hidden, *[hidden] * 3, architecture.vocab]
     if width != hidden:
         sizes += [width * hidden] * 2
     if extra.get("do_layer_norm_before", True):
@@ -219,11 +246,12 @@ def build_config(name: str, tie_embeddings: bool | None = None, positions: int |
     from transformers import AutoConfig
 
     architecture = get(name)
+    _check_tying(architecture, tie_embeddings)
     values = {key: dict(value) if isinstance(value, Mapping) else value for key, value in architecture.config.items()}
     if tie_embeddings is not None:
         values["tie_word_embeddings"] = tie_embeddings
     if positions is not None:
-        values["max_position_embeddings"] = positions
+        values["max_position_embeddings"] = positions + architecture.unused_positions
     return AutoConfig.for_model(architecture.model_type, use_cache=False, **values)
 
 
@@ -236,33 +264,44 @@ def build(
     lose the buffers.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     config = build_config(name, tie_embeddings, positions)
+    family = AutoModelForMaskedLM if get(name).masked else AutoModelForCausalLM
     kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, DTYPES[dtype])
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=kind, attn_implementation="sdpa")  # type: ignore[no-untyped-call]
+        model = family.from_config(config, dtype=kind, attn_implementation="sdpa")  # type: ignore[no-untyped-call]
     model.tie_weights()  # transformers 5.0 leaves a model on the meta device untied
     _compute_buffers(model)
     model.eval()
     return cast("PreTrainedModel", model)
 
 
-def _compute_buffers(model: nn.Module) -> None:
+def _compute_buffers(model: PreTrainedModel) -> None:
     """Gives every module that owns buffers the values that the same module has when it is built on the CPU.
 
     Buffers such as the rotary frequencies are in no checkpoint: only the module's constructor knows them.
     """
-    for name, module in list(model.named_modules()):
+    for module in list(model.modules()):
         buffers = dict(module.named_buffers(recurse=False))
         if not buffers:
             continue
-        assert hasattr(module, "config"), (
-            f"{name} ({type(module).__name__}) owns buffers and cannot be built from a config"
-        )
-        fresh = type(module)(module.config)
+        fresh = type(module)(model.config)
         for key in buffers:
             setattr(module, key, fresh.get_buffer(key))
+
+
+def _check_tying(architecture: Architecture, tie: bool | None) -> None:
+    if architecture.masked and tie is False:
+        raise ValueError(
+            f"{architecture.name} must be tied, but got tie_embeddings=False; an untied one keeps a bias that nothing "
+            "uses: use tie_embeddings=None"
+        )
+
+
+def is_masked(model: nn.Module) -> bool:
+    """Whether a built model predicts masked tokens in their places, and not the next token."""
+    return cast("PreTrainedModel", model).config.model_type in MASKED
 
 
 def blocks(model: nn.Module) -> nn.ModuleList:

@@ -27,11 +27,13 @@ from zobench.engine.drive import Drive, plain
 from zobench.engine.lanes import Event
 from zobench.engine.loss import (
     candidate_scores,
-    causal_loss,
     choice_loss,
+    head_states,
     log_probabilities,
+    mean_loss,
     only_right,
     rows_per_chunk,
+    targets_of,
 )
 from zobench.engine.noise import TorchNoise
 from zobench.engine.perturb import is_decayed
@@ -240,13 +242,11 @@ class Backprop:
 
     def _picked(self, batch: Batch, places: Tensor, tokens: Tensor) -> Tensor:
         """The log-probabilities of ``tokens`` (n,) at ``places`` (n, 2); the head sees no others."""
-        states = self._hidden(batch)[places[:, 0], places[:, 1]]
-        return log_probabilities(self._head, states, tokens, self._rows)
+        return self._log_probabilities(self._hidden(batch)[places[:, 0], places[:, 1]], tokens)
 
-    @property
-    def _rows(self) -> int:
-        """Tokens whose logits are made at once."""
-        return rows_per_chunk(self._head.out_features, self.config.logits_bytes)  # type: ignore[arg-type]
+    def _log_probabilities(self, states: Tensor, targets: Tensor) -> Tensor:
+        rows = rows_per_chunk(self._head.out_features, self.config.logits_bytes)  # type: ignore[arg-type]
+        return log_probabilities(self._head, head_states(self.model, states), targets, rows)
 
     def _loss(self, batch: Batch) -> Tensor:
         if not isinstance(batch, Batch):
@@ -254,7 +254,8 @@ class Backprop:
                 f"`batch` must be a zobench.Batch, but got {type(batch).__name__}; build Batch(ids, labels)"
             )
         if batch.choices is None:
-            return causal_loss(self._head, self._hidden(batch), batch.labels.to(self.config.device), self._rows)
+            states, targets = self._hidden(batch), targets_of(self.model, batch.labels.to(self.config.device))
+            return mean_loss(self._log_probabilities(states.reshape(-1, states.shape[-1]), targets), targets)
         choices = batch.choices.to(self.config.device)
         asked = only_right(choices) if choices.loss == "lm" else choices
         return choice_loss(self._picked(batch, asked.places, asked.tokens), asked)

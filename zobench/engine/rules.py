@@ -33,8 +33,8 @@ class Rule(Protocol):
         """
 
 
-# Each product and sum below is an operation of its own: a fused one (``alpha=``, ``lerp``) rounds differently at the
-# ends of a tensor than inside it, so that the bits would depend on how the weights are cut into pieces.
+# Each product and sum below is an operation of its own. A fused one (``alpha=``, ``lerp``) rounds once where the
+# processor can and twice where it cannot: the bits would depend on the machine.
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ class Adam:
 class TorchAdam:
     """ZO-Adam as its program has it: torch's Adam on ghat, with bias correction; m and v in the weights' dtype.
 
-    ``w -= lr * (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * w)``, t = step + 1. The update is
-    computed before m and v are rounded to their dtype. In float16 a v below 3e-8 is zero at the next step, which may
-    then be huge: the published state is this coarse.
+    ``w -= lr * (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * w)``, t = step + 1, which counts
+    skipped steps too. The update is computed before m and v are rounded to their dtype. In float16 a v below 3e-8 is
+    zero at the next step, whose update may then be huge: the published state is this coarse.
     """
 
     beta1: float = 0.9

@@ -25,7 +25,15 @@ from zobench.engine.assemble import precision
 from zobench.engine.base import BASE, Point
 from zobench.engine.blocks import Unit
 from zobench.engine.general import General
-from zobench.engine.loss import choice_loss, log_probabilities, mean_loss, next_tokens, only_right, rows_per_chunk
+from zobench.engine.loss import (
+    choice_loss,
+    head_states,
+    log_probabilities,
+    mean_loss,
+    only_right,
+    rows_per_chunk,
+    targets_of,
+)
 from zobench.kernels import Span
 
 if TYPE_CHECKING:
@@ -106,10 +114,11 @@ def _loss(engine: Engine, seed: int, hidden: Tensor, batch: Batch, choices: Choi
     device, head = hidden.device, engine._head
     rows = rows_per_chunk(cast("int", head.out_features), engine.config.logits_bytes)
     if choices is None:
-        states, targets = hidden.reshape(-1, hidden.shape[-1]), next_tokens(batch.labels.to(device))
+        states, targets = hidden.reshape(-1, hidden.shape[-1]), targets_of(engine.model, batch.labels.to(device))
     else:
         places = choices.places.to(device)
         states, targets = hidden[places[:, 0], places[:, 1]], choices.tokens.to(device)
+    states = head_states(engine.model, states)
     for unit in engine._head_units:
         _bind(engine, seed, unit)
     picked = log_probabilities(head, states, targets, rows)
