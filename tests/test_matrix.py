@@ -95,6 +95,28 @@ def test_includes_or_variants_alone_make_a_matrix(tmp_path: Path) -> None:
     assert len(load(tmp_path, '[base]\nmodel = "opt-tiny"\n[[variants]]\nseed = 1\n[[variants]]\nseed = 2\n')) == 2
 
 
+def test_a_list_in_a_variant_or_an_include_stands_for_one_of_them_per_value(tmp_path: Path) -> None:
+    text = """
+        [base]
+        seq_len = 32
+        [axes]
+        model = ["opt-tiny"]
+        [[variants]]
+        method = ["zo-sgd", "zo-adam"]
+        lr = [1e-6, 1e-7]
+        [[include]]
+        model = ["opt-tiny", "qwen3-tiny"]
+        method = "fo-sgd"
+    """
+    assert [(cell.model, cell.method, cell.lr) for cell in load(tmp_path, text)] == [
+        ("opt-tiny", "zo-sgd", 1e-6), ("opt-tiny", "zo-sgd", 1e-7),
+        ("opt-tiny", "zo-adam", 1e-6), ("opt-tiny", "zo-adam", 1e-7),
+        ("opt-tiny", "fo-sgd", 1e-7), ("qwen3-tiny", "fo-sgd", 1e-7),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"^mine\.toml: `steps` must be of type int, but got \[1\]; for example "):
+        load(tmp_path, "[[include]]\nmodel = 'opt-tiny'\nsteps = [[1]]\n")
+
+
 def test_cells_that_would_run_the_same_computation_appear_once(tmp_path: Path) -> None:
     text = '[axes]\nmodel = ["opt-tiny", "OPT-Tiny"]\nengine = ["resident"]\noverlap = [true, false]\nslots = [2, 3]\n'
     assert len(load(tmp_path, text)) == 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zobench import footprint, models
+from zobench import footprint, models, tuned
 from zobench.footprint import memory
 from zobench.predict import Rates, estimate, floor_seconds, floor_share, step_seconds
 from zobench.result import Outcome, Result
@@ -25,7 +25,7 @@ CALIBRATION: dict[str, Any] = {
     "notes": [],
 }
 RATES = Rates.of(CALIBRATION)
-REAL = [name for name in models.REGISTRY if not name.endswith("-tiny")]
+REAL = [name for name in models.REGISTRY if not name.endswith(("-tiny", "-mini"))]
 cells = st.builds(
     RunSpec,
     noise=st.sampled_from(["torch", "counter"]),
@@ -89,7 +89,7 @@ def test_offloading_a_real_model_takes_less_device_memory_than_holding_it(model:
     resident = memory(RunSpec(model=model, dtype=dtype).resolve("cuda:0"))
     streamed = memory(RunSpec(model=model, dtype=dtype, engine="offload").resolve("cuda:0"))
     assert streamed[0] < resident[0]
-    whole = models.parameter_count(model) * footprint.BYTES[dtype]
+    whole = models.parameter_count(model) * tuned.WIDTH[dtype]
     assert whole < resident[0] < whole + 4e9
     assert (resident[1:], streamed[2]) == ((0, 0), 0)
     assert 0.5 * whole < streamed[1] <= whole

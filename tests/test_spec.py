@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import subprocess
@@ -48,9 +49,28 @@ fast = {
     "resident_blocks": WHOLE,
 }
 sized = {name: values for name, values in fast.items() if name not in ("granularity", "slots", "resident_blocks")}
+tuned = {
+    **{
+        name: values
+        for name, values in plain.items()
+        if name not in ("weights", "weights_path", "parts", "data", "compile")
+    },
+    "engine": st.just("resident"),
+    "tier": st.sampled_from(["auto", "device"]),
+    "noise": st.just("torch"),
+    "queries": st.just(1),
+    "weights": st.sampled_from(["random", "pretrained"]),
+    **{name: st.sampled_from(CHOICES[name]) for name in ("method", "scheme", "lr_schedule")},
+    "task": st.just("sst2"),
+    "aligned": st.booleans(),
+    **dict.fromkeys(("train_size", "dev_size", "test_size"), WHOLE.map(lambda n: max(n, 1))),
+    **dict.fromkeys(("shots", "eval_every"), WHOLE),
+    **dict.fromkeys(("truncate", "length_grouping"), st.booleans()),
+}
 specs = (
     st.builds(RunSpec, **plain)
     | st.builds(RunSpec, **fast)
+    | st.builds(RunSpec, **tuned)
     | st.builds(RunSpec, **sized, device_memory=st.integers(0, 2**63 - 1))
 )
 
@@ -98,6 +118,23 @@ specs = (
         ({"writeback_every": "no"}, "`writeback_every` must be a whole number or inf, but got 'no'; the papers use wr"),
         ({"writeback_every": 1.5}, "`writeback_every` must be of type int or str, but got 1.5; for example writeback"),
         ({"compile": 1}, "`compile` must be of type bool, but got 1; for example compile=False"),
+        ({"method": "zo-sgd-sgn"}, "`method` must be one of zo-sgd, zo-sgd-sign, "),
+        ({"scheme": "lara"}, "`scheme` must be one of full, lora, prefix, prompt, but got 'lara'; did you mean lora?"),
+        (
+            {"task": "sst3"},
+            "`task` must be one of none, sst2, rte, cb, boolq, wsc, wic, multirc, copa, winogrande, but ",
+        ),
+        ({"definition": "shipped"}, "`definition` must be one of as-written, as-shipped, but got 'shipped'; did you "),
+        ({"lr_schedule": "step"}, "`lr_schedule` must be one of constant, linear, cosine, but got 'step'; "),
+        ({"momentum": 1.0}, "`momentum < 1` must hold, but got momentum=1.0; ZO-Bench uses momentum=0.9"),
+        ({"momentum": -0.1}, "`momentum >= 0` must hold, but got momentum=-0.1; ZO-Bench uses momentum=0.9"),
+        ({"sparsity": 1}, "`sparsity < 1` must hold, but got sparsity=1.0; ZO-Bench uses sparsity=0.1 to 0.9"),
+        ({"zo_layers": -1}, "`zo_layers >= 0` must hold, but got zo_layers=-1; use zo_layers=0 for backpropagation "),
+        ({"shots": -1}, "`shots >= 0` must hold, but got shots=-1; use shots=16 or 512 per class, or 0 for train_size"),
+        ({"train_size": 0}, "`train_size >= 1` must hold, but got train_size=0; MeZO uses train_size=1000"),
+        ({"dev_size": 0}, "`dev_size >= 1` must hold, but got dev_size=0; MeZO uses dev_size=500"),
+        ({"test_size": 0}, "`test_size >= 1` must hold, but got test_size=0; MeZO uses test_size=1000"),
+        ({"eval_every": -1}, "`eval_every >= 0` must hold, but got eval_every=-1; use eval_every=0 to evaluate only "),
     ],
 )
 def test_a_value_that_cannot_run_is_named_with_its_constraint_and_a_remedy(changes: dict[str, Any], text: str) -> None:
@@ -203,6 +240,11 @@ def test_options_that_do_not_go_together_are_named_with_a_remedy(changes: dict[s
         {"engine": "offload", "wire": "fp8", "dtype": "bf16"},
         CHECKPOINT | {"weights": "pretrained"},
         OFFLOAD | {"device_memory": 2**40},
+        OFFLOAD | {"method": "zo-adam", "scheme": "lora", "task": "copa"},
+        {"engine": "offload", "method": "forward-grad", "queries": 4},
+        {"method": "hybrid", "zo_layers": 4, "checkpointing": True, "autocast": "bf16"},
+        {"method": "zo-sgd-sparse", "sparsity": 0.3, "definition": "as-shipped"},
+        {"task": "sst2", "aligned": False, "shots": 16, "eval_every": 10, "truncate": True},
     ],
 )
 def test_options_that_go_together_are_accepted_with_both_engines_where_both_have_them(changes: dict[str, Any]) -> None:
@@ -211,7 +253,7 @@ def test_options_that_go_together_are_accepted_with_both_engines_where_both_have
 
 
 def test_an_unknown_key_names_the_nearest_and_a_missing_model_is_said() -> None:
-    with pytest.raises(ValueError, match=r"^unknown key 'batchsize'; did you mean batch_size\?$"):
+    with pytest.raises(ValueError, match=r"^unknown key 'batchsize'; did you mean batch_size or test_size\?$"):
         RunSpec.from_dict({"model": "OPT-125M", "batchsize": 1})
     with pytest.raises(ValueError, match=r"^`model` must be given, but got no model; see `zobench list models`$"):
         RunSpec.from_dict({"steps": 1})
@@ -233,8 +275,24 @@ def test_a_later_field_at_its_default_changes_no_hash() -> None:
     stored = RunSpec(model="OPT-125M").to_dict()
     before = {key: value for key, value in stored.items() if key not in spec_module._LATER}
     assert RunSpec.from_dict(before).hash == GOLDEN
-    hashes = {RunSpec(model="OPT-125M", **change).hash for change in ({"queries": 2}, {"compile": True})}
-    assert len(hashes | {GOLDEN}) == 3
+    later: tuple[dict[str, Any], ...] = ({"queries": 2}, {"compile": True}, {"method": "zo-adam"}, {"task": "sst2"})
+    hashes = {RunSpec(model="OPT-125M", **change).hash for change in later}
+    assert len(hashes | {GOLDEN}) == 5
+
+
+OLD = (
+    "model", "weights", "weights_path", "tie_embeddings", "engine", "tier", "dtype", "batch_size", "seq_len", "steps",
+    "warmup", "seed", "lr", "eps", "weight_decay", "noise", "overlap", "reusable_memory", "fused_update", "slots",
+    "device", "data", "parts",
+)  # fmt: skip
+"""The fields of the first stored results: they are in every hash, all others only where they say something."""
+
+
+def test_only_the_first_fields_are_in_the_hash_of_a_spec_that_has_nothing_else() -> None:
+    told = {name: value for name, value in RunSpec(model="OPT-125M").to_dict().items() if name in OLD}
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    assert hashlib.sha256(text.encode()).hexdigest()[:12] == GOLDEN
+    assert set(FIELDS) - set(OLD) == set(spec_module._LATER)
 
 
 def test_numbers_that_are_equal_have_one_hash() -> None:
@@ -381,6 +439,17 @@ def test_a_label_names_what_is_not_the_papers() -> None:
     assert limited.label == "OPT-125M offload/disk fp32 b1 s2048 counter device_memory=512MB"
 
 
+def test_a_label_names_method_scheme_and_task_by_their_own_words() -> None:
+    spec = RunSpec(
+        model="OPT-125M", method="zo-sgd-sparse", sparsity=0.5, definition="as-shipped", scheme="lora", task="sst2",
+        aligned=False, shots=16, eval_every=100, lr_schedule="cosine",
+    )  # fmt: skip
+    told = "zo-sgd-sparse as-shipped sparsity=0.5 lr_schedule=cosine lora sst2 no_aligned shots=16"
+    assert spec.resolve("cpu").label == f"OPT-125M resident fp32 b1 s2048 {told}"  # when it is evaluated says nothing
+    adam = RunSpec(model="OPT-125M", method="fo-adam", foreach=False, checkpointing=True)
+    assert adam.resolve("cpu").label == "OPT-125M resident fp32 b1 s2048 fo-adam checkpointing no_foreach"
+
+
 def test_a_result_survives_json_and_what_is_not_finite_becomes_null() -> None:
     nan, inf = float("nan"), float("inf")
     result = Result(
@@ -401,8 +470,8 @@ def test_a_result_survives_json_and_what_is_not_finite_becomes_null() -> None:
     ("changes", "text"),
     [
         (
-            {"schema_version": 3},
-            "`schema_version` must be 1 to 2, but got 3; a newer zobench wrote this file: upgrade zobench to read it",
+            {"schema_version": 4},
+            "`schema_version` must be 1 to 3, but got 4; a newer zobench wrote this file: upgrade zobench to read it",
         ),
         ({"outcome": None}, "`outcome` must be present, but is missing; this file is not a zobench result"),
         ({"spec": None}, "`spec` must be present, but is missing; this file is not a zobench result"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-from zobench import models
-from zobench.spec import RunSpec, size_text
+from zobench import backward, models, tuned
+from zobench.spec import BACKWARD, FIRST_ORDER, RunSpec, size_text
+from zobench.tuned import WIDTH
 
-BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
-"""Bytes of one weight by dtype or wire format; fp8's scales (one per row) are below a thousandth of its values."""
 SHARED_BLOCKS = 8
 """Host blocks that serve all layers with weights=shared."""
 TILE_BYTES = 64 << 20
@@ -23,6 +22,8 @@ PARTS_STEPS = 5
 """Steps that ``parts`` adds."""
 MARGIN = 0.9
 """Share of a given device memory that a plan uses: predictions are this good."""
+ATTENTION_MATRICES = 6
+"""Of tokens x tokens in all heads that plain attention with tangents holds at once."""
 FORMS = (("block", 3), ("linear", 3), ("tile", 3), ("tile", 2))
 """(granularity, slots) that the planner tries, the simplest first."""
 
@@ -33,13 +34,15 @@ def memory(spec: RunSpec) -> tuple[int, int, int]:
     Raises ``ValueError`` if the spec's own ``device_memory`` cannot hold it.
     """
     spec = fit(spec)[0]
+    if spec.method in BACKWARD:
+        return max(backward.peak(spec), _resident_bytes(spec) + activations(spec)), 0, 0
     layers, block = models.get(spec.model).layers, models.block_parameter_count(spec.model)
-    streamed = streamed_layers(spec)
-    resident = models.resident_parameter_count(*models.variant(spec)) * BYTES[spec.dtype]
-    device = resident + _scratch(spec) + activations(spec) + block * BYTES[spec.dtype] * (layers - streamed)
+    streamed, more = streamed_layers(spec), tuned.added(spec)[0]
+    resident = _resident_bytes(spec)
+    device = resident + _scratch(spec) + activations(spec) + (block * WIDTH[spec.dtype] + more) * (layers - streamed)
     if not streamed:
         return device, 0, 0
-    stored, host, disk = block * wire_width(spec), 0, 0
+    stored, host, disk = block * wire_width(spec) + more, 0, 0
     device += min(spec.slots * unit_bytes(spec, wire_width(spec)), streamed * stored)
     at_rest = stored * (min(SHARED_BLOCKS, layers) if spec.weights == "shared" else streamed)
     if spec.device == "cpu":
@@ -55,6 +58,11 @@ def memory(spec: RunSpec) -> tuple[int, int, int]:
     return device, host, disk
 
 
+def _resident_bytes(spec: RunSpec) -> int:
+    """What is outside the blocks, with adapters and state there."""
+    return models.resident_parameter_count(*models.variant(spec)) * WIDTH[spec.dtype] + tuned.added(spec)[1]
+
+
 def streamed_layers(spec: RunSpec) -> int:
     """Blocks that rest outside the device."""
     layers = models.get(spec.model).layers
@@ -63,15 +71,16 @@ def streamed_layers(spec: RunSpec) -> int:
 
 def wire_width(spec: RunSpec) -> int:
     """Bytes of one offloaded weight at rest and on the link."""
-    return BYTES[spec.dtype if spec.wire == "none" else spec.wire]
+    return WIDTH[spec.dtype if spec.wire == "none" else spec.wire]
 
 
 def unit_bytes(spec: RunSpec, width: int) -> int:
-    """Bytes of the largest unit that one slot holds, at ``width`` bytes a weight."""
+    """Bytes of the largest unit that one slot holds, at ``width`` bytes a weight, with its adapter and state."""
     if spec.granularity == "block":
-        return models.block_parameter_count(spec.model) * width
-    linear = models.largest_linear(spec.model) * width
-    return linear if spec.granularity == "linear" else linear // -(-linear // TILE_BYTES)
+        return models.block_parameter_count(spec.model) * width + tuned.added(spec)[0]
+    linear = models.largest_linear(spec.model)
+    pieces = -(-linear * width // TILE_BYTES) if spec.granularity == "tile" else 1
+    return linear * (width + (tuned.state_width(spec) if spec.scheme == "full" else 0)) // pieces
 
 
 def activations(spec: RunSpec) -> int:
@@ -79,59 +88,27 @@ def activations(spec: RunSpec) -> int:
 
     Block by block one point is computed at a time; with smaller units, attention takes all points at once.
     """
-    architecture, width = models.get(spec.model), BYTES[spec.dtype]
-    tokens, points = spec.tokens_per_step, 2 * spec.queries
+    architecture, width = models.get(spec.model), WIDTH[spec.dtype]
+    longest = tuned.longest(spec)
+    tokens, points = tuned.rows(spec) * longest, _points(spec)
     inner = 2 * int(architecture.config.get("ffn_dim") or architecture.config["intermediate_size"])
     at_once = 1 if spec.granularity == "block" else points
     states = 2 * architecture.hidden * (points + at_once) + inner * at_once
-    mask = spec.batch_size * spec.seq_len**2 * width if spec.data == "ragged" else 0
+    masked = spec.data == "ragged" or spec.task != "none"
+    mask = tuned.rows(spec) * longest**2 * width if masked else 0
     rows = HEAD_TILE_BYTES // (architecture.hidden * width) if spec.noise == "counter" else architecture.vocab
-    logits = min(32 << 20, tokens * min(rows, architecture.vocab) * 4)
+    logits = min(backward.LOGITS_BYTES, tuned.judged(spec) * min(rows, architecture.vocab) * 4)
     return tokens * states * width + mask + 3 * logits
 
 
-OPTIMIZERS = {"sgd": (0, 0), "adamw": (2, 1)}
-"""First-order optimizers: copies of the weights that are their state, and copies that a step makes and frees. AdamW's
-are the two moments and the root of the second, of all tensors at once (``foreach``, PyTorch's default on CUDA)."""
-
-
-def first_order(spec: RunSpec, optimizer: str) -> int:
-    """Predicted bytes at the peak of training ``spec``'s model by backpropagation with "sgd" or "adamw" on one device.
-
-    Of ``spec`` only the model, its tying, dtype, batch and tokens count. Everything is in that dtype, as PyTorch and
-    transformers have it: no gradient checkpointing, dropout on, loss and its gradients over all logits in float32,
-    gradients freed before each forward. The peak is at one of three moments of a later step: where backward begins
-    (activations and logits), where it ends (gradients; a tied table's exists three times), or in the optimizer's step.
-    """
-    architecture = models.get(spec.model)
-    if architecture.model_type != "opt" or spec.autocast != "none":
-        raise ValueError(
-            f"first-order memory is predicted for OPT models with autocast=none, but got {spec.model} with "
-            f"autocast={spec.autocast}; leave that cell out"
-        )
-    weights = models.parameter_count(*models.variant(spec)) * BYTES[spec.dtype]
-    state, temporary = (copies * weights for copies in OPTIMIZERS[optimizer])
-    table = architecture.vocab * _embedding_width(architecture) * BYTES[spec.dtype]
-    logits = spec.tokens_per_step * architecture.vocab
-    begins = saved_activations(spec) + max(3 * 4 * logits, BYTES[spec.dtype] * logits + table)
-    tied = architecture.tied if spec.tie_embeddings is None else spec.tie_embeddings
-    ends = weights + (2 * table if tied else 0)
-    return weights + state + max(begins, ends, weights + temporary)
-
-
-def saved_activations(spec: RunSpec) -> int:
-    """Bytes that a forward of OPT keeps for its backward, without the logits.
-
-    Each layer, per token: 8 hidden vectors (both norms' inputs and outputs, query, key, value, attention's output), the
-    feed-forward's inner vector, two dropout masks of one byte an element; in float32 both norms' mean and deviation,
-    and the log-sum-exp of each head. Around them: in and out of the last norm, or of the embedding's projections.
-    """
-    architecture, width = models.get(spec.model), BYTES[spec.dtype]
-    hidden, inner = architecture.hidden, int(architecture.extra["ffn_dim"])
-    layer = (8 * hidden + inner) * width + 2 * hidden + 4 * (4 + architecture.heads)
-    embedding = _embedding_width(architecture)
-    around = (hidden + (hidden if embedding == hidden else 2 * embedding)) * width
-    return spec.tokens_per_step * (architecture.layers * layer + around)
+def _points(spec: RunSpec) -> int:
+    """Copies of the batch in one pass over the model. ZO-SGD-Block takes a pair for each part of it."""
+    if spec.method == "zo-sgd-cons":
+        return 3
+    if spec.method in (*FIRST_ORDER, "forward-grad"):
+        return 1
+    parts = models.get(spec.model).layers + 2 if spec.method == "zo-sgd-block" else 1
+    return 2 * spec.queries * parts
 
 
 def fit(spec: RunSpec) -> tuple[RunSpec, str]:
@@ -170,25 +147,60 @@ def megabytes(nbytes: int) -> str:
     return f"{-(-nbytes // 10**6)}MB"
 
 
-def _embedding_width(architecture: models.Architecture) -> int:
-    """Of a row of the word embedding; OPT-350M's is half of its hidden vector."""
-    return int(architecture.extra.get("word_embed_proj_dim", architecture.hidden))
-
-
 def _scratch(spec: RunSpec) -> int:
-    """Bytes that the arithmetic needs beside the weights: noise, perturbed copies, unpacked weights."""
-    width = BYTES[spec.dtype]
+    """Bytes that the arithmetic needs beside the weights: noise, perturbed copies, unpacked weights, tangents."""
     packed = spec.wire != "none"
     in_pieces = spec.noise == "counter" or spec.wire == "fp8"  # what is encoded to fp8 is scaled a piece at a time
     heap = CPU_HEAP if spec.device == "cpu" and spec.engine == "offload" and in_pieces else 0
+    heap += _tangents(spec) if spec.method == "forward-grad" else 0
+    on_cuda = spec.device.startswith("cuda")
     if spec.noise == "torch":
-        on_cuda = spec.device.startswith("cuda")
-        noise = models.largest_resident(*models.variant(spec)) * width if on_cuda else 0
-        return noise + heap + (models.block_parameter_count(spec.model) * width if packed else 0)
-    unit = max(unit_bytes(spec, width), HEAD_TILE_BYTES)
+        largest = _largest_trained(spec) if on_cuda else 0
+        noise = largest * (_draws(spec) * tuned.trained_width(spec) + 4 * _COPIES[_rule(spec)])
+        return noise + heap + (models.block_parameter_count(spec.model) * WIDTH[spec.dtype] if packed else 0)
+    pieces = min(_PIECE, _largest_trained(spec)) * 4 * _COPIES_OF_PIECES[_rule(spec)] if on_cuda else 0
+    own = unit_bytes(spec.replace(method="zo-sgd"), WIDTH[spec.dtype]) if spec.scheme == "full" else 0
+    unit = max(own, HEAD_TILE_BYTES)
     stays = spec.engine == "resident" or spec.resident_blocks > 0
     again = unit if packed or stays else HEAD_TILE_BYTES  # where pending updates are replayed that are not to stay
-    return unit + (again if packed or spec.writeback_every != 1 else 0) + heap
+    return unit + (again if packed or spec.writeback_every != 1 else 0) + pieces + heap
+
+
+_PIECE = 1 << 24
+"""Elements that a rule or a mask takes at once on a CUDA device, with counter noise."""
+_COPIES = {"none": 0, "sparse": 1, "rule": 1, "adam": 3, "torch-adam": 5}
+"""Float32 copies of a tensor that its update makes at once, by kind of rule (:mod:`zobench.engine.rules`)."""
+_COPIES_OF_PIECES = {"none": 0, "sparse": 4, "rule": 3, "adam": 5, "torch-adam": 7}
+"""The same of a piece, with the weights in float32 and z."""
+
+
+def _rule(spec: RunSpec) -> str:
+    """The kind of update: SGD's own has none."""
+    if spec.method == "zo-adam":
+        return "adam" if spec.definition == "as-written" else "torch-adam"
+    if spec.method == "zo-sgd-sparse":
+        return "sparse"
+    signed = spec.method == "zo-sgd-sign" and spec.definition == "as-written"
+    return "rule" if signed or spec.method == "zo-sgd-mmt" else "none"
+
+
+def _draws(spec: RunSpec) -> int:
+    """Directions that are drawn side by side: a rule needs all of a step's at once, a mask its own."""
+    together = spec.queries if _rule(spec) in ("rule", "adam", "torch-adam") else 1
+    return together * (2 if spec.method == "zo-sgd-sparse" else 1)
+
+
+def _largest_trained(spec: RunSpec) -> int:
+    """Elements of the largest tuned tensor."""
+    return models.largest_resident(*models.variant(spec)) if spec.scheme == "full" else max(tuned.adapter(spec))
+
+
+def _tangents(spec: RunSpec) -> int:
+    """Of Forward-Grad: the direction of a block or a table, a tangent for every activation, and whole matrices of
+    attention, because no fused kernel has a forward derivative."""
+    units = max(tuned.trained(spec)[0], backward.table_bytes(spec) // WIDTH[spec.dtype] * (spec.scheme == "full"))
+    matrix = tuned.rows(spec) * models.get(spec.model).heads * tuned.longest(spec) ** 2 * WIDTH[spec.dtype]
+    return units * tuned.trained_width(spec) + activations(spec) + ATTENTION_MATRICES * matrix
 
 
 def _filling(spec: RunSpec) -> int:
@@ -196,7 +208,7 @@ def _filling(spec: RunSpec) -> int:
     and the unit that it is packed from. A checkpoint is not filled."""
     if spec.tier == "checkpoint":
         return 0
-    packed_from = unit_bytes(spec, BYTES[spec.dtype]) if spec.wire != "none" else 0
+    packed_from = unit_bytes(spec, WIDTH[spec.dtype]) if spec.wire != "none" else 0
     at_rest = unit_bytes(spec, wire_width(spec)) if spec.tier == "disk" else 0
     return min(spec.slots, os.cpu_count() or 1) * (packed_from + at_rest)
 

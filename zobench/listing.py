@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -18,6 +18,7 @@ from rich.text import Text
 from zobench.console import MIB
 from zobench.report.quantity import rounded
 from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
 from zobench.store import machine_of, metrics, printable
 from zobench.store.compare import Comparison, Judgement, Pair, Verdict
 from zobench.store.ranks import LEVEL
@@ -105,6 +106,7 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
         "dtype": [spec.dtype for spec in specs],
         "batch": [str(spec.batch_size) for spec in specs],
         "tokens": [str(spec.seq_len) for spec in specs],
+        **{name: cells for name in _TUNED if set(cells := [getattr(spec, name) for spec in specs]) != {_usual(name)}},
         "outcome": [str(result.outcome) for result in results],
     }
     common = {name: cells[0] for name, cells in about.items() if len(results) > 1 and len(set(cells)) == 1}
@@ -118,6 +120,7 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
             Column("tokens/s", [_number(one.get("throughput")) for one in measured], right=True),
             Column("step s", [_number(one.get("step_seconds")) for one in measured], right=True),
             Column("MB", [_number(one.get("device_peak_bytes"), MIB) for one in measured], right=True),
+            *_accuracies(measured),
             Column("run", _short([spec.hash for spec in specs])),
             Column("other", [_other(result) for result in results]),
         ],
@@ -126,15 +129,27 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
 
 
 _COUNTS = ("batch", "tokens")
+_TUNED = ("method", "scheme", "task")
+"""Fields with a column where a run has something else than usual."""
 _MEASURED = (
     "Measured on the machine of each run. step s: the median step; MB (2^20 bytes): peak device memory, on a CPU the "
-    "process's above its baseline; run: for `zobench trace`."
+    "process's above its baseline; test %: accuracy; run: for `zobench trace`."
 )
 
 
 def _about(name: str, cells: Sequence[str]) -> Column:
     styles = [_OUTCOMES[Outcome(cell)] for cell in cells] if name == "outcome" else ()
     return Column(name, list(map(printable, cells)), right=name in _COUNTS, styles=styles)
+
+
+def _usual(name: str) -> str:
+    return str(RunSpec.__dataclass_fields__[name].default)
+
+
+def _accuracies(measured: Sequence[Mapping[str, float | None]]) -> list[Column]:
+    """Percent of the test examples, where any run was evaluated."""
+    cells = ["" if one.get("accuracy") is None else f"{100 * (one['accuracy'] or 0):.1f}" for one in measured]
+    return [Column("test %", cells, right=True)] if any(cells) else []
 
 
 def _all(common: dict[str, str]) -> str:
@@ -144,7 +159,8 @@ def _all(common: dict[str, str]) -> str:
 
 def _other(result: Result) -> str:
     """The words of the label that no column has, and why a run did not end ok."""
-    words = result.spec.label.removeprefix(result.spec.model).split()[4:]
+    told = {getattr(result.spec, name) for name in _TUNED}
+    words = [word for word in result.spec.label.removeprefix(result.spec.model).split()[4:] if word not in told]
     reason = "" if result.outcome is Outcome.OK else textwrap.shorten(result.reason, _REASON, placeholder=" ...")
     return printable("; ".join(filter(None, [" ".join(words), reason])))
 

@@ -29,6 +29,7 @@ class Matrix:
 def load(path: Path, device: str, changes: Mapping[str, Any] | None = None) -> Matrix:
     """The matrix in ``path`` as it runs on ``device`` ("cpu", "cuda", "cuda:0"), with ``changes`` made to every cell.
 
+    A list in ``[[variants]]`` or ``[[include]]`` stands for one of them per value, the product of all its lists.
     ``[on.cpu]`` and ``[on.cuda]`` hold what differs there. Cells that would run the same computation appear once. A
     cell that has all values of a rule of ``[[exclude]]`` (after ``changes``, defaults included) is left out. Raises
     ``ValueError``, one line that names the file, for an unknown key or an impossible value.
@@ -101,17 +102,22 @@ def _cells(body: Mapping[str, Any], device: str, changes: dict[str, Any]) -> Ite
     if {} in rules:
         raise ValueError("a rule of [[exclude]] must name a field, but one is empty; it would exclude every cell")
     rules = [{key: _value(rule, key) for key in rule} for rule in rules]
-    points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    variants = body.get("variants", [{}])
+    points, variants = _product(axes), [one for row in body.get("variants", [{}]) for one in _product(row)]
     rows = (
         [point | variant for point in points for variant in variants]
         if axes or "variants" in body or "include" not in body
         else []
     )
-    for row in (*rows, *body.get("include", ())):
+    for row in (*rows, *(one for item in body.get("include", ()) for one in _product(item))):
         values = {**base, **row, **changes}
         if not any(all(_value(values, key) == value for key, value in rule.items()) for rule in rules):
             yield _spec(values).resolve(device)
+
+
+def _product(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One of ``values`` for every combination of its lists' items, the last list fastest."""
+    lists = [value if isinstance(value, list) else [value] for value in values.values()]
+    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*lists)]
 
 
 def single(values: Mapping[str, Any], device: str) -> RunSpec:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zobench import models
-from zobench.footprint import BYTES, PARTS_STEPS, fit, memory, streamed_layers, wire_width
+from zobench import models, tuned
+from zobench.footprint import PARTS_STEPS, fit, memory, streamed_layers, wire_width
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.spec import FIRST_ORDER, RunSpec
+from zobench.tuned import WIDTH
 
 FILL_RATE = 1.5e9
 """Bytes of initial weights written per second into memory that was never touched; measured: 0.4 to 1.5e9."""
@@ -75,7 +76,7 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
         seconds *= statistics.median(corrections)
         runs = "1 earlier run" if len(corrections) == 1 else f"{len(corrections)} earlier runs"
         source = f"calibration, corrected by {runs}"
-    moved = models.parameter_count(*models.variant(spec)) * BYTES[spec.dtype]
+    moved = models.parameter_count(*models.variant(spec)) * WIDTH[spec.dtype]
     down = rates.bytes_down[spec.tier if spec.engine == "offload" else "pageable"]
     setup = START_SECONDS + (0 if spec.tier == "checkpoint" else moved / min(FILL_RATE, down))
     steps = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
@@ -89,7 +90,8 @@ def step_seconds(spec: RunSpec, rates: Rates) -> float:
     """Seconds of a step: products and noise, and the transfers that they do not hide."""
     spec = fit(spec)[0]
     architecture = models.get(spec.model)
-    attention = 4 * architecture.layers * spec.batch_size * spec.seq_len**2 * architecture.hidden * spec.queries
+    pairs = tuned.rows(spec) * tuned.usual(spec) ** 2
+    attention = int(2 * architecture.layers * pairs * architecture.hidden * passes(spec))
     compute = _product_seconds(spec, rates, attention) + _noise_seconds(spec, rates)
     if spec.engine == "resident":
         return compute
@@ -101,8 +103,8 @@ def step_seconds(spec: RunSpec, rates: Rates) -> float:
 def floor_seconds(spec: RunSpec, rates: Rates) -> float:
     """The least that a step can take here: its products alone, or its transfers alone (PERFORMANCE: the floor).
 
-    ``max(4 P T / F, P b / B_up, P b / B_down)`` with T tokens of every query, P b over the blocks that travel, and what
-    is written back over the steps between. On a disk both ways share one rate.
+    ``max(2 n P T / F, P b / B_up, P b / B_down)`` with n forwards of T tokens, P b over the blocks that travel, and
+    what is written back over the steps between. On a disk both ways share one rate.
     """
     spec = fit(spec)[0]
     products = _product_seconds(spec, rates)
@@ -115,7 +117,10 @@ def floor_seconds(spec: RunSpec, rates: Rates) -> float:
 
 
 def floor_share(result: Result) -> float | None:
-    """The floor over the measured step, by the rates that travel with the result; None where it has none."""
+    """The floor over the measured step, by the rates that travel with the result; None where it has none, and for a
+    task, whose tokens are not counted."""
+    if result.spec.task != "none":
+        return None
     try:
         rates = Rates.of(result.environment["calibration"])
         return floor_seconds(result.spec, rates) / result.step_seconds if result.step_seconds else None
@@ -123,26 +128,60 @@ def floor_share(result: Result) -> float | None:
         return None
 
 
+def passes(spec: RunSpec) -> float:
+    """What a step computes, in forwards of one batch: 2 operations per parameter and token each.
+
+    Two for every query; ZO-SGD-Block a pair for each part of the model, ZO-SGD-Cons three more for its candidates.
+    A backward pass is two forwards, one where the weights are frozen; the hybrid's ends at its last ZO layer. A forward
+    derivative is two more: of the activations, and of the weights that are tuned.
+    """
+    layers = models.get(spec.model).layers
+    back = 2.0 if spec.scheme == "full" else 1.0
+    back += spec.checkpointing
+    if spec.method in FIRST_ORDER:
+        return 1 + back
+    if spec.method == "hybrid":
+        return 2 * spec.queries + 1 + back * (1 - spec.zo_layers / layers)
+    if spec.method == "forward-grad":
+        return spec.queries * (1 + (2 if spec.scheme == "full" else 1))
+    parts = layers + 2 if spec.method == "zo-sgd-block" else 1
+    return 2 * spec.queries * parts + (3 if spec.method == "zo-sgd-cons" else 0)
+
+
 def _product_seconds(spec: RunSpec, rates: Rates, attention: int = 0) -> float:
-    """Seconds of the two forwards of every query: 4 operations per parameter and token, and those of attention."""
-    operations = 4 * models.parameter_count(*models.variant(spec)) * spec.tokens_per_step * spec.queries
+    """Seconds of all forwards of a step: 2 operations per parameter and token each, and those of attention."""
+    tokens = tuned.rows(spec) * tuned.usual(spec)
+    operations = 2 * models.parameter_count(*models.variant(spec)) * tokens * passes(spec)
     return (operations + attention) / rates.flops[spec.dtype if spec.autocast == "none" else spec.autocast]
 
 
 def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
-    """Seconds of drawing z. MeZO draws it four times a query; the counter stream once, and once per pending update."""
-    parameters = models.parameter_count(*models.variant(spec)) * spec.queries
+    """Seconds of drawing z for what is tuned. MeZO draws it four times a query; the counter stream once, and once per
+    pending update; ZO-SGD-Cons for three more moves; Forward-Grad for the tangents and the update."""
+    if spec.method in FIRST_ORDER:
+        return 0.0
+    inside, outside = tuned.trained(spec)
+    parameters = (models.get(spec.model).layers * inside + outside) * spec.queries
+    masks = 2 if spec.method == "zo-sgd-sparse" else 1
     if spec.noise == "torch":
-        return 4 * parameters / rates.noise["torch"]
+        draws = {"zo-sgd-cons": 7, "forward-grad": 2}.get(spec.method, 4)
+        return draws * masks * parameters / rates.noise["torch"]
     middle = spec.warmup + (spec.steps + 1) / 2
     pending = middle if spec.writeback_every == "inf" else min(middle, (int(spec.writeback_every) + 1) / 2)
-    return (1 + pending) * parameters / rates.noise["fused"]
+    made = 3 if spec.method == "zo-sgd-cons" else 1
+    return (made + pending) * masks * parameters / rates.noise["fused"]
 
 
 def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, float]:
-    """Seconds of a step's uploads and of its share of the write-backs, at ``up`` and ``down`` bytes per second."""
-    moved = streamed_layers(spec) * models.block_parameter_count(spec.model) * wire_width(spec)
-    return moved / up, 0.0 if spec.writeback_every == "inf" else moved / down / int(spec.writeback_every)
+    """Seconds of a step's uploads and of its share of the write-backs, at ``up`` and ``down`` bytes per second.
+
+    Frozen weights are not written back; adapters and state travel beside the weights."""
+    layers, block = streamed_layers(spec), models.block_parameter_count(spec.model) * wire_width(spec)
+    added = tuned.added(spec)[0]
+    written = layers * (added + (block if spec.scheme == "full" else 0))
+    uploads = 2 if spec.method == "zo-sgd-cons" else 1
+    seconds = uploads * layers * (block + added) / up
+    return seconds, 0.0 if spec.writeback_every == "inf" else written / down / int(spec.writeback_every)
 
 
 def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
@@ -157,7 +196,8 @@ def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
 
 
 def _kind(spec: RunSpec) -> tuple[str, ...]:
-    return spec.engine, spec.tier, spec.dtype, spec.noise, spec.autocast, spec.device.partition(":")[0]
+    words = spec.engine, spec.tier, spec.dtype, spec.noise, spec.autocast, spec.method, spec.scheme
+    return *words, spec.device.partition(":")[0]
 
 
 def _comparable(spec: RunSpec) -> RunSpec:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from zobench import footprint
+from zobench.assemble import engine_config
+from zobench.caution import lost
 from zobench.engine import Engine, blocks, core
-from zobench.execute.cell import _lost, engine_config, run
+from zobench.execute.cell import run
 from zobench.measure.samples import Samples
 from zobench.result import Outcome
 from zobench.spec import RunSpec
@@ -90,7 +92,7 @@ def test_how_much_of_the_updates_survives_is_measured_where_it_is_asked_for() ->
     ],
 )
 def test_updates_that_round_away_where_the_weights_rest_are_told(changes: dict[str, Any], kept: str) -> None:
-    told = _lost(cell(noise="counter", **changes), gradient=1.0)
+    told = lost(cell(noise="counter", **changes), gradient=1.0)
     wider = "wire=none" if "wire" in changes else "fp32"
     assert told.startswith(
         f"{kept} updates are lost: lr * g = 1.0e-07 is below half an ulp of a weight of 0.02 ("

@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from tests.engine.reference import draw_seeds
-from tests.engine.test_tangent import MODELS, derivative, directions, engine_of, filled, padded
+from tests.engine.test_tangent import MODELS, choosing, derivative, directions, engine_of, filled, padded
+from tests.engine.test_tangent import SEED as SLOPE_SEED
 from tests.methods.test_first_order import batches, without_loss
 from tests.methods.three import Three, quadratic, quadratic_gradient, z_of
+from zobench import RunSpec
+from zobench.assemble import tuner
 from zobench.methods.forward_grad import ForwardGrad
 
 SEED, LR = 5, 1e-3
@@ -80,6 +83,23 @@ def test_steps_are_those_of_a_plain_loop(name, queries, noise, config):
             assert step.gradients == pytest.approx(slopes, rel=1e-3, abs=1e-3)
         for key, tensor in engine.named_tensors():
             assert torch.allclose(tensor, model.get_parameter(key), rtol=0, atol=2e-5), key
+
+
+@pytest.mark.parametrize("kind", ["causal", "choice"])
+@pytest.mark.parametrize("scheme", ["full", "lora", "prefix", "prompt"])
+@pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny"])
+def test_every_scheme_has_its_slope(name, scheme, kind):
+    """The sum of gradient times z, by backpropagation through the same scheme; offloaded and resident alike."""
+    pytest.importorskip("peft")
+    batch = padded() if kind == "causal" else choosing(kind)
+    spec = RunSpec(model=name, scheme=scheme, seq_len=32, method="fo-sgd").resolve("cpu")
+    with tuner(spec) as first_order:
+        loss = first_order.engine.backward(batch)
+        model = first_order.engine.model
+        slope = sum((model.get_parameter(key).grad * z).sum() for key, z in directions(model, "torch")).item()
+    for place, tier in (("resident", "device"), ("offload", "disk")):
+        with tuner(spec.replace(method="forward-grad", engine=place, tier=tier)) as forward:
+            assert forward.engine.tangent(batch, SLOPE_SEED) == pytest.approx((loss, slope), rel=1e-3, abs=1e-6)
 
 
 def test_it_learns():

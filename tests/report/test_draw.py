@@ -78,11 +78,12 @@ seq_len = 2048
 model = ["OPT-125M", "OPT-6.7B"]
 [[columns]]
 header = "AdamW"
-predicted = "adamw"
+where = { engine = "resident", method = "fo-adam" }
+predicted = true
 [[columns]]
 header = "ZO2"
 where = { engine = "offload" }
-predicted = "engine"
+predicted = true
 [[metrics]]
 name = "gpu_memory"
 header = "Memory (GB)"
@@ -103,7 +104,7 @@ def test_what_was_not_measured_is_predicted_and_marked_so_and_what_cannot_fit_is
     assert {mark.source for series in (adamw, zo2) for mark in series.marks} == {"predicted"}
     assert adamw.marks[1].value is None
     assert adamw.marks[1].failure == "does not fit 40 GB"
-    assert footprint.first_order(spec.replace(engine="resident"), "adamw") > 40e9
+    assert footprint.memory(spec.replace(engine="resident", tier="device", method="fo-adam"))[0] > 40e9
     assert "Predicted by formula" in found.source
     here = result("OPT-6.7B", "offload", "fp16", memory=3 * 2**30, seq_len=2048)
     again = drawn(plot, [here]).panels[0].series[1].marks[1]
@@ -225,11 +226,16 @@ def test_a_figure_that_cannot_be_measured_says_what_it_needs(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "old", "new", "message"),
     [
-        (BARS, 'kind = "bars"', 'kind = "bar"', "`kind` must be one of bars, lines, heatmap, timeline, but got 'bar'"),
+        (
+            BARS,
+            'kind = "bars"',
+            'kind = "bar"',
+            "`kind` must be one of bars, lines, heatmap, timeline, curves, but got 'bar'",
+        ),
         (BARS, "log_y = true", "log_y = 3", "`log_y` in [axes] must be of type bool, but got 3"),
         (BARS, "value = 1e9", "value = '1'", "`value` in `limit` in [axes] must be of type number, but got '1'"),
         (LINES, "batch_size = [1, 4]", 'model = ["a"]', "lines need numbers along x, but a row is none"),
-        (PREDICTED, '"adamw"', '"adam"', "`predicted` must be one of engine, sgd, adamw, but got 'adam'"),
+        (PREDICTED, "= true", "= 1", "`predicted` in [[columns]] must be of type bool, but got 1"),
         (TIMELINE, "overlap = false", "overlop = false", "unknown key 'overlop'; did you mean overlap"),
         (TIMELINE, 'title = "a. naive"', "", "`title` must be given in [[panels]], but is missing"),
     ],

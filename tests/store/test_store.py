@@ -129,9 +129,9 @@ def nested(depth: int) -> list[Any]:
         (b"[]", "this file is not a zobench result"),
         (
             b'{"some": "other program"}',
-            "`schema_version` must be 1 to 2, but got None; this file is not a zobench result",
+            "`schema_version` must be 1 to 3, but got None; this file is not a zobench result",
         ),
-        (json.dumps({**GOOD, "schema_version": 99}).encode(), "must be 1 to 2, but got 99; a newer zobench wrote"),
+        (json.dumps({**GOOD, "schema_version": 99}).encode(), "must be 1 to 3, but got 99; a newer zobench wrote"),
         (json.dumps({**GOOD, "spec": "OPT-125M"}).encode(), "this file is not a zobench result"),
         (json.dumps({**GOOD, "spec": {"model": "m", "spede": 1}}).encode(), "unknown key 'spede'"),
         (json.dumps({**GOOD, "outcome": "great"}).encode(), "'great' is not a valid Outcome"),

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import zobench
-from zobench.cli import measure, publish, show, stored  # noqa: F401  their commands belong to the application
+from zobench.cli import finetune, measure, publish, show, stored  # noqa: F401  their commands belong to the application
 from zobench.cli.common import app
 
 

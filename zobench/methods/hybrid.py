@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -36,8 +35,7 @@ class Hybrid(ZOSGD):
         directions = self._directions(below) if backprop.moves else []
         gradients = self._probe(below, batch, directions)[1] if directions else ()
         backprop.commit(list(self._entries(directions, gradients)))
-        if math.isfinite(norm):
-            backprop.update("sgd", lr=self.lr, weight_decay=self.weight_decay)
+        backprop.update("sgd", lr=self.lr, weight_decay=self.weight_decay)  # without gradients it moves nothing
         result = self._finish(loss, directions, (*gradients, norm))
         return replace(result, gradients=gradients or (norm,))
 

@@ -13,6 +13,7 @@ from zobench.report import facts as fact_tables
 from zobench.report.book import Artifact, Book
 from zobench.report.cells import belongs, meets
 from zobench.report.chart import Chart
+from zobench.report.curves import curves
 from zobench.report.draw import blank, chart, timelines
 from zobench.report.facts import Facts
 from zobench.report.formats import tidy
@@ -93,7 +94,8 @@ def make(item: Recipe, results: Sequence[Result], reference: Reference) -> tuple
 
 def _figure(plot: Plot, results: Sequence[Result], reference: Reference) -> Artifact:
     if plot.table is None:
-        charts = _named(timelines(plot, results)) if plot.lanes else [blank(plot)]
+        of_runs = curves if plot.kind == "curves" else timelines
+        charts = _named(of_runs(plot, results)) if plot.lanes else [blank(plot)]
         return _artifact(plot, "figure", [], tidy.events(charts), charts)
     filled = grids(plot.table, results, None, reference)
     charts = _named([(machine, chart(plot, grid, machine)) for machine, grid in filled])

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zobench.report.quantity import QUANTITIES, rounded
-from zobench.report.reference import COLUMNS, Reference
+from zobench.report.reference import Reference
 from zobench.report.table import USUAL, Column, Metric, Row, Table
+from zobench.report.terms import deviations, fields
 from zobench.report.toml import Where
 from zobench.result import Outcome, Result
-from zobench.spec import FIELDS, RunSpec
+from zobench.spec import FIELDS, SHIPPED, RunSpec
 
 _CPU_MEMORY = "Measured on a CPU: the process's peak resident memory above its baseline, not GPU memory."
 _CUDA_MEMORY = "Measured as the allocator's peak; the paper reads NVML, which adds the CUDA context and the cache."
-FIRST_ORDER = ("sgd", "adamw")
-"""Methods that this version predicts, but cannot run."""
-_COMMON = tuple(field for field in COLUMNS if field in FIELDS and field != "steps")
-"""Conditions that a run and a reported value both have; how many steps were measured is said elsewhere."""
+_BOUND = "seq_len"
+"""With a task it only bounds an example's tokens: then a table that does not name it allows any."""
 DEVIATION = "Measured with "
 _LISTED = 3
 _LONGEST = 200
@@ -83,7 +83,8 @@ def fill(table: Table, results: Sequence[Result], reference: Reference) -> list[
 
 def _usual(table: Table) -> Where:
     """The conditions on all cells: what is not said of a field is that it has its usual value."""
-    return {**USUAL, **table.where}
+    tuned = "task" in table.where or "task" in _elsewhere(table)
+    return {**{field: values for field, values in USUAL.items() if field != _BOUND or not tuned}, **table.where}
 
 
 def _elsewhere(table: Table) -> set[str]:
@@ -103,8 +104,7 @@ def meets(spec: RunSpec, where: Where) -> bool:
 
 def lacking(table: Table, row: Row, column: Column) -> str:
     """Why this version cannot measure a cell, or ""."""
-    first_order = f"training with {column.header}" if column.predicted in FIRST_ORDER else ""
-    return table.lacks or row.lacks or column.lacks or first_order
+    return table.lacks or row.lacks or column.lacks
 
 
 def conditions(table: Table, row: Row, column: Column) -> Where:
@@ -134,7 +134,8 @@ def mismatch(table: Table, results: Sequence[Result]) -> str:
 def _matches(table: Table, row: Row, column: Column, results: Iterable[Result]) -> list[Result]:
     """Results that satisfy all conditions of the cell, the preferred one first.
 
-    Preferred are, in order: finished ones, the values listed first in the table, fields at their usual values.
+    Preferred are, in order: finished ones, the values listed first in the table, those with the least loss on dev (as
+    the papers choose among learning rates: the test set has no part in it), fields at their usual values.
     """
     if lacking(table, row, column):
         return []
@@ -148,7 +149,13 @@ def _preference(where: Where, result: Result) -> tuple[Any, ...]:
     listed = tuple(where[key].index(values[key]) for key in sorted(where))
     usual = RunSpec(model="any", engine=result.spec.engine).resolve(result.spec.device).to_dict()
     unusual = sum(values[key] != usual[key] for key in FIELDS if key not in where)
-    return result.outcome is not Outcome.OK, listed, unusual, result.spec.hash
+    return result.outcome is not Outcome.OK, listed, dev_loss(result), unusual, result.spec.hash
+
+
+def dev_loss(result: Result) -> float:
+    """The least loss on dev of a run with a task; infinite where there is none, or it was not finite."""
+    found = result.evaluation.get("best", {}).get("dev_loss")
+    return math.inf if found is None else float(found)
 
 
 def _cell(
@@ -210,7 +217,15 @@ def _choice_note(matched: Sequence[Result], metric: Metric) -> str:
 
     others = "; ".join(told(result) for result in matched[1 : 1 + _LISTED])
     more = f"; and {len(matched) - 1 - _LISTED} more" if len(matched) > 1 + _LISTED else ""
-    return f"{len(matched)} results match. Shown: {told(matched[0])}. Not shown: {others}{more}."
+    chosen = ", by its loss on dev" if any(dev_loss(result) < math.inf for result in matched) else ""
+    return f"{len(matched)} results match. Shown{chosen}: {told(matched[0])}. Not shown: {others}{more}."
+
+
+def _evaluated(result: Result) -> list[str]:
+    """What an accuracy must be read with: what needs no model at all, and which formula ran."""
+    test, definition = result.evaluation["test"], result.evaluation.get("definition", "")
+    told = [f"Of {test['count']} test examples; always giving the commonest answer is right in {test['majority']:.1%}."]
+    return told + ([f"{result.spec.definition}: {definition}."] if result.spec.method in SHIPPED else [])
 
 
 def _caveats(
@@ -221,13 +236,14 @@ def _caveats(
     notes = []
     if metric.name == "gpu_memory":
         notes.append(_CPU_MEMORY if spec.device.startswith("cpu") else _CUDA_MEMORY)
-    others = {field: paper[field] for field in _COMMON if paper[field]} if paper else {}
-    for field, reported in others.items():
-        if str(getattr(spec, field)) != reported:
-            notes += [f"{DEVIATION}{field} {getattr(spec, field)}; the paper has {reported}."]
+    common = fields(paper) if paper else {}
+    for field, (own, reported) in (deviations(spec, paper) if paper else {}).items():
+        notes.append(f"{DEVIATION}{field} {own}; the paper has {reported}.")
     for field, (meant, *allowed) in {**column.where, **row.where}.items():
-        if allowed and field not in others and getattr(spec, field) != meant:
+        if allowed and field not in common and getattr(spec, field) != meant:
             notes.append(f"{DEVIATION}{field} {getattr(spec, field)}; the heading means {meant}.")
+    if metric.name == "accuracy":
+        notes += _evaluated(result)
     if spec.weights == "shared":
         notes.append("Weights are shared: a few real blocks stand for all layers, for time and memory only.")
     if result.skipped_updates:

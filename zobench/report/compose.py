@@ -19,6 +19,8 @@ NO_VALUE = "·"
 OUT_OF_MEMORY = "-"
 LACKING = "not yet"
 _ARROW = {"lower": "↓", "higher": "↑"}
+_TUNED = ("dtype", "seed", "definition")
+"""What a reader of accuracies also asks."""
 _SETTINGS = ("device", "weights", "data", "batch_size", "seq_len", "warmup")
 
 
@@ -232,7 +234,11 @@ def _settings(cells: Iterable[Cell]) -> list[str]:
     results = [cell.result for cell in cells if cell.result and cell.value is not None]
     if not results:
         return []
-    said = [f"{name} {joined(str(getattr(result.spec, name)) for result in results)}" for name in _SETTINGS]
+    tuned = any(result.spec.task != "none" for result in results)
+    settings = (*_SETTINGS, *_TUNED) if tuned else _SETTINGS
+    said = [f"{name} {joined(str(getattr(result.spec, name)) for result in results)}" for name in settings]
+    if tuned:
+        return [f"Tuned for {joined(str(result.spec.steps) for result in results)} steps: {', '.join(said)}."]
     steps = joined(str(len(result.samples.get("step_seconds", []))) for result in results)
     return [f"Throughput is tokens per median step; measured steps: {steps}; {', '.join(said)}.", *_floors(results)]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zobench import footprint
-from zobench.report.cells import FIRST_ORDER, Cell, conditions
+from zobench.report.cells import Cell, conditions
 from zobench.report.chart import Chart, Event, Mark, Panel, Series
 from zobench.report.compose import Grid, hardware, joined, measurable, measured_on, needs, ratio
 from zobench.report.plot import Lanes, Plot
@@ -143,10 +143,7 @@ def predicted_bytes(plot: Plot, cell: Cell) -> int:
     assert plot.table is not None
     where = conditions(plot.table, cell.row, cell.column)
     fields: dict[str, Any] = {field: values[0] for field, values in where.items()}
-    spec = RunSpec(**fields).resolve("cuda")
-    if cell.column.predicted in FIRST_ORDER:
-        return footprint.first_order(spec, cell.column.predicted)
-    return footprint.memory(spec)[0]
+    return footprint.memory(RunSpec(**fields).resolve("cuda"))[0]
 
 
 def _maps(plot: Plot, grid: Grid, machine: str | None) -> list[Panel]:

@@ -1,16 +1,18 @@
-"""Facts: a table of a paper that holds no measurements, beside what zobench's own registry of models says."""
+"""Facts: a table of a paper that holds no measurements, beside what zobench itself says of the same: its registry of
+models, or the peak memory that its formulas predict."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zobench import models
+from zobench.footprint import memory
 from zobench.report import toml
 from zobench.report.sheet import Entry, Group, Sheet, number
 from zobench.report.toml import check
-from zobench.spec import suggestion
+from zobench.spec import RunSpec, suggestion
 
 
 def _config(*keys: str) -> Callable[[str], int]:
@@ -32,16 +34,18 @@ FACTS: dict[str, Callable[[str], int]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
-    """One row: what the paper prints in each column, and which model of the registry it is about, or ""."""
+    """One row: what the paper prints in each column, which model of the registry it is about, or "", and in what the
+    run differs whose memory is predicted beside it (empty: none is)."""
 
     header: str
     model: str
     paper: tuple[str, ...]
+    run: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """``columns``: (header, one of ``FACTS`` or "")."""
+    """``columns``: (header, one of ``FACTS`` or ""); ``base``: what all runs of the rows have in common."""
 
     name: str
     title: str
@@ -51,6 +55,7 @@ class Facts:
     row_header: str
     columns: tuple[tuple[str, str], ...]
     rows: tuple[Fact, ...]
+    base: Mapping[str, Any]
     runner: str = ""
     lacks: str = ""
 
@@ -58,7 +63,12 @@ class Facts:
 def parse(data: Mapping[str, Any]) -> Facts:
     """The facts in ``data``; ``ValueError`` for a key or a name that is not known."""
     words = dict.fromkeys(("kind", "title", "paper", "artifact"), str)
-    check("the table", data, {**words, "columns": list, "rows": list}, {"caption": str, "header": str, "lacks": str})
+    check(
+        "the table",
+        data,
+        {**words, "columns": list, "rows": list},
+        {"caption": str, "header": str, "lacks": str, "run": dict},
+    )
     for column in data["columns"]:
         check("[[columns]]", column, {"header": str}, {"fact": str})
         if column.get("fact", "layers") not in FACTS:
@@ -73,18 +83,21 @@ def parse(data: Mapping[str, Any]) -> Facts:
         caption=data.get("caption", ""),
         row_header=data.get("header", "Model"),
         columns=columns,
-        rows=tuple(_row(item, len(columns)) for item in data["rows"]),
+        rows=tuple(_row(item, len(columns), data.get("run", {})) for item in data["rows"]),
+        base=data.get("run", {}),
         lacks=data.get("lacks", ""),
     )
 
 
-def _row(data: Mapping[str, Any], width: int) -> Fact:
-    check("[[rows]]", data, {"header": str, "paper": list}, {"model": str})
+def _row(data: Mapping[str, Any], width: int, base: Mapping[str, Any]) -> Fact:
+    check("[[rows]]", data, {"header": str, "paper": list}, {"model": str, "run": dict})
+    if "run" in data:
+        RunSpec.from_dict({**base, **data["run"]})
     if len(data["paper"]) != width:
         raise ValueError(f"`paper` must have one text per column, but {data['header']!r} has {len(data['paper'])}")
     if model := data.get("model", ""):
         models.get(model)
-    return Fact(header=data["header"], model=model, paper=tuple(map(str, data["paper"])))
+    return Fact(header=data["header"], model=model, paper=tuple(map(str, data["paper"])), run=data.get("run", {}))
 
 
 def sheets(facts: Facts) -> list[Sheet]:
@@ -96,7 +109,19 @@ def sheets(facts: Facts) -> list[Sheet]:
     if any(fact for _, fact in facts.columns):
         source = "zobench's registry of models, from which every cell of these models is built"
         found.append(_sheet(facts, "registry", source, lambda row, k: _registered(row.model, facts.columns[k][1]), []))
+    if any(row.run for row in facts.rows):
+        own = replace(facts, columns=(("Peak memory (GB)", ""),), title=f"{facts.title}, evaluated")
+        spec = RunSpec.from_dict({**facts.base})
+        told = [f"{spec.model}, batch {spec.batch_size}, {spec.seq_len} tokens; 1 GB here is {2**30} bytes."]
+        source = "predicted by zobench's formulas for its own engine on a CUDA device"
+        found.append(_sheet(own, "predicted", source, lambda row, k: _predicted(facts.base, row.run), told))
     return found
+
+
+def _predicted(base: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    if not run:
+        return "·"
+    return f"{memory(RunSpec.from_dict({**base, **run}).resolve('cuda'))[0] / 2**30:.1f}"
 
 
 def _registered(model: str, fact: str) -> str:

@@ -28,7 +28,7 @@ class Axes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lanes:
-    """One panel of a timeline: the recorded operations of the best result that satisfies ``where``."""
+    """One panel of a timeline, or one of the curves: what the best result that satisfies ``where`` recorded."""
 
     title: str
     where: Where
@@ -55,6 +55,11 @@ class Plot:
 
 
 _WORDS: dict[str, Any] = dict.fromkeys(tables.WORDS, str)
+_KINDS = (*KINDS, "curves")
+_OF_RUNS = ("timeline", "curves")
+"""Kinds that show what single runs recorded; all others draw a table."""
+_OF_TASKS = ("task", "seq_len", "shots", "train_size", "dev_size", "test_size", "truncate", "length_grouping")
+"""What a figure of curves leaves open: it shows the task that most of its runs have."""
 
 
 def load_plot(path: Path) -> Plot:
@@ -63,9 +68,9 @@ def load_plot(path: Path) -> Plot:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         kind = data.get("kind", "")
-        if kind not in KINDS:
-            raise ValueError(f"`kind` must be one of {', '.join(KINDS)}, but got {kind!r}; {suggestion(kind, KINDS)}")
-        return _timeline(path.stem, data) if kind == "timeline" else _drawn(path.stem, kind, data)
+        if kind not in _KINDS:
+            raise ValueError(f"`kind` must be one of {', '.join(_KINDS)}, but got {kind!r}; {suggestion(kind, _KINDS)}")
+        return _lanes(path.stem, kind, data) if kind in _OF_RUNS else _drawn(path.stem, kind, data)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 
@@ -83,17 +88,18 @@ def _drawn(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:
     return _plot(stem, kind, data, _axes(data.get("axes", {})), table, ())
 
 
-def _timeline(stem: str, data: Mapping[str, Any]) -> Plot:
+def _lanes(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:
     needed: dict[str, Any] = {"title": str} if "lacks" in data else {"title": str, "panels": list}
     check("the figure", data, needed, {**_WORDS, "kind": str, "where": dict, "panels": list})
     for item in data.get("panels", []):
         check("[[panels]]", item, {"title": str, "where": dict})
-    common = {**tables.USUAL, **toml.where("where", data.get("where", {}))}
+    usual = {field: values for field, values in tables.USUAL.items() if kind == "timeline" or field not in _OF_TASKS}
+    common = {**usual, **toml.where("where", data.get("where", {}))}
     lanes = [
         Lanes(title=item["title"], where={**common, **toml.where("panels.where", item["where"])})
         for item in data.get("panels", [])
     ]
-    return _plot(stem, "timeline", data, Axes(), None, tuple(lanes))
+    return _plot(stem, kind, data, Axes(), None, tuple(lanes))
 
 
 def _plot(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,7 +31,10 @@ class Quantity:
         return metrics(result).get(self.key)
 
     def interval(self, result: Result) -> tuple[float, float] | None:
-        """The 95 % interval of :meth:`of`, for what is a median over steps; None for others, or for too few steps."""
+        """The 95 % interval of :meth:`of`: of the median over steps, or of a share of examples; None for others, or
+        for too few steps."""
+        if self.key == "accuracy" and (value := self.of(result)) is not None:
+            return binomial_interval(value, int(result.evaluation["test"]["count"]))
         seconds = median_interval(result.measured_seconds) if result.outcome is Outcome.OK else None
         if seconds is None or self.key not in ("step_seconds", "throughput"):
             return None
@@ -40,6 +44,18 @@ class Quantity:
         )
 
 
+NORMAL_95 = 1.959964
+"""The normal quantile of a two-sided interval of 95 %."""
+
+
+def binomial_interval(share: float, count: int) -> tuple[float, float]:
+    """The 95 % interval of a share of ``count`` examples, by Wilson's score (1927)."""
+    square = NORMAL_95**2 / count
+    middle = (share + square / 2) / (1 + square)
+    half = NORMAL_95 * math.sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
 _MEMORY = "1 {unit} here is {size} bytes, as nvidia-smi counts and the papers print."
 
 QUANTITIES = {
@@ -47,6 +63,8 @@ QUANTITIES = {
     "throughput": Quantity("throughput", "tokens/s", {"tokens/s": 1}),
     "step_time": Quantity("step_seconds", "s", {"s": 1}),
     "accuracy": Quantity("accuracy", "1", {"%": 0.01}, absent=("—", "the run did not evaluate a task")),
+    "dev_accuracy": Quantity("dev_accuracy", "1", {"%": 0.01}, absent=("—", "the run did not evaluate a task")),
+    "start_accuracy": Quantity("start_accuracy", "1", {"%": 0.01}, absent=("—", "the run did not evaluate a task")),
     "link_rate": Quantity("link_rate", "params/s", {"1e9 params/s": 1e9}),
     "floor": Quantity(
         "floor_share",

@@ -15,9 +15,6 @@ from zobench.report.reference import COLUMNS
 from zobench.report.toml import Where, check
 from zobench.spec import FIELDS, RunSpec, check_value, suggestion
 
-PREDICTED = ("engine", "sgd", "adamw")
-"""What a column's bars may be filled with where nothing was measured."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
@@ -38,14 +35,14 @@ class Row:
 class Column:
     """Which results belong under ``header``, and which of the paper's values they are compared with, if any.
 
-    ``predicted``: what a figure shows where nothing was measured, one of ``PREDICTED``.
+    ``predicted``: a figure shows the predicted memory where nothing was measured.
     """
 
     header: str
     where: Where
     reference: Mapping[str, str] | None
     lacks: str = ""
-    predicted: str = ""
+    predicted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +107,7 @@ class Table:
 
 FREE = (
     *("model", "weights", "weights_path", "tie_embeddings", "tier", "steps", "warmup", "seed", "lr", "eps"),
-    *("device", "parts"),
+    *("device", "parts", "eval_every"),
 )
 """Fields that may have any value unless a table names them; all others have their usual value unless it names them."""
 USUAL: Where = {field: (value,) for field, value in RunSpec(model="any").to_dict().items() if field not in FREE}
@@ -228,18 +225,13 @@ def _product(fields: Mapping[str, Any]) -> list[Row]:
 
 
 def _column(data: Mapping[str, Any]) -> Column:
-    check("[[columns]]", data, {"header": str}, {"where": dict, "reference": dict, "lacks": str, "predicted": str})
-    if data.get("predicted", PREDICTED[0]) not in PREDICTED:
-        told = data["predicted"]
-        raise ValueError(
-            f"`predicted` must be one of {', '.join(PREDICTED)}, but got {told!r}; {suggestion(told, PREDICTED)}"
-        )
+    check("[[columns]]", data, {"header": str}, {"where": dict, "reference": dict, "lacks": str, "predicted": bool})
     return Column(
         header=data["header"],
         where=toml.where("columns.where", data.get("where", {})),
         reference=toml.reference(data["reference"]) if "reference" in data else None,
         lacks=data.get("lacks", ""),
-        predicted=data.get("predicted", ""),
+        predicted=data.get("predicted", False),
     )
 
 

@@ -177,11 +177,15 @@ def metrics(result: Result) -> dict[str, float | None]:
     """What an ``ok`` result measured, in base units: seconds, tokens/s, bytes, shares. Empty for other outcomes."""
     if result.outcome is not Outcome.OK:
         return {}
-    step = result.step_seconds
+    step, found = result.step_seconds, result.evaluation
+    dev = {key: found.get(part, {}).get("dev_accuracy") for key, part in (("start_", "start"), ("dev_", "best"))}
     return {
         **result.memory,
+        **{f"{key}accuracy": share for key, share in dev.items()},
+        "accuracy": found.get("test", {}).get("accuracy"),
         "step_seconds": step,
-        "throughput": result.tokens_per_step / step if step else None,
+        # of a task, whose examples are shorter than the longest that they may be, tokens are not counted
+        "throughput": result.tokens_per_step / step if step and result.spec.task == "none" else None,
         "floor_share": predict.floor_share(result),
         "update_survival": next(iter(result.parts.get("update_survival", [])), None),
         "device_peak_bytes": result.memory.get("device_peak_bytes"),
@@ -191,7 +195,8 @@ def metrics(result: Result) -> dict[str, float | None]:
 
 COLUMNS = (
     *FIELDS, "spec_hash", "machine", "outcome", "reason", "tokens_per_step", "step_seconds", "throughput",
-    "floor_share", "update_survival", "device_peak_bytes", "host_rss_peak_bytes",
+    "floor_share", "update_survival", "accuracy", "start_accuracy", "dev_accuracy", "device_peak_bytes",
+    "host_rss_peak_bytes",
 )  # fmt: skip
 """Of every data frame of results; further columns are named as the results' ``memory`` names them."""
 

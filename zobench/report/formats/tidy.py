@@ -95,7 +95,9 @@ def texts(sheets: Sequence[Sheet]) -> str:
 
 
 def events(charts: Sequence[Chart]) -> str:
-    """The operations of timelines, in seconds from the step's first operation; "" without any."""
+    """The operations of timelines, in seconds from the step's first operation; the points of curves; "" without any."""
+    if any(panel.series for chart in charts for panel in chart.panels):
+        return _points(charts)
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["figure", "panel", "lane", "kind", "block", "start_s", "end_s"])
@@ -105,3 +107,17 @@ def events(charts: Sequence[Chart]) -> str:
                 place = [plain(text) for text in (chart.name, panel.title, event.lane, event.kind)]
                 writer.writerow([*place, event.block, repr(event.start), repr(event.end)])
     return stream.getvalue() if any(panel.events for chart in charts for panel in chart.panels) else ""
+
+
+def _points(charts: Sequence[Chart]) -> str:
+    """A line per value of each series, in the unit that its axis names."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["figure", "quantity", "series", "x", "value"])
+    for chart in charts:
+        for panel in chart.panels:
+            for series in panel.series:
+                for x, mark in zip(panel.xs, series.marks, strict=True):
+                    if mark.value is not None:
+                        writer.writerow([plain(chart.name), panel.y_label, plain(series.label), x, repr(mark.value)])
+    return stream.getvalue()

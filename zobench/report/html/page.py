@@ -65,6 +65,7 @@ def write(book: Book, svgs: Mapping[str, Sequence[str]]) -> str:
     """
     template = _environment().get_template("page.html")
     style, script = (_PLACE.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
+    listed = runs(book.results)
     sections = [_section(artifact, svgs.get(artifact.name)) for artifact in book.artifacts]
     return template.render(
         book=book,
@@ -76,7 +77,8 @@ def write(book: Book, svgs: Mapping[str, Sequence[str]]) -> str:
         counts=Counter(section.status for section in sections),
         statuses=STATUSES,
         machines=machines(book.results),
-        runs=runs(book.results),
+        runs=listed,
+        evaluated=any(run.accuracy.text for run in listed),
     )
 
 

@@ -42,6 +42,7 @@ class Run:
     throughput: Number
     seconds: Number
     memory: Number
+    accuracy: Number
     machine: str
     hash: str
     json: Markup
@@ -68,6 +69,7 @@ def _run(result: Result, seen: Counter[str]) -> Run:
         throughput=_number(told.get("throughput"), 1, ".0f"),
         seconds=_number(told.get("step_seconds"), 1, ".2f"),
         memory=_number(told.get("device_peak_bytes"), MIB, ".0f"),
+        accuracy=_number(told.get("accuracy"), 0.01, ".1f"),
         machine=machine_of(result),
         hash=spec.hash,
         json=embedded(result),

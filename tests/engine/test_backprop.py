@@ -1,0 +1,407 @@
+"""Backprop against torch's autograd on the plain model with its own loss, and against itself where bits must agree."""
+
+import math
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from tests.engine.test_tangent import MODELS, choosing, filled, padded, plain_loss, select
+from zobench import Batch, Engine, EngineConfig, Entry, Point, models, weights
+from zobench.engine.backprop import Backprop
+from zobench.engine.optimizers import OPTIMIZERS
+from zobench.models import blocks
+
+RESIDENT = EngineConfig(placement="resident")
+BATCHES = {"causal": padded, "choice": lambda: choosing("choice"), "lm": lambda: choosing("lm")}
+
+
+class Values:
+    """A source of weights or of state: tensors by name."""
+
+    def __init__(self, tensors):
+        self.tensors = dict(tensors)
+
+    def fill(self, name, out, first=0):
+        out.copy_(self.tensors[name][first : first + len(out)])
+
+
+def backprop(name="opt-tiny", tied=True, config=RESIDENT, train=lambda name: True, source=None, **options):
+    model = select(models.build(name, "fp32", tied), train)
+    return Backprop(model, config, weights=source or weights.RandomWeights(model, 3), **options)
+
+
+def gradients(engine):
+    return {name: p.grad.clone() for name, p in engine.model.named_parameters() if p.grad is not None}
+
+
+def of_plain_model(model, batch):
+    loss = plain_loss(model, batch)
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    return loss.item(), dict(zip(names, torch.autograd.grad(loss, map(model.get_parameter, names)), strict=True))
+
+
+def assert_close(mine, theirs, rel=1e-5):
+    assert mine.keys() == theirs.keys()
+    for name in theirs:
+        assert (mine[name] - theirs[name]).norm() <= rel * theirs[name].norm() + 1e-7, name
+
+
+# --- gradients -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_the_plain_model(name, tied, kind):
+    batch = BATCHES[kind]()
+    loss, expected = of_plain_model(filled(name, tied), batch)
+    with backprop(name, tied) as engine:
+        assert engine.backward(batch) == pytest.approx(loss, rel=1e-6)
+        assert_close(gradients(engine), expected)
+        norm = math.sqrt(sum(g.double().square().sum().item() for g in expected.values()))
+        assert engine.gradient_norm() == pytest.approx(norm, rel=1e-5)
+
+
+def test_logits_in_chunks_give_the_same():
+    with backprop() as whole, backprop(config=EngineConfig(placement="resident", logits_bytes=7 * 128 * 4)) as chunked:
+        assert chunked.backward(padded()) == pytest.approx(whole.backward(padded()), rel=1e-6)
+        assert_close(gradients(chunked), gradients(whole))
+
+
+def test_a_second_backward_adds_nothing_to_the_first():
+    """And there is no dropout, though OPT has some: the two are alike."""
+    with backprop() as engine:
+        assert engine.model.config.dropout > 0
+        first = engine.backward(padded()), gradients(engine)
+        second = engine.backward(padded()), gradients(engine)
+        assert second[0] == first[0]
+        assert all(torch.equal(second[1][name], first[1][name]) for name in first[1])
+
+
+def test_frozen_parameters_have_no_gradient_and_stay():
+    with backprop(train=lambda name: "q_proj" in name) as engine:
+        before = dict(engine.named_tensors())
+        engine.backward(padded())
+        expected = of_plain_model(filled("opt-tiny", train=lambda name: "q_proj" in name), padded())[1]
+        assert_close(gradients(engine), expected)
+        engine.update("sgd", lr=1.0)
+        moved = {name for name, tensor in engine.named_tensors() if not torch.equal(tensor, before[name])}
+        assert moved == set(engine.trainable_names) == set(expected)
+
+
+def kept(engine, batch):
+    """Bytes that the forward keeps for the backward, each storage once, the parameters left out."""
+    own = {p.untyped_storage().data_ptr() for p in engine.model.parameters()}
+    storages = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = (storage.nbytes(), tensor)  # held: an address is not used again
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        engine.backward(batch)
+    return sum(nbytes for nbytes, _ in storages.values())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_checkpointing_changes_nothing_but_memory(name):
+    with backprop(name) as plain, backprop(name, checkpointing=True) as checkpointed:
+        assert checkpointed.backward(padded()) == plain.backward(padded())
+        mine, theirs = gradients(checkpointed), gradients(plain)
+        assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
+        assert kept(checkpointed, padded()) < 0.5 * kept(plain, padded())
+        assert checkpointed.evaluate(padded()) == plain.evaluate(padded())
+    assert not any("forward" in vars(block) for block in blocks(checkpointed.model))
+
+
+# --- mixed precision -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(("autocast", "rel"), [("bf16", 0.15), ("fp16", 0.02)])
+def test_autocast_is_close(autocast, rel, checkpointing):
+    loss, expected = of_plain_model(filled("opt-tiny"), padded())
+    config = EngineConfig(placement="resident", autocast=autocast)
+    with backprop(config=config, checkpointing=checkpointing) as engine:
+        assert engine.backward(padded(), 2.0**10) == pytest.approx(loss, rel=1e-3)
+        mine = gradients(engine)
+        assert all(gradient.dtype == torch.float32 for gradient in mine.values())
+        # what belongs to no token's loss in exact arithmetic, a key's bias, is nothing but rounding
+        exact = {name for name in expected if expected[name].norm() > 1e-4}
+        assert_close({name: mine[name] for name in exact}, {name: expected[name] for name in exact}, rel)
+        assert not any(torch.equal(mine[name], expected[name]) for name in exact)
+
+
+def test_scaling_the_loss_saves_small_gradients_from_fp16():
+    """Weights so small that gradients on their way are below fp16's smallest number, 6e-8."""
+    lost = {}
+    for scale in (1.0, 2.0**16):
+        config = EngineConfig(placement="resident", autocast="fp16")
+        with backprop("llama-tiny", False, config) as engine:
+            with torch.no_grad():
+                engine.model.get_output_embeddings().weight.mul_(1e-5)
+            engine.backward(padded(), scale)
+            gradient = engine.model.get_parameter("model.layers.0.self_attn.v_proj.weight").grad
+            lost[scale] = (gradient == 0).float().mean().item()
+    assert lost[2.0**16] < 0.01 < 0.5 < lost[1.0]
+
+
+# --- the optimizers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_sgd_by_its_formula(decay, foreach):
+    """w -= lr * (gradient + decay * w), without the decay where the name has bias or layer_norm."""
+    with backprop() as engine:
+        for lr in (0.5, 0.25):
+            before = dict(engine.named_tensors())
+            engine.backward(padded())
+            own = gradients(engine)
+            engine.update("sgd", lr=lr, weight_decay=decay, foreach=foreach)
+            for name, tensor in engine.named_tensors():
+                rate = 0.0 if "bias" in name or "layer_norm" in name else decay
+                expected = before[name] - lr * (own[name] + rate * before[name])
+                assert torch.allclose(tensor, expected, rtol=1e-6, atol=1e-8), name
+                assert not torch.equal(tensor, before[name])
+        assert gradients(engine) == {}
+        assert list(engine.state_tensors()) == []
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adam_by_its_formula(decay, foreach):
+    """With bias correction and decoupled decay, in float64 beside it."""
+    with backprop() as engine:
+        x = {name: tensor.double() for name, tensor in engine.named_tensors()}
+        m = {name: torch.zeros_like(tensor) for name, tensor in x.items()}
+        v = {name: torch.zeros_like(tensor) for name, tensor in x.items()}
+        for t in range(1, 4):
+            engine.backward(padded())
+            for name, gradient in gradients(engine).items():
+                m[name] = 0.9 * m[name] + 0.1 * gradient.double()
+                v[name] = 0.999 * v[name] + 0.001 * gradient.double() ** 2
+                hat = m[name] / (1 - 0.9**t) / ((v[name] / (1 - 0.999**t)).sqrt() + 1e-8)
+                rate = 0.0 if "bias" in name or "layer_norm" in name else decay
+                x[name] = x[name] - 1e-3 * (hat + rate * x[name])
+            engine.update("adam", lr=1e-3, weight_decay=decay, foreach=foreach)
+        for name, tensor in engine.named_tensors():
+            assert torch.allclose(tensor.double(), x[name], rtol=0, atol=1e-6), name
+        state = dict(engine.state_tensors())
+        assert all(torch.allclose(state[f"{name}#exp_avg"].double(), m[name], rtol=1e-4, atol=1e-9) for name in x)
+        assert all(torch.allclose(state[f"{name}#exp_avg_sq"].double(), v[name], rtol=1e-4, atol=1e-12) for name in x)
+        assert {state[f"{name}#step"].item() for name in x} == {3.0}
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize("name", ["opt-tiny", "llama-tiny"])
+def test_adam_goes_on_bit_for_bit(name, foreach):
+    def train(engine, steps):
+        for _ in range(steps):
+            engine.backward(padded())
+            engine.update("adam", lr=1e-3, weight_decay=0.1, foreach=foreach)
+
+    with backprop(name) as whole, backprop(name) as first:
+        train(whole, 6)
+        train(first, 3)
+        saved, state = Values(first.named_tensors()), Values(first.state_tensors())
+        expected, expected_state = dict(whole.named_tensors()), dict(whole.state_tensors())
+    with backprop(name, source=saved, state=state) as second:
+        with pytest.raises(RuntimeError, match="a step must be taken before the state is saved, but none was"):
+            list(second.state_tensors())
+        train(second, 3)
+        mine, own = dict(second.named_tensors()), dict(second.state_tensors())
+    assert all(torch.equal(mine[key], expected[key]) for key in expected)
+    assert own.keys() == expected_state.keys()
+    assert all(torch.equal(own[key], expected_state[key]) for key in expected_state)
+
+
+def test_bytes_of_state():
+    """FO-SGD has none, FO-Adam two numbers per weight and a count per tensor: ZO-Bench, table 5."""
+    found = {}
+    for name in OPTIMIZERS:
+        with backprop() as engine:
+            engine.backward(padded())
+            engine.update(name, lr=1e-3)
+            found[name] = sum(tensor.nbytes for _, tensor in engine.state_tensors())
+            trained = [tensor.nbytes for _, tensor in engine.named_tensors()]
+    assert found == {"sgd": 0, "adam": 2 * sum(trained) + 4 * len(trained)}
+
+
+# --- what it shares with Engine --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_answers_as_a_resident_engine_does(name):
+    model = models.build(name, "fp32", True)
+    with backprop(name) as mine, Engine(model, RESIDENT, weights=weights.RandomWeights(model, 3)) as other:
+        for batch in (make() for make in BATCHES.values()):
+            assert mine.evaluate(batch) == pytest.approx(other.evaluate(batch), rel=1e-6)
+        assert torch.allclose(mine.scores(choosing("choice")), other.scores(choosing("choice")), rtol=1e-5)
+        tensors, others = dict(mine.named_tensors()), dict(other.named_tensors())
+        assert list(tensors) == [key for key, _ in mine.model.named_parameters()]
+        assert tensors.keys() == others.keys()
+        assert all(torch.equal(tensors[key], others[key]) for key in others)
+        mine.record()
+        mine.drain()
+        mine.flush()
+        assert (mine.blocks, mine.bytes_at_rest, mine.tier_note) == ([], 0, "")
+        assert (mine.timeline(), mine.config) == ([], RESIDENT)
+
+
+def test_its_own_weights_are_trained_where_none_are_given():
+    model = filled("opt-tiny")
+    with Backprop(model, RESIDENT) as engine:
+        before = model.get_input_embeddings().weight.clone()
+        engine.backward(padded())
+        engine.update("sgd", lr=1.0)
+        assert not torch.equal(model.get_input_embeddings().weight, before)
+        assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def test_saved_checkpoint_loads(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    with backprop() as engine:
+        engine.backward(padded())
+        engine.update("adam", lr=1e-3)
+        engine.save_pretrained(tmp_path)
+        expected = engine.evaluate(padded())
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        assert plain_loss(loaded, padded()).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_on_the_meta_device():
+    """There nothing is computed: memory alone is counted."""
+    ids = torch.zeros(1, 8, dtype=torch.long)
+    with backprop(config=EngineConfig(placement="resident", device="meta")) as engine:
+        assert math.isnan(engine.backward(Batch(ids, ids)))
+        engine.update("adam", lr=1e-3)
+
+
+# --- the hybrid's lower half -----------------------------------------------------------------------------------------
+
+BEFORE = {
+    "opt-tiny": {"model.decoder.embed_tokens.weight", "model.decoder.embed_positions.weight"},
+    "opt350-tiny": {
+        *("model.decoder.embed_tokens.weight", "model.decoder.embed_positions.weight"),
+        "model.decoder.project_in.weight",
+    },
+    "qwen3-tiny": {"model.embed_tokens.weight"},
+    "llama-tiny": {"model.embed_tokens.weight"},
+}
+AFTER = {
+    "opt-tiny": {"model.decoder.final_layer_norm.weight", "model.decoder.final_layer_norm.bias"},
+    "opt350-tiny": {"model.decoder.project_out.weight"},
+    "qwen3-tiny": {"model.norm.weight"},
+    "llama-tiny": {"model.norm.weight"},
+}
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2, 3])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_reach_the_first_layer_that_is_not_below(name, tied, layers):
+    with backprop(name, tied, zo_layers=layers) as engine:
+        below = {key for key, _ in engine.model.named_parameters() for k in range(layers) if f".layers.{k}." in key}
+        below |= BEFORE[name] if layers else set()
+        engine.backward(padded())
+        expected = of_plain_model(filled(name, tied), padded())[1]
+        assert_close(gradients(engine), {key: expected[key] for key in expected if key not in below})
+        assert AFTER[name] <= gradients(engine).keys()
+        assert ("lm_head.weight" in gradients(engine)) is not tied
+        before = dict(engine.named_tensors())
+        engine.commit([Entry(step=0, seed=3, g=1.0, lr=0.1)] if layers else [])
+        moved = {key for key, tensor in engine.named_tensors() if not torch.equal(tensor, before[key])}
+        assert moved == below
+        assert engine.moves == bool(layers)
+    assert all(parameter.requires_grad for parameter in engine.model.parameters())
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("layers", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", ["opt-tiny", "llama-tiny"])
+def test_nothing_is_kept_of_the_layers_below(name, layers, checkpointing):
+    with backprop(name, zo_layers=layers, checkpointing=checkpointing) as engine:
+        own = list(blocks(engine.model))
+        inside, saved = ["before"], {"before": 0, "after": 0} | dict.fromkeys(range(len(own)), 0)
+
+        def entered(number):
+            return lambda *_: inside.append(number)
+
+        def left(*_):
+            inside.append("after")
+
+        hooks = [block.register_forward_pre_hook(entered(n)) for n, block in enumerate(own)]
+        hooks += [block.register_forward_hook(left) for block in own]
+
+        def pack(tensor):
+            saved[inside[-1]] += 1
+            return tensor
+
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            engine.backward(padded())
+        for hook in hooks:
+            hook.remove()
+    assert (saved["before"] > 0) == (layers == 0)
+    assert [saved[n] > 0 for n in range(len(own))] == [n >= layers for n in range(len(own))]
+    assert saved["after"] > 0
+
+
+def test_memory_falls_with_each_layer_below():
+    found = []
+    for layers in range(4):
+        with backprop(zo_layers=layers) as engine:
+            found.append(kept(engine, padded()))
+    assert found == sorted(found, reverse=True)
+    assert len(set(found)) == 4
+
+
+def test_a_probe_moves_the_lower_half_and_back():
+    with backprop(zo_layers=2) as engine:
+        before = dict(engine.named_tensors())
+        base, plus, minus = engine.probe(padded(), [Point(), Point(5, 1e-2), Point(5, -1e-2)])
+        assert len({base, plus, minus}) == 3
+        assert engine.evaluate(padded()) == pytest.approx(base, rel=1e-6)
+        assert all(torch.allclose(t, before[key], rtol=0, atol=1e-6) for key, t in engine.named_tensors())
+
+
+# --- what it refuses -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"config": EngineConfig()},
+            "needs placement=resident and noise=torch, but got placement=offload, noise=torch",
+        ),
+        (
+            {"config": EngineConfig(placement="resident", noise="counter")},
+            "needs placement=resident and noise=torch, but got placement=resident, noise=counter",
+        ),
+        ({"zo_layers": 4}, "`0 <= zo_layers <= 3` must hold for this model, but got zo_layers=4"),
+        ({"train": lambda name: False}, "some parameter must require gradients, but none does"),
+    ],
+)
+def test_what_cannot_be_built(options, words):
+    with pytest.raises(ValueError, match=words):
+        backprop(**options)
+
+
+def test_what_cannot_be_asked():
+    with backprop(zo_layers=1) as engine:
+        with pytest.raises(
+            ValueError, match=r"`batch` must be a zobench.Batch, but got Tensor; build Batch\(ids, labels"
+        ):
+            engine.backward(padded().input_ids)
+        with pytest.raises(ValueError, match=r"`batch\.choices` must be given to score candidates, but got none"):
+            engine.scores(padded())
+        with pytest.raises(ValueError, match="`g` of an entry must be finite, but got nan; skip this step's update"):
+            engine.commit([Entry(step=0, seed=1, g=math.nan, lr=0.1)])
+    with pytest.raises(RuntimeError, match="the engine must be open, but was closed; build a new one"):
+        engine.backward(padded())

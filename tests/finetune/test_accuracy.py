@@ -1,0 +1,88 @@
+"""ZO2 loses no accuracy: ZO-SGD lifts a small pretrained OPT on SST-2, alike wherever its weights rest.
+
+Accuracies are of SST-2's own dev set, 872 sentences that neither pretraining nor training has seen; what a run here
+calls dev, and chooses its best weights by, is the tail of the training set.
+"""
+
+import functools
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests import tiny as cache
+from zobench import tiny
+from zobench.assemble import tuner
+from zobench.data.tasks import TaskData
+from zobench.finetune import run, tokenizer
+from zobench.finetune.evaluate import evaluate
+from zobench.spec import RunSpec
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not cache.SST2.is_file(), reason=f"needs SST-2 in {cache.DATA}"),
+]
+
+FEW = 100
+"""Steps over which losses and scores are compared."""
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Path:
+    return cache.pretrained()
+
+
+def _spec(checkpoint: Path, **changes: object) -> RunSpec:
+    values = {
+        "model": tiny.MODEL, "weights": "pretrained", "weights_path": str(checkpoint), "task": "sst2",
+        "seq_len": 112, "batch_size": 32, "steps": 400, "lr": 2e-4, "eps": 1e-2, "eval_every": 200,
+        "length_grouping": True,
+    }  # fmt: skip
+    return RunSpec(**{**values, **changes}).resolve("cpu")
+
+
+@functools.cache
+def _data(spec: RunSpec) -> TaskData:
+    return TaskData.load(spec, tokenizer.load(spec)[0], positions=128, masked=False, data_dir=cache.DATA)
+
+
+def _start(spec: RunSpec) -> float:
+    with tuner(spec) as built:
+        return evaluate(built.engine, _data(spec), "test", 0).accuracy
+
+
+def _lift(spec: RunSpec, folder: Path) -> float:
+    """How much the run adds to the accuracy that it starts from."""
+    return float(run(spec, folder=folder, data_dir=cache.DATA).evaluation["test"]["accuracy"]) - _start(spec)
+
+
+def _few(spec: RunSpec) -> tuple[list[float], Tensor, float]:
+    """(loss of every step, all scores on SST-2's dev set after them, the accuracy there)."""
+    data = _data(spec)
+    with tuner(spec) as built:
+        losses = [built.method.step(built.engine, data.train_batch(step)).loss for step in range(FEW)]
+        scores = torch.cat([built.engine.scores(batch) for batch in data.batches("test")])
+        return losses, scores, evaluate(built.engine, data, "test", FEW).accuracy
+
+
+def test_zo_sgd_lifts_sst2_and_less_without_its_prompt(checkpoint, tmp_path):
+    aligned = _lift(_spec(checkpoint), tmp_path / "aligned")
+    assert aligned >= 0.15
+    assert _lift(_spec(checkpoint, aligned=False), tmp_path / "unaligned") < aligned
+
+
+def test_offloading_changes_no_loss_and_no_score(checkpoint):
+    resident = _few(_spec(checkpoint))
+    offloaded = _few(_spec(checkpoint, engine="offload", tier="disk"))
+    assert resident[0] == offloaded[0]
+    assert torch.equal(resident[1], offloaded[1])
+
+
+def test_counter_noise_is_alike_offloaded_and_lifts_as_much(checkpoint, tmp_path):
+    resident = _few(_spec(checkpoint, noise="counter"))
+    offloaded = _few(_spec(checkpoint, noise="counter", engine="offload", tier="disk"))
+    assert resident[0] == offloaded[0]
+    assert torch.equal(resident[1], offloaded[1])
+    spec = _spec(checkpoint, noise="counter", engine="offload", tier="disk")
+    assert _lift(spec, tmp_path) >= 0.15

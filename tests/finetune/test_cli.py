@@ -1,0 +1,182 @@
+"""`zobench finetune` and `zobench search`: progress on standard error, a table at the end, mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zobench import cli
+from zobench.store import Store
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def zobench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs the command in an empty folder: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            cli.main(arguments)
+        out, err = capsys.readouterr()
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, out, err
+
+    return run
+
+
+@pytest.fixture
+def given(data_dir: Path, weights_path: Path) -> list[str]:
+    """The arguments of a short run."""
+    sizes = [
+        f"--set={change}" for change in ("train_size=24", "dev_size=12", "test_size=16", "batch_size=4", "lr=1e-3")
+    ]
+    return ["--model", "opt-tiny", "--task", "sst2", "--data-dir", str(data_dir), "--weights-path", str(weights_path),
+            "--device", "cpu", *sizes]  # fmt: skip
+
+
+def test_a_run_tells_its_choices_and_evaluations_and_ends_in_a_table(
+    zobench: Command, given: list[str], tmp_path: Path, weights_path: Path
+) -> None:
+    code, out, err = zobench("finetune", *given, "--method", "zo-sgd", "--steps", "4", "--set", "eval_every=2")
+    assert code == 0
+    (result,) = Store(tmp_path / "results").load()
+    folder = Path("runs") / f"opt-tiny-sst2-zo-sgd-full-{result.spec.hash}"
+    lines = err.splitlines()
+    assert lines[:3] == [
+        "device: cpu, as asked",
+        "not told, so taken: eps=0.001 (steps and batch of ZO-Bench; lr and eps: ZO-Bench)",
+        "seq_len: 64, the longest text that opt-tiny takes here",
+    ]
+    assert f"folder: {folder}" in lines
+    assert f"tokenizer: {weights_path}, where the weights are" in lines
+    steps = [int(line.split(":")[0].split()[1]) for line in lines if line.startswith("step ")]
+    assert steps == [0, 2, 4, result.evaluation["best"]["step"]]
+    table = [line.split() for line in out.splitlines()]
+    assert table[0] == ["step", "accuracy", "loss", "majority"]
+    test = result.evaluation["test"]
+    assert table[3] == [
+        "test,", "with", "the", "best", str(test["step"]), f"{test['accuracy']:.1%}", f"{test['loss']:.4f}", "50.0%"
+    ]  # fmt: skip
+    assert re.fullmatch(r"4 steps in .* s, .* s a step, .* MB device memory, 0 updates skipped", out.splitlines()[-1])
+    assert (tmp_path / folder / "model" / "config.json").is_file()
+
+
+def test_a_finished_run_is_shown_again(zobench: Command, given: list[str], tmp_path: Path) -> None:
+    words = ["finetune", *given, "--steps", "2", "--out", "mine"]
+    first, again = zobench(*words), zobench(*words)
+    assert first[:2] == again[:2]
+    assert "step 2: dev accuracy" in first[2]
+    assert "step 2: dev accuracy" not in again[2]
+
+
+def test_json_alone_is_on_standard_output(zobench: Command, given: list[str]) -> None:
+    code, out, err = zobench("finetune", *given, "--steps", "2", "--json", "-")
+    assert (code, err) == (0, "") or not err.startswith("zobench")
+    values = json.loads(out)
+    assert values["outcome"] == "ok"
+    assert [row[0] for row in values["evaluation"]["curve"]] == [0, 1, 2]
+
+
+def test_a_search_shows_the_grid_and_tests_the_winner(zobench: Command, given: list[str], tmp_path: Path) -> None:
+    words = [word for word in given if "lr=" not in word]
+    code, out, err = zobench("search", *words, "--set", "lr=1e-3,1e-2", "--set", "steps=2", "--out", "found")
+    assert code == 0
+    assert "grid: lr 0.001, 0.01; eps 0.001 (given)" in err.splitlines()
+    rows = [line.split() for line in out.splitlines()]
+    assert rows[0] == ["lr", "eps", "step", "dev", "loss", "dev", "accuracy", "skipped", "test", "accuracy"]
+    assert [row[:2] for row in rows[1:3]] == [["0.001", "0.001"], ["0.01", "0.001"]]
+    assert sorted(len(row) for row in rows[1:3]) == [6, 7]  # one was tested
+    kept = json.loads((tmp_path / "found" / "search.json").read_text())
+    (stored,) = Store(tmp_path / "results").load()
+    assert stored.spec.hash == kept["winner"]["run"]
+    assert stored.evaluation["search"]["cells"] == kept["cells"]
+
+
+RUN, SEARCH = "finetune --model opt-tiny --task sst2", "search --model opt-tiny --task sst2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("finetune --model opt-tiny", "`--task` must be given, but is not; use one of sst2, rte, cb, boolq, wsc, "),
+        ("finetune --task sst2", "`model` must be given, but got no model; see `zobench list models`"),
+        ("finetune --model opt-tiny --task sst3", "`task` must be one of none, sst2, rte, cb, boolq, wsc, wic, "
+                                                  "multirc, copa, winogrande, but got 'sst3'; did you mean sst2"),
+        (f"{RUN} --method zo-sdg", "`method` must be one of zo-sgd, zo-sgd-sign, "),
+        (f"{RUN} --steps 0", "`steps >= 1` must hold, but got steps=0; "),
+        (f"{RUN} --weights-path empty --data-dir no", "`--data-dir` must be a folder, but got 'no'; create it first"),
+        (f"{RUN} --weights-path empty --out file", "`--out` must be a folder, but got 'file'; it is a file; name a"),
+        (f"{RUN} --json no/x", "`--json` must be a file in a folder that exists, but got 'no/x'; create the folder"),
+        (RUN, "`weights=pretrained` needs a checkpoint, but none of opt-tiny is on the hub; give weights_path=FOLDER"),
+        (f"{RUN} --set weights=random", "`task=sst2` needs the tokenizer of opt-tiny, but it is on no hub; give "
+                                        "--weights-path FOLDER with its tokenizer.json"),
+        (f"{RUN} --weights-path empty", "`task=sst2` needs the tokenizer of opt-tiny, but empty has none of tokenizer."
+                                        "json, tokenizer.model, vocab.json; give --weights-path FOLDER with its to"),
+        (f"{SEARCH} --method zo-sdg", "`method` must be one of zo-sgd, zo-sgd-sign, "),
+        (f"{SEARCH} --scheme lorra", "`scheme` must be one of full, lora, prefix, prompt, but got 'lorra'; did you"),
+        (f"{SEARCH} --grid none", "`--grid` must be a file, but none cannot be read (No such file or directory); "),
+        (f"{SEARCH} --set seed=1,2", "`seed` must be the same in a whole search, but is varied; vary lr, eps, "),
+        (f"{SEARCH} --set lr=1e-3,x", "`lr` must be a number, but got 'x'; for example "),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_exit_code_2(zobench: Command, tmp_path: Path, arguments: str, message: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    code, out, err = zobench(*arguments.split(), "--device", "cpu")
+    mistakes = [line for line in err.splitlines() if line.startswith("zobench: ")]
+    assert (code, out, len(mistakes)) == (2, "", 1), err
+    assert err.splitlines()[-1] == mistakes[0]
+    assert mistakes[0].startswith(f"zobench: {message}")
+
+
+def test_data_that_are_not_there_are_one_line(zobench: Command, given: list[str], tmp_path: Path) -> None:
+    given[given.index("--data-dir") + 1] = str(tmp_path)
+    code, out, err = zobench("finetune", *given, "--steps", "2")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith("zobench: ")
+    assert str(tmp_path) in err.splitlines()[-1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_a_snapshot_says_how_to_go_on_and_exits_130(
+    tmp_path: Path, given: list[str], number: signal.Signals
+) -> None:
+    words = [sys.executable, "-m", "zobench", "finetune", *given, "--steps", "100000", "--set", "eval_every=10",
+             "--out", "mine"]  # fmt: skip
+    source = str(Path(cli.__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    with subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        early, end = tmp_path / "mine" / "progress.jsonl", time.monotonic() + 60
+        while not (early.exists() and len(early.read_text().splitlines()) >= 2) and time.monotonic() < end:
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    told = re.search(r"^stopped after (\d+) steps; the same command goes on from there \(mine\)$", err, re.MULTILINE)
+    assert told, err
+    assert (tmp_path / "mine" / f"snapshot-{told[1]}").is_dir()
+    assert int(told[1]) >= 10
+
+
+def test_memory_that_runs_out_is_one_line(zobench: Command, given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: Any, **__: Any) -> None:
+        raise MemoryError("no 9 GB")
+
+    monkeypatch.setattr("zobench.finetune.run", exhausted)
+    code, _, err = zobench("finetune", *given, "--steps", "2")
+    assert code == 1
+    assert err.splitlines()[-1] == "oom: host memory ran out: no 9 GB"

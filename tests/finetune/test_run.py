@@ -1,0 +1,385 @@
+"""A fine-tuning run: what it tells and keeps, and that stopping and going on changes no bit."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from zobench import models, snapshot
+from zobench.assemble import tuner
+from zobench.data.tasks import TaskData
+from zobench.engine import Engine
+from zobench.execute.cell import run as measured
+from zobench.finetune import Interrupted, Progress, cell, journal, run, tokenizer
+from zobench.finetune.evaluate import evaluate
+from zobench.finetune.progress import Evaluation, Moment
+from zobench.finetune.record import best
+from zobench.finetune.stop import Stop
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+
+WAYS: dict[str, dict[str, Any]] = {
+    "resident": {},
+    "disk": {"engine": "offload"},
+    "disk counter": {"engine": "offload", "noise": "counter"},
+    "tiles": {"engine": "offload", "noise": "counter", "granularity": "tile"},
+    "queries": {"queries": 2, "lr_schedule": "cosine", "weight_decay": 0.1},
+    "momentum": {"method": "zo-sgd-mmt", "engine": "offload"},
+    "adam": {"method": "zo-adam", "engine": "offload", "noise": "counter"},
+    "adam resident": {"method": "zo-adam", "definition": "as-shipped"},
+    "bf16": {"dtype": "bf16", "engine": "offload", "tier": "pageable"},
+    "lazy": {"engine": "offload", "noise": "counter", "writeback_every": 3, "dtype": "bf16"},
+    "wire": {"engine": "offload", "wire": "fp16"},
+    "cons": {"method": "zo-sgd-cons", "noise": "counter"},
+    "block": {"method": "zo-sgd-block"},
+    "sparse": {"method": "zo-sgd-sparse", "sparsity": 0.5, "engine": "offload"},
+    "first order": {"method": "fo-adam"},
+    "hybrid": {"method": "hybrid", "zo_layers": 1},
+    "forward": {"method": "forward-grad"},
+    "lora": {"scheme": "lora", "method": "zo-sgd-mmt", "engine": "offload"},
+    "prefix": {"scheme": "prefix", "engine": "offload"},
+    "prompt": {"scheme": "prompt", "noise": "counter"},
+}
+ANYWHERE = [name for name in WAYS if name not in ("lazy", "wire")]
+
+
+def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    """Everything in a snapshot."""
+    files = (folder / f"snapshot-{step}").glob("*.safetensors")
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def at(step: int, act: Callable[[], Any]) -> Progress:
+    """Acts after ``step`` steps."""
+    return Progress(step=lambda moment: act() if moment.step == step else None)
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def crash() -> None:
+    raise ConnectionError("the machine went down")
+
+
+def assert_same(one: Path, other: Path, left: Result, right: Result) -> None:
+    assert left.evaluation == right.evaluation
+    assert [left.samples[name] for name in ("loss", "projected_grad")] == [
+        right.samples[name] for name in ("loss", "projected_grad")
+    ]
+    assert len(left.samples["step_seconds"]) == len(right.samples["step_seconds"]) == left.spec.steps
+    assert journal.read(one / "journal.bin") == journal.read(other / "journal.bin")
+    step = left.spec.steps
+    mine, theirs = tensors(one, step), tensors(other, step)
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name].view(torch.uint8), theirs[name].view(torch.uint8)) for name in mine)
+    assert (
+        snapshot.state(one / f"snapshot-{step}")["record"]["method"]
+        == (snapshot.state(other / f"snapshot-{step}")["record"]["method"])
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_crashed_or_was_stopped_ends_as_one_that_was_not(
+    way: str, spec: Any, data_dir: Path, tmp_path: Path
+) -> None:
+    wanted = spec(**WAYS[way])
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    expected = run(wanted, folder=whole, data_dir=data_dir, examine=False)
+    with pytest.raises(ConnectionError):
+        run(wanted, folder=parts, data_dir=data_dir, examine=False, progress=at(6, crash))
+    assert snapshot.steps(parts)[-1] == 4
+    with pytest.raises(Interrupted, match="stopped after"):
+        run(wanted, folder=parts, data_dir=data_dir, examine=False, progress=at(7, terminate))
+    assert snapshot.steps(parts)[-1] == (7 if way in ANYWHERE else 4)
+    began: list[tuple[int, int]] = []
+    progress = Progress(begin=lambda done, total: began.append((done, total)))
+    found = run(wanted, folder=parts, data_dir=data_dir, examine=False, progress=progress)
+    assert began == [(7 if way in ANYWHERE else 4, 10)]
+    assert_same(whole, parts, expected, found)
+    states = {name for name in tensors(parts, 10) if "#" in name}
+    assert bool(states) == (wanted.method in ("zo-sgd-mmt", "zo-adam", "fo-adam"))
+    losses = expected.samples["loss"]
+    assert None not in losses
+    assert len(set(losses)) > 8  # it moves
+
+
+def test_resident_and_disk_runs_are_the_same(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    results = {}
+    for engine in ("resident", "offload"):
+        results[engine] = run(spec(engine=engine), folder=tmp_path / engine, data_dir=data_dir)
+    one, other = results.values()
+    assert one.samples["loss"] == other.samples["loss"]
+    assert one.evaluation["curve"] == other.evaluation["curve"]
+    assert one.evaluation["test"] == other.evaluation["test"]
+
+
+def test_a_run_stopped_while_it_evaluates_goes_on_there(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, calls = spec(), 0
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    expected = run(wanted, folder=whole, data_dir=data_dir, examine=False)
+    scores = Engine.scores
+
+    def slow(self: Engine, batch: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:  # of two batches of dev after 0 steps, and the first of two after 4
+            terminate()
+        return scores(self, batch)
+
+    monkeypatch.setattr(Engine, "scores", slow)
+    with pytest.raises(Interrupted):
+        run(wanted, folder=parts, data_dir=data_dir, examine=False)
+    assert snapshot.state(parts / "snapshot-4")["record"]["curve"] == expected.evaluation["curve"][:1]
+    assert_same(whole, parts, expected, run(wanted, folder=parts, data_dir=data_dir, examine=False))
+
+
+def test_an_evaluation_that_no_snapshot_knows_is_told_once(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(spec(), folder=whole, data_dir=data_dir, examine=False)
+    write = snapshot.write
+
+    def full(folder: Path, step: int, *rest: Any) -> Path:
+        if step == 8:
+            raise OSError("the disk is full")
+        return write(folder, step, *rest)
+
+    monkeypatch.setattr(snapshot, "write", full)
+    with pytest.raises(OSError, match="the disk is full"):
+        run(spec(), folder=parts, data_dir=data_dir, examine=False)
+    assert len((parts / "progress.jsonl").read_text().splitlines()) == 3
+    with (parts / "progress.jsonl").open("a") as file:
+        file.write('{"step": 8, "dev_lo')  # and a line that a crash tore
+    monkeypatch.setattr(snapshot, "write", write)
+    run(spec(), folder=parts, data_dir=data_dir, examine=False)
+    assert (parts / "progress.jsonl").read_text() == (whole / "progress.jsonl").read_text()
+
+
+def test_the_curve_its_best_and_the_test_set(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    seen: list[Evaluation] = []
+    moments: list[Moment] = []
+    early: list[int] = []
+
+    def evaluated(evaluation: Evaluation) -> None:
+        seen.append(evaluation)
+        early.append(len((tmp_path / "progress.jsonl").read_text().splitlines()))
+
+    wanted = spec(lr=1e-2, lr_schedule="linear")
+    progress = Progress(evaluated=evaluated, step=moments.append)
+    result = run(wanted, folder=tmp_path, data_dir=data_dir, progress=progress)
+    found = result.evaluation
+    assert result.outcome is Outcome.OK
+    assert [row[0] for row in found["curve"]] == [0, 4, 8, 10]
+    assert found["curve"] == [[e.step, e.loss, e.accuracy] for e in seen[:4]]
+    assert found["start"] == {"step": 0, "loss": seen[0].loss, "accuracy": seen[0].accuracy, "count": 12}
+    lowest = min(seen[1:4], key=lambda e: e.loss)
+    assert found["best"] == {"step": lowest.step, "loss": lowest.loss, "accuracy": lowest.accuracy, "count": 12}
+    assert (seen[4].split, seen[4].step, seen[4].count) == ("test", lowest.step, 16)
+    assert found["test"] == {"step": lowest.step, "loss": seen[4].loss, "accuracy": seen[4].accuracy, "count": 16}
+    assert found["majority"]["test"] == 0.5
+    assert found["task"]["counts"] == {"train": 24, "dev": 12, "test": 16}
+    assert early == [1, 2, 3, 4, 4]
+    lines = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
+    assert [[line["step"], line["dev_loss"], line["dev_accuracy"]] for line in lines] == found["curve"]
+    losses = result.samples["loss"]
+    assert lines[2]["train_loss"] == pytest.approx(sum(losses[4:8]) / 4)  # type: ignore[arg-type]
+    assert [moment.lr for moment in moments] == [1e-2 * (1 - step / 10) for step in range(10)]
+    assert [moment.loss for moment in moments] == losses
+    assert (result.memory["device_peak_bytes"] or 0) > 0
+    assert Result.from_dict(json.loads((tmp_path / "result.json").read_text())).to_dict() == result.to_dict()
+    assert snapshot.steps(tmp_path) == []
+
+
+def test_the_saved_model_is_the_best_and_judges_as_the_run_did(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    wanted = spec(lr=1e-2)
+    trained = run(wanted, folder=tmp_path, data_dir=data_dir, examine=False)
+    kept = tensors(tmp_path, trained.evaluation["best"]["step"])
+    result = run(wanted, folder=tmp_path, data_dir=data_dir)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    words = AutoTokenizer.from_pretrained(tmp_path / "model")
+    loaded = dict(model.named_parameters())
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in kept.items())
+    assert kept.keys() == loaded.keys()
+
+    reference = models.build("opt-tiny", "fp32").to_empty(device="cpu")
+    reference.load_state_dict(kept, strict=False)
+    reference.tie_weights()
+    ids = words("a warm film It was great", return_tensors="pt").input_ids
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, reference(ids).logits)
+
+    rows = [line.split("\t") for line in (data_dir / "SST-2" / "dev.tsv").read_text().splitlines()[1:]]
+    right, loss = 0, 0.0
+    for sentence, label in rows:
+        with torch.no_grad():
+            logits = model(words(f"{sentence} It was", return_tensors="pt").input_ids).logits[0, -1].log_softmax(-1)
+        scores = logits[words.convert_tokens_to_ids(["terrible", "great"])]
+        right += int(scores.argmax()) == int(label)
+        loss -= float(scores.log_softmax(-1)[int(label)]) / len(rows)
+    assert result.evaluation["test"]["accuracy"] == right / len(rows)
+    assert result.evaluation["test"]["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("way", ["resident", "lazy", "wire", "adam"])
+def test_what_was_judged_on_dev_is_what_was_kept(way: str, spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    wanted = spec(**WAYS[way], lr=1e-2)
+    found = run(wanted, folder=tmp_path, data_dir=data_dir, examine=False).evaluation["best"]
+    words, _ = tokenizer.load(wanted)
+    data = TaskData.load(wanted, words, positions=64, masked=False, data_dir=data_dir)
+    with tuner(wanted, tmp_path / f"snapshot-{found['step']}") as built:
+        seen = evaluate(built.engine, data, "dev", found["step"])
+    assert (seen.loss, seen.accuracy) == (found["loss"], found["accuracy"])
+
+
+def test_an_adapter_is_saved_for_peft_and_its_base_stays(
+    spec: Any, data_dir: Path, weights_path: Path, tmp_path: Path
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    wanted = spec(scheme="lora", lr=1e-1, engine="offload")
+    trained = run(wanted, folder=tmp_path, data_dir=data_dir, examine=False)
+    step = trained.evaluation["best"]["step"]
+    assert all(".lora_" in name for name in tensors(tmp_path, step))
+    with tuner(wanted, tmp_path / f"snapshot-{step}") as built:
+        frozen = {name: tensor for name, tensor in built.engine.named_tensors() if name not in built.trained}
+    run(wanted, folder=tmp_path, data_dir=data_dir)
+    base = AutoModelForCausalLM.from_pretrained(weights_path)
+    before = dict(base.named_parameters())
+    assert {name.replace(".base_layer", "") for name in frozen} == before.keys()
+    assert all(torch.equal(before[name.replace(".base_layer", "")], tensor) for name, tensor in frozen.items())
+    ids = torch.tensor([[2, 3, 4, 5]])
+    with torch.no_grad():
+        plain = base(ids).logits
+        tuned = PeftModel.from_pretrained(base, tmp_path / "model")(ids).logits
+    assert not torch.equal(plain, tuned)
+
+
+def test_base_weights_and_journal_are_the_trained_weights(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    wanted = spec(noise="counter", queries=2, weight_decay=0.01)
+    run(wanted, folder=tmp_path, data_dir=data_dir, examine=False)
+    header, entries = journal.read(tmp_path / "journal.bin")
+    assert (header["run"], header["complete"], len(entries)) == (wanted.hash, True, 20)
+    with tuner(RunSpec.from_dict(header["spec"])) as built:
+        for step in range(10):
+            built.engine.commit([entry for entry in entries if entry.step == step])
+            built.engine.flush()
+        replayed = dict(built.engine.named_tensors())
+    kept = tensors(tmp_path, 10)
+    assert all(torch.equal(kept[name], tensor) for name, tensor in replayed.items())
+
+
+def test_a_step_whose_g_is_not_finite_is_skipped_counted_and_told(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe, calls = Engine.probe, 0
+
+    def sometimes(self: Engine, batch: Any, points: Any) -> list[float]:
+        nonlocal calls
+        calls += 1
+        return [math.nan, 1.0] if calls in (3, 5) else probe(self, batch, points)
+
+    monkeypatch.setattr(Engine, "probe", sometimes)
+    moments: list[Moment] = []
+    result = run(spec(), folder=tmp_path, data_dir=data_dir, progress=Progress(step=moments.append))
+    assert result.skipped_updates == 2
+    assert [moment.skipped for moment in moments] == [0, 0, 1, 1, 2, 2, 2, 2, 2, 2]
+    assert [entry.step for entry in journal.read(tmp_path / "journal.bin")[1]] == [0, 1, 3, 5, 6, 7, 8, 9]
+    assert result.warnings[0] == "2 updates were skipped, because their projected gradient was not finite"
+    assert result.to_dict()["samples"]["loss"][2] is None
+
+
+def test_a_finished_run_is_only_read(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    first = run(spec(), folder=tmp_path, data_dir=data_dir)
+    again = run(spec(), folder=tmp_path, data_dir=tmp_path / "absent")
+    assert again.to_dict() == first.to_dict()
+
+
+def test_a_folder_of_another_run_is_refused(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError):
+        run(spec(), folder=tmp_path, data_dir=data_dir, progress=at(2, crash))
+    with pytest.raises(
+        ValueError, match=r"`--out` must be a new folder or this run's own, but .* holds another run \("
+    ):
+        run(spec(lr=2e-3), folder=tmp_path, data_dir=data_dir)
+
+
+def test_a_run_without_evaluations_between_is_judged_at_its_end(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    result = run(spec(eval_every=0, steps=3), folder=tmp_path, data_dir=data_dir)
+    assert [row[0] for row in result.evaluation["curve"]] == [0, 3]
+
+
+def test_a_cell_finds_its_data_in_the_environment_and_leaves_nothing(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
+    monkeypatch.setenv("ZOBENCH_DISK_DIR", str(tmp_path))
+    result = cell(spec(steps=3))
+    assert result.outcome is Outcome.OK
+    assert result.evaluation["test"]["count"] == 16
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_runs_a_cell_with_a_task_here_and_keeps_its_failure(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
+    wanted = spec(steps=2)
+    result = measured(wanted)
+    assert (result.outcome, result.spec, result.evaluation["test"]["count"]) == (Outcome.OK, wanted, 16)
+    monkeypatch.setenv("ZOBENCH_DATA_DIR", str(tmp_path))
+    failed = measured(wanted)
+    assert (failed.outcome, failed.evaluation) == (Outcome.FAILED, {})
+    assert str(tmp_path) in failed.reason
+    assert failed.environment["machine"] == result.environment["machine"]
+
+
+def test_learning_lifts_the_accuracy(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    wanted = spec(method="fo-adam", steps=30, lr=1e-2, batch_size=8, eval_every=10)
+    found = run(wanted, folder=tmp_path, data_dir=data_dir).evaluation
+    assert found["best"]["accuracy"] > found["start"]["accuracy"]
+    assert found["test"]["accuracy"] >= 0.9  # its words are those of training
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [
+        ([[0, 0.1, 1.0]], None),
+        ([[0, 0.1, 1.0], [4, 0.5, 0.5]], 4),
+        ([[4, 0.5, 0.9], [8, 0.4, 0.2]], 8),
+        ([[4, 0.5, 0.5], [8, 0.5, 0.6], [12, 0.5, 0.6]], 8),
+        ([[4, math.nan, 0.9], [8, 2.0, 0.1]], 8),
+        ([[4, math.inf, 0.1], [8, math.nan, 0.1]], 4),
+    ],
+)
+def test_the_best_has_the_lowest_loss_then_the_highest_accuracy_then_came_first(
+    curve: list[list[float]], expected: int | None
+) -> None:
+    found = best(curve)
+    assert (None if found is None else found[0]) == expected
+
+
+def test_the_first_signal_asks_and_the_second_interrupts() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Stop() as stop:
+        assert not stop.wanted
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wanted
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before

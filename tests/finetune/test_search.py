@@ -1,0 +1,177 @@
+"""The search: a grid compared on dev, the test set looked at once and by the winner, everything kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zobench.finetune import grids, run
+from zobench.finetune import search as module
+from zobench.finetune.seal import Seal
+from zobench.finetune.search import Cell, cells, search
+from zobench.result import Outcome, Result
+from zobench.spec import CHOICES
+
+AXES = {"lr": [1e-3, 1e-2, 3e-2], "eps": [1e-3]}
+
+
+def short(spec: Any, **changes: Any) -> Any:
+    return spec(steps=4, eval_every=2, **changes)
+
+
+def test_the_winner_has_the_lowest_dev_loss_and_alone_is_tested(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    found, winner = search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
+    assert [cell.changes for cell in found] == [{"lr": lr, "eps": 1e-3} for lr in AXES["lr"]]
+    lowest = min(found, key=lambda cell: cell.result.evaluation["best"]["loss"])
+    assert winner.changes == lowest.changes
+    assert all("test" not in cell.result.evaluation for cell in found)
+    assert winner.result.evaluation["test"]["count"] == 16
+    tested = [path for path in tmp_path.glob("*/result.json") if "test" in json.loads(path.read_text())["evaluation"]]
+    assert [path.parent.name for path in tested] == [winner.result.spec.hash]
+    assert [path.parent.name for path in tmp_path.glob("*/model")] == [winner.result.spec.hash]
+    assert list(tmp_path.glob("*/snapshot-*")) == []
+    for cell in found:  # each alone comes to the same
+        alone = run(cell.result.spec, folder=tmp_path / "alone" / cell.result.spec.hash, data_dir=data_dir)
+        assert alone.evaluation["curve"] == cell.result.evaluation["curve"]
+
+
+def test_the_whole_grid_and_the_winner_are_kept(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    found, winner = search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
+    kept = json.loads((tmp_path / "search.json").read_text())
+    assert kept["axes"] == AXES
+    assert kept["cells"] == [cell.row() for cell in found]
+    assert [row["lr"] for row in kept["cells"]] == AXES["lr"]
+    assert kept["winner"] == winner.row()
+    assert kept["test"] == winner.result.evaluation["test"]
+    assert kept["spec"] == winner.result.spec.to_dict()
+    assert winner.result.evaluation["search"] == {"axes": AXES, "cells": kept["cells"]}
+    json.dumps(winner.result.to_dict(), allow_nan=False)
+
+
+def test_a_search_goes_on_where_it_stopped(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = search(short(spec), AXES, folder=tmp_path / "whole", data_dir=data_dir)[1].result.evaluation
+    own, ran = module.run, []
+
+    def stops(one: Any, **rest: Any) -> Result:
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        ran.append(one)
+        return own(one, **rest)
+
+    monkeypatch.setattr(module, "run", stops)
+    with pytest.raises(KeyboardInterrupt):
+        search(short(spec), AXES, folder=tmp_path / "parts", data_dir=data_dir)
+    monkeypatch.setattr(module, "run", own)
+    found, winner = search(short(spec), AXES, folder=tmp_path / "parts", data_dir=data_dir)
+    assert winner.result.evaluation == expected
+    again = search(short(spec), AXES, folder=tmp_path / "parts", data_dir=tmp_path / "absent")
+    assert again[1].result.evaluation == expected
+    assert len(found) == 3
+
+
+def test_a_cell_that_looks_at_the_test_set_is_caught(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = module.run
+    monkeypatch.setattr(module, "run", lambda one, **rest: own(one, **{**rest, "examine": True}))
+    with pytest.raises(RuntimeError, match=r"^the test set must be looked at once, but .* would look after .*; cho"):
+        search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
+
+
+def test_a_test_that_the_folder_remembers_is_the_only_one(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    _, winner = search(short(spec), AXES, folder=tmp_path / "one", data_dir=data_dir)
+    loser = next(own for own, point in cells(short(spec), AXES).items() if point != winner.changes)
+    run(loser, folder=tmp_path / "two" / loser.hash, data_dir=data_dir)
+    with pytest.raises(
+        ValueError, match=rf"^the test set must be looked at once, but .* holds the test of {loser.hash}, "
+    ):
+        search(short(spec), AXES, folder=tmp_path / "two", data_dir=data_dir)
+    assert not (tmp_path / "two" / winner.result.spec.hash / "model").exists()
+
+
+def test_a_seal_breaks_once() -> None:
+    seal = Seal()
+    seal.break_for("one")
+    told = "^the test set must be looked at once, but another would look after one; choose on dev$"
+    with pytest.raises(RuntimeError, match=told):
+        seal.break_for("another")
+
+
+@pytest.mark.parametrize(
+    ("losses", "accuracies", "wins"),
+    [([0.5, 0.4], [0.9, 0.1], 1), ([0.5, 0.5], [0.5, 0.6], 1), ([0.5, 0.5], [0.6, 0.6], 0), ([None, 9.0], [1, 0], 1),
+     ([float("nan"), 9.0], [1, 0], 1)],
+)  # fmt: skip
+def test_ranks(spec: Any, losses: list[Any], accuracies: list[float], wins: int) -> None:
+    found = [
+        Cell(changes={"lr": n}, result=Result(
+            spec=spec(), outcome=Outcome.OK, evaluation={"best": {"step": 1, "loss": loss, "accuracy": accuracy}}
+        ))
+        for n, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True))
+    ]  # fmt: skip
+    assert min(found, key=module._rank) is found[wins]
+    assert found[0].row()["dev_loss"] == (None if losses[0] is None or losses[0] != losses[0] else losses[0])
+
+
+# ---- grids
+
+
+def test_every_method_and_scheme_has_a_grid_that_can_run(spec: Any) -> None:
+    for method in CHOICES["method"]:
+        for scheme in CHOICES["scheme"]:
+            grid = grids.shipped(method, scheme)
+            assert grids.checked(grid.axes) == grid.axes
+            assert grid.source in ("ZO-Bench", "choice")
+            needs = {"zo_layers": 1} if method == "hybrid" else {}
+            assert len(cells(spec(method=method, scheme=scheme, **needs), grid.axes)) >= 2
+
+
+@pytest.mark.parametrize(
+    ("scheme", "lr", "eps"),
+    [("full", [1e-6, 1e-7], [1e-3]), ("lora", [1e-4, 5e-5], [1e-2]), ("prefix", [1e-2, 1e-3], [1e-1])],
+)
+def test_the_published_grids(scheme: str, lr: list[float], eps: list[float]) -> None:
+    for method in ("zo-sgd", "zo-adam", "zo-sgd-block"):
+        assert grids.shipped(method, scheme) == grids.Grid({"lr": lr, "eps": eps}, "ZO-Bench")
+
+
+def test_what_a_run_is_not_told_is_the_papers() -> None:
+    taken, told = grids.defaults({"method": "zo-sgd", "scheme": "lora"})
+    assert taken == {"lr": 1e-4, "eps": 1e-2, "steps": 20_000, "batch_size": 16, "eval_every": 1000}
+    assert told == (
+        "not told, so taken: lr=0.0001, eps=0.01, steps=20000, batch_size=16, eval_every=1000 "
+        "(steps and batch of ZO-Bench; lr and eps: ZO-Bench)"
+    )
+    assert grids.defaults({"method": "fo-adam", "lr": 1.0})[0] == {"steps": 625, "batch_size": 16, "eval_every": 31}
+    assert grids.defaults({"steps": 3, "lr": 1, "eps": 1, "batch_size": 2, "eval_every": 0}) == ({}, "")
+    assert "eps" not in grids.defaults({"method": "forward-grad"})[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lr = 1e-6", r"^mine.toml: `lr` must be a list of values, but got 1e-06; write lr = \[...\]$"),
+        ("lr = []", r"^mine.toml: `lr` must be a list of values, but got \[\]"),
+        ("lr = [-1.0]", "^mine.toml: `lr >= 0` must hold, but got lr=-1.0"),
+        ("lrr = [1.0]", "^mine.toml: unknown key 'lrr'; did you mean lr"),
+        ("seed = [1, 2]", "^mine.toml: `seed` must be the same in a whole search, but is varied; vary lr, eps, "),
+        ("", "^mine.toml: a grid must vary something, but is empty"),
+        ("lr = [", "^mine.toml: "),
+    ],
+)
+def test_a_bad_grid_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        grids.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_grid_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^`--grid` must be a file, but .*none.toml cannot be read \(No such file"):
+        grids.load(tmp_path / "none.toml")

@@ -1,0 +1,49 @@
+"""The bar on a terminal: the newest step's numbers, what was best on dev so far, and how long it takes."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from zobench.cli import tuning_view
+from zobench.cli.tuning_view import TuningBar
+from zobench.finetune.progress import Evaluation, Moment
+
+
+def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(
+    spec: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(tuning_view.time, "monotonic", lambda: clock[0])
+    console = Console(file=io.StringIO(), force_terminal=True, width=200, highlight=False)
+    bar = TuningBar(console)
+    hooks = bar.hooks(spec())
+    hooks.begin(10, 110)
+    hooks.evaluated(Evaluation(split="dev", step=10, loss=0.5, accuracy=0.625, count=8, best=True))
+    hooks.evaluated(Evaluation(split="dev", step=20, loss=0.6, accuracy=0.75, count=8))
+    clock[0] += 4.0
+    hooks.step(Moment(step=30, loss=0.51234, g=-1.5, lr=1e-6, skipped=2))
+    (task,) = bar._bars.tasks
+    assert (task.completed, task.total, task.description) == (30, 110, "opt-tiny sst2 zo-sgd")
+    assert task.fields["told"] == ("loss 0.5123, g -1.5, lr 1e-06, dev 62.5%, 2 skipped, 5 steps/s, about 16 s left")
+    written = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "step 10: dev accuracy 62.5%, loss 0.5000 (best)" in written
+    assert "step 20: dev accuracy 75.0%, loss 0.6000\n" in written
+
+
+def test_the_next_run_of_a_search_has_a_bar_of_its_own(spec: Any) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    bar = TuningBar(console)
+    for lr in (1e-3, 1e-4):
+        hooks = bar.hooks(spec(lr=lr))
+        hooks.begin(0, 5)
+        hooks.step(Moment(step=1, loss=1.0, g=1.0, lr=lr, skipped=0))
+    (task,) = bar._bars.tasks
+    assert task.completed == 1
+    assert "lr 0.0001" in task.fields["told"]
+    assert "dev" not in task.fields["told"]
+    told = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert told == [spec(lr=1e-3).label, spec(lr=1e-4).label]

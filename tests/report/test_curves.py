@@ -1,0 +1,86 @@
+"""Curves of fine-tuning runs: whose evaluations are drawn, where they begin, and what is said where there are none."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from tests.report.test_terms import tuned
+from zobench.report import artifacts
+from zobench.report.chart import Chart
+from zobench.report.curves import curves
+from zobench.report.plot import Plot
+from zobench.report.reference import Reference
+from zobench.result import Outcome, Result
+
+
+def figure() -> Plot:
+    item = artifacts.load("finetune_curves")
+    assert isinstance(item, Plot)
+    return item
+
+
+def run(*rows: tuple[int, float, float | None], **changes: Any) -> Result:
+    """A run with these evaluations: step, loss, accuracy."""
+    one = tuned(0.8, dev_loss=min(loss for _, loss, _ in rows), **changes)
+    return dataclasses.replace(one, evaluation=one.evaluation | {"curve": [list(row) for row in rows]})
+
+
+def drawn(*results: Result) -> Chart:
+    ((_, chart),) = curves(figure(), results)
+    return chart
+
+
+def lines(chart: Chart, panel: int) -> dict[str, dict[float, float]]:
+    chosen = chart.panels[panel]
+    return {
+        series.label: {x: mark.value for x, mark in zip(chosen.xs, series.marks, strict=True) if mark.value is not None}
+        for series in chosen.series
+    }
+
+
+def test_a_curve_begins_at_the_start_and_each_kind_of_run_is_a_line_of_its_own() -> None:
+    zo, fo = run((100, 0.6, 0.7), (200, 0.5, 0.8)), run((50, 0.4, 0.9), method="fo-sgd", steps=625)
+    chart = drawn(zo, fo)
+    assert lines(chart, 0) == {"ZO-SGD": {0: 50.0, 100: 70.0, 200: 80.0}, "FO-SGD": {0: 50.0, 50: 90.0}}
+    assert lines(chart, 1) == {"ZO-SGD": {0: 0.7, 100: 0.6, 200: 0.5}, "FO-SGD": {0: 0.7, 50: 0.4}}
+    assert chart.source == "Measured on box (1x BOX)"
+    assert chart.remarks[0].startswith("OPT-1.3B on sst2: ")
+
+
+def test_of_several_runs_of_a_kind_the_one_with_the_least_loss_on_dev_is_drawn() -> None:
+    chart = drawn(run((100, 0.6, 0.9)), run((100, 0.5, 0.6), lr=1e-7))
+    assert lines(chart, 1) == {"ZO-SGD": {0: 0.7, 100: 0.5}}
+
+
+def test_models_and_tasks_are_never_mixed_and_the_fullest_group_is_drawn() -> None:
+    other = run((100, 0.1, 0.9), task="rte")
+    chart = drawn(run((100, 0.6, 0.7)), run((100, 0.5, 0.8), engine="offload"), other)
+    assert set(lines(chart, 0)) == {"ZO-SGD", "ZO-SGD, offloaded"}
+    assert "sst2" in chart.remarks[0]
+
+
+def test_what_was_not_finite_leaves_a_gap_and_a_failed_run_is_not_drawn() -> None:
+    chart = drawn(run((100, 0.6, None), (200, 0.5, 0.8)))
+    assert lines(chart, 0) == {"ZO-SGD": {0: 50.0, 200: 80.0}}
+    failed = dataclasses.replace(run((100, 0.6, 0.7)), outcome=Outcome.FAILED)
+    assert drawn(failed).panels[0].message.startswith("Nothing recorded yet: `zobench sweep ")
+
+
+def test_the_numbers_of_the_figure_are_written_beside_it() -> None:
+    artifact, _ = artifacts.make(figure(), [run((100, 0.6, 0.7))], Reference.load())
+    assert artifact.numbers.splitlines() == [
+        "figure,quantity,series,x,value",
+        "finetune_curves,Accuracy on dev (%),ZO-SGD,0.0,50.0",
+        "finetune_curves,Accuracy on dev (%),ZO-SGD,100.0,70.0",
+        "finetune_curves,Loss on dev,ZO-SGD,0.0,0.7",
+        "finetune_curves,Loss on dev,ZO-SGD,100.0,0.6",
+    ]
+
+
+def test_it_can_be_drawn(tmp_path: Path) -> None:
+    from zobench.report.publish import write_artifact
+
+    artifact, _ = artifacts.make(figure(), [run((100, 0.6, 0.7), (200, 0.5, 0.8))], Reference.load())
+    assert {path.suffix for path in write_artifact(artifact, tmp_path)} == {".csv", ".png", ".svg", ".pdf"}

@@ -1,0 +1,137 @@
+"""Terms: every reported value in a run's own words, and every cell of the papers' tables holds the runs it reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from tests.report.test_recipes_of_papers import MEASURED, REFERENCE, cells
+from tests.report.test_table import paper_row
+from zobench.report import terms
+from zobench.report.cells import conditions, fill, lacking
+from zobench.report.compose import measured_sheet
+from zobench.report.quantity import QUANTITIES, binomial_interval
+from zobench.report.table import Table
+from zobench.result import Outcome, Result
+from zobench.spec import CHOICES, RunSpec
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"method": "mezo", "dtype": "fp16"}, {"method": ("zo-sgd",), "dtype": ("fp16",)}),
+        ({"method": "zo2", "batch_size": "1", "seq_len": "2048", "task": "SST-2"},
+         {"method": ("zo-sgd",), "batch_size": (1,), "seq_len": (2048,)}),
+        ({"method": "fo-adam-noforeach"}, {"method": ("fo-adam",), "foreach": (False,)}),
+        ({"method": "fo-sgd", "dtype": "amp-fp16"}, {"method": ("fo-sgd",), "dtype": ("fp32",), "autocast": ("fp16",)}),
+        ({"method": "zo-adam", "metric": "accuracy", "task": "SST-2", "setting": "unaligned"},
+         {"method": ("zo-adam",), "task": ("sst2",), "steps": (20_000,), "aligned": (False,)}),
+        ({"method": "fo-sgd", "metric": "accuracy", "task": "WinoGrande", "scheme": "lora"},
+         {"method": ("fo-sgd",), "task": ("winogrande",), "steps": (625,), "scheme": ("lora",)}),
+        ({"method": "hybrid", "setting": "zo_layers=8"}, {"method": ("hybrid",), "zo_layers": (8,)}),
+        ({"method": "hybrid", "setting": "zo_layers=0"}, {"method": ("fo-sgd",), "steps": (625,)}),
+        ({"method": "hybrid", "setting": "zo_layers=24"}, {"method": ("zo-sgd",)}),
+        ({"method": "zo-sgd", "setting": "sparsity=30%"},
+         {"method": ("zo-sgd", "zo-sgd-sparse"), "sparsity": (0.3,)}),
+        ({"method": "mezo", "setting": "forward_passes=1"}, {"method": ("zo-sgd",), "queries": (1,)}),
+        ({"method": "zo-sgd-block", "setting": "forward_passes=26"}, {"method": ("zo-sgd-block",)}),
+        ({"method": "distzo2", "setting": "ddp"}, {"method": ("zo-sgd",)}),
+    ],
+)  # fmt: skip
+def test_a_reported_value_in_the_words_of_a_run(row: dict[str, str], expected: dict[str, tuple[Any, ...]]) -> None:
+    assert terms.fields(paper_row(**row)) == expected
+
+
+def test_every_reported_value_can_be_a_run() -> None:
+    for row in REFERENCE.rows:
+        for name, values in terms.fields(row).items():
+            assert name in CHOICES or name in RunSpec.__dataclass_fields__
+            assert set(values) <= set(CHOICES.get(name, values)), (name, values)
+
+
+@pytest.mark.parametrize("name", sorted(MEASURED))
+def test_a_cell_holds_only_runs_of_the_method_scheme_task_and_setting_that_it_reports(name: str) -> None:
+    """What a run may differ in, with a note: dtype (bf16 for fp16) and the number of steps."""
+    table = MEASURED[name]
+    for cell in cells(table):
+        if cell.paper is None or cell.row.extra or lacking(table, cell.row, cell.column):
+            continue
+        where = conditions(table, cell.row, cell.column)
+        for field, allowed in terms.fields(cell.paper).items():
+            if field not in ("steps", "dtype", "autocast"):
+                assert set(where[field]) <= set(allowed), (cell.row.header, cell.column.header, field)
+
+
+def tuned(accuracy: float, *, dev_loss: float = 0.5, **changes: Any) -> Result:
+    """A fine-tuning run as a sweep of the accuracy runner stores it."""
+    values = {"model": "OPT-1.3B", "weights": "pretrained", "task": "sst2", "dtype": "fp16", "batch_size": 16}
+    spec = RunSpec(**{**values, "steps": 20_000, "lr": 1e-6, **changes}).resolve("cuda")
+    return Result(
+        spec=spec,
+        outcome=Outcome.OK,
+        environment={"machine": "box", "description": "1x BOX"},
+        evaluation={
+            "start": {"dev_loss": 0.7, "dev_accuracy": 0.5},
+            "best": {"step": 100, "dev_loss": dev_loss, "dev_accuracy": 0.9},
+            "curve": [[100, dev_loss, 0.9]],
+            "test": {"accuracy": accuracy, "loss": 0.4, "count": 872, "majority": 0.509},
+            "definition": "the formula",
+        },
+    )
+
+
+def shown(table: Table, results: list[Result], row: str, column: str) -> Any:
+    for line in fill(table, results, REFERENCE):
+        for cell in line[0]:
+            if (cell.row.header, cell.column.header) == (row, column):
+                return cell
+    raise AssertionError(row)
+
+
+def test_of_several_learning_rates_the_least_loss_on_dev_is_shown_whatever_the_test_says() -> None:
+    table = MEASURED["zo-bench/table2"]
+    runs = [tuned(0.95, dev_loss=0.6), tuned(0.91, dev_loss=0.4, lr=1e-7)]
+    cell = shown(table, runs, "ZO-SGD", "OPT-1.3B FT")
+    assert (cell.value, cell.ratio) == (0.91, pytest.approx(0.91 / 0.908))
+    assert cell.notes == ("2 results match. Shown, by its loss on dev: lr=1e-07 (91.0). Not shown: lr=1e-06 (95.0).",)
+    assert cell.caveats == ("Of 872 test examples; always giving the commonest answer is right in 50.9%.",)
+    assert shown(table, runs, "ZO-SGD", "OPT-1.3B LoRA").value is None
+    assert shown(table, runs, "ZO-Adam", "OPT-1.3B FT").value is None
+
+
+def test_fewer_steps_than_the_papers_are_a_deviation_and_the_formula_is_named_where_there_are_two() -> None:
+    table = MEASURED["zo-bench/table2"]
+    cell = shown(table, [tuned(0.7, steps=500)], "ZO-SGD", "OPT-1.3B FT")
+    assert cell.deviations == ("Measured with steps 500; the paper has 20000.",)
+    sign = shown(table, [tuned(0.7, method="zo-sgd-sign", definition="as-shipped")], "ZO-SGD-Sign", "OPT-1.3B FT")
+    assert sign.caveats[-1] == "as-shipped: the formula."
+
+
+def test_the_settings_of_an_accuracy_name_its_steps_and_seed() -> None:
+    table = MEASURED["zo-bench/table2"]
+    sheet = measured_sheet(table, fill(table, [tuned(0.7, seed=3)], REFERENCE), "box")
+    (line,) = [remark for remark in sheet.remarks if remark.startswith("Tuned for")]
+    assert line.startswith("Tuned for 20000 steps: device cuda, weights pretrained, ")
+    assert line.endswith("dtype fp16, seed 3, definition as-written.")
+
+
+def test_the_interval_of_an_accuracy_is_wilsons() -> None:
+    """From the quadratic that defines it: |share - p| = z sqrt(p (1 - p) / n) at both ends."""
+    for share, count in ((0.5, 100), (0.91, 872), (0.0, 56), (1.0, 56)):
+        for end in binomial_interval(share, count):
+            assert abs(share - end) == pytest.approx(1.959964 * math.sqrt(end * (1 - end) / count), abs=1e-9)
+    run = tuned(0.91)
+    assert QUANTITIES["accuracy"].interval(run) == binomial_interval(0.91, 872)
+    plain = dataclasses.replace(run, evaluation={})
+    assert QUANTITIES["accuracy"].interval(plain) is None
+    assert [QUANTITIES[name].of(run) for name in ("accuracy", "dev_accuracy", "start_accuracy")] == [0.91, 0.9, 0.5]
+    assert QUANTITIES["accuracy"].of(plain) is None
+
+
+def test_the_tokens_of_a_task_are_not_counted() -> None:
+    run = dataclasses.replace(tuned(0.9), samples={"step_seconds": [1.0]})
+    assert QUANTITIES["throughput"].of(run) is None
+    assert QUANTITIES["step_time"].of(run) == 1.0

@@ -1,0 +1,161 @@
+"""The small pretrained OPT: its tokenizer, batches and loss against plain ones, what it writes, and what it refuses."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from zobench import models, tiny
+from zobench.data.tasks.prompts import Example
+
+SENTENCES = [
+    (f"{start} {adjective} {noun} {end}", int(adjective in ("warm", "sharp", "lovely")))
+    for start in ("a", "this is a truly")
+    for adjective in ("warm", "sharp", "lovely", "dull", "stale", "flat")
+    for noun in ("film", "cast", "story")
+    for end in ("", "from the director of the last one , again")
+]
+SHORT = tiny.Recipe(epochs=5, tokens=128, warmup=4, lr=1e-2)
+
+
+def _examples() -> list[Example]:
+    return [Example(text.strip(), (" It was bad", " It was good"), label) for text, label in SENTENCES]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny.train_tokenizer(_examples())
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "data" / "SST-2"
+    folder.mkdir(parents=True)
+    for name in ("train.tsv", "dev.tsv"):
+        rows = "".join(f"{text}\t{label}\n" for text, label in SENTENCES)
+        (folder / name).write_text(f"sentence\tlabel\n{rows}")
+    return folder.parent
+
+
+def test_the_model_is_small():
+    assert models.parameter_count(tiny.MODEL) <= 5_000_000
+    assert models.get(tiny.MODEL).max_positions <= 128
+
+
+def test_sentences_carry_both_continuations_and_their_label(data_dir):
+    found = tiny.sentences(data_dir)
+    assert [(item.prompt, item.answer) for item in found] == [(text.strip(), label) for text, label in SENTENCES]
+    assert {item.candidates for item in found} == {(" It was bad", " It was good")}
+
+
+def test_the_tokenizer_is_opts_in_small(tokenizer):
+    assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2, 2)
+    assert len(tokenizer) <= models.get(tiny.MODEL).vocab
+    for text in ("a warm film It was great", "Füße — 片 <b>"):
+        ids = tokenizer(text)["input_ids"]
+        assert ids[0] == 2
+        assert 2 not in ids[1:]
+        assert tokenizer.decode(ids[1:]) == text
+    for word in (" terrible", " great", " bad", " good"):
+        assert len(tokenizer(word, add_special_tokens=False)["input_ids"]) == 1, word
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_share_of_the_sentences_goes_on_with_its_label(tokenizer, share):
+    examples = _examples() * 20
+    recipe = tiny.Recipe(share=share)
+    rows = [
+        row[row >= 0] for batch in tiny.epoch(examples, tokenizer, recipe, np.random.default_rng(0)) for row in batch
+    ]
+    told = sorted(tokenizer.decode(row[1:]) for row in rows)
+    plain = {item.prompt for item in examples}
+    labelled = {item.prompt + (" It was bad", " It was good")[item.answer] for item in examples}
+    assert set(told) <= plain | labelled
+    assert sum(text in labelled for text in told) / len(examples) == pytest.approx(share, abs=0.06)
+    if share in (0.0, 1.0):
+        assert told == sorted(item.prompt + item.candidates[item.answer] * int(share) for item in examples)
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 10_000])
+def test_batches_hold_every_row_once_and_no_more_tokens_than_asked(tokens):
+    generator = np.random.default_rng(3)
+    rows = [[number, *range(int(generator.integers(1, 30)))] for number in range(200)]
+    found = list(tiny.batches(rows, tokens, np.random.default_rng(5)))
+    assert sorted([x for x in row.tolist() if x != -100] for batch in found for row in batch) == sorted(rows)
+    for batch in found:
+        assert batch.numel() <= tokens or len(batch) == 1
+        inside = batch != -100
+        assert torch.equal(inside, inside.cummin(dim=1).values), "padding is on the right"
+    again = tiny.batches(rows, tokens, np.random.default_rng(5))
+    assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
+
+
+def test_the_loss_is_that_of_each_row_by_itself():
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(models.build_config(tiny.MODEL)).eval()
+    rows = [torch.randint(4, 2048, (n,)) for n in (3, 9, 17)]
+    batch = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
+    weights = torch.ones(2048)
+    weights[rows[1][4]] = 7.0
+    with torch.no_grad():
+        total = counted = 0.0
+        for row in rows:
+            predicted = model(input_ids=row[None]).logits[0].log_softmax(-1)
+            for place, token in enumerate(row[1:].tolist()):
+                total -= float(weights[token] * predicted[place, token])
+                counted += float(weights[token])
+        assert counted >= 26 + 6
+        assert float(tiny.loss_of(model, batch, weights)) == pytest.approx(total / counted, rel=1e-6)
+
+
+def test_pretraining_learns_and_repeats_bit_for_bit(tokenizer):
+    examples, losses = _examples(), []
+    before = torch.random.get_rng_state()
+    one, last = tiny.pretrain(examples, tokenizer, SHORT, lambda now: losses.append(now.loss))
+    other, _ = tiny.pretrain(examples, tokenizer, SHORT, lambda now: None)
+    assert torch.equal(before, torch.random.get_rng_state()), "the caller's generator is untouched"
+    assert last.step == last.steps == len(losses)
+    assert losses[-1] == last.loss
+    rows = tiny.epoch(examples, tokenizer, SHORT, np.random.default_rng(1))
+    assert all(tiny.loss_of(one, batch, torch.ones(2048)).item() < 0.7 * losses[0] for batch in rows)
+    for (name, value), (_, again) in zip(one.named_parameters(), other.named_parameters(), strict=True):
+        assert torch.equal(value, again), name
+
+
+def test_the_folder_is_a_hugging_face_checkpoint(data_dir, tmp_path, capsys):
+    tiny.make(tmp_path / "out", data_dir, SHORT)
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"opt-mini: {models.parameter_count(tiny.MODEL)} parameters" in told
+    assert "loss " in told
+    assert " s; saved in " in told
+    words = AutoTokenizer.from_pretrained(tmp_path / "out")
+    trained = tiny.train_tokenizer(tiny.sentences(data_dir))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    expected, _ = tiny.pretrain(tiny.sentences(data_dir), trained, SHORT, lambda now: None)
+    for text, _ in SENTENCES:
+        assert words(text)["input_ids"] == trained(text)["input_ids"]
+    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
+    for (name, value), (_, again) in zip(model.named_parameters(), expected.named_parameters(), strict=True):
+        assert torch.equal(value, again), name
+
+
+def test_an_absent_folder_and_a_full_one_are_told_in_a_line(data_dir, tmp_path):
+    with pytest.raises(SystemExit, match=r"^zobench: `--data-dir` must be a folder, but got .*nowhere; .*$"):
+        tiny.main(["--data-dir", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")])
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(SystemExit, match=r"^zobench: `--out` must be a new or empty folder, but got .*full; name ano"):
+        tiny.main(["--data-dir", str(data_dir), "--out", str(tmp_path / "full")])
+    with pytest.raises(SystemExit, match=r"^zobench: .* must hold the training set of sst2, but has no train.tsv"):
+        tiny.main(["--data-dir", str(tmp_path), "--out", str(tmp_path / "out")])

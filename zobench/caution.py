@@ -1,0 +1,42 @@
+"""What a reader of a run's numbers should know of its updates: that some were skipped, or too small to arrive."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from zobench import models
+from zobench.spec import RunSpec
+
+TYPICAL_WEIGHT = 0.02
+"""The models' initial standard deviation, the magnitude at which a lost update is judged."""
+
+
+def cautions(spec: RunSpec, gradients: Sequence[float | None], skipped: int) -> list[str]:
+    """Warnings about the updates of a run's steps, from their projected gradients and how many were skipped."""
+    found = []
+    if skipped:
+        found.append(f"{skipped} updates were skipped, because their projected gradient was not finite")
+    finite = sorted(abs(g) for g in gradients if g is not None and math.isfinite(g))
+    plain = spec.method == "zo-sgd" and spec.scheme == "full"  # what others add is of another size, or rests in float32
+    if plain and finite and (told := lost(spec, finite[len(finite) // 2])):
+        found.append(told)
+    return found
+
+
+def lost(spec: RunSpec, gradient: float) -> str:
+    """That updates with this projected gradient round away at the precision in which weights rest, or ""."""
+    kept = spec.dtype if spec.wire == "none" else spec.wire
+    if kept == "fp32" or spec.writeback_every == "inf":
+        return ""
+    import torch
+
+    half_ulp = torch.finfo(getattr(torch, models.DTYPES.get(kept, "float8_e4m3fn"))).eps / 2 * TYPICAL_WEIGHT
+    typical = spec.lr * gradient
+    if typical >= half_ulp:
+        return ""
+    wider = "fp32" if spec.wire == "none" else "wire=none"
+    return (
+        f"{kept} updates are lost: lr * g = {typical:.1e} is below half an ulp of a weight of {TYPICAL_WEIGHT} "
+        f"({half_ulp:.1e}); use {wider}, writeback_every=inf with noise=counter, or a larger lr to learn"
+    )

@@ -1,0 +1,194 @@
+"""Commands that fine-tune: finetune, search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zobench.cli.common import (
+    Changes,
+    Device,
+    Json,
+    Results,
+    app,
+    changed,
+    check_file,
+    check_folder,
+    check_results,
+    named,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from zobench.result import Result
+    from zobench.spec import RunSpec
+
+Model = Annotated[str | None, typer.Option(help="A model of `zobench list models`.")]
+Task = Annotated[str | None, typer.Option(help="sst2, rte, cb, boolq, wsc, wic, multirc, copa or winogrande.")]
+Method = Annotated[str | None, typer.Option(help="zo-sgd, zo-adam, fo-adam, ... [zo-sgd].")]
+Scheme = Annotated[str | None, typer.Option(help="full, lora, prefix or prompt [full].")]
+DataDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the tasks' files [from the hub].")]
+WeightsPath = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Folder or hub id of weights and tokenizer [the model's on the hub].")
+]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The run's own folder [runs/NAME].")]
+
+
+@app.command()
+def finetune(
+    model: Model = None, task: Task = None, method: Method = None,
+    steps: Annotated[str | None, typer.Option(metavar="N", help="Steps [ZO-Bench's: 20000, or 625 fo].")] = None,
+    data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: Out = None,
+    results: Results = Path("results"), device: Device = "auto", output: Json = None,
+) -> None:  # fmt: skip
+    """Fine-tune a model on a task; keep the best weights on dev, and test them once.
+
+    Its folder holds early results (progress.jsonl), the journal and the saved model. Ctrl-C leaves a snapshot there:
+    the same command goes on from it, bit for bit.
+    """
+    from zobench import console
+    from zobench.cli.tuning_view import TuningBar, show_result
+    from zobench.finetune import run
+
+    errors, quiet = console.error_console(), output == "-"
+    if output is not None and not quiet:
+        check_file("--json", Path(output))
+    values = changed(named(changes, model=model, task=task, method=method, steps=steps, weights_path=weights_path))
+    spec, notes = _spec(values, device)
+    folder = _folder(out, spec)
+    _check_folders(data_dir, folder, results)
+    for note in () if quiet else (*notes, f"folder: {folder}"):
+        errors.print(note, style="dim", markup=False, soft_wrap=True)
+    bar = TuningBar(errors)
+    with _told(errors, folder, spec.device), nullcontext() if quiet else bar:
+        result = run(spec, folder=folder, data_dir=data_dir, progress=None if quiet else bar.hooks(spec))
+    _store(result, results)
+    text = json.dumps(result.to_dict(), indent=1, allow_nan=False)
+    if quiet:
+        print(text)
+        return
+    if output is not None:
+        Path(output).write_text(text + "\n")
+    show_result(console.answer_console(), result)
+    errors.print(f"saved model: {folder / 'model'}", style="dim", markup=False, soft_wrap=True)
+
+
+@app.command()
+def search(
+    model: Model = None, task: Task = None, method: Method = None, scheme: Scheme = None,
+    grid: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML of lists [by method and scheme].")] = None,
+    data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: Out = None,
+    results: Results = Path("results"), device: Device = "auto",
+) -> None:  # fmt: skip
+    """Fine-tune over a grid, choose on dev, and test only the winner.
+
+    `--set lr=1e-6,1e-7` varies a field; the whole grid and the winner are kept in the folder's search.json.
+    """
+    from zobench import console
+    from zobench.cli.tuning_view import TuningBar, show_result, show_search
+    from zobench.finetune import grids
+    from zobench.finetune.search import search as searched
+
+    errors = console.error_console()
+    single, axes = _axes(changes or [])
+    values = changed(named(single, model=model, task=task, method=method, scheme=scheme, weights_path=weights_path))
+    chosen = grids.load(grid) if grid is not None else grids.shipped(values.get("method", "zo-sgd"), scheme or "full")
+    varied = grids.checked({**{key: row for key, row in chosen.axes.items() if key not in values}, **axes})
+    spec, notes = _spec({**values, **{key: row[0] for key, row in varied.items()}}, device)
+    folder = _folder(out, spec, "search")
+    _check_folders(data_dir, folder, results)
+    told = grids.Grid(varied, "given" if axes else chosen.source)
+    for note in (*notes, f"grid: {told.text}", f"folder: {folder}"):
+        errors.print(note, style="dim", markup=False, soft_wrap=True)
+    with _told(errors, folder, spec.device), TuningBar(errors) as bar:
+        found, winner = searched(spec, varied, folder=folder, data_dir=data_dir, progress=bar.hooks)
+    _store(winner.result, results)
+    show_search(console.answer_console(), found, winner)
+    show_result(console.answer_console(), winner.result)
+
+
+def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
+    """The run, resolved, and what was chosen for it with the reason."""
+    from zobench import matrix
+    from zobench.finetune import grids
+    from zobench.measure.device import choose_device
+    from zobench.spec import CHOICES
+
+    if values.get("task", "none") == "none":
+        raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(CHOICES['task'][1:])}")
+    chosen, why = choose_device(str(values.pop("device", device)))
+    taken, told = grids.defaults(values)
+    values = {"weights": "pretrained", **values, **taken}
+    spec = matrix.single(values, chosen)
+    notes = [why, told]
+    if "seq_len" not in values:
+        spec = spec.replace(seq_len=spec.seq_len - _virtual(spec))
+        notes.append(f"seq_len: {spec.seq_len}, the longest text that {spec.model} takes here")
+    return spec, [note for note in notes if note]
+
+
+def _virtual(spec: RunSpec) -> int:
+    """Positions that the scheme's own tokens take."""
+    if spec.scheme not in ("prefix", "prompt"):
+        return 0
+    from zobench.schemes import prefix, prompt
+
+    return {"prefix": prefix.TOKENS, "prompt": prompt.TOKENS}[spec.scheme]
+
+
+def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
+    """Of ``--set KEY=VALUE`` those with one value, and field to values of those with several."""
+    from zobench.spec import parse_value
+
+    single, axes = [], {}
+    for change in changes:
+        key, _, text = change.partition("=")
+        if "," in text:
+            axes[key.strip()] = [parse_value(key.strip(), word) for word in text.split(",")]
+        else:
+            single.append(change)
+    return single, axes
+
+
+def _folder(out: Path | None, spec: RunSpec, kind: str = "") -> Path:
+    words = (spec.model, spec.task, spec.method, spec.scheme, kind or spec.hash)
+    return out or Path("runs") / "-".join(words)
+
+
+def _check_folders(data_dir: Path | None, folder: Path, results: Path) -> None:
+    check_folder("--data-dir", data_dir)
+    check_folder("--out", folder if folder.exists() else None)
+    check_results(results)
+
+
+@contextmanager
+def _told(errors: Console, folder: Path, device: str) -> Iterator[None]:
+    """Says how to go on after an interrupt, and ends with 130; one line, and 1, where memory ran out."""
+    from zobench.execute.cell import classify
+    from zobench.finetune import Interrupted
+    from zobench.result import Outcome
+
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        last = str(error) if isinstance(error, Interrupted) else "stopped at once; the same command goes on"
+        errors.print(f"{last} ({folder})", style="yellow", markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    except (RuntimeError, MemoryError) as error:
+        outcome, reason = classify(error, device)
+        if outcome is not Outcome.OOM:
+            raise
+        errors.print(f"oom: {reason}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
+def _store(result: Result, results: Path) -> None:
+    from zobench.store import Store
+
+    Store(results).save(result)

@@ -1,0 +1,121 @@
+"""What people see of fine-tuning: a bar with the newest step, a line per evaluation, a table at the end."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+from rich.text import Text
+
+from zobench.console import show_warnings
+from zobench.execute.plan import duration, gigabytes
+from zobench.finetune.progress import Evaluation, Moment, Progress
+from zobench.finetune.search import Cell
+from zobench.result import Result
+from zobench.spec import RunSpec
+from zobench.store import printable
+
+
+class TuningBar:
+    """A bar on a terminal, a line per evaluation anywhere, of one run after the other."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._label = console, ""
+        name, numbers = TextColumn("[bold]{task.description}"), TextColumn("{task.fields[told]}")
+        self._bars = Bars(
+            name, BarColumn(), MofNCompleteColumn(), numbers,
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task: TaskID | None = None
+        self._best = ""
+        self._begun = (0, 0.0)
+        self._total = 0
+
+    def hooks(self, spec: RunSpec) -> Progress:
+        """What the run of ``spec`` calls; says which run that is."""
+        self._console.print(Text(spec.label, style="bold"), soft_wrap=True)
+        self._label, self._best = f"{spec.model} {spec.task} {spec.method}", ""
+        return Progress(say=self._say, begin=self._begin, step=self._step, evaluated=self._evaluated)
+
+    def __enter__(self) -> TuningBar:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def _say(self, text: str) -> None:
+        self._console.print(printable(text), style="dim", markup=False, soft_wrap=True)
+
+    def _begin(self, done: int, total: int) -> None:
+        self._total, self._begun = total, (done, time.monotonic())
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(self._label, total=total, completed=done, told="")
+
+    def _step(self, moment: Moment) -> None:
+        assert self._task is not None
+        done, since = self._begun
+        rate = (moment.step - done) / max(time.monotonic() - since, 1e-9)
+        left = duration((self._total - moment.step) / rate)
+        skipped = f", {moment.skipped} skipped" if moment.skipped else ""
+        told = f"loss {moment.loss:.4f}, g {moment.g:+.3g}, lr {moment.lr:.3g}{self._best}{skipped}"
+        self._bars.update(
+            self._task, completed=moment.step, told=f"{told}, {rate:.3g} steps/s, about {left} left", refresh=False
+        )
+
+    def _evaluated(self, seen: Evaluation) -> None:
+        if seen.best:
+            self._best = f", dev {seen.accuracy:.1%}"
+        mark = " (best)" if seen.best else ""
+        self._console.print(
+            f"step {seen.step}: {seen.split} accuracy {seen.accuracy:.1%}, loss {seen.loss:.4f}{mark}", soft_wrap=True
+        )
+
+
+def show_result(console: Console, result: Result) -> None:
+    """Start, best on dev and test, beside the share of the most frequent answer; then what the run cost."""
+    found = result.evaluation
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("", "step", "accuracy", "loss", "majority"):
+        table.add_column(name, justify="right" if name else "left", header_style="dim")
+    for name, key, split in (("dev at the start", "start", "dev"), ("dev at its best", "best", "dev"),
+                             ("test, with the best", "test", "test")):  # fmt: skip
+        row = found[key]
+        share = found["majority"][split]
+        table.add_row(name, str(row["step"]), f"{row['accuracy']:.1%}", _number(row["loss"]), f"{share:.1%}")
+    console.print(table)
+    show_warnings(console, map(printable, result.warnings))
+    console.print(Text(", ".join(_costs(result))))
+
+
+def _costs(result: Result) -> Iterable[str]:
+    seconds = result.measured_seconds
+    yield f"{len(seconds)} steps in {duration(sum(seconds))}"
+    yield f"{statistics.median(seconds):.3g} s a step"
+    peak = result.memory.get("device_peak_bytes")
+    yield "memory not available" if peak is None else f"{gigabytes(peak)} device memory"
+    yield f"{result.skipped_updates} updates skipped"
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None or not math.isfinite(value) else f"{value:.4f}"
+
+
+def show_search(console: Console, cells: Sequence[Cell], winner: Cell) -> None:
+    """One row per run, and the test's accuracy in the winner's alone."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in (*winner.changes, "step", "dev loss", "dev accuracy", "skipped", "test accuracy"):
+        table.add_column(name, justify="right", header_style="dim")
+    for cell in cells:
+        row, won = cell.row(), cell.changes == winner.changes
+        test = f"{winner.result.evaluation['test']['accuracy']:.1%}" if won else ""
+        told = (str(row["step"]), _number(row["dev_loss"]), f"{row['dev_accuracy']:.1%}", str(row["skipped"]), test)
+        table.add_row(*map(str, cell.changes.values()), *told, style="bold" if won else None)
+    console.print(table)

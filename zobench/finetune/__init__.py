@@ -1,0 +1,6 @@
+"""Fine-tuning: a run over a task that is evaluated, kept, resumed and saved, and a search over many."""
+
+from zobench.finetune.progress import Progress as Progress
+from zobench.finetune.run import cell as cell
+from zobench.finetune.run import run as run
+from zobench.finetune.stop import Interrupted as Interrupted

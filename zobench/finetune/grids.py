@@ -1,0 +1,86 @@
+"""Grids: which hyper-parameters a search tries, and what a run takes that is not told (``grids.toml``)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench.spec import CHOICES, FIRST_ORDER, check_key, check_value
+
+SEARCHED = (
+    "lr", "eps", "batch_size", "steps", "weight_decay", "queries", "momentum", "sparsity", "zo_layers", "lr_schedule",
+    "definition",
+)  # fmt: skip
+"""What may differ inside a search: the rest decides which data, model and method are compared, or where they run."""
+ZO_STEPS, FO_STEPS, BATCH = 20_000, 625, 16
+"""ZO-Bench's, section 4."""
+EVALUATIONS = 20
+"""Of a run that is not told how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """``axes``: field to the values that are tried, every combination of them; ``source``: who says so."""
+
+    axes: dict[str, list[Any]]
+    source: str
+
+    @property
+    def text(self) -> str:
+        """``lr 1e-06, 1e-07; eps 0.001 (ZO-Bench)``."""
+        told = "; ".join(f"{key} {', '.join(map(str, values))}" for key, values in self.axes.items())
+        return f"{told} ({self.source})"
+
+
+def shipped(method: str, scheme: str) -> Grid:
+    """The grid of ``grids.toml`` for a method and a scheme; forward-grad perturbs nothing and so has no eps."""
+    for key, value in (("method", method), ("scheme", scheme)):
+        check_value(key, value)
+    family = method if method in FIRST_ORDER else "zo"
+    body = tomllib.loads(Path(__file__).with_name("grids.toml").read_text(encoding="utf-8"))[family][scheme]
+    source = str(body.pop("source"))
+    if method == "forward-grad":
+        del body["eps"]
+    return Grid(body, source)
+
+
+def load(path: Path) -> Grid:
+    """A user's grid: a TOML file of lists, ``lr = [1e-6, 1e-7]``. Raises ``ValueError``, one line with the file."""
+    try:
+        body = tomllib.loads(path.read_text(encoding="utf-8"))
+        return Grid(checked(body), path.name)
+    except OSError as error:
+        raise ValueError(f"`--grid` must be a file, but {path} cannot be read ({error.strerror}); check it") from error
+    except ValueError as error:  # also of TOML's syntax and of text that is no UTF-8
+        raise ValueError(f"{path.name}: {error}") from error
+
+
+def checked(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """``axes`` with every value as its field holds it. Raises ``ValueError`` for what no search can vary."""
+    found = {}
+    for key, values in axes.items():
+        check_key(key)
+        if key not in SEARCHED:
+            raise ValueError(f"`{key}` must be the same in a whole search, but is varied; vary {', '.join(SEARCHED)}")
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"`{key}` must be a list of values, but got {values!r}; write {key} = [...]")
+        found[key] = list(dict.fromkeys(check_value(key, value) for value in values))
+    if not found:
+        raise ValueError("a grid must vary something, but is empty; write lr = [1e-6, 1e-7]")
+    return found
+
+
+def defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """(what a run of ``values`` takes where it is not told: the papers' numbers and the grid's first; a line on it)."""
+    method, scheme = str(values.get("method", CHOICES["method"][0])), str(values.get("scheme", "full"))
+    grid = shipped(method, scheme)
+    found = {key: listed[0] for key, listed in grid.axes.items()}
+    found |= {"steps": FO_STEPS if method in FIRST_ORDER else ZO_STEPS, "batch_size": BATCH}
+    found["eval_every"] = max(1, int(values.get("steps", found["steps"])) // EVALUATIONS)
+    missing = {key: value for key, value in found.items() if key not in values}
+    told = ", ".join(f"{key}={value}" for key, value in missing.items())
+    origin = f"steps and batch of ZO-Bench; lr and eps: {grid.source}"
+    return missing, f"not told, so taken: {told} ({origin})" if told else ""

@@ -1,0 +1,72 @@
+"""What a fine-tuning run tells while it goes on: hooks for its caller, and a line of JSON for each evaluation."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """One step that was taken: how many are by now, its loss, g, learning rate, and the updates skipped so far."""
+
+    step: int
+    loss: float
+    g: float
+    lr: float
+    skipped: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """The loss and the accuracy on ``split`` ("dev" or "test") after ``step`` steps, and of how many examples.
+
+    ``best``: whether it is the best on dev so far, and so what would be kept if the run ended now.
+    """
+
+    split: str
+    step: int
+    loss: float
+    accuracy: float
+    count: int
+    best: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Hooks. ``say``: an automatic choice and its reason; ``begin``: steps done already, and in all."""
+
+    say: Callable[[str], None] = lambda text: None
+    begin: Callable[[int, int], None] = lambda done, total: None
+    step: Callable[[Moment], None] = lambda moment: None
+    evaluated: Callable[[Evaluation], None] = lambda evaluation: None
+
+
+class EarlyResults:
+    """``progress.jsonl``: a line per evaluation on dev, on the disk as soon as it is known.
+
+    ``known``: steps whose evaluations the run remembers; lines of others, written before a crash, go.
+    """
+
+    def __init__(self, path: Path, known: set[int]) -> None:
+        self._path = path
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        path.write_text("".join(line for line in lines if _step(line) in known))
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Appends one line."""
+        with self._path.open("a") as file:
+            file.write(json.dumps(dict(row)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _step(line: str) -> int | None:
+    try:
+        return int(json.loads(line)["step"])
+    except ValueError:  # torn
+        return None

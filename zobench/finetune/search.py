@@ -1,0 +1,101 @@
+"""A search: runs over a grid are compared on dev, and only the winner looks at the test set, once."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench import snapshot
+from zobench.finetune.progress import Progress
+from zobench.finetune.run import RESULT, run
+from zobench.finetune.seal import Seal
+from zobench.result import Result
+from zobench.spec import RunSpec
+
+RECORD = "search.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One run of a search: what is its own in the grid, and its result; only the winner's has a test."""
+
+    changes: dict[str, Any]
+    result: Result
+
+    def row(self) -> dict[str, Any]:
+        """As it is stored: the changes, the run's hash, and its best on dev."""
+        best = self.result.evaluation["best"]
+        loss = best["loss"] if _rank(self)[0] < math.inf else None
+        told = {"step": best["step"], "dev_loss": loss, "dev_accuracy": best["accuracy"]}
+        return {**self.changes, "run": self.result.spec.hash, **told, "skipped": self.result.skipped_updates}
+
+
+def cells(spec: RunSpec, axes: Mapping[str, Sequence[Any]]) -> dict[RunSpec, dict[str, Any]]:
+    """The runs of every combination of ``axes``, and what each one changes in ``spec``."""
+    points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    return {spec.replace(**point).resolve(spec.device): point for point in points}
+
+
+def search(
+    spec: RunSpec, axes: Mapping[str, Sequence[Any]], *, folder: Path, data_dir: Path | None = None,
+    progress: Callable[[RunSpec], Progress] = lambda cell: Progress(),
+) -> tuple[list[Cell], Cell]:  # fmt: skip
+    """Runs ``spec`` (resolved) with every combination of ``axes``: (all cells, the winner with its test).
+
+    The winner has the lowest dev loss, of equal ones the highest dev accuracy, then came first in the grid. Each run
+    is kept in ``folder/<hash>``, so that a search goes on where it stopped; ``folder/search.json`` holds the whole grid
+    and the winner. ``progress`` makes the hooks of a run.
+
+    Raises ``ValueError`` where the test set was looked at in this folder for another run than the winner.
+    """
+    seal, found = Seal(), []
+    for own, changes in cells(spec, axes).items():
+        result = run(own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal, examine=False)
+        found.append(Cell(changes=changes, result=result))
+    first = min(found, key=_rank)
+    _check_unseen(first, folder)
+    own = first.result.spec
+    examined = run(own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal)
+    rows = [cell.row() for cell in found]
+    told = {"axes": {key: list(values) for key, values in axes.items()}, "cells": rows}
+    winner = Cell(
+        changes=first.changes,
+        result=dataclasses.replace(examined, evaluation={**examined.evaluation, "search": told}),
+    )
+    _keep(folder, {**told, "winner": winner.row(), "test": examined.evaluation["test"], "spec": own.to_dict()})
+    for cell in found:  # what the others might have been tested with
+        snapshot.prune(folder / cell.result.spec.hash, ())
+    return found, winner
+
+
+def _rank(cell: Cell) -> tuple[float, float]:
+    best = cell.result.evaluation["best"]
+    loss = best["loss"]
+    return (loss if loss is not None and math.isfinite(loss) else math.inf, -best["accuracy"])
+
+
+def _check_unseen(winner: Cell, folder: Path) -> None:
+    """The seal as far as the disk remembers it: of an earlier search, or a run of its own."""
+    looked = [path.parent for path in folder.glob(f"*/{RESULT}") if "test" in _evaluation(path)]
+    others = [path.name for path in looked if path.name != winner.result.spec.hash]
+    if others:
+        raise ValueError(
+            f"the test set must be looked at once, but {folder} holds the test of {', '.join(sorted(others))}, and the "
+            f"winner is {winner.result.spec.hash}; name another --out for a new search"
+        )
+
+
+def _evaluation(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text())["evaluation"])
+
+
+def _keep(folder: Path, record: dict[str, Any]) -> None:
+    temporary = folder / f".{RECORD}.tmp"
+    temporary.write_text(json.dumps(record, indent=1) + "\n")
+    temporary.replace(folder / RECORD)

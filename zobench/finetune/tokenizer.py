@@ -1,0 +1,54 @@
+"""The tokenizer of a run's model: from the folder of its weights, or from the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from zobench import models
+from zobench.spec import RunSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+"""One of these is in every folder that holds a tokenizer."""
+
+
+def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
+    """(the tokenizer, one line that says where it is from and why).
+
+    Raises ``ValueError``, one line, if there is none to be had, or one with more tokens than the model knows.
+    """
+    from transformers import AutoTokenizer
+
+    place, why = _place(spec)
+    try:
+        found: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    except (OSError, ValueError, ImportError) as error:  # ImportError: a format that needs another package
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"`task={spec.task}` needs the tokenizer of {spec.model}, but {place!r} gives none ({reason}); give "
+            "--weights-path FOLDER with its tokenizer.json"
+        ) from error
+    known = models.get(spec.model).vocab
+    if len(found) > known:
+        raise ValueError(
+            f"the tokenizer must have at most the {known} tokens of {spec.model}, but {place!r} has {len(found)}; give "
+            "this model's own"
+        )
+    return cast("PreTrainedTokenizerBase", found), f"tokenizer: {place}, {why}"
+
+
+def _place(spec: RunSpec) -> tuple[str, str]:
+    folder, hub_id = spec.weights_path, models.get(spec.model).hub_id
+    local = Path(folder).expanduser()
+    if folder and (not local.is_dir() or any((local / name).is_file() for name in FILES)):
+        return (str(local) if local.is_dir() else folder), "where the weights are"
+    if hub_id:
+        return hub_id, "because the weights' folder has none" if folder else "this model's on the hub"
+    where = f"{folder} has none of {', '.join(FILES)}" if folder else "it is on no hub"
+    raise ValueError(
+        f"`task={spec.task}` needs the tokenizer of {spec.model}, but {where}; give --weights-path FOLDER with its "
+        "tokenizer.json"
+    )

@@ -1,0 +1,76 @@
+"""Observer: everything that is watched while a cell runs: peaks of memory, power, clocks, and who else was there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from zobench.measure.environment import cuda_uuid
+from zobench.measure.history import memory_over_time
+from zobench.measure.memory import PeakMemory
+from zobench.measure.sampler import Sampler
+from zobench.measure.samples import Samples, contamination
+
+BUSY_CORES = 0.2
+"""Cores in use by others from which on a measurement on the CPU says so."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """What was seen, in the terms of :class:`zobench.result.Result`. ``disturbed``: by what the times are, or ""."""
+
+    memory: dict[str, int | None]
+    power: dict[str, Any]
+    trace: dict[str, list[float | None]]
+    warnings: list[str]
+    disturbed: str
+
+
+class Observer:
+    """Watches this process from its making until :meth:`stop`; ``interval``: seconds between two samples."""
+
+    def __init__(self, device: str, interval: float | None = None) -> None:
+        self._device = device
+        self._sampler = Sampler(device=cuda_uuid(device), interval=interval)
+        self._sampler.start()
+        self._memory = PeakMemory(device)
+        self._memory.baseline()
+
+    def stop(self, window: tuple[float, float]) -> Observation:
+        """Ends it. ``window``: of ``time.monotonic()``, begin and end of what power and disturbances are told of."""
+        peaks = self._memory.peaks()
+        seen = self._sampler.stop()
+        during = seen.window(*window)
+        warnings = []
+        if (others := during.other_cpu_cores or 0.0) > BUSY_CORES and self._device == "cpu":
+            warnings = [f"other processes kept {others:.1f} cores busy meanwhile; expect slower steps"]
+        return Observation(
+            memory={**peaks, **_observed(seen)}, power=_power(seen, during), trace=memory_over_time(seen),
+            warnings=[*warnings, *self._memory.notes], disturbed=contamination(during),
+        )  # fmt: skip
+
+
+def _observed(seen: Samples) -> dict[str, int | None]:
+    return {
+        "device_wide_peak_bytes": seen.device_peak_bytes_device_wide,
+        "device_process_peak_bytes": seen.device_peak_bytes_process,
+    }
+
+
+def _power(seen: Samples, during: Samples) -> dict[str, Any]:
+    """Energy, power and clocks of the measured steps, and what the sampler could not see."""
+    rows = during.summary()
+    kept = (
+        *("energy_joules", "mean_power_watts", "max_temperature_c", "throttle_reasons"),
+        *("swapped_bytes", "other_cpu_cores", "samples"),
+    )
+    notes = {"sampler_overhead": seen.overhead, "notes": seen.notes}
+    return {name: rows[name] for name in kept} | _clocks(during) | notes
+
+
+def _clocks(during: Samples) -> dict[str, float | None]:
+    result: dict[str, float | None] = {}
+    for name in ("sm_clock_hz", "memory_clock_hz"):
+        values = sorted(value for value in during.series[name] if value is not None)
+        result[f"median_{name}"] = values[len(values) // 2] if values else None
+    return result

@@ -1,0 +1,69 @@
+"""The papers' words in a run's own terms: which fields of a spec a reported value fixes, and to what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zobench.spec import FIRST_ORDER, RunSpec, check_value
+
+METHODS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("mezo", "zo2", "distzo2", "vanilla-zo-sgd"), ("zo-sgd",)),
+    "fo-adam-noforeach": ("fo-adam",),
+    "zo-sgd": ("zo-sgd", "zo-sgd-sparse"),  # ZO-Bench's table 8 calls it so with any sparsity
+    "hybrid": ("hybrid", "fo-sgd", "zo-sgd"),  # the two ends of ZO-Bench's table 7: no layer by ZO, and every layer
+}
+"""A reported method -> the methods of runs that it can be; one that is not here is called the same."""
+AUTOCAST = {"amp-fp16": "fp16"}
+"""Mixed precision: weights in 32 bits, products in 16."""
+ZO_STEPS, FO_STEPS = 20_000, 625
+"""Steps of a fine-tuning run in MeZO's and ZO-Bench's protocol (seed 002, section 3), which ZO2 and DistZO2 follow."""
+
+
+def fields(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
+    """Field of a spec -> the values that a run may have in it to be what the row ``paper`` reports.
+
+    The task counts only for an accuracy: the papers' time and memory on a task are those of the row's batch and tokens.
+    """
+    told = {name: paper[name] for name in ("model", "dtype", "autocast", "scheme") if paper[name]}
+    if (dtype := told.get("dtype", "")) in AUTOCAST:
+        told |= {"dtype": "fp32", "autocast": AUTOCAST[dtype]}
+    found: dict[str, tuple[Any, ...]] = {name: (check_value(name, value),) for name, value in told.items()}
+    found |= {name: (int(paper[name]),) for name in ("batch_size", "seq_len") if paper[name]}
+    if method := paper["method"]:
+        found["method"] = METHODS.get(method, (method,))
+    if method in ("fo-adam", "fo-adam-noforeach"):
+        found["foreach"] = (method == "fo-adam",)
+    if paper["metric"] == "accuracy":
+        if paper["task"]:
+            found["task"] = (paper["task"].lower().replace("-", ""),)
+        if method != "hybrid":  # ZO-Bench does not say how long those runs were
+            found["steps"] = (FO_STEPS if method in FIRST_ORDER else ZO_STEPS,)
+    return found | _setting(paper)
+
+
+def _setting(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
+    """What the column ``setting`` fixes; several devices are no field of a run."""
+    name, _, value = paper["setting"].partition("=")
+    if name in ("aligned", "unaligned"):
+        return {"aligned": (name == "aligned",)}
+    if name == "sparsity":
+        return {"sparsity": (float(value.rstrip("%")) / 100,)}
+    if name == "forward_passes" and paper["method"] != "zo-sgd-block":  # there they are its blocks
+        return {"queries": (int(value),)}
+    return _hybrid(int(value)) if name == "zo_layers" else {}
+
+
+def _hybrid(layers: int) -> dict[str, tuple[Any, ...]]:
+    """ZO-Bench's table 7 for OPT-1.3B: no layer by ZO is FO-SGD, all 24 are ZO-SGD; ``zo_layers`` says the rest."""
+    if layers == 0:
+        return {"method": ("fo-sgd",), "steps": (FO_STEPS,)}
+    if layers == 24:
+        return {"method": ("zo-sgd",)}
+    return {"method": ("hybrid",), "zo_layers": (layers,)}
+
+
+def deviations(spec: RunSpec, paper: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
+    """Field -> (what the run has, what the paper has), for all in which ``spec`` is not what ``paper`` reports."""
+    found = {name: (getattr(spec, name), allowed) for name, allowed in fields(paper).items()}
+    return {name: (value, allowed[0]) for name, (value, allowed) in found.items() if value not in allowed}

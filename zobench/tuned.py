@@ -1,0 +1,91 @@
+"""What a run tunes and reads, in numbers: sizes of adapters, of optimizer state, and of a task's batches."""
+
+from __future__ import annotations
+
+from zobench import models
+from zobench.spec import STATEFUL, RunSpec
+
+WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+"""Bytes of one weight by dtype or wire format; fp8's scales (one per row) are below a thousandth of its values."""
+LORA_RANK, PREFIX_TOKENS, PROMPT_TOKENS = 8, 5, 10
+"""Sizes of the adapters, whose weights are float32 (METHODS: ZO-Bench methods)."""
+ADAPTER_WIDTH = 4
+STATES = {"zo-sgd-mmt": 1, "zo-adam": 2}
+"""Copies of what is tuned that a zeroth-order method keeps beside it."""
+TASKS: dict[str, tuple[int, int, int]] = {
+    "sst2": (32, 80, 1),
+    "rte": (136, 376, 1),
+    "cb": (144, 296, 1),
+    "boolq": (256, 1200, 1),
+    "wsc": (80, 152, 1),
+    "wic": (56, 96, 1),
+    "multirc": (504, 936, 1),
+    "copa": (32, 40, 2),
+    "winogrande": (40, 56, 2),
+}
+"""Task -> (tokens of a usual batch's rows, of the longest text, rows of an example), from the data's characters, four
+to a token. Answers of one token share their prompt's row, others need one each."""
+
+
+def adapter(spec: RunSpec) -> tuple[int, int]:
+    """Parameters that the scheme adds to each block, and outside the blocks."""
+    architecture = models.get(spec.model)
+    hidden, values = architecture.hidden, attention_widths(spec.model)[1]
+    if spec.scheme == "lora":  # of the query and the value projection
+        return LORA_RANK * (hidden + attention_widths(spec.model)[0] + hidden + values), 0
+    if spec.scheme == "prefix":
+        return 0, PREFIX_TOKENS * 2 * architecture.layers * values
+    return 0, PROMPT_TOKENS * hidden if spec.scheme == "prompt" else 0
+
+
+def attention_widths(name: str) -> tuple[int, int]:
+    """Widths of a token's queries, and of its keys or values, in all heads together."""
+    config = models.get(name).config
+    heads = config["num_attention_heads"]
+    head = config.get("head_dim", config["hidden_size"] // heads)
+    return heads * head, config.get("num_key_value_heads", heads) * head
+
+
+def trained(spec: RunSpec) -> tuple[int, int]:
+    """Parameters that are tuned in each block, and outside the blocks."""
+    if spec.scheme != "full":
+        return adapter(spec)
+    return models.block_parameter_count(spec.model), models.resident_parameter_count(*models.variant(spec))
+
+
+def trained_width(spec: RunSpec) -> int:
+    """Bytes of one tuned weight."""
+    return WIDTH[spec.dtype] if spec.scheme == "full" else ADAPTER_WIDTH
+
+
+def state_width(spec: RunSpec) -> int:
+    """Bytes of a zeroth-order method's state per tuned weight: float32 as written, as the weights as shipped."""
+    assert spec.method in STATEFUL or spec.method not in STATES
+    return STATES.get(spec.method, 0) * (4 if spec.definition == "as-written" else trained_width(spec))
+
+
+def added(spec: RunSpec) -> tuple[int, int]:
+    """Bytes of adapters and state beside the model's weights, in each block and outside the blocks."""
+    own, state = (ADAPTER_WIDTH if spec.scheme != "full" else 0), state_width(spec)
+    inside, outside = trained(spec)
+    return inside * (own + state), outside * (own + state)
+
+
+def rows(spec: RunSpec) -> int:
+    """Rows of a training batch."""
+    return spec.batch_size * (TASKS[spec.task][2] if spec.task != "none" else 1)
+
+
+def longest(spec: RunSpec) -> int:
+    """Tokens of the longest row that a run reads."""
+    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS[spec.task][1])
+
+
+def usual(spec: RunSpec) -> int:
+    """Tokens of the rows of a usual batch, of which the durations are."""
+    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS[spec.task][0])
+
+
+def judged(spec: RunSpec) -> int:
+    """Tokens of a batch whose probabilities the loss asks for: all, or with a task those of its candidates."""
+    return rows(spec) * (longest(spec) if spec.task == "none" else 8)
