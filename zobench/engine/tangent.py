@@ -176,7 +176,12 @@ def _draw(engine: Engine, seed: int, unit: Unit, directions: Sequence[Tensor]) -
 
 
 def _alias(tensor: Tensor) -> Tensor:
-    """The same memory as an ordinary tensor: one that was made in inference mode cannot have a tangent."""
+    """The same memory as an ordinary tensor: one that was made in inference mode cannot have a tangent.
+
+    With a storage of its own: a tangent is copied into one as large as its tensor's, which here is the whole unit's.
+    """
+    if not tensor.is_meta:
+        return cast("Tensor", torch.from_dlpack(tensor))
     empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return empty.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
