@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils.dlpack import from_dlpack
 
 from zobench.data import Batch, Choices
 from zobench.engine.arithmetic import Pristine
@@ -181,7 +182,7 @@ def _alias(tensor: Tensor) -> Tensor:
     With a storage of its own: a tangent is copied into one as large as its tensor's, which here is the whole unit's.
     """
     if not tensor.is_meta:
-        return cast("Tensor", torch.from_dlpack(tensor))
+        return from_dlpack(tensor)
     empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return empty.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
