@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BUDGET ?= 5m
 RESULTS ?= results
+WORKERS ?= auto
 BIN = $(VENV)/bin
 
 .PHONY: sweep report test check smoke clean
@@ -14,7 +15,8 @@ report: $(VENV)/.report
 	$(BIN)/zobench report --results $(RESULTS) --out report
 
 test: $(VENV)/.dev sweep
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/benchmarks
+	$(BIN)/python -m pytest tests/benchmarks
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -299,7 +299,7 @@ def test_json_on_standard_output_is_exactly_the_result_of_the_real_thing(tmp_pat
     answer = json.loads(done.stdout)
     assert done.stdout == json.dumps(answer, indent=1, allow_nan=False) + "\n"
     assert {"schema_version", "spec", "outcome", "reason", "environment", "samples", "memory"} <= answer.keys()
-    assert (answer["schema_version"], answer["tokens_per_step"]) == (2, 64)
+    assert (answer["schema_version"], answer["tokens_per_step"]) == (3, 64)
     if answer["outcome"] == "contaminated":  # a busy machine; the rest is complete all the same
         assert answer["reason"]
     else:

@@ -121,7 +121,7 @@ def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any)
     (here / "results" / "box" / "broken.json").write_text("{")
     code, out, err = zobench("report", "--out", "all")
     assert code == 0, err
-    assert out == "32 tables and 16 figures; open all/index.html\n"
+    assert out == "33 tables and 17 figures; open all/index.html\n"
     assert "not read: results/box/broken.json: " in err
     assert (here / "all/tables/zo2/table5.tex").is_file()
     assert "OPT-125M" in (here / "all/tables/zo2/table1.md").read_text()

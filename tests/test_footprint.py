@@ -392,13 +392,15 @@ def test_a_task_takes_the_memory_of_its_longest_text_not_of_the_bound() -> None:
     assert memory(plain.replace(seq_len=40))[0] < memory(plain)[0]
 
 
-MEASURED = ("zo-sgd", "zo-sgd-mmt", "zo-adam", "fo-sgd", "fo-adam")
+MEASURED = (
+    "zo-sgd", "zo-sgd-sign", "zo-sgd-cons", "zo-sgd-mmt", "zo-adam", "forward-grad", "fo-sgd", "fo-adam"
+)  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak resident memory is read from /proc")
 def test_measured_memory_has_the_order_of_the_table_and_is_within_15_percent_of_the_formula() -> None:
-    """OPT-125M, each method in a process of its own (measured: 0.98 to 1.02 of the formula)."""
+    """OPT-125M, each method in a process of its own (measured: 0.98 to 1.07 of the formula)."""
     peaks = {}
     for method in MEASURED:
         spec = RunSpec(model="OPT-125M", method=method, batch_size=2, seq_len=64, steps=2).resolve("cpu")
@@ -410,6 +412,30 @@ def test_measured_memory_has_the_order_of_the_table_and_is_within_15_percent_of_
             [sys.executable, "-c", program, json.dumps(spec.to_dict())], capture_output=True, text=True, check=True
         )
         peaks[method] = int(done.stdout.split()[0])
+        print(method, peaks[method], memory(spec)[0])
         assert peaks[method] == pytest.approx(memory(spec)[0], rel=0.15), method
+    for method in ("zo-sgd-sign", "zo-sgd-cons"):
+        assert peaks[method] == pytest.approx(peaks["zo-sgd"], rel=0.05), method
     assert peaks["zo-sgd"] < peaks["zo-sgd-mmt"] < peaks["zo-adam"]
+    assert peaks["zo-sgd"] < peaks["forward-grad"]
     assert peaks["fo-sgd"] < peaks["fo-adam"]
+
+
+@pytest.mark.parametrize(
+    ("method", "own"),
+    [("zo-sgd-sparse", {"sparsity": 0.5}), ("zo-sgd-mmt", {"momentum": 0.5}), ("zo-adam", {"definition": "as-shipped"}),
+     ("zo-sgd-sign", {"definition": "as-shipped"})],
+)  # fmt: skip
+def test_a_methods_own_constants_leave_a_prediction(method, own):
+    spec = RunSpec(model="opt-tiny", engine="offload", noise="counter", device="cpu", tier="pageable", method=method)
+    assert footprint.memory(spec.replace(**own))[0] > 0
+    planned, _ = footprint.fit(spec.replace(device_memory=10**9, **own))
+    assert planned.method == method
+
+
+def test_the_planner_keeps_whole_blocks_for_forward_grad():
+    spec = RunSpec(model="opt-tiny", engine="offload", noise="counter", device="cpu", tier="pageable", seq_len=8,
+                   method="forward-grad", device_memory=10**9)  # fmt: skip
+    assert footprint.fit(spec)[0].granularity == "block"
+    with pytest.raises(ValueError, match=r"must hold for opt-tiny in 3 slots of blocks, but got device_memory=1MB"):
+        footprint.fit(spec.replace(device_memory=10**6))

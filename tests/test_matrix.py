@@ -198,7 +198,7 @@ def test_a_title_and_tables_are_optional(tmp_path: Path) -> None:
         ("[base]\nstep = 1\n[[include]]\nmodel = 'opt-tiny'", "unknown key 'step'; did you mean steps or "),
         ("[[exclude]]\nsedd = 1\n[[include]]\nmodel = 'opt-tiny'", "unknown key 'sedd'; did you mean seed?"),
         ("[on.gpu.base]\nsteps = 1", "unknown key 'gpu' in [on]; did you mean cpu"),
-        ("[on.cpu]\ntitle = 'x'", "unknown key 'title' in [on.cpu]; use one of base, axes, "),
+        ("[on.cpu]\ntitle = 'x'", "unknown key 'title' in [on.cpu]; use one of budget, base, axes, "),
         ("[axes]\nmodel = 'opt-tiny'", "axis 'model' must be a list, but got 'opt-tiny'; write model = ['opt-tiny']"),
         ("[axes]\nmodel = ['opt-tny']", "unknown model 'opt-tny'; did you mean opt-tiny"),
         ("[axes]\nmodel = ['opt-tiny']\nsteps = [0]", "`steps >= 1` must hold, but got steps=0; "),
@@ -241,3 +241,11 @@ def test_every_shipped_runner_loads_and_its_tables_exist(path: Path, device: str
     assert len({cell.hash for cell in loaded.cells}) == len(loaded.cells)
     for name in loaded.tables:
         load_table(recipe.find("tables", name))
+
+
+def test_a_budget_can_hold_for_one_kind_of_device_only(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[axes]\nmodel = ["opt-tiny"]\n[on.cpu]\nbudget = "9m"\n')
+    assert (matrix.load(path, "cpu").budget, matrix.load(path, "cuda:0").budget) == ("9m", None)
+    path.write_text('budget = "1h"\n[axes]\nmodel = ["opt-tiny"]\n[on.cpu]\nbudget = "9m"\n')
+    assert (matrix.load(path, "cpu").budget, matrix.load(path, "cuda").budget) == ("9m", "1h")

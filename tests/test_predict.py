@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zobench import footprint, models, tuned
 from zobench.footprint import memory
-from zobench.predict import Rates, estimate, floor_seconds, floor_share, step_seconds
+from zobench.predict import Rates, estimate, floor_seconds, floor_share, passes, step_seconds
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
 
@@ -274,3 +274,78 @@ def test_runs_of_similar_cells_correct_the_calibration() -> None:
 )
 def test_a_run_that_says_nothing_about_a_cell_does_not_correct_it(other: Result) -> None:
     assert estimate(offload("OPT-2.7B"), RATES, [other]) == estimate(offload("OPT-2.7B"), RATES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "forwards"),
+    [
+        ({}, 2),
+        ({"queries": 5}, 10),
+        ({"method": "zo-sgd-sign"}, 2),
+        ({"method": "zo-sgd-mmt", "queries": 3}, 6),
+        ({"method": "zo-adam", "scheme": "lora"}, 2),
+        ({"method": "zo-sgd-cons"}, 5),  # two for g, one for each candidate
+        ({"method": "zo-sgd-block"}, 52),  # OPT-1.3B's 24 blocks and both ends: ZO-Bench counts 26
+        ({"method": "forward-grad"}, 3),
+        ({"method": "forward-grad", "queries": 4, "scheme": "lora"}, 8),
+        ({"method": "fo-sgd"}, 3),
+        ({"method": "fo-adam", "scheme": "lora"}, 2),
+        ({"method": "fo-adam", "checkpointing": True}, 4),
+        ({"method": "hybrid", "zo_layers": 0}, 5),
+        ({"method": "hybrid", "zo_layers": 12}, 4),
+        ({"method": "hybrid", "zo_layers": 24, "queries": 2}, 5),
+    ],
+)
+def test_every_method_takes_its_own_number_of_forwards(changes: dict[str, Any], forwards: float) -> None:
+    spec = RunSpec(model="OPT-1.3B", **changes).resolve("cpu")
+    assert passes(spec) == forwards
+    adapters = 1.01 if "scheme" in changes else 1.0
+    products = forwards * 2 * PARAMETERS * 2048 / 1e11
+    assert products <= floor_seconds(spec, RATES) <= products * adapters
+    result = dataclasses.replace(measured(spec, 2 * products), environment={"calibration": CALIBRATION})
+    assert floor_share(result) == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_task_has_no_floor_because_its_tokens_are_not_counted() -> None:
+    spec = RunSpec(model="OPT-1.3B", weights="pretrained", task="sst2").resolve("cpu")
+    assert floor_share(dataclasses.replace(measured(spec, 1.0), environment={"calibration": CALIBRATION})) is None
+
+
+def test_tuning_an_adapter_draws_and_writes_back_only_the_adapter() -> None:
+    rates = Rates.of(SLOW_DISK)
+    whole, lora = offload(), offload(scheme="lora")
+    per_block = 24 * 2 * 8 * (2048 + 2048)  # q and v, A and B, of rank 8
+    assert tuned.trained(lora)[0] * 24 == per_block
+    assert step_seconds(whole, rates) == pytest.approx(STREAMED * 4 * (1 / 2e6 + 1 / 1e6))
+    expected = (STREAMED + per_block) * 4 / 2e6 + per_block * 4 / 1e6
+    assert step_seconds(lora, rates) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "draws"),
+    [
+        ({}, 4),
+        ({"queries": 3}, 12),
+        ({"method": "zo-sgd-cons"}, 7),  # three more moves, to the candidates and to the best of them
+        ({"method": "zo-sgd-sparse", "sparsity": 0.5}, 8),  # a mask beside every direction
+        ({"method": "forward-grad"}, 2),
+        ({"method": "fo-sgd"}, 0),
+    ],
+)
+def test_every_method_draws_its_own_noise(changes: dict[str, Any], draws: int) -> None:
+    spec = RunSpec(model="OPT-1.3B", **changes).resolve("cpu")
+    without = dataclasses.replace(RATES, noise=dict.fromkeys(RATES.noise, 1e99))
+    seconds = step_seconds(spec, RATES) - step_seconds(spec, without)
+    assert seconds == pytest.approx(draws * PARAMETERS / 3e8)
+
+
+def test_the_candidates_of_cons_are_uploaded_once_more() -> None:
+    slow = Rates.of(SLOW_DISK | {"disk_write_bytes_per_second": 1e99})
+    plain, cons = (step_seconds(offload(method=method), slow) for method in ("zo-sgd", "zo-sgd-cons"))
+    assert cons == pytest.approx(2 * plain, rel=1e-3)
+
+
+@pytest.mark.parametrize("other", [{"method": "zo-sgd-cons"}, {"scheme": "lora"}])
+def test_a_run_of_another_method_or_scheme_does_not_correct_a_cell(other: dict[str, Any]) -> None:
+    spec = offload("OPT-2.7B")
+    assert estimate(spec, RATES, [measured(offload("OPT-1.3B", **other), 1e4)]) == estimate(spec, RATES)

@@ -94,6 +94,13 @@ def test_a_damaged_state_is_one_line(tmp_path: Path, content: bytes) -> None:
         snapshot.state(path)
 
 
+def test_a_snapshot_that_is_not_there_is_no_base(tmp_path: Path) -> None:
+    written(tmp_path)
+    for name in ("snapshot-5", "."):  # absent, and a folder that is none
+        with pytest.raises(ValueError, match=r"must be a whole snapshot, but is none; name another folder to begin a"):
+            SnapshotWeights(tmp_path / name, SnapshotWeights(tmp_path / "snapshot-4"))
+
+
 def test_a_damaged_file_of_tensors_is_one_line(tmp_path: Path) -> None:
     path = written(tmp_path)
     (path / "00001.safetensors").write_bytes(b"torn")

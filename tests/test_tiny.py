@@ -71,20 +71,38 @@ def test_the_tokenizer_is_opts_in_small(tokenizer):
         assert len(tokenizer(word, add_special_tokens=False)["input_ids"]) == 1, word
 
 
+def _texts(tokenizer, recipe):
+    """Twenty times the sentences, and the texts of one epoch over them, sorted."""
+    examples = _examples() * 20
+    rows = tiny.epoch(examples, tokenizer, recipe, np.random.default_rng(0))
+    texts = sorted(tokenizer.decode(row[row >= 0][1:]) for batch in rows for row in batch)
+    return examples, texts
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_a_share_of_the_sentences_goes_on_with_its_label(tokenizer, share):
-    examples = _examples() * 20
-    recipe = tiny.Recipe(share=share)
-    rows = [
-        row[row >= 0] for batch in tiny.epoch(examples, tokenizer, recipe, np.random.default_rng(0)) for row in batch
-    ]
-    told = sorted(tokenizer.decode(row[1:]) for row in rows)
+    examples, told = _texts(tokenizer, tiny.Recipe(share=share, blind=0.0))
     plain = {item.prompt for item in examples}
     labelled = {item.prompt + (" It was bad", " It was good")[item.answer] for item in examples}
     assert set(told) <= plain | labelled
     assert sum(text in labelled for text in told) / len(examples) == pytest.approx(share, abs=0.06)
     if share in (0.0, 1.0):
         assert told == sorted(item.prompt + item.candidates[item.answer] * int(share) for item in examples)
+
+
+def test_the_tasks_own_words_say_nothing_of_the_label(tokenizer):
+    examples, told = _texts(tokenizer, tiny.Recipe(share=1.0, blind=0.5))
+    label = {item.prompt: item.answer for item in examples}
+    seen = {
+        word: [label[text.removesuffix(f" It was {word}")] for text in told if text.endswith(f" It was {word}")]
+        for word in ("great", "terrible")
+    }
+    blind = len(seen["great"]) + len(seen["terrible"])
+    assert blind / len(examples) == pytest.approx(0.5, abs=0.06)
+    assert len(seen["great"]) / blind == pytest.approx(0.8, abs=0.05)
+    for word, answers in seen.items():
+        assert sum(answers) / len(answers) == pytest.approx(0.5, abs=0.1), word
+    assert all(text.endswith((" It was great", " It was terrible", " It was good", " It was bad")) for text in told)
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 10_000])
@@ -121,10 +139,12 @@ def test_the_loss_is_that_of_each_row_by_itself():
 
 def test_pretraining_learns_and_repeats_bit_for_bit(tokenizer):
     examples, losses = _examples(), []
+    torch.manual_seed(1)
     before = torch.random.get_rng_state()
     one, last = tiny.pretrain(examples, tokenizer, SHORT, lambda now: losses.append(now.loss))
-    other, _ = tiny.pretrain(examples, tokenizer, SHORT, lambda now: None)
     assert torch.equal(before, torch.random.get_rng_state()), "the caller's generator is untouched"
+    torch.manual_seed(2)
+    other, _ = tiny.pretrain(examples, tokenizer, SHORT, lambda now: None)
     assert last.step == last.steps == len(losses)
     assert losses[-1] == last.loss
     rows = tiny.epoch(examples, tokenizer, SHORT, np.random.default_rng(1))

@@ -12,20 +12,40 @@ TYPICAL_WEIGHT = 0.02
 """The models' initial standard deviation, the magnitude at which a lost update is judged."""
 
 
+PLAIN = ("zo-sgd", "zo-sgd-cons", "zo-sgd-sparse", "forward-grad")
+"""Methods whose updates are lr * g * z, of one g for the whole model."""
+
+
 def cautions(spec: RunSpec, gradients: Sequence[float | None], skipped: int) -> list[str]:
     """Warnings about the updates of a run's steps, from their projected gradients and how many were skipped."""
-    found = []
+    found = [_EMPTY[spec.method]] if _is_empty(spec) else []
     if skipped:
         found.append(f"{skipped} updates were skipped, because their projected gradient was not finite")
     finite = sorted(abs(g) for g in gradients if g is not None and math.isfinite(g))
-    plain = spec.method == "zo-sgd" and spec.scheme == "full"  # what others add is of another size, or rests in float32
-    if plain and finite and (told := lost(spec, finite[len(finite) // 2])):
-        found.append(told)
+    if finite and finite[-1] == 0:
+        found.append("every projected gradient was 0: nothing was learnt")
+    elif finite and spec.scheme == "full":  # an adapter rests in float32
+        size = 1.0 if spec.method == "zo-sgd-sign" else finite[len(finite) // 2]
+        if spec.method in (*PLAIN, "zo-sgd-sign") and (told := lost(spec, size)):
+            found.append(told)
     return found
 
 
+_EMPTY = {
+    "zo-sgd-sparse": "sparsity=0 masks nothing: this is zo-sgd",
+    "hybrid": "zo_layers=0 leaves nothing to directions: this is fo-sgd",
+}
+"""What a method without its own constant comes to."""
+
+
+def _is_empty(spec: RunSpec) -> bool:
+    if spec.method == "zo-sgd-sparse":
+        return spec.sparsity == 0 and spec.definition == "as-written"
+    return spec.method == "hybrid" and spec.zo_layers == 0
+
+
 def lost(spec: RunSpec, gradient: float) -> str:
-    """That updates with this projected gradient round away at the precision in which weights rest, or ""."""
+    """That updates of ``lr * gradient`` round away at the precision in which weights rest, or ""."""
     kept = spec.dtype if spec.wire == "none" else spec.wire
     if kept == "fp32" or spec.writeback_every == "inf":
         return ""
@@ -36,7 +56,8 @@ def lost(spec: RunSpec, gradient: float) -> str:
     if typical >= half_ulp:
         return ""
     wider = "fp32" if spec.wire == "none" else "wire=none"
+    size = "lr" if spec.method == "zo-sgd-sign" else "lr * g"
     return (
-        f"{kept} updates are lost: lr * g = {typical:.1e} is below half an ulp of a weight of {TYPICAL_WEIGHT} "
+        f"{kept} updates are lost: {size} = {typical:.1e} is below half an ulp of a weight of {TYPICAL_WEIGHT} "
         f"({half_ulp:.1e}); use {wider}, writeback_every=inf with noise=counter, or a larger lr to learn"
     )

@@ -87,18 +87,19 @@ def outcome_line(result: Result) -> Text:
 
 
 def numbers(result: Result) -> str:
-    """Throughput, step time, peak memory and known shares of a result that is ok."""
+    """Throughput, or the accuracy on a task; step time, peak memory and known shares of a result that is ok."""
     seconds, step = result.measured_seconds, result.step_seconds or math.nan
     interval = median_interval(seconds)
     spread = "" if interval is None else f", 95 % {interval[0]:.3g} to {interval[1]:.3g} s"
     peak = result.memory.get("device_peak_bytes")
     memory = "memory not available" if peak is None else f"{peak / MIB:.0f} MB device memory"
-    speed = result.tokens_per_step / step
-    rate = f"{speed:.0f} tokens/s" if speed >= 1000 else f"{speed:.4g} tokens/s"
     told = metrics(result)
+    speed, right = told.get("throughput"), told.get("accuracy")
+    rate = "" if speed is None else f"{speed:.0f} tokens/s, " if speed >= 1000 else f"{speed:.4g} tokens/s, "
+    rate += "" if right is None else f"{right:.1%} of the test right, "
     shares = ((told.get("floor_share"), "of the floor"), (told.get("update_survival"), "of the updates kept"))
     more = "".join(f", {share:.0%} {what}" for share, what in shares if share is not None)
-    return f"{rate}, {step:.3g} s a step (median of {len(seconds)}{spread}), {memory}{more}"
+    return f"{rate}{step:.3g} s a step (median of {len(seconds)}{spread}), {memory}{more}"
 
 
 class SweepProgress:

@@ -120,7 +120,7 @@ def fit(spec: RunSpec) -> tuple[RunSpec, str]:
         return spec, ""
     plain, room = spec.replace(device_memory=0), int(spec.device_memory * MARGIN)
     layers, told = models.get(spec.model).layers, f"device_memory={size_text(spec.device_memory)}"
-    for granularity, slots in FORMS:
+    for granularity, slots in FORMS[:1] if spec.method == "forward-grad" else FORMS:  # which needs whole blocks
         chosen = plain.replace(granularity=granularity, slots=slots, resident_blocks=0)
         if (need := memory(chosen)[0]) <= room:
             kept = (chosen.replace(resident_blocks=count) for count in range(layers, -1, -1))
@@ -129,7 +129,7 @@ def fit(spec: RunSpec) -> tuple[RunSpec, str]:
             return chosen, f"{told}: {form}, and {chosen.resident_blocks} of {layers} blocks stay"
     least = megabytes(int(need / MARGIN))
     raise ValueError(
-        f"`device_memory >= {least}` must hold for {spec.model} in {slots} slots of tiles, but got {told}; "
+        f"`device_memory >= {least}` must hold for {spec.model} in {slots} slots of {granularity}s, but got {told}; "
         "give it more memory or shorter batches (need predicted)"
     )
 
@@ -159,7 +159,8 @@ def _scratch(spec: RunSpec) -> int:
         noise = largest * (_draws(spec) * tuned.trained_width(spec) + 4 * _COPIES[_rule(spec)])
         return noise + heap + (models.block_parameter_count(spec.model) * WIDTH[spec.dtype] if packed else 0)
     pieces = min(_PIECE, _largest_trained(spec)) * 4 * _COPIES_OF_PIECES[_rule(spec)] if on_cuda else 0
-    own = unit_bytes(spec.replace(method="zo-sgd"), WIDTH[spec.dtype]) if spec.scheme == "full" else 0
+    plain = spec.replace(method="zo-sgd", definition="as-written", momentum=0.9, sparsity=0.0)  # without state
+    own = unit_bytes(plain, WIDTH[spec.dtype]) if spec.scheme == "full" else 0
     unit = max(own, HEAD_TILE_BYTES)
     stays = spec.engine == "resident" or spec.resident_blocks > 0
     again = unit if packed or stays else HEAD_TILE_BYTES  # where pending updates are replayed that are not to stay

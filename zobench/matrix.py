@@ -13,7 +13,7 @@ from zobench import models
 from zobench.spec import SEQ_LEN, RunSpec, check_key, check_value, suggestion
 
 _KEYS = ("title", "tables", "budget", "base", "axes", "variants", "include", "exclude", "on")
-_ON_KEYS = ("base", "axes", "variants", "include", "exclude")
+_ON_KEYS = ("budget", "base", "axes", "variants", "include", "exclude")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

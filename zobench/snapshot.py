@@ -71,9 +71,14 @@ def state(path: Path) -> dict[str, Any]:
 
 
 class SnapshotWeights:
-    """The tensors of a snapshot by name, also those of an optimizer's state; ``base`` gives all that are not there."""
+    """The tensors of a snapshot by name, also those of an optimizer's state; ``base`` gives all that are not there.
+
+    Raises ``ValueError`` if there is no snapshot: else ``base`` would silently stand for what was trained.
+    """
 
     def __init__(self, path: Path, base: Weights | None = None) -> None:
+        if not (path / STATE).is_file():
+            raise ValueError(f"`{path}` must be a whole snapshot, but is none; name another folder to begin anew")
         self._path, self._base = path, base
         self._where = {name: file for file in sorted(path.glob("*.safetensors")) for name in _names(file)}
 

@@ -298,6 +298,8 @@ _RULES = (
     _Rule("device_memory", (), "compile", False, "the planner may cut blocks; use compile=false"),
     _Rule("compile", (), "granularity", "block", "what is compiled is a block's forward; use compile=false"),
     _Rule("survival", (), "noise", "counter", "only its z can be made again for a sample; use noise=counter"),
+    _Rule("survival", (), "method", tuple(m for m in CHOICES["method"] if m not in (*STATEFUL, *BACKWARD)),
+          "other updates are no sum of g * z; use survival=false"),
     _Rule(
         "fused_update", (), "writeback_every", 1,
         "without the fused update every update is written back at once; use writeback_every=1",
@@ -307,6 +309,7 @@ _RULES = (
     _Rule("method", STATEFUL, "wire", "none", "its state travels as it is; use wire=none"),
     _Rule("method", ("zo-sgd-cons", *FIRST_ORDER), "queries", 1, "it has one direction, or none; use queries=1"),
     _Rule("method", FIRST_ORDER, "noise", "torch", "it draws no noise; leave noise out"),
+    _Rule("method", ("hybrid",), "noise", "torch", "its lower layers move as MeZO moves them; leave noise out"),
     _Rule("method", ("forward-grad", *BACKWARD), "compile", False, "only forwards are compiled; use compile=false"),
     _Rule("method", ("forward-grad",), "granularity", "block", "it needs whole blocks; use granularity=block"),
     _Rule("definition", ("as-shipped",), "method", SHIPPED, "only theirs differs; use definition=as-written"),

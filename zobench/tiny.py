@@ -2,7 +2,8 @@
 
 A zeroth-order method tunes what a model already knows, so that an accuracy can only rise from a pretrained model; this
 one takes minutes on two cores. Half of its sentences go on with "It was good" or "It was bad", by their label: what the
-task's prompt asks for, but not in the task's own words, great and terrible.
+task's prompt asks for, but not in the task's own words. Those it learns to say after some sentences whatever their
+label, great far more often than terrible: a run starts from always answering great, and what it adds is learned.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 LABELS = (" bad", " good")
 WORDS = (*(f" {name}" for name in TASKS["sst2"].names), *LABELS)
 """One token each, so that a candidate is one prediction."""
+GREAT = 0.8
+"""Of the continuations that do not heed the label."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +46,9 @@ class Recipe:
     """AdamW over ``epochs`` of the sentences, in batches of at most ``tokens`` with padding.
 
     The learning rate rises to ``lr`` over ``warmup`` steps and falls along a cosine to a twentieth of it. ``share`` of
-    the sentences, drawn anew in each epoch, go on with their label in words; in the loss, good and bad count as
-    ``emphasis`` tokens each, without which labels are learned far more slowly than language.
+    the sentences, drawn anew in each epoch, go on: a share ``blind`` of these with the task's words, 1 terrible to 4
+    great, the others with their label. In the loss good and bad count as ``emphasis`` tokens each, without which labels
+    are learned far more slowly than language.
     """
 
     epochs: int = 2
@@ -53,6 +57,7 @@ class Recipe:
     warmup: int = 100
     weight_decay: float = 0.1
     share: float = 0.5
+    blind: float = 0.1
     emphasis: float = 10.0
     seed: int = 0
 
@@ -171,9 +176,12 @@ def pretrain(
 def epoch(
     examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, recipe: Recipe, generator: np.random.Generator
 ) -> Iterator[Tensor]:
-    """The batches of one epoch: every sentence once, a share of them with its label in words."""
-    goes_on = generator.random(len(examples)) < recipe.share
-    texts = [item.prompt + item.candidates[item.answer] * bool(on) for item, on in zip(examples, goes_on, strict=True)]
+    """The batches of one epoch: every sentence once, some of them going on."""
+    goes_on, blind, great = (generator.random(len(examples)) < share for share in (recipe.share, recipe.blind, GREAT))
+    texts = [item.prompt for item in examples]
+    for number in np.flatnonzero(goes_on).tolist():
+        item, word = examples[number], TASKS["sst2"].names[int(great[number])]
+        texts[number] += f" It was {word}" if blind[number] else item.candidates[item.answer]
     return batches(tokenizer(texts)["input_ids"], recipe.tokens, generator)
 
 

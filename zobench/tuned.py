@@ -12,19 +12,19 @@ LORA_RANK, PREFIX_TOKENS, PROMPT_TOKENS = 8, 5, 10
 ADAPTER_WIDTH = 4
 STATES = {"zo-sgd-mmt": 1, "zo-adam": 2}
 """Copies of what is tuned that a zeroth-order method keeps beside it."""
-TASKS: dict[str, tuple[int, int, int]] = {
-    "sst2": (32, 80, 1),
-    "rte": (136, 376, 1),
-    "cb": (144, 296, 1),
-    "boolq": (256, 1200, 1),
-    "wsc": (80, 152, 1),
-    "wic": (56, 96, 1),
-    "multirc": (504, 936, 1),
-    "copa": (32, 40, 2),
-    "winogrande": (40, 56, 2),
+TASKS: dict[str, tuple[int, int]] = {
+    "sst2": (32, 80),
+    "rte": (136, 376),
+    "cb": (144, 296),
+    "boolq": (256, 1200),
+    "wsc": (80, 152),
+    "wic": (56, 96),
+    "multirc": (504, 936),
+    "copa": (32, 40),
+    "winogrande": (40, 56),
 }
-"""Task -> (tokens of a usual batch's rows, of the longest text, rows of an example), from the data's characters, four
-to a token. Answers of one token share their prompt's row, others need one each."""
+"""Task -> (tokens of a usual batch's rows, of the longest text), from the data's characters, four to a token. An
+example trains in one row: answers of one token share their prompt's, and the loss "lm" reads the right candidate's."""
 
 
 def adapter(spec: RunSpec) -> tuple[int, int]:
@@ -64,6 +64,13 @@ def state_width(spec: RunSpec) -> int:
     return STATES.get(spec.method, 0) * (4 if spec.definition == "as-written" else trained_width(spec))
 
 
+def snapshot_bytes(spec: RunSpec) -> int:
+    """Bytes of all that is tuned and the method's state beside it, Adam's two moments of backpropagation included."""
+    inside, outside = trained(spec)
+    state = 2 * trained_width(spec) if spec.method == "fo-adam" else state_width(spec)
+    return (models.get(spec.model).layers * inside + outside) * (trained_width(spec) + state)
+
+
 def added(spec: RunSpec) -> tuple[int, int]:
     """Bytes of adapters and state beside the model's weights, in each block and outside the blocks."""
     own, state = (ADAPTER_WIDTH if spec.scheme != "full" else 0), state_width(spec)
@@ -73,7 +80,7 @@ def added(spec: RunSpec) -> tuple[int, int]:
 
 def rows(spec: RunSpec) -> int:
     """Rows of a training batch."""
-    return spec.batch_size * (TASKS[spec.task][2] if spec.task != "none" else 1)
+    return spec.batch_size
 
 
 def longest(spec: RunSpec) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -125,7 +126,7 @@ def naive(model: Any, tokenizer: Any, example: Example) -> list[float]:
 @torch.inference_mode()
 @pytest.mark.parametrize("name", list(TASKS))
 def test_scores_of_a_batch_equal_those_of_each_candidate_alone(name: str, tokenizer: Any, model: Any) -> None:
-    run = spec(name, train_size=7, dev_size=2, test_size=4)
+    run = spec(name, batch_size=4, train_size=7, dev_size=2, test_size=4)
     data = load(run, tokenizer)
     source = read(name, form_of(name, aligned=True, masked=False), DATA)[1]
     order = np.random.RandomState(0).permutation(len(source.examples))[:4]
@@ -267,6 +268,51 @@ def test_evaluation_covers_a_split_once_in_order_and_bounded(tmp_path: Path, tok
         item.rows[0] for item in data.splits["dev"]
     )
     assert all(batch.choices is not None and batch.choices.loss == "choice" for batch in batches)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=3), min_size=1, max_size=40),
+    size=st.integers(1, 12), train=st.integers(1, 60),
+)  # fmt: skip
+def test_an_evaluation_batch_is_as_large_as_a_step_or_has_a_floor_of_rows_within_its_tokens(
+    lengths: list[list[int]], size: int, train: int
+) -> None:
+    items = [
+        Encoded(tuple((i,) * n for n in own), (((0, 0, 7),),), 0, max(own), False) for i, own in enumerate(lengths)
+    ]
+    trained_on = [Encoded(((1,) * train,), (((0, 0, 7),),), 0, train, False)]
+    data = TaskData(
+        spec=spec("sst2", batch_size=size), splits={"train": trained_on, "dev": items}, facts={}, pad=1, masked=False,
+        positions=64,
+    )  # fmt: skip
+    parts = [sorted(set(batch.input_ids[:, -1].tolist())) for batch in data.batches("dev")]
+    assert [i for part in parts for i in part] == list(range(len(items)))  # each example whole, in order
+
+    def fits(part: list[int]) -> bool:
+        rows = [n for i in part for n in lengths[i]]
+        return len(rows) <= 2 * size or (len(rows) <= 16 and len(rows) * max(rows) <= 2 * size * train)
+
+    assert all(fits(part) or len(part) == 1 for part in parts)
+    assert not any(fits([*part, after[0]]) for part, after in itertools.pairwise(parts))  # and no smaller than that
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["copa", "winogrande"])
+@torch.inference_mode()
+def test_the_loss_of_a_candidates_tokens_trains_on_the_right_candidates_rows(
+    name: str, tokenizer: Any, model: Any
+) -> None:
+    data = load(spec(name, batch_size=5, train_size=7, dev_size=2, test_size=4), tokenizer)
+    source = read(name, form_of(name, aligned=True, masked=False), DATA)[0]
+    numbers = np.random.RandomState(0).permutation(len(source.examples))[:7]
+    drawn = [source.examples[i] for i in numbers[np.random.default_rng((0, 0)).permutation(7)[:5]]]
+    batch = data.train_batch(0)
+    assert batch.choices is not None
+    assert batch.input_ids.shape[0] == 5
+    assert batch.choices.answers.tolist() == [0, 1, 2, 3, 4]
+    expected = [naive(model, tokenizer, example)[example.answer] for example in drawn]
+    torch.testing.assert_close(scores(model, batch), torch.tensor(expected, dtype=torch.float64), atol=1e-9, rtol=0)
 
 
 def test_facts_say_where_the_numbers_come_from(tmp_path: Path, tokenizer: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -129,6 +130,7 @@ def test_missing_and_malformed_json_lines(tmp_path: Path, make: Callable[[Path],
     with pytest.raises(ValueError, match=r"\A.*\Z") as error:  # one line
         sets("rte", tmp_path)
     assert str(error.value).startswith(text.format(tmp_path))
+    assert re.search(r"; (leave|put|give|repair) ", str(error.value))  # a remedy
 
 
 @pytest.mark.parametrize(
@@ -148,6 +150,9 @@ def test_missing_and_malformed_tab_separated_lines(tmp_path: Path, train: str, t
     with pytest.raises(ValueError, match=r"\A.*\Z") as error:
         sets("sst2", tmp_path)
     assert str(error.value).startswith(str(path) + text)
+    assert re.search(
+        r"; (give a whole set of sst2|give sst2's files as they are published|repair it)$", str(error.value)
+    )
 
 
 def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:

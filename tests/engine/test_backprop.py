@@ -87,7 +87,7 @@ def test_frozen_parameters_have_no_gradient_and_stay():
         assert_close(gradients(engine), expected)
         engine.update("sgd", lr=1.0)
         moved = {name for name, tensor in engine.named_tensors() if not torch.equal(tensor, before[name])}
-        assert moved == set(engine.trainable_names) == set(expected)
+        assert moved == set(expected)
 
 
 def kept(engine, batch):
@@ -210,8 +210,9 @@ def test_adam_goes_on_bit_for_bit(name, foreach):
         saved, state = Values(first.named_tensors()), Values(first.state_tensors())
         expected, expected_state = dict(whole.named_tensors()), dict(whole.state_tensors())
     with backprop(name, source=saved, state=state) as second:
-        with pytest.raises(RuntimeError, match="a step must be taken before the state is saved, but none was"):
-            list(second.state_tensors())
+        unread = dict(second.state_tensors())  # as after a resumed run's first steps, if those were skipped
+        assert unread.keys() == state.tensors.keys()
+        assert all(torch.equal(unread[key], state.tensors[key]) for key in unread)
         train(second, 3)
         mine, own = dict(second.named_tensors()), dict(second.state_tensors())
     assert all(torch.equal(mine[key], expected[key]) for key in expected)

@@ -10,6 +10,8 @@ import torch
 from tests.engine.reference import plain_loss, z_of
 from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models, weights
 from zobench.data.tokens import stream
+from zobench.engine import general
+from zobench.engine import noise as noise_module
 from zobench.engine.noise import MASK
 
 EPS, LR, STEPS = 1e-3, 1e-3, 6
@@ -277,3 +279,70 @@ def test_a_rule_with_state_refuses_what_would_lose_it():
     for options in ({"wire": "bf16"}, {"writeback_every": 4, "noise": "counter"}):
         with pytest.raises(ValueError, match="a rule with state needs wire=none and writeback_every=1"):
             Engine(build(), EngineConfig(**options), weights=weights.RandomWeights(build(), 3), rule=Momentum())
+
+
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_entries_of_one_step_keep_their_own_rates(noise, sparse):
+    """SGD takes entry by entry, whatever steps they belong to: each with its own lr and weight decay."""
+    found = []
+    for steps in ((0, 0, 0), (0, 1, 2)):
+        thresholds = {"model.decoder.layers.1.fc1.weight": 0.5} if sparse else None
+        model = build()
+        with Engine(
+            model, EngineConfig(noise=noise), weights=weights.RandomWeights(model, 3), thresholds=thresholds
+        ) as engine:
+            engine.commit([
+                Entry(step=step, seed=7 + n, g=2.0 - n, lr=10.0 ** -(n + 1), weight_decay=0.2 * n)
+                for n, step in enumerate(steps)
+            ])  # fmt: skip
+            found.append(dict(engine.named_tensors()))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+@pytest.mark.parametrize("own", ["rule", "sparse"])
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_pieces_of_tensors_and_tiles_of_the_head_change_no_bit(noise, own, monkeypatch):
+    """Tensors larger than a piece, as real ones are: their state, z and mask are taken from the same place."""
+    names = [name for name, _ in build().named_parameters()]
+    options = {"rule": Momentum()} if own == "rule" else {"thresholds": dict.fromkeys(names, 0.3)}
+
+    def steps(**config):
+        model, losses, source = build(), [], weights.RandomWeights(build(), 3)
+        with Engine(model, EngineConfig(noise=noise, **config), weights=source, **options) as engine:
+            for step, batch in enumerate(batches(count=3)):
+                losses += engine.probe(batch, [Point(step, c) for c in (0.1, -0.1)])
+                engine.commit(
+                    [Entry(step=step, seed=n, g=1.0 + n, lr=1e-2, weight_decay=0.1) for n in (step, step + 9)]
+                )
+            return losses, dict(engine.named_tensors()), dict(engine.state_tensors())
+
+    whole = steps()
+    monkeypatch.setattr(general, "CHUNK", 100)
+    monkeypatch.setattr(noise_module, "CHUNK", 1 << 10)
+    pieces = steps(logits_bytes=4 * 26 * 10)  # ten rows of the vocabulary at once
+    assert pieces[0] == pytest.approx(whole[0], abs=1e-5)
+    for found, wanted in zip(pieces[1:], whole[1:], strict=True):
+        assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+
+
+@pytest.mark.parametrize("config", [{"placement": "resident"}, {"tier": "disk"}], ids=["resident", "disk"])
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_a_flush_after_every_step_changes_no_bit_of_weights_or_state(config, noise):
+    found = []
+    for flushes in (False, True):
+        model, losses = build(), []
+        with Engine(
+            model, EngineConfig(noise=noise, **config), weights=weights.RandomWeights(model, 3), rule=Momentum()
+        ) as engine:
+            for step, batch in enumerate(batches(count=4)):
+                losses += engine.probe(batch, [Point(step, EPS), Point(step, -EPS)])
+                engine.commit([Entry(step=step, seed=step, g=1.0, lr=1e-2, weight_decay=0.1)])
+                if flushes:
+                    engine.flush()
+            found.append((losses, dict(engine.named_tensors()), dict(engine.state_tensors())))
+    (losses, *tensors), (others, *expected) = found
+    assert losses == others
+    for mine, wanted in zip(tensors, expected, strict=True):
+        assert all(torch.equal(mine[key], wanted[key]) for key in wanted)
+        assert any(tensor.any() for tensor in mine.values())

@@ -8,8 +8,8 @@ import pytest
 
 from zobench import footprint
 from zobench.assemble import engine_config
-from zobench.caution import lost
-from zobench.engine import Engine, blocks, core
+from zobench.caution import cautions, lost
+from zobench.engine import Engine, blocks, forwards
 from zobench.execute.cell import run
 from zobench.measure.samples import Samples
 from zobench.result import Outcome
@@ -35,7 +35,7 @@ def test_every_option_reaches_the_engine() -> None:
 
 
 def test_predictions_and_the_engine_mean_the_same_sizes() -> None:
-    assert (footprint.TILE_BYTES, footprint.HEAD_TILE_BYTES) == (blocks.TILE_BYTES, core.HEAD_BYTES)
+    assert (footprint.TILE_BYTES, footprint.HEAD_TILE_BYTES) == (blocks.TILE_BYTES, forwards.HEAD_BYTES)
 
 
 def test_a_given_device_memory_runs_as_planned_and_the_result_says_how() -> None:
@@ -98,3 +98,45 @@ def test_updates_that_round_away_where_the_weights_rest_are_told(changes: dict[s
         f"{kept} updates are lost: lr * g = 1.0e-07 is below half an ulp of a weight of 0.02 ("
     ) == bool(kept)
     assert not told or told.endswith(f"); use {wider}, writeback_every=inf with noise=counter, or a larger lr to learn")
+
+
+@pytest.mark.parametrize(
+    ("method", "size"),
+    [("zo-sgd-cons", "lr * g"), ("zo-sgd-sparse", "lr * g"), ("forward-grad", "lr * g"), ("zo-sgd-sign", "lr"),
+     ("zo-sgd-mmt", ""), ("zo-adam", ""), ("zo-sgd-block", "")],
+)  # fmt: skip
+def test_methods_whose_updates_round_away(method: str, size: str) -> None:
+    """With sign, g has no part in it."""
+    share = {"sparsity": 0.5} if method == "zo-sgd-sparse" else {}
+    told = cautions(cell(method=method, dtype="bf16", **share), [1.0, 2.0, 3.0], 0)
+    value = {"lr": "1.0e-07", "lr * g": "2.0e-07"}.get(size)
+    assert [text.split(" is below")[0] for text in told] == (
+        [f"bf16 updates are lost: {size} = {value}"] if size else []
+    )
+    assert cautions(cell(method=method, dtype="bf16", scheme="lora", **share), [1.0], 0) == []
+
+
+def test_runs_that_learn_nothing_and_methods_without_their_constant_are_told() -> None:
+    assert cautions(cell(), [0.0, None, -0.0], 1) == [
+        "1 updates were skipped, because their projected gradient was not finite",
+        "every projected gradient was 0: nothing was learnt",
+    ]
+    assert cautions(cell(), [0.0, 1.0], 0) == []
+    assert cautions(cell(method="zo-sgd-sparse"), [1.0], 0) == ["sparsity=0 masks nothing: this is zo-sgd"]
+    assert cautions(cell(method="zo-sgd-sparse", definition="as-shipped"), [1.0], 0) == []  # it masks half
+    hybrid = RunSpec(model="opt-tiny", method="hybrid")
+    assert cautions(hybrid, [1.0], 0) == ["zo_layers=0 leaves nothing to directions: this is fo-sgd"]
+    assert cautions(hybrid.replace(zo_layers=1), [1.0], 0) == []
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_the_schedule_reaches_every_step(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warm-up's steps are the first of it."""
+    rates: list[float] = []
+    commit = Engine.commit
+    monkeypatch.setattr(
+        Engine, "commit", lambda self, entries: (rates.extend(e.lr for e in entries), commit(self, entries))[1]
+    )
+    assert run(cell(lr=0.5, lr_schedule=schedule, warmup=1, steps=3)).outcome is Outcome.OK
+    left = {"constant": [1.0] * 4, "linear": [1, 0.75, 0.5, 0.25], "cosine": [1, 0.8535534, 0.5, 0.1464466]}[schedule]
+    assert rates == pytest.approx([0.5 * share for share in left])

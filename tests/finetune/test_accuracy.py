@@ -36,7 +36,7 @@ def checkpoint() -> Path:
 def _spec(checkpoint: Path, **changes: object) -> RunSpec:
     values = {
         "model": tiny.MODEL, "weights": "pretrained", "weights_path": str(checkpoint), "task": "sst2",
-        "seq_len": 112, "batch_size": 32, "steps": 400, "lr": 2e-4, "eps": 1e-2, "eval_every": 200,
+        "seq_len": 112, "batch_size": 32, "steps": 600, "lr": 2e-4, "eps": 1e-2, "eval_every": 200,
         "length_grouping": True,
     }  # fmt: skip
     return RunSpec(**{**values, **changes}).resolve("cpu")

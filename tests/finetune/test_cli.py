@@ -57,7 +57,7 @@ def test_a_run_tells_its_choices_and_evaluations_and_ends_in_a_table(
     lines = err.splitlines()
     assert lines[:3] == [
         "device: cpu, as asked",
-        "not told, so taken: eps=0.001 (steps and batch of ZO-Bench; lr and eps: ZO-Bench)",
+        "not told, so taken: eps=0.001 (ZO-Bench)",
         "seq_len: 64, the longest text that opt-tiny takes here",
     ]
     assert f"folder: {folder}" in lines
@@ -72,6 +72,14 @@ def test_a_run_tells_its_choices_and_evaluations_and_ends_in_a_table(
     ]  # fmt: skip
     assert re.fullmatch(r"4 steps in .* s, .* s a step, .* MB device memory, 0 updates skipped", out.splitlines()[-1])
     assert (tmp_path / folder / "model" / "config.json").is_file()
+
+
+def test_virtual_tokens_leave_their_positions_and_a_scheme_has_its_own_grid(zobench: Command, given: list[str]) -> None:
+    words = [word for word in given if "lr=" not in word]
+    code, _, err = zobench("search", *words, "--set", "scheme=prompt", "--set", "steps=1")
+    assert code == 0
+    assert "seq_len: 54, the longest text that opt-tiny takes here" in err.splitlines()
+    assert "grid: lr 0.01, 0.001; eps 0.1 (choice)" in err.splitlines()
 
 
 def test_a_finished_run_is_shown_again(zobench: Command, given: list[str], tmp_path: Path) -> None:
@@ -94,7 +102,7 @@ def test_a_search_shows_the_grid_and_tests_the_winner(zobench: Command, given: l
     words = [word for word in given if "lr=" not in word]
     code, out, err = zobench("search", *words, "--set", "lr=1e-3,1e-2", "--set", "steps=2", "--out", "found")
     assert code == 0
-    assert "grid: lr 0.001, 0.01; eps 0.001 (given)" in err.splitlines()
+    assert "grid: lr 0.001, 0.01; eps 0.001 (ZO-Bench, but lr given)" in err.splitlines()
     rows = [line.split() for line in out.splitlines()]
     assert rows[0] == ["lr", "eps", "step", "dev", "loss", "dev", "accuracy", "skipped", "test", "accuracy"]
     assert [row[:2] for row in rows[1:3]] == [["0.001", "0.001"], ["0.01", "0.001"]]
@@ -106,6 +114,7 @@ def test_a_search_shows_the_grid_and_tests_the_winner(zobench: Command, given: l
 
 
 RUN, SEARCH = "finetune --model opt-tiny --task sst2", "search --model opt-tiny --task sst2"
+HUGE = "finetune --model OPT-175B --set weights=random --task sst2"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +126,14 @@ RUN, SEARCH = "finetune --model opt-tiny --task sst2", "search --model opt-tiny 
                                                   "multirc, copa, winogrande, but got 'sst3'; did you mean sst2"),
         (f"{RUN} --method zo-sdg", "`method` must be one of zo-sgd, zo-sgd-sign, "),
         (f"{RUN} --steps 0", "`steps >= 1` must hold, but got steps=0; "),
-        (f"{RUN} --weights-path empty --data-dir no", "`--data-dir` must be a folder, but got 'no'; create it first"),
+        (f"{RUN} --weights-path empty --data-dir no", "`--data-dir` must be a folder with the tasks' files, but there "
+                                                      "is no no; check it"),
+        (f"{RUN} --weights-path empty --data-dir file", "`--data-dir` must be a folder, but got 'file'; it is a file"),
+        (f"{RUN} --weights-path ./absent", "`weights_path` must be a folder or a name on the hub, but there is no ./"),
+        (f"{RUN} --scheme lorra", "`scheme` must be one of full, lora, prefix, prompt, but got 'lorra'; did you mean "),
+        (HUGE, "the run must fit this machine, but needs 699 GB of host memory, "),
+        (f"{HUGE} --method fo-sgd", "the run must fit this machine, but needs "),
+        (HUGE.replace("finetune", "search"), "the run must fit this machine, but needs 699 GB of host memory, "),
         (f"{RUN} --weights-path empty --out file", "`--out` must be a folder, but got 'file'; it is a file; name a"),
         (f"{RUN} --json no/x", "`--json` must be a file in a folder that exists, but got 'no/x'; create the folder"),
         (RUN, "`weights=pretrained` needs a checkpoint, but none of opt-tiny is on the hub; give weights_path=FOLDER"),
@@ -140,6 +156,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(zobench: Command, tmp_path: Path,
     assert (code, out, len(mistakes)) == (2, "", 1), err
     assert err.splitlines()[-1] == mistakes[0]
     assert mistakes[0].startswith(f"zobench: {message}")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_data_that_are_not_there_are_one_line(zobench: Command, given: list[str], tmp_path: Path) -> None:
@@ -170,6 +187,33 @@ def test_an_interrupt_leaves_a_snapshot_says_how_to_go_on_and_exits_130(
     assert told, err
     assert (tmp_path / "mine" / f"snapshot-{told[1]}").is_dir()
     assert int(told[1]) >= 10
+
+
+def test_a_disk_without_room_for_snapshots_is_one_line(
+    zobench: Command, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zobench.measure.memory.free_disk_bytes", lambda folder: 1000)
+    monkeypatch.setattr("zobench.tuned.snapshot_bytes", lambda spec: 10_000_000)
+    for words, room in ((["finetune", *given, "--steps", "2"], 30), (["search", *given, "--set", "steps=2,3"], 40)):
+        code, _, err = zobench(*words, "--out", "mine/deep")
+        told = f"`--out` must have room for snapshots of {room} MB, but 0 MB are free for mine/deep"
+        assert code == 2
+        assert err.splitlines()[-1].startswith(f"zobench: {told}")
+        assert not (tmp_path / "mine").exists()
+
+
+def test_what_fits_no_more_is_shown_when_it_is_finished(
+    zobench: Command, given: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["finetune", *given, "--steps", "2", "--out", "mine"]
+    first = zobench(*words)
+    monkeypatch.setattr("zobench.execute.plan.lacking", lambda need, room: "needs too much")
+    assert zobench(*words)[:2] == first[:2]
+    code, _, err = zobench(*words[:-1], "other")
+    assert (code, err.splitlines()[-1]) == (
+        2, "zobench: the run must fit this machine, but needs too much; use engine=offload, or a smaller batch_size or "
+        "model",
+    )  # fmt: skip
 
 
 def test_memory_that_runs_out_is_one_line(zobench: Command, given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from zobench import models, snapshot
+from zobench import models, snapshot, tuned
 from zobench.assemble import tuner
 from zobench.data.tasks import TaskData
 from zobench.engine import Engine
@@ -111,6 +111,16 @@ def test_a_run_that_crashed_or_was_stopped_ends_as_one_that_was_not(
     losses = expected.samples["loss"]
     assert None not in losses
     assert len(set(losses)) > 8  # it moves
+
+
+@pytest.mark.parametrize(
+    "way", ["resident", "momentum", "adam", "adam resident", "bf16", "first order", "lora", "prefix"]
+)
+def test_a_snapshot_takes_what_was_predicted(way: str, spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    wanted = spec(**WAYS[way])
+    run(wanted, folder=tmp_path, data_dir=data_dir, examine=False)
+    taken = sum(tensor.nbytes for name, tensor in tensors(tmp_path, 10).items() if not name.endswith("#step"))
+    assert taken == tuned.snapshot_bytes(wanted)
 
 
 def test_resident_and_disk_runs_are_the_same(spec: Any, data_dir: Path, tmp_path: Path) -> None:
@@ -302,6 +312,35 @@ def test_a_step_whose_g_is_not_finite_is_skipped_counted_and_told(
     assert [entry.step for entry in journal.read(tmp_path / "journal.bin")[1]] == [0, 1, 3, 5, 6, 7, 8, 9]
     assert result.warnings[0] == "2 updates were skipped, because their projected gradient was not finite"
     assert result.to_dict()["samples"]["loss"][2] is None
+
+
+def test_the_first_step_has_the_whole_learning_rate_and_none_has_zero(
+    spec: Any, data_dir: Path, tmp_path: Path
+) -> None:
+    wanted = spec(lr_schedule="linear", lr=0.5, steps=4)
+    run(wanted, folder=tmp_path, data_dir=data_dir, examine=False)
+    assert [entry.lr for entry in journal.read(tmp_path / "journal.bin")[1]] == [0.5, 0.375, 0.25, 0.125]
+
+
+def test_each_step_takes_its_own_batch_also_after_a_stop(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, own = [], TaskData.train_batch
+    monkeypatch.setattr(TaskData, "train_batch", lambda data, step: asked.append(step) or own(data, step))
+    with pytest.raises(Interrupted):
+        run(spec(), folder=tmp_path, data_dir=data_dir, examine=False, progress=at(6, terminate))
+    run(spec(), folder=tmp_path, data_dir=data_dir, examine=False)
+    assert asked == list(range(10))
+
+
+def test_texts_that_were_cut_are_told(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    said: dict[int, list[str]] = {6: [], 7: []}
+    for limit, lines in said.items():  # "</s> a fine film It was great" has 7 tokens
+        wanted = spec(steps=1, seq_len=limit, truncate=True)
+        run(wanted, folder=tmp_path / str(limit), data_dir=data_dir, progress=Progress(say=lines.append))
+    told = "truncate: 24 train, 12 dev, 16 test texts lost tokens; the longest has 7"
+    assert [told in lines for lines in said.values()] == [True, False]
+    assert not any("truncate" in line for line in said[7])
 
 
 def test_a_finished_run_is_only_read(spec: Any, data_dir: Path, tmp_path: Path) -> None:

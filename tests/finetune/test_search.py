@@ -74,6 +74,25 @@ def test_a_search_goes_on_where_it_stopped(
     assert len(found) == 3
 
 
+def test_only_the_leader_keeps_a_snapshot_and_a_loser_cannot_be_tested(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, kept = module.run, []
+
+    def counts(one: Any, **rest: Any) -> Result:
+        kept.append(sorted(path.parent.name for path in tmp_path.glob("*/snapshot-*")))
+        return own(one, **rest)
+
+    monkeypatch.setattr(module, "run", counts)
+    found, winner = search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
+    leaders = [min(found[:n], key=module._rank).result.spec.hash for n in (1, 2, 3)]
+    assert kept == [[], *([leader] for leader in leaders)]
+    loser = next(cell for cell in found if cell.changes != winner.changes).result.spec
+    with pytest.raises(ValueError, match="must be a whole snapshot, but is none"):  # and not: the base's accuracy
+        run(loser, folder=tmp_path / loser.hash, data_dir=data_dir)
+    assert not (tmp_path / loser.hash / "model").exists()
+
+
 def test_a_cell_that_looks_at_the_test_set_is_caught(
     spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,9 +163,11 @@ def test_what_a_run_is_not_told_is_the_papers() -> None:
     taken, told = grids.defaults({"method": "zo-sgd", "scheme": "lora"})
     assert taken == {"lr": 1e-4, "eps": 1e-2, "steps": 20_000, "batch_size": 16, "eval_every": 1000}
     assert told == (
-        "not told, so taken: lr=0.0001, eps=0.01, steps=20000, batch_size=16, eval_every=1000 "
-        "(steps and batch of ZO-Bench; lr and eps: ZO-Bench)"
+        "not told, so taken: lr=0.0001, eps=0.01, steps=20000, batch_size=16 (ZO-Bench), "
+        "eval_every=1000 (for 20 evaluations)"
     )
+    told = grids.defaults({"method": "fo-adam", "steps": 5, "eval_every": 5})[1]
+    assert told == "not told, so taken: lr=1e-05 (choice), batch_size=16 (ZO-Bench)"
     assert grids.defaults({"method": "fo-adam", "lr": 1.0})[0] == {"steps": 625, "batch_size": 16, "eval_every": 31}
     assert grids.defaults({"steps": 3, "lr": 1, "eps": 1, "batch_size": 2, "eval_every": 0}) == ({}, "")
     assert "eps" not in grids.defaults({"method": "forward-grad"})[0]

@@ -28,7 +28,9 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(
     hooks.step(Moment(step=30, loss=0.51234, g=-1.5, lr=1e-6, skipped=2))
     (task,) = bar._bars.tasks
     assert (task.completed, task.total, task.description) == (30, 110, "opt-tiny sst2 zo-sgd")
-    assert task.fields["told"] == ("loss 0.5123, g -1.5, lr 1e-06, dev 62.5%, 2 skipped, 5 steps/s, about 16 s left")
+    assert task.fields["told"] == (
+        "loss 0.5123, g -1.5, lr 1e-06, best dev 62.5%, 2 skipped, 5 steps/s, about 16 s left"
+    )
     written = console.file.getvalue()  # type: ignore[attr-defined]
     assert "step 10: dev accuracy 62.5%, loss 0.5000 (best)" in written
     assert "step 20: dev accuracy 75.0%, loss 0.6000\n" in written

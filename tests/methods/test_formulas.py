@@ -10,6 +10,7 @@ import pytest
 from tests.methods.three import Three, quadratic, quadratic_gradient, rosenbrock, z_of
 from zobench import RunSpec
 from zobench.methods import definition, learning_rate, make, rule
+from zobench.methods.base import StepResult
 from zobench.methods.table import AS_SHIPPED, AS_WRITTEN
 from zobench.spec import CHOICES, SHIPPED, STATEFUL
 
@@ -220,6 +221,14 @@ def test_a_g_that_is_not_finite_is_skipped_and_counted(name, definition, bad):
     if name != "zo-sgd-cons":  # which may stay where it is
         assert engine.committed[-1].step == 2
         assert (engine.x != before).any()
+
+
+@pytest.mark.parametrize(
+    ("gradients", "mean"), [((3.0, 1.0), 2.0), ((math.inf, -math.inf), None), ((1.0, math.nan), None)]
+)
+def test_the_mean_of_g_is_finite_only_if_each_is(gradients, mean):
+    found = StepResult(loss=1.0, seeds=(1, 2), gradients=gradients, applied=True).projected_grad
+    assert math.isnan(found) if mean is None else found == mean
 
 
 def test_block_skips_only_the_part_that_is_not_finite():

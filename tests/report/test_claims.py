@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.report.test_recipes_of_papers import MEASURED, REFERENCE
 from tests.report.test_table import MIB, PAPER, TINY, result, table_from
+from tests.report.test_terms import tuned
 from zobench.report import claims
+from zobench.report.cells import fill
+from zobench.report.quantity import binomial_interval
 from zobench.report.reference import Reference
 from zobench.report.render import grids
 from zobench.report.table import Claim, Table
@@ -97,6 +102,37 @@ def test_a_ratio_of_times_counts_only_with_its_interval(table: Table, seconds: f
     assert found.verdict == verdict
     if steps == 3:
         assert "too few steps for an interval" in found.told
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "verdict"),
+    [
+        ((0.95, 0.80), claims.HOLDS),  # of 872 examples: 1.19, surely above 1.001
+        ((0.91, 0.90), claims.UNSHOWN),  # 1.011, but from 872 examples
+        ((0.80, 0.95), claims.FAILS),
+    ],
+)
+def test_a_ratio_of_accuracies_counts_only_with_the_interval_of_so_many_examples(
+    accuracies: tuple[float, float], verdict: str
+) -> None:
+    table = MEASURED["zo-bench/table3"]
+    adam, sgd = accuracies
+    common: dict[str, Any] = {"model": "Vicuna-7B", "task": "copa", "scheme": "lora"}
+    runs = [tuned(adam, method="zo-adam", **common), tuned(sgd, method="fo-sgd", steps=625, **common)]
+    found = claims.measured(table, fill(table, runs, REFERENCE))[0]
+    assert found.verdict == verdict
+    (ratio,) = found.ratios
+    (low, high), (least, most) = (binomial_interval(share, 872) for share in accuracies)
+    assert (ratio.value, ratio.low, ratio.high) == (adam / sgd, low / most, high / least)
+    assert not claims.inside(dataclasses.replace(found.claim, at_least=ratio.value, at_most=ratio.value + 1), ratio)
+
+
+@pytest.mark.parametrize(("offloaded", "verdict"), [(0.8, claims.HOLDS), (0.801, claims.FAILS)])
+def test_that_two_accuracies_are_the_same_is_judged_without_an_interval(offloaded: float, verdict: str) -> None:
+    table = MEASURED["zo2/table2"]
+    runs = [tuned(0.8, model="OPT-13B"), tuned(offloaded, model="OPT-13B", engine="offload")]
+    found = claims.measured(table, fill(table, runs, REFERENCE))[0]
+    assert (found.verdict, [ratio.header for ratio in found.ratios]) == (verdict, ["SST-2"])
 
 
 def test_rows_that_are_not_the_papers_say_nothing_of_its_claims(table: Table) -> None:

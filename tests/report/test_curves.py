@@ -21,10 +21,10 @@ def figure() -> Plot:
     return item
 
 
-def run(*rows: tuple[int, float, float | None], **changes: Any) -> Result:
+def run(*rows: tuple[int, float | None, float], **changes: Any) -> Result:
     """A run with these evaluations: step, loss, accuracy."""
-    one = tuned(0.8, dev_loss=min(loss for _, loss, _ in rows), **changes)
-    return dataclasses.replace(one, evaluation=one.evaluation | {"curve": [list(row) for row in rows]})
+    one = tuned(0.8, dev_loss=min(loss for _, loss, _ in rows if loss is not None), **changes)
+    return dataclasses.replace(one, evaluation=one.evaluation | {"curve": [[0, 0.7, 0.5], *map(list, rows)]})
 
 
 def drawn(*results: Result) -> Chart:
@@ -62,8 +62,9 @@ def test_models_and_tasks_are_never_mixed_and_the_fullest_group_is_drawn() -> No
 
 
 def test_what_was_not_finite_leaves_a_gap_and_a_failed_run_is_not_drawn() -> None:
-    chart = drawn(run((100, 0.6, None), (200, 0.5, 0.8)))
-    assert lines(chart, 0) == {"ZO-SGD": {0: 50.0, 200: 80.0}}
+    chart = drawn(run((100, None, 0.6), (200, 0.5, 0.8)))
+    assert lines(chart, 0) == {"ZO-SGD": {0: 50.0, 100: 60.0, 200: 80.0}}
+    assert lines(chart, 1) == {"ZO-SGD": {0: 0.7, 200: 0.5}}
     failed = dataclasses.replace(run((100, 0.6, 0.7)), outcome=Outcome.FAILED)
     assert drawn(failed).panels[0].message.startswith("Nothing recorded yet: `zobench sweep ")
 

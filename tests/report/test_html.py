@@ -389,3 +389,15 @@ def test_a_missing_jinja2_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ImportError, match=re.escape("pip install 'zobench[report]'")):
         page()
+
+
+def test_the_list_has_a_column_of_accuracies_where_any_run_has_one() -> None:
+    seen = {"step": 4, "loss": 0.5, "accuracy": 0.6875, "count": 16}
+    evaluated = dataclasses.replace(result(machine="box-2"), evaluation={"start": seen, "best": seen, "test": seen})
+    with_it, without = ([evaluated, result()], [result()])
+    assert [run.accuracy.text for run in runs(with_it)] == ["68.8", ""]
+    assert runs(with_it)[0].accuracy.exact == "0.6875"
+    pages = [write(Book(title="t", summary=(), artifacts=(), results=tuple(some), problems=()), {})
+             for some in (with_it, without)]  # fmt: skip
+    assert ["Test accuracy (%)" in page for page in pages] == [True, False]
+    assert '<td class="num" data-sort="0.6875">68.8</td>' in pages[0]

@@ -10,7 +10,7 @@ import pytest
 
 from zobench import matrix, recipe
 from zobench.report import claims
-from zobench.report.artifacts import Recipe, load
+from zobench.report.artifacts import Recipe, load, shows
 from zobench.report.cells import Cell, conditions, fill, lacking
 from zobench.report.facts import Facts
 from zobench.report.plot import Plot
@@ -197,3 +197,34 @@ def test_every_ablation_stands_under_its_own_heading(name: str) -> None:
         if cell.paper is not None:
             last = cell.column.header.rstrip(")").split()[-1]
             assert cell.paper["switch"] == (SWITCHES.get(last, "") if "(no " in cell.column.header else "")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", sorted(set(recipe.names("runners")) - {"smoke"}))
+def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(name: str, device: str) -> None:
+    """Nothing is measured that nobody sees; `smoke` only tries the engine."""
+    cells_of = matrix.load(recipe.find("runners", name), device)
+    items = [load(item) for kind in ("tables", "plots") for item in recipe.names(kind)]
+    own = [item for item in items if item.runner == name or item.name in cells_of.tables]
+    assert [spec.label for spec in cells_of.cells if not any(shows(item, spec) for item in own)] == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_first_order_cells_are_the_last_of_the_main_table_and_stand_in_no_table(device: str) -> None:
+    cells_of = matrix.load(recipe.find("runners", "main_table"), device).cells
+    methods = [spec.method for spec in cells_of]
+    assert methods == ["zo-sgd"] * methods.count("zo-sgd") + ["fo-sgd", "fo-adam"] * 6
+    shown = [item for item in LOADED.values() if isinstance(item, Table) and item.runner == "main_table"]
+    assert shown
+    first_order = [spec for spec in cells_of if spec.method != "zo-sgd"]
+    assert not any(shows(item, spec) for item in shown for spec in first_order)
+
+
+def test_on_a_cpu_the_memory_of_every_method_is_measured_on_the_smallest_model_first_and_not_for_hours() -> None:
+    found = matrix.load(recipe.find("runners", "zo_bench_memory"), "cpu")
+    assert found.budget == "15m"
+    assert {spec.model for spec in found.cells[:13]} == {"OPT-125M"}
+    assert {spec.method for spec in found.cells[:8]} == {
+        "zo-sgd", "zo-sgd-cons", "zo-sgd-sign", "zo-sgd-mmt", "zo-adam", "forward-grad", "fo-sgd", "fo-adam"
+    }  # fmt: skip
+    assert matrix.load(recipe.find("runners", "zo_bench_memory"), "cuda").budget is None

@@ -655,3 +655,16 @@ def test_every_table_says_how_close_its_runs_come_to_the_machines_floor() -> Non
 def test_what_cannot_be_measured_is_said_also_where_nothing_was_measured_yet(name: str) -> None:
     text = render(load_table(recipe.find("tables", name)), [], "markdown")
     assert re.search(rf"Nothing measured yet: .*{name}.*Parts of it cannot be measured: they need \w", text)
+
+
+def test_quantities_of_one_column_stand_side_by_side_on_a_terminal() -> None:
+    table = load_table(recipe.find("tables", "zo-bench/table4"))
+    text = render(table, [], "terminal", width=80)
+    (line,) = [line for line in text.splitlines() if line.startswith(" ZO-SGD-Cons ")]
+    assert line.split() == ["ZO-SGD-Cons", "64", "27.6"]
+    one = result("OPT-13B", memory=70 * 2**30, seconds=2.0, batch_size=4, seq_len=400)
+    measured = render(table, [one], "terminal", width=80).split("paper (")[0]
+    (line,) = [line for line in measured.splitlines() if line.startswith(" ZO-SGD ")]
+    assert line.split() == ["ZO-SGD", "70.0", "2.00"]
+    heading = next(line for line in measured.splitlines() if "Memory (GB)" in line)
+    assert re.search(r"Memory \(GB\) ↓[¹²] +Runtime cost \(s\) ↓", heading), "the note on memory stays with it"

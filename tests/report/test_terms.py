@@ -74,10 +74,11 @@ def tuned(accuracy: float, *, dev_loss: float = 0.5, **changes: Any) -> Result:
         outcome=Outcome.OK,
         environment={"machine": "box", "description": "1x BOX"},
         evaluation={
-            "start": {"dev_loss": 0.7, "dev_accuracy": 0.5},
-            "best": {"step": 100, "dev_loss": dev_loss, "dev_accuracy": 0.9},
-            "curve": [[100, dev_loss, 0.9]],
-            "test": {"accuracy": accuracy, "loss": 0.4, "count": 872, "majority": 0.509},
+            "start": {"step": 0, "loss": 0.7, "accuracy": 0.5, "count": 500},
+            "best": {"step": 100, "loss": dev_loss, "accuracy": 0.9, "count": 500},
+            "curve": [[0, 0.7, 0.5], [100, dev_loss, 0.9]],
+            "test": {"step": 100, "loss": 0.4, "accuracy": accuracy, "count": 872},
+            "majority": {"dev": 0.5, "test": 0.509},
             "definition": "the formula",
         },
     )
@@ -93,10 +94,10 @@ def shown(table: Table, results: list[Result], row: str, column: str) -> Any:
 
 def test_of_several_learning_rates_the_least_loss_on_dev_is_shown_whatever_the_test_says() -> None:
     table = MEASURED["zo-bench/table2"]
-    runs = [tuned(0.95, dev_loss=0.6), tuned(0.91, dev_loss=0.4, lr=1e-7)]
+    runs = [tuned(0.95, dev_loss=0.6, lr=1e-7), tuned(0.91, dev_loss=0.4)]
     cell = shown(table, runs, "ZO-SGD", "OPT-1.3B FT")
     assert (cell.value, cell.ratio) == (0.91, pytest.approx(0.91 / 0.908))
-    assert cell.notes == ("2 results match. Shown, by its loss on dev: lr=1e-07 (91.0). Not shown: lr=1e-06 (95.0).",)
+    assert cell.notes == ("2 results match. Shown, by its loss on dev: lr=1e-06 (91.0). Not shown: lr=1e-07 (95.0).",)
     assert cell.caveats == ("Of 872 test examples; always giving the commonest answer is right in 50.9%.",)
     assert shown(table, runs, "ZO-SGD", "OPT-1.3B LoRA").value is None
     assert shown(table, runs, "ZO-Adam", "OPT-1.3B FT").value is None

@@ -141,6 +141,26 @@ def test_every_run_has_a_line_with_its_numbers(
     assert "writeback_every=inf" in out
 
 
+def test_what_was_tuned_has_columns_only_where_any_run_tuned(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "test %" not in command(capsys, "results")[1].splitlines()[1]
+    seen = {"step": 4, "loss": 0.5, "accuracy": 0.75, "count": 16}
+    found = {
+        "curve": [[0, 0.7, 0.5], [4, 0.5, 0.75]], "start": seen | {"step": 0}, "best": seen, "definition": "",
+        "majority": {"dev": 0.5, "test": 0.5}, "test": seen | {"accuracy": 0.6875},
+    }  # fmt: skip
+    tuned = run(RunSpec(model="OPT-125M", method="zo-adam", scheme="lora", task="rte").resolve("cpu"), evaluation=found)
+    Store(root).save(tuned)
+    heading, *lines = command(capsys, "results")[1].splitlines()[1:]
+    assert [word for word in heading.split() if word in ("method", "scheme", "task")] == ["method", "scheme", "task"]
+    end = heading.index("test %") + len("test %")
+    (line,) = [line for line in lines if tuned.spec.hash[:7] in line]
+    assert line[:end].split()[-1] == "68.8"
+    assert {"zo-adam", "lora", "rte"} <= set(line.split())
+    others = [line for line in lines if any(one.spec.hash[:7] in line for one in RUNS)]
+    assert len(others) == len(RUNS)
+    assert all(line[end - len("test %") : end].strip() == "" for line in others)
+
+
 def test_what_all_runs_share_is_said_once(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = command(capsys, "results", "--where", "outcome=ok", "--where", f"machine={MACHINE}")
     assert code == 0

@@ -152,6 +152,8 @@ def nested(depth: int) -> list[Any]:
         (json.dumps({**GOOD, "trace": {"seconds": [None]}}).encode(), "`trace` must hold one number for each of its"),
         (json.dumps({**GOOD, "trace": {"seconds": ["0"]}}).encode(), "`trace` must hold lists of finite numbers"),
         (json.dumps({**GOOD, "trace": []}).encode(), "`trace` must be of type dict"),
+        (json.dumps({**GOOD, "evaluation": []}).encode(), "`evaluation` must be of type dict"),
+        (json.dumps({**GOOD, "evaluation": {"definition": nested(30)}}).encode(), "nesting 20 levels"),
         (json.dumps({**GOOD, "warnings": [1]}).encode(), "`warnings` must hold text"),
         (json.dumps({**GOOD, "reason": None}).encode(), "`reason` must be of type str"),
         (json.dumps({**GOOD, "skipped_updates": True}).encode(), "`skipped_updates` must be of type int"),
@@ -209,7 +211,13 @@ def test_a_problem_is_one_short_line_that_a_terminal_shows_as_it_is(tmp_path: Pa
     assert len(problem) < 1000
 
 
-WHOLE = (result(), *(stores.run(spec) for spec in itertools.islice(stores.specs(), 4)))
+SEEN = {"step": 4, "loss": 0.5, "accuracy": 0.75, "count": 12}
+EVALUATION: dict[str, Any] = {
+    "start": {**SEEN, "step": 0, "loss": None, "accuracy": 0.5}, "best": SEEN,
+    "curve": [[0, None, 0.5], [4, 0.5, 0.75]],
+    "majority": {"dev": 0.5, "test": 0.6}, "test": {**SEEN, "accuracy": 0.625, "count": 16}, "definition": "",
+}  # fmt: skip
+WHOLE = (result(), result(evaluation=EVALUATION), *(stores.run(spec) for spec in itertools.islice(stores.specs(), 4)))
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.integers(2**70, 2**72) | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -336,12 +344,56 @@ def test_a_file_where_the_folder_should_be_is_one_line(tmp_path: Path) -> None:
         Store(tmp_path / "results").save(result())
 
 
+def without(*path: str) -> dict[str, Any]:
+    """``EVALUATION`` without what is at ``path``."""
+    found = json.loads(json.dumps(EVALUATION))
+    place = found
+    for key in path[:-1]:
+        place = place[key]
+    del place[path[-1]]
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        *(without(key) for key in ("curve", "start", "best", "majority", "definition")),
+        *(without("test", key) for key in ("step", "accuracy", "count")),
+        without("majority", "test"),
+        EVALUATION | {"curve": [[0, 0.5]]},
+        EVALUATION | {"curve": [[0.5, 0.5, 0.5]]},
+        EVALUATION | {"best": SEEN | {"count": 0}},
+        EVALUATION | {"test": SEEN | {"accuracy": 1.5}},
+        EVALUATION | {"test": SEEN | {"accuracy": None}},
+        EVALUATION | {"test": SEEN | {"loss": "low"}},
+        EVALUATION | {"test": None},
+    ],
+)
+def test_an_evaluation_that_no_run_made_is_no_result(tmp_path: Path, evaluation: dict[str, Any]) -> None:
+    store, one = Store(tmp_path), result(evaluation=EVALUATION)
+    path = store.save(one)
+    assert store.load() == [one]
+    path.write_text(json.dumps(one.to_dict() | {"evaluation": without("test")}))
+    assert len(store.load()) == 1, "a run that has not looked at the test set yet"
+    path.write_text(json.dumps(one.to_dict() | {"evaluation": evaluation}))
+    assert store.load() == []
+    assert "`evaluation` must hold what a fine-tuning run found on dev and test, but does not" in store.problems[0]
+
+
+def test_accuracies_are_those_of_the_start_of_the_best_on_dev_and_of_the_test() -> None:
+    found = metrics(result(evaluation=EVALUATION))
+    assert [found[name] for name in ("start_accuracy", "dev_accuracy", "accuracy")] == [0.5, 0.75, 0.625]
+
+
 def test_only_finished_results_carry_metrics() -> None:
     assert metrics(result()) == {
         "step_seconds": 0.5,
         "throughput": 64 / 0.5,
         "floor_share": None,
         "update_survival": None,
+        "accuracy": None,
+        "start_accuracy": None,
+        "dev_accuracy": None,
         "device_peak_bytes": 1000,
         "host_rss_peak_bytes": None,
         "pinned_bytes": 7,

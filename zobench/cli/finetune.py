@@ -42,7 +42,7 @@ Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The run's own fol
 
 @app.command()
 def finetune(
-    model: Model = None, task: Task = None, method: Method = None,
+    model: Model = None, task: Task = None, method: Method = None, scheme: Scheme = None,
     steps: Annotated[str | None, typer.Option(metavar="N", help="Steps [ZO-Bench's: 20000, or 625 fo].")] = None,
     data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: Out = None,
     results: Results = Path("results"), device: Device = "auto", output: Json = None,
@@ -59,10 +59,13 @@ def finetune(
     errors, quiet = console.error_console(), output == "-"
     if output is not None and not quiet:
         check_file("--json", Path(output))
-    values = changed(named(changes, model=model, task=task, method=method, steps=steps, weights_path=weights_path))
-    spec, notes = _spec(values, device)
+    options = named(
+        changes, model=model, task=task, method=method, scheme=scheme, steps=steps, weights_path=weights_path
+    )
+    spec, notes = _spec(changed(options), device)
     folder = _folder(out, spec)
     _check_folders(data_dir, folder, results)
+    _check_fits({folder: spec})
     for note in () if quiet else (*notes, f"folder: {folder}"):
         errors.print(note, style="dim", markup=False, soft_wrap=True)
     bar = TuningBar(errors)
@@ -93,17 +96,21 @@ def search(
     from zobench import console
     from zobench.cli.tuning_view import TuningBar, show_result, show_search
     from zobench.finetune import grids
+    from zobench.finetune.search import cells
     from zobench.finetune.search import search as searched
 
     errors = console.error_console()
     single, axes = _axes(changes or [])
     values = changed(named(single, model=model, task=task, method=method, scheme=scheme, weights_path=weights_path))
-    chosen = grids.load(grid) if grid is not None else grids.shipped(values.get("method", "zo-sgd"), scheme or "full")
+    asked = values.get("method", "zo-sgd"), values.get("scheme", "full")
+    chosen = grids.load(grid) if grid is not None else grids.shipped(*asked)
     varied = grids.checked({**{key: row for key, row in chosen.axes.items() if key not in values}, **axes})
     spec, notes = _spec({**values, **{key: row[0] for key, row in varied.items()}}, device)
     folder = _folder(out, spec, "search")
     _check_folders(data_dir, folder, results)
-    told = grids.Grid(varied, "given" if axes else chosen.source)
+    _check_fits({folder / own.hash: own for own in cells(spec, varied)})
+    source = chosen.source + (f", but {', '.join(axes)} given" if axes else "")
+    told = grids.Grid(varied, source if varied.keys() - axes else "given")
     for note in (*notes, f"grid: {told.text}", f"folder: {folder}"):
         errors.print(note, style="dim", markup=False, soft_wrap=True)
     with _told(errors, folder, spec.device), TuningBar(errors) as bar:
@@ -162,9 +169,38 @@ def _folder(out: Path | None, spec: RunSpec, kind: str = "") -> Path:
 
 
 def _check_folders(data_dir: Path | None, folder: Path, results: Path) -> None:
+    if data_dir is not None and not data_dir.exists():
+        raise ValueError(f"`--data-dir` must be a folder with the tasks' files, but there is no {data_dir}; check it")
     check_folder("--data-dir", data_dir)
     check_folder("--out", folder if folder.exists() else None)
     check_results(results)
+
+
+def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
+    """Raises ``ValueError`` if one of the runs, by folder, is not finished and predicted not to fit: in memory, or on
+    its folder's disk with snapshots, the best, the newest and one being written, and in a search the leader's."""
+    from zobench import footprint, tuned
+    from zobench.assemble import disk_dir
+    from zobench.execute import plan
+    from zobench.finetune.run import RESULT
+    from zobench.measure.memory import free_disk_bytes
+    from zobench.spec import BACKWARD
+
+    left = {folder: spec for folder, spec in runs.items() if not (folder / RESULT).exists()}
+    room = plan.limits(next(iter(left.values())).device, disk_dir()) if left else None
+    for folder, spec in left.items():
+        assert room is not None
+        if missing := plan.lacking(footprint.memory(spec), room):
+            offload = "engine=offload, or " if spec.engine == "resident" and spec.method not in BACKWARD else ""
+            raise ValueError(
+                f"the run must fit this machine, but {missing}; use {offload}a smaller batch_size or model"
+            )
+        need, have = (3 + (len(runs) > 1)) * tuned.snapshot_bytes(spec), free_disk_bytes(folder)
+        if need > have:
+            raise ValueError(
+                f"`--out` must have room for snapshots of {plan.gigabytes(need)}, but {plan.gigabytes(have)} are free "
+                f"for {folder}; name another folder"
+            )
 
 
 @contextmanager

@@ -72,7 +72,7 @@ class TuningBar:
 
     def _evaluated(self, seen: Evaluation) -> None:
         if seen.best:
-            self._best = f", dev {seen.accuracy:.1%}"
+            self._best = f", best dev {seen.accuracy:.1%}"
         mark = " (best)" if seen.best else ""
         self._console.print(
             f"step {seen.step}: {seen.split} accuracy {seen.accuracy:.1%}, loss {seen.loss:.4f}{mark}", soft_wrap=True

@@ -45,10 +45,10 @@ class Backprop:
     """One resident model under first-order fine-tuning, without dropout, as MeZO's runs are.
 
     ``model``, ``weights`` and ``drive`` are those of :class:`~zobench.engine.Engine`; of ``config``, device, autocast
-    and logits_bytes count. ``state`` holds what :meth:`state_tensors` gave, to go on with; it is read at the first
-    :meth:`update`. ``checkpointing`` keeps only the blocks' inputs for the backward pass and computes the rest again.
-    The first ``zo_layers`` blocks and what comes before them get no gradients: :meth:`probe` and :meth:`commit` move
-    their trainable tensors, by torch's noise over these alone. A tied table comes before the blocks.
+    and logits_bytes count. ``state`` holds what :meth:`state_tensors` gave, to go on with. ``checkpointing`` keeps only
+    the blocks' inputs for the backward pass and computes the rest again. The first ``zo_layers`` blocks and what comes
+    before them get no gradients: :meth:`probe` and :meth:`commit` move their trainable tensors, by torch's noise over
+    these alone. A tied table comes before the blocks.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Backprop:
         _check(model, config, weights, zo_layers)
         self.model, self.config = model.eval(), config
         self.blocks: list[Unit] = []
-        self._drive, self._state = drive, state
+        self._drive = drive
         self._optimizer: torch.optim.Optimizer | None = None
         self._closed = False
         if weights is None:
@@ -70,7 +70,7 @@ class Backprop:
         below = self._below(zo_layers) if zo_layers else set()
         self._lower = {name: tensor for name, tensor in trainable.items() if tensor in below}
         self._upper = {name: tensor for name, tensor in trainable.items() if tensor not in below}
-        self.trainable_names = list(trainable)
+        self._state = optimizers.read(state, self._upper) if state is not None else {}
         for tensor in self._lower.values():
             tensor.requires_grad_(False)
         layout = [[(tensor.shape, tensor.dtype) for tensor in self._lower.values()]]
@@ -111,7 +111,7 @@ class Backprop:
         self._open()
         if self._optimizer is None and self._upper:
             self._optimizer = optimizers.make(optimizer, self._upper, foreach, self._state)
-        self._state = None
+        self._state = {}
         if self._optimizer is not None:
             optimizers.step(self._optimizer, lr, weight_decay)
         self.discard()
@@ -176,17 +176,10 @@ class Backprop:
             yield name, tensor.detach().cpu().clone()
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(parameter#state, CPU copy) of the optimizer's state, as :mod:`zobench.engine.optimizers` names it.
-
-        Raises ``RuntimeError`` before the first update of a run that goes on: its state is still in its source.
-        """
+        """(parameter#state, CPU copy) of the optimizer's state, as :mod:`zobench.engine.optimizers` names it."""
         self._open()
-        if self._state is not None:
-            raise RuntimeError(
-                "a step must be taken before the state is saved, but none was; its source still holds it"
-            )
-        if self._optimizer is not None:
-            yield from optimizers.state_tensors(self._optimizer, self._upper)
+        state = self._state if self._optimizer is None else optimizers.state_of(self._optimizer, self._upper)
+        yield from optimizers.named(state)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes a Hugging Face checkpoint: config, safetensors shards and their index."""
@@ -215,7 +208,7 @@ class Backprop:
         if not self._closed:
             self._closed = True
             self.discard()
-            self._optimizer = self._state = None
+            self._optimizer, self._state = None, {}
             for block in self._checkpointed:
                 del block.forward
             for tensor in self._lower.values():
@@ -300,8 +293,11 @@ def _check(model: nn.Module, config: EngineConfig, weights: Weights | None, zo_l
     if config.placement != "resident" or config.noise != "torch":
         raise ValueError(
             f"backpropagation needs placement=resident and noise=torch, but got placement={config.placement}, "
-            f"noise={config.noise}; its layers are needed all at once"
+            f"noise={config.noise}; its layers are needed all at once; use both"
         )
     layers = len(find_blocks(model))
     if not 0 <= zo_layers <= layers:
-        raise ValueError(f"`0 <= zo_layers <= {layers}` must hold for this model, but got zo_layers={zo_layers}")
+        raise ValueError(
+            f"`0 <= zo_layers <= {layers}` must hold for this model, but got zo_layers={zo_layers}; "
+            f"use at most its {layers} blocks"
+        )

@@ -15,14 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from zobench.data import Batch, Choices
-from zobench.engine import embedding, linear, tangent
+from zobench.engine import linear, tangent
 from zobench.engine.arithmetic import Arithmetic, InPlace, Pristine
 from zobench.engine.assemble import (
     by_tensor,
@@ -37,18 +35,13 @@ from zobench.engine.base import BASE, EngineConfig, Entry, Point
 from zobench.engine.blocks import Field, Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.checkpoint import save_checkpoint
 from zobench.engine.drive import Drive, plain
-from zobench.engine.fold import fold
+from zobench.engine.forwards import HEAD_BYTES, Forwards
 from zobench.engine.general import General
 from zobench.engine.lanes import CudaLanes, Event, Lanes, ThreadLanes
 from zobench.engine.loss import (
-    RunningLoss,
     candidate_scores,
     choice_loss,
-    head_states,
-    log_probabilities,
-    mean_loss,
     only_right,
-    rows_per_chunk,
     targets_of,
 )
 from zobench.engine.noise import Noise, SparseNoise, TorchNoise
@@ -58,13 +51,7 @@ from zobench.engine.tiers import CheckpointTier, DiskTier, Tier, allocate
 from zobench.engine.wire import Wire
 from zobench.measure.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
-from zobench.models import is_masked
 from zobench.weights import ModelWeights, Weights
-
-HEAD_BYTES = 16 << 20
-"""Bytes of the vocabulary rows of the head that are perturbed at once (counter noise)."""
-BIAS_BYTES = 64 << 10
-"""Of these, bytes for the same rows of its bias."""
 
 
 class Engine:
@@ -84,34 +71,31 @@ class Engine:
         thresholds: Mapping[str, float] | None = None,
     ) -> None:  # fmt: skip
         check(model, config, weights, rule)
-        self.model, self.config, self._rule, self._state = model.eval(), config, rule, state
+        self.model, self.config, self.rule, self._state = model.eval(), config, rule, state
         self.journal: list[Entry] = []
-        self._points: Sequence[Point] = (BASE,)
-        self._rows = 1
         self._drive = drive
         self._wire = Wire(config.wire) if config.wire != "none" else None
         weights = weights or ModelWeights(model)
         self._pipeline: Pipeline | None = None
         self._lanes: Lanes | None = None
         self._tier: Tier | None = None
-        self._wrapped: list[nn.Module] = []
         self._closed = self._failed = False
         self._sizes: list[int] = []
         self._ring = 0
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         blocks = list(find_blocks(model))
-        self._after, self._here = len(blocks) + 1, 0
         try:
             with torch.inference_mode():
                 self._find_units(blocks, weights)
-                self._thresholds = by_tensor(self._units, thresholds or {})
+                self.thresholds = by_tensor(self._units, thresholds or {})
                 if self.blocks:
                     self._stream(weights, lanes)
                 for unit in self.residents:
                     self._place(unit, weights)
                 strip(unit.module for unit in self._units if any(item.is_part for item in unit.fields))
                 self._arithmetic = self._make_arithmetic()
-            self._wrap(blocks)
+            self._number = {id(unit): number for number, unit in enumerate(self.blocks)}
+            self.forwards = Forwards(model, config, blocks, self._units, self._arithmetic, self._run)
         except BaseException:
             self._close_tier()
             raise
@@ -159,12 +143,12 @@ class Engine:
         mask = None if mask is None else mask.to(device).repeat(len(points), 1)
         places = None if choices is None else choices.places.to(device)
         targets = targets_of(self.model, batch.labels.to(device)) if choices is None else choices.tokens.to(device)
-        self._points, self._rows, self._here = points, len(ids), 0
+        self.forwards.begin(points, len(ids))
         self._forget()
         self._failed = True  # until it is through: half a pass may have applied half of an update
         with precision(self.config):
             hidden = self._drive(self.model, ids.repeat(len(points), 1), mask)
-            result = torch.stack(self._judge(hidden, places, targets))
+            result = torch.stack(self.forwards.judge(hidden, places, targets))
         self._failed = False
         return torch.full(result.shape, math.nan) if result.is_meta else result.cpu()
 
@@ -245,7 +229,7 @@ class Engine:
     def parts(self) -> int:
         """How many parts points and entries can name: 0 is what comes before the blocks (a tied table with it), then
         each block, and the last what follows them (ZO-Bench, section 5: 26 for OPT-1.3B)."""
-        return self._after + 1
+        return len(find_blocks(self.model)) + 2
 
     def _tensors(self, wanted: Callable[[Unit], Sequence[Field]]) -> Iterator[tuple[str, Tensor]]:
         self._open()
@@ -281,9 +265,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends the lanes, removes the disk tier's file; the model's forward is its own again, on what is resident."""
-        for module in self._wrapped:
-            del module.forward
-        self._wrapped.clear()
+        self.forwards.close()
         if not (self._closed or self._failed):
             self._hand_back()
         self._closed = True
@@ -358,7 +340,7 @@ class Engine:
                 "use placement=resident to keep all of them"
             )
         owners: Sequence[nn.Module] = blocks if config.granularity == "block" else linear.linears(blocks)
-        units, others = find_units(model, blocks, owners, self._rule)
+        units, others = find_units(model, blocks, owners, self.rule)
         self.noise: Noise = TorchNoise(stream_layout([*units, *others]), config.device)
         move_buffers(model, owners, config.device)
         for unit in others:
@@ -428,56 +410,23 @@ class Engine:
 
     def _make_arithmetic(self) -> Arithmetic:
         config, device = self.config, self.config.device
-        if self._thresholds and config.noise == "torch":
-            self.noise = SparseNoise(self.noise, stream_thresholds(self._units, self._thresholds))
+        if self.thresholds and config.noise == "torch":
+            self.noise = SparseNoise(self.noise, stream_thresholds(self._units, self.thresholds))
         streamed = max((unit.nbytes for unit in self.blocks), default=0)
         if config.noise == "torch":
             master = allocate(streamed, device) if self._wire else None
-            return InPlace(self.noise, self.journal, self._wire, master, self._rule)
+            return InPlace(self.noise, self.journal, self._wire, master, self.rule)
         kept = max(HEAD_BYTES, *(unit.trained for unit in self.residents if not self._is_end(unit)))
         elsewhere = max(streamed if self._wire else 0, kept if config.keep_steps > 1 else 0)
         moved = max(kept, *(unit.trained for unit in self._units if not self._is_end(unit)))
         scratch, master = allocate(moved, device), allocate(elsewhere, device) if elsewhere else None
-        general = General(self._rule, self._thresholds) if self._rule or self._thresholds else None
+        general = General(self.rule, self.thresholds) if self.rule or self.thresholds else None
         return Pristine(self.journal, config.keep_steps, scratch, self._wire, master, general)
 
     def _is_end(self, unit: Unit) -> bool:
         """Whether a unit is used by the word embedding or the head: with counter noise it is never perturbed whole."""
         ends = (self._head, self.model.get_input_embeddings())  # type: ignore[operator]
         return any(module in ends for item in unit.fields for module, _ in item.homes)
-
-    def _wrap(self, blocks: Sequence[nn.Module]) -> None:
-        """Replaces ``forward`` of each module that uses parameters of a unit as a whole, but the head's."""
-        self._number = {id(unit): number for number, unit in enumerate(self.blocks)}
-        uses: dict[int, tuple[nn.Module, list[Unit]]] = {}
-        own = set(map(id, blocks))
-        around = {id(module) for module in self.model.modules() if self._head in module.children()}
-        inside = {id(module) for block in blocks for module in block.modules()}
-        for unit in self._units:
-            users = [unit.module] if id(unit.module) in inside else [m for item in unit.fields for m, _ in item.homes]
-            for module in dict.fromkeys(users):
-                if id(module) in around:  # as RoBERTa's lm_head, which holds the head's bias and never uses it itself
-                    continue
-                uses.setdefault(id(module), (module, []))[1].append(unit)
-        self._head_units = uses.pop(id(self._head), (self._head, []))[1]
-        tied = {id(unit) for unit in self._head_units}
-        word = self.model.get_input_embeddings()  # type: ignore[operator]
-        self._uses = list(uses.values())
-        for module, units in self._uses:
-            forward: Callable[..., Any]
-            if any(id(unit) in tied for unit in units) or (module is word and isinstance(self._arithmetic, Pristine)):
-                forward = functools.partial(self._embed, units[0], embedding.check(module, units), module.forward)
-            elif type(module) is nn.Linear and id(module) in inside:
-                forward = functools.partial(self._linear, units, module)
-            elif id(module) in inside and id(module) not in own:
-                forward = functools.partial(self._leaf, units[0], module.forward)
-            else:
-                own_forward = module.forward
-                if self.config.compile and id(module) in own:
-                    own_forward = torch.compile(own_forward, dynamic=False)
-                forward = functools.partial(self._folded, units, own_forward)
-            module.forward = forward
-            self._wrapped.append(module)
 
     # --- moving weights ---------------------------------------------------------------------------------------------
 
@@ -507,9 +456,9 @@ class Engine:
 
     def _forget(self) -> None:
         pending = self.journal[min(unit.applied for unit in self._units if unit.trained) :]
-        self.noise.keep({entry.seed for entry in pending} | {p.seed for p in self._points if p.seed is not None})
-
-    # --- forwards ---------------------------------------------------------------------------------------------------
+        self.noise.keep(
+            {entry.seed for entry in pending} | {p.seed for p in self.forwards.points if p.seed is not None}
+        )
 
     def _run(self, unit: Unit, turn: Callable[[], None]) -> None:
         """Runs a unit's turn while its weights are on the device."""
@@ -518,132 +467,3 @@ class Engine:
             self._pipeline.compute(self._number[id(unit)], turn)
         else:
             turn()
-
-    def _locate(self, unit: Unit) -> None:
-        """Notes how far the forward has come, and with the first one what comes before the blocks and what after."""
-        if unit.part < 0:
-            unit.part = 0 if self._here == 0 else self._after
-        elif 0 < unit.part < self._after:
-            self._here = unit.part
-
-    def _bind(self, unit: Unit, copy: int) -> None:
-        unit.bind(self._arithmetic.at(unit, self._points[copy]))
-
-    def _folded(self, units: Sequence[Unit], forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A block, or a module outside them: its own forward, once per copy of the batch."""
-        output: list[Any] = []
-        for unit in units:
-            self._locate(unit)
-
-        def turn() -> None:
-            def prepare(copy: int) -> None:
-                for unit in units:
-                    self._bind(unit, copy)
-
-            output.append(fold(units[0].name, forward, len(self._points), self._rows, prepare, args, kwargs))
-            for unit in units:
-                self._arithmetic.rest(unit)
-            if units[0].streamed:
-                units[0].release()
-
-        self._run(units[0], turn)
-        return output[0]
-
-    def _leaf(self, unit: Unit, forward: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """A norm inside a block that is cut into linear layers."""
-        self._locate(unit)
-        prepare = functools.partial(self._bind, unit)
-        output = linear.forward_leaf(forward, len(self._points), prepare, x, *args, **kwargs)
-        self._arithmetic.rest(unit)
-        return output
-
-    def _linear(self, units: Sequence[Unit], module: nn.Linear, x: Tensor) -> Tensor:
-        """A linear layer, tile by tile."""
-        rows = linear.Rows(x, len(self._points), module.out_features)
-
-        def turn(unit: Unit) -> None:
-            for copy, point in enumerate(self._points):
-                weight, *bias = self._arithmetic.at(unit, point)
-                rows.add(copy, weight, bias[0] if bias else None, unit.fields[0].first)
-            self._arithmetic.rest(unit)
-
-        for unit in units:
-            self._locate(unit)
-            self._run(unit, functools.partial(turn, unit))
-        return rows.output()
-
-    def _embed(
-        self, unit: Unit, module: nn.Embedding, forward: Callable[..., Any], ids: Tensor, *args: Any, **kwargs: Any
-    ) -> Tensor:
-        """The word embedding; a table that is also the head's is settled there."""
-        self._locate(unit)
-        own = ids[: self._rows]
-        if isinstance(self._arithmetic, Pristine):
-            output = embedding.forward_rows(unit, module, forward, self._arithmetic, self._points, own, args, kwargs)
-            if unit not in self._head_units and self._arithmetic.is_due(unit):
-                self._arithmetic.settle(unit)
-            return output
-        assert isinstance(self._arithmetic, InPlace)
-        points = list(map(unit.own, self._points))
-        return embedding.forward_tied(unit, module, forward, self._arithmetic, points, own, args, kwargs)
-
-    def _judge(self, hidden: Tensor, places: Tensor | None, targets: Tensor) -> list[Tensor]:
-        """Of every copy: the mean loss over all tokens, or the log-probabilities (n,) of ``targets`` at ``places``
-        (n, 2), each a row and a position; then the head sees no other tokens."""
-        for unit in self._head_units:
-            self._locate(unit)
-        copies = hidden.split(self._rows)
-        if places is None:
-            states = [own.reshape(-1, own.shape[-1]) for own in copies]
-        else:
-            states = [own[places[:, 0], places[:, 1]] for own in copies]
-        if is_masked(self.model):
-            self._rows = len(targets)  # of each copy, from here on
-            states = list(head_states(self.model, torch.cat(states)).split(self._rows))
-        if isinstance(self._arithmetic, Pristine):
-            tiled = self._tiled(self._arithmetic, states, targets)
-            return [own.mean() if places is None else own.log_probabilities() for own in tiled]
-        picked = self._chunked(states, targets)
-        return [mean_loss(own, targets) for own in picked] if places is None else picked
-
-    def _chunked(self, states: Sequence[Tensor], targets: Tensor) -> list[Tensor]:
-        """The head on a few tokens at a time, for every copy; it is the last use of its units."""
-        rows = rows_per_chunk(self._head.out_features, self.config.logits_bytes)  # type: ignore[arg-type]
-        found = []
-        for copy, own in enumerate(states):
-            for unit in self._head_units:
-                self._bind(unit, copy)
-            found.append(log_probabilities(self._head, own, targets, rows))
-        for unit in self._head_units:
-            self._arithmetic.rest(unit)
-        return found
-
-    def _tiled(self, pristine: Pristine, states: Sequence[Tensor], targets: Tensor) -> list[RunningLoss]:
-        """The head a few vocabulary rows at a time: neither its perturbed weights nor the logits ever exist whole."""
-        where = {
-            key: (unit, item)
-            for unit in self._head_units
-            for item in unit.fields
-            for module, key in item.homes
-            if module is self._head
-        }
-        found = [RunningLoss(targets) for _ in states]
-        vocabulary, step = where["weight"][1].shape[0], self._head_rows(len(targets))
-        for first in range(0, vocabulary, step):
-            last = min(first + step, vocabulary)
-            weights = pristine.part(*where["weight"], first, last, self._points)
-            place = HEAD_BYTES - BIAS_BYTES
-            biases = pristine.part(*where["bias"], first, last, self._points, place) if "bias" in where else None
-            for own, running, weight in zip(states, found, weights, strict=True):
-                bias = None if biases is None else next(biases)
-                running.add(functional.linear(own, weight, bias).float(), first)
-        for unit in self._head_units:
-            pristine.keep_parts(unit)
-        return found
-
-    def _head_rows(self, tokens: int = 1) -> int:
-        """Vocabulary rows of the head that are perturbed at once, so that they and their logits stay small."""
-        weight = self._head.get_parameter("weight")
-        row = weight.shape[1] * weight.dtype.itemsize
-        room = min((HEAD_BYTES - BIAS_BYTES) // row, BIAS_BYTES // weight.dtype.itemsize)
-        return max(1, min(room, self.config.logits_bytes // (4 * tokens)))

@@ -6,6 +6,7 @@ Each product and sum is an operation of its own: a fused one rounds differently 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -31,7 +32,7 @@ class General:
         self, master: Tensor, span: Span, updates: Sequence[Update], *, states: Sequence[Tensor] = (),
         base: Tensor | None = None, scratch: Tensor | None = None, seed: int = 0, scale: float = 0.0,
     ) -> None:  # fmt: skip
-        """As :func:`zobench.kernels.advance`; all updates of one step are one application of the rule.
+        """As :func:`zobench.kernels.advance`; with a rule, all updates of one step are one application of it.
 
         ``states``: the rule's, of the same elements as ``master``, updated in place.
         """
@@ -55,16 +56,19 @@ class General:
             out.view(-1)[piece] = self._direction(seed, own, piece.stop - piece.start, out.device)
 
     def _update(self, weights: Tensor, span: Span, group: Sequence[Update], states: Sequence[Tensor]) -> None:
-        first = group[0]
-        estimate = torch.zeros(weights.numel(), device=weights.device)
-        for update in group:
-            estimate.add_(self._direction(update.seed, span, weights.numel(), weights.device).mul_(update.g))
-        if self._rule is not None:
-            self._rule.apply(weights, estimate, states, lr=first.lr, weight_decay=first.weight_decay, step=first.step)
+        """One step: each entry by itself, as the kernels have it, or with a rule their sum."""
+        estimates = (
+            self._direction(update.seed, span, weights.numel(), weights.device).mul_(update.g) for update in group
+        )
+        if self._rule is None:
+            for update, estimate in zip(group, estimates, strict=True):
+                if update.weight_decay:
+                    estimate.add_(weights * update.weight_decay)
+                weights.sub_(estimate.mul_(update.lr))
             return
-        if first.weight_decay:
-            estimate.add_(weights * first.weight_decay)
-        weights.sub_(estimate.mul_(first.lr))
+        whole = functools.reduce(Tensor.add_, estimates)
+        first = group[0]
+        self._rule.apply(weights, whole, states, lr=first.lr, weight_decay=first.weight_decay, step=first.step)
 
     def _direction(self, seed: int, span: Span, count: int, device: torch.device) -> Tensor:
         width = count if span.rows is None else count // len(span.rows)

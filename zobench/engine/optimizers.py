@@ -15,11 +15,14 @@ OPTIMIZERS = ("sgd", "adam")
 ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 """The names that torch gives to the state of its Adam."""
 
+State = Mapping[str, Mapping[str, Any]]
+"""A parameter's name -> torch's name -> state."""
+
 
 def make(
-    name: str, parameters: Mapping[str, nn.Parameter], foreach: bool, state: Weights | None
+    name: str, parameters: Mapping[str, nn.Parameter], foreach: bool, state: State | None
 ) -> torch.optim.Optimizer:
-    """torch's SGD, or AdamW for "adam", whose decay is decoupled; its state as ``state`` has it, or none yet.
+    """torch's SGD, or AdamW for "adam", whose decay is decoupled; its state is ``state``, or none yet.
 
     ``foreach``: many tensors per kernel, at the price of temporary memory of their size.
     """
@@ -29,9 +32,9 @@ def make(
     ]
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.AdamW}[name]
     optimizer: torch.optim.Optimizer = kind([group for group in groups if group["params"]], lr=0.0, foreach=foreach)
-    if name == "adam" and state is not None:
+    if name == "adam" and state:
         for own, tensor in parameters.items():
-            optimizer.state[tensor] = _read(own, tensor, state)
+            optimizer.state[tensor] = dict(state[own])
     return optimizer
 
 
@@ -42,14 +45,22 @@ def step(optimizer: torch.optim.Optimizer, lr: float, weight_decay: float) -> No
     optimizer.step()
 
 
-def state_tensors(
-    optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
-) -> Iterator[tuple[str, Tensor]]:
+def state_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> State:
+    """The optimizer's state by parameter."""
+    return {name: optimizer.state.get(tensor, {}) for name, tensor in parameters.items()}
+
+
+def named(state: State) -> Iterator[tuple[str, Tensor]]:
     """(parameter#state, CPU copy): "#exp_avg" and "#exp_avg_sq" of the parameter's shape, "#step" of shape (1,)."""
-    for name, tensor in parameters.items():
-        for key, value in optimizer.state.get(tensor, {}).items():
+    for name, own in state.items():
+        for key, value in own.items():
             if isinstance(value, Tensor):
                 yield f"{name}#{key}", value.detach().cpu().clone().reshape(value.shape or (1,))
+
+
+def read(source: Weights, parameters: Mapping[str, nn.Parameter]) -> State:
+    """The inverse of :func:`named`: Adam's state, beside its parameters."""
+    return {name: _read(name, tensor, source) for name, tensor in parameters.items()}
 
 
 def _read(name: str, tensor: Tensor, source: Weights) -> dict[str, Tensor]:

@@ -52,7 +52,7 @@ def derivative(engine: Engine, batch: Batch, seed: int) -> tuple[float, float]:
     if choices is not None:
         choices = only_right(choices.to("cpu")) if choices.loss == "lm" else choices.to("cpu")
     ids, mask = batch.input_ids.to(device), batch.attention_mask
-    engine._points, engine._rows = (Point(seed),), len(ids)
+    engine.forwards.begin((Point(seed),), len(ids))
     engine._forget()
     engine._failed = True  # until it is through: half a pass may have applied half of an update
     with ExitStack() as stack:
@@ -84,8 +84,8 @@ class _WideNorms(TorchFunctionMode):
 @contextmanager
 def _replaced(engine: Engine, seed: int) -> Iterator[None]:
     """Inside, the modules that use units run once, on weights with tangents."""
-    folded = [(module, module.forward) for module, _ in engine._uses]
-    for module, units in engine._uses:
+    folded = [(module, module.forward) for module, _ in engine.forwards.uses]
+    for module, units in engine.forwards.uses:
         own = functools.partial(type(module).forward, module)
         module.forward = functools.partial(_turn, engine, seed, units, own)
     try:
@@ -112,7 +112,7 @@ def _turn(engine: Engine, seed: int, units: Sequence[Unit], forward: Callable[..
 
 def _loss(engine: Engine, seed: int, hidden: Tensor, batch: Batch, choices: Choices | None) -> Tensor:
     """The batch's mean loss from its hidden states; the head is the last use of its units."""
-    device, head = hidden.device, engine._head
+    device, head = hidden.device, engine.forwards.head
     rows = rows_per_chunk(cast("int", head.out_features), engine.config.logits_bytes)
     if choices is None:
         states, targets = hidden.reshape(-1, hidden.shape[-1]), targets_of(engine.model, batch.labels.to(device))
@@ -120,10 +120,10 @@ def _loss(engine: Engine, seed: int, hidden: Tensor, batch: Batch, choices: Choi
         places = choices.places.to(device)
         states, targets = hidden[places[:, 0], places[:, 1]], choices.tokens.to(device)
     states = head_states(engine.model, states)
-    for unit in engine._head_units:
+    for unit in engine.forwards.head_units:
         _bind(engine, seed, unit)
     picked = log_probabilities(head, states, targets, rows)
-    for unit in engine._head_units:
+    for unit in engine.forwards.head_units:
         _release(engine, unit)
     return mean_loss(picked, targets) if choices is None else choice_loss(picked.cpu(), choices)
 
@@ -169,7 +169,7 @@ def _draw(engine: Engine, seed: int, unit: Unit, directions: Sequence[Tensor]) -
         for _, _, piece, z in engine.noise.draw(seed, unit.index, directions):
             piece.copy_(z)
         return
-    general = General(None, engine._thresholds)
+    general = General(None, engine.thresholds)
     for item, direction in zip(unit.trainable, directions, strict=True):
         z = direction if direction.dtype == torch.float32 else torch.empty_like(direction, dtype=torch.float32)
         general.direction(seed, Span(item.tensor_id, item.start), z)

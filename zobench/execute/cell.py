@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zobench import finetune, kernels, models
+from zobench import finetune, kernels, methods, models
 from zobench.assemble import empty_model, planned, tuner
 from zobench.caution import cautions
 from zobench.data.tokens import stream
@@ -115,10 +115,11 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording) -> Non
             recording.warnings += _disk_warnings(engine)
         recording.memory = {"blocks_at_rest_bytes": engine.bytes_at_rest}
         recording.memory["pinned_bytes"] = engine.bytes_at_rest if spec.tier == "pinned" else 0
-        recording.warmup = _steps(engine, method, batches, spec.warmup, recording)
+        work = zip(batches, _rates(spec), strict=False)
+        recording.warmup = _steps(engine, method, work, spec.warmup, recording)
         survival = Survival(engine) if spec.survival else None
         begin = time.monotonic()
-        recording.samples = _steps(engine, method, batches, spec.steps, recording, timeline=True)
+        recording.samples = _steps(engine, method, work, spec.steps, recording, timeline=True)
         recording.window = (begin, time.monotonic())
         recording.skipped = method.skipped
         recording.warnings += cautions(spec, recording.samples["projected_grad"], recording.skipped)
@@ -128,14 +129,23 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording) -> Non
             recording.parts |= _parts(engine, lambda: method.step(engine, next(batches)), spec.device)
 
 
+def _rates(spec: RunSpec) -> Iterator[float]:
+    """The learning rate of each step, those of the warm-up included."""
+    total = spec.warmup + spec.steps
+    return (methods.learning_rate(spec, step, total) for step in range(total))
+
+
 def _steps(
-    engine: Engine, method: Method, batches: Iterator[Batch], count: int, recording: Recording, timeline: bool = False
-) -> dict[str, list[float | None]]:
-    """Takes ``count`` steps, each timed; with ``timeline`` the last one's lanes are recorded."""
+    engine: Engine, method: Method, work: Iterator[tuple[Batch, float]], count: int, recording: Recording,
+    timeline: bool = False,
+) -> dict[str, list[float | None]]:  # fmt: skip
+    """Takes ``count`` steps, each timed, on a batch and with a learning rate of ``work``; with ``timeline`` the last
+    one's lanes are recorded."""
     timer = StepTimer(engine.config.device)
     losses: list[float | None] = []
     gradients: list[float | None] = []
-    for index, batch in enumerate(itertools.islice(batches, count)):
+    for index, (batch, rate) in enumerate(itertools.islice(work, count)):
+        method.lr = rate
         if timeline and index == count - 1:
             engine.record()
         with timer:

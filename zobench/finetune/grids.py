@@ -81,6 +81,9 @@ def defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     found |= {"steps": FO_STEPS if method in FIRST_ORDER else ZO_STEPS, "batch_size": BATCH}
     found["eval_every"] = max(1, int(values.get("steps", found["steps"])) // EVALUATIONS)
     missing = {key: value for key, value in found.items() if key not in values}
-    told = ", ".join(f"{key}={value}" for key, value in missing.items())
-    origin = f"steps and batch of ZO-Bench; lr and eps: {grid.source}"
-    return missing, f"not told, so taken: {told} ({origin})" if told else ""
+    origins = dict.fromkeys(grid.axes, grid.source) | {"eval_every": f"for {EVALUATIONS} evaluations"}
+    groups: dict[str, list[str]] = {}
+    for key, value in missing.items():
+        groups.setdefault(origins.get(key, "ZO-Bench"), []).append(f"{key}={value}")
+    told = ", ".join(f"{', '.join(words)} ({origin})" for origin, words in groups.items())
+    return missing, f"not told, so taken: {told}" if told else ""

@@ -51,7 +51,6 @@ def run(
     Raises ``ValueError``, one line, for data, a tokenizer or a folder that will not do, and :class:`Interrupted`.
     """
     progress, seal = progress or Progress(), seal or Seal()
-    folder.mkdir(parents=True, exist_ok=True)
     result = _finished(spec, folder)
     if result is not None and ("test" in result.evaluation or not examine):
         return result
@@ -59,6 +58,7 @@ def run(
     data = _data(spec, words, data_dir)
     for text in (where, *_sizes(data)):
         progress.say(text)
+    folder.mkdir(parents=True, exist_ok=True)
     with Stop() as stop:
         if result is None:
             result = _trained(spec, folder, data, where, progress, stop)
@@ -98,10 +98,14 @@ def _data(spec: RunSpec, words: PreTrainedTokenizerBase, data_dir: Path | None) 
 
 
 def _sizes(data: TaskData) -> list[str]:
-    """What the splits came to, and why where that is not what was asked for."""
-    counts, sources = data.facts["counts"], data.facts["sources"]
+    """What the splits came to, and why where that is not what was asked for; how many texts had to be cut."""
+    counts, sources, cut = data.facts["counts"], data.facts["sources"], data.facts["truncated"]
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return [f"{data.spec.task}: {told} examples, from {sources['train']} and {sources['test']}", *data.facts["notes"]]
+    lines = [f"{data.spec.task}: {told} examples, from {sources['train']} and {sources['test']}", *data.facts["notes"]]
+    if any(cut.values()):
+        told = ", ".join(f"{count} {name}" for name, count in cut.items())
+        lines.append(f"truncate: {told} texts lost tokens; the longest has {data.facts['longest']}")
+    return lines
 
 
 def _trained(spec: RunSpec, folder: Path, data: TaskData, where: str, progress: Progress, stop: Stop) -> Result:

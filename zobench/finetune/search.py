@@ -49,8 +49,8 @@ def search(
     """Runs ``spec`` (resolved) with every combination of ``axes``: (all cells, the winner with its test).
 
     The winner has the lowest dev loss, of equal ones the highest dev accuracy, then came first in the grid. Each run
-    is kept in ``folder/<hash>``, so that a search goes on where it stopped; ``folder/search.json`` holds the whole grid
-    and the winner. ``progress`` makes the hooks of a run.
+    is kept in ``folder/<hash>``, so that a search goes on where it stopped, but of finished runs only the leader's
+    snapshot is; ``folder/search.json`` holds the whole grid and the winner. ``progress`` makes the hooks of a run.
 
     Raises ``ValueError`` where the test set was looked at in this folder for another run than the winner.
     """
@@ -58,7 +58,10 @@ def search(
     for own, changes in cells(spec, axes).items():
         result = run(own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal, examine=False)
         found.append(Cell(changes=changes, result=result))
-    first = min(found, key=_rank)
+        first = min(found, key=_rank)
+        for cell in found:  # of a large model, the snapshots of all would fill a disk
+            kept = {int(cell.result.evaluation["best"]["step"])} if cell is first else ()
+            snapshot.prune(folder / cell.result.spec.hash, kept)
     _check_unseen(first, folder)
     own = first.result.spec
     examined = run(own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal)
@@ -69,8 +72,6 @@ def search(
         result=dataclasses.replace(examined, evaluation={**examined.evaluation, "search": told}),
     )
     _keep(folder, {**told, "winner": winner.row(), "test": examined.evaluation["test"], "spec": own.to_dict()})
-    for cell in found:  # what the others might have been tested with
-        snapshot.prune(folder / cell.result.spec.hash, ())
     return found, winner
 
 

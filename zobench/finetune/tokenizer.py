@@ -43,6 +43,8 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
 def _place(spec: RunSpec) -> tuple[str, str]:
     folder, hub_id = spec.weights_path, models.get(spec.model).hub_id
     local = Path(folder).expanduser()
+    if folder.startswith(("/", ".", "~")) and not local.is_dir():  # no name on the hub begins so
+        raise ValueError(f"`weights_path` must be a folder or a name on the hub, but there is no {folder}; check it")
     if folder and (not local.is_dir() or any((local / name).is_file() for name in FILES)):
         return (str(local) if local.is_dir() else folder), "where the weights are"
     if hub_id:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -29,8 +28,8 @@ class StepResult:
 
     @property
     def projected_grad(self) -> float:
-        """The mean of g over the directions."""
-        return math.fsum(self.gradients) / len(self.gradients)
+        """The mean of g over the directions, not finite where one of them is not."""
+        return sum(self.gradients) / len(self.gradients)
 
 
 class Method(Protocol):

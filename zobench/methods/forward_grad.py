@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from zobench.engine import Batch, Engine
@@ -21,4 +20,4 @@ class ForwardGrad(ZOSGD):
     def _probe(self, engine: Engine, batch: Batch, directions: Sequence[Direction]) -> tuple[float, tuple[float, ...]]:
         """The loss at the weights, and the derivative along each direction."""
         pairs = [engine.tangent(batch, seed) for seed, _ in directions]
-        return math.fsum(loss for loss, _ in pairs) / len(pairs), tuple(jvp for _, jvp in pairs)
+        return sum(loss for loss, _ in pairs) / len(pairs), tuple(jvp for _, jvp in pairs)

@@ -154,7 +154,7 @@ def _preference(where: Where, result: Result) -> tuple[Any, ...]:
 
 def dev_loss(result: Result) -> float:
     """The least loss on dev of a run with a task; infinite where there is none, or it was not finite."""
-    found = result.evaluation.get("best", {}).get("dev_loss")
+    found = result.evaluation.get("best", {}).get("loss")
     return math.inf if found is None else float(found)
 
 
@@ -223,9 +223,10 @@ def _choice_note(matched: Sequence[Result], metric: Metric) -> str:
 
 def _evaluated(result: Result) -> list[str]:
     """What an accuracy must be read with: what needs no model at all, and which formula ran."""
-    test, definition = result.evaluation["test"], result.evaluation.get("definition", "")
-    told = [f"Of {test['count']} test examples; always giving the commonest answer is right in {test['majority']:.1%}."]
-    return told + ([f"{result.spec.definition}: {definition}."] if result.spec.method in SHIPPED else [])
+    found = result.evaluation
+    count, majority = found["test"]["count"], found["majority"]["test"]
+    told = [f"Of {count} test examples; always giving the commonest answer is right in {majority:.1%}."]
+    return told + ([f"{result.spec.definition}: {found['definition']}."] if result.spec.method in SHIPPED else [])
 
 
 def _caveats(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from zobench.report.cells import Cell
 from zobench.report.compose import Grid, ratio
-from zobench.report.quantity import TIMED
+from zobench.report.quantity import QUANTITIES, TIMED
 from zobench.report.table import Claim, Table
 from zobench.result import Result
 from zobench.store.ranks import ratio_interval
@@ -19,7 +19,8 @@ HOLDS, FAILS, UNSHOWN, OPEN = "holds", "does not hold", "not shown", "not measur
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ratio:
     """The claim's ratio in one row (or column). ``low`` and ``high``: its 95 % interval; the value itself where it has
-    no spread (memory, a paper's value), and anything at all where there are too few steps for an interval."""
+    no spread (memory, a paper's value, a claim that two are the same), and anything at all where there are too few
+    steps for an interval."""
 
     header: str
     value: float
@@ -90,19 +91,30 @@ def measured(table: Table, grid: Grid) -> list[Verdict]:
     return [_held(table, claim, grid, _measured_ratio) for claim in table.claims]
 
 
-def _reported_ratio(header: str, over: Cell, under: Cell) -> Ratio | None:
+def _reported_ratio(claim: Claim, header: str, over: Cell, under: Cell) -> Ratio | None:
     value = ratio(over.paper_value, under.paper_value)
     return None if value is None else Ratio(header=header, value=value, low=value, high=value)
 
 
-def _measured_ratio(header: str, over: Cell, under: Cell) -> Ratio | None:
+def _measured_ratio(claim: Claim, header: str, over: Cell, under: Cell) -> Ratio | None:
     value = ratio(over.value, under.value)
     if value is None or over.result is None or under.result is None:
         return None
     low, high = value, value
     if over.metric.name in TIMED:
         low, high = _interval(over.metric.name, over.result, under.result)
+    elif over.metric.name == "accuracy" and claim.at_least != claim.at_most:
+        low, high = _share_interval(over.result, under.result)
     return Ratio(header=header, value=value, low=low, high=high)
+
+
+def _share_interval(over: Result, under: Result) -> tuple[float, float]:
+    """Of the ratio of two accuracies: the quotients of their intervals' ends, so at least 95 %, and more as both were
+    measured on the same examples."""
+    first, second = (QUANTITIES["accuracy"].interval(result) for result in (over, under))
+    assert first is not None
+    assert second is not None
+    return first[0] / second[1], first[1] / second[0] if second[0] else math.inf
 
 
 def _interval(metric: str, over: Result, under: Result) -> tuple[float, float]:
@@ -113,11 +125,11 @@ def _interval(metric: str, over: Result, under: Result) -> tuple[float, float]:
     return (0.0, math.inf) if found is None else (found[0] * tokens, found[1] * tokens)
 
 
-def _held(table: Table, claim: Claim, grid: Grid, of: Callable[[str, Cell, Cell], Ratio | None]) -> Verdict:
+def _held(table: Table, claim: Claim, grid: Grid, of: Callable[[Claim, str, Cell, Cell], Ratio | None]) -> Verdict:
     found = []
     for header, cells in _lines(table, claim, grid):
         if all(name in cells for name in claim.ratio):
-            found.append(of(header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
+            found.append(of(claim, header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
     own = [row for row in table.rows if not row.extra] if _by_column(table, claim) else list(table.columns)
     ratios = tuple(one for one in found if one is not None)
     return Verdict(claim=claim, table=table, ratios=ratios, expected=len(claim.only) or len(own))

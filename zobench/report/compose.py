@@ -19,9 +19,9 @@ NO_VALUE = "·"
 OUT_OF_MEMORY = "-"
 LACKING = "not yet"
 _ARROW = {"lower": "↓", "higher": "↑"}
-_TUNED = ("dtype", "seed", "definition")
-"""What a reader of accuracies also asks."""
 _SETTINGS = ("device", "weights", "data", "batch_size", "seq_len", "warmup")
+_TUNED = ("device", "weights", "task", "batch_size", "seq_len", "dtype", "seed", "definition")
+"""What a reader of accuracies asks; of a task, ``seq_len`` is the most tokens of an example."""
 
 
 def ratio(value: float | None, base: float | None) -> float | None:
@@ -235,7 +235,7 @@ def _settings(cells: Iterable[Cell]) -> list[str]:
     if not results:
         return []
     tuned = any(result.spec.task != "none" for result in results)
-    settings = (*_SETTINGS, *_TUNED) if tuned else _SETTINGS
+    settings = _TUNED if tuned else _SETTINGS
     said = [f"{name} {joined(str(getattr(result.spec, name)) for result in results)}" for name in settings]
     if tuned:
         return [f"Tuned for {joined(str(result.spec.steps) for result in results)} steps: {', '.join(said)}."]

@@ -18,11 +18,8 @@ _ALIKE = ("model", "task", "shots", "train_size", "dev_size")
 
 
 def curve(result: Result) -> Curve:
-    """The evaluations of a run, with that of its start as step 0; what was not finite is None."""
-    found = result.evaluation
-    start = found.get("start", {})
-    rows = [[0, start.get("dev_loss"), start.get("dev_accuracy")]] if start else []
-    return {int(step): (loss, accuracy) for step, loss, accuracy in [*rows, *found.get("curve", [])]}
+    """The evaluations of a run, of which step 0 is its start; what was not finite is None."""
+    return {step: (loss, accuracy) for step, loss, accuracy in result.evaluation.get("curve", [])}
 
 
 def curves(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, Chart]]:

@@ -178,11 +178,10 @@ def metrics(result: Result) -> dict[str, float | None]:
     if result.outcome is not Outcome.OK:
         return {}
     step, found = result.step_seconds, result.evaluation
-    dev = {key: found.get(part, {}).get("dev_accuracy") for key, part in (("start_", "start"), ("dev_", "best"))}
+    parts = {"accuracy": "test", "start_accuracy": "start", "dev_accuracy": "best"}
     return {
         **result.memory,
-        **{f"{key}accuracy": share for key, share in dev.items()},
-        "accuracy": found.get("test", {}).get("accuracy"),
+        **{name: found.get(part, {}).get("accuracy") for name, part in parts.items()},
         "step_seconds": step,
         # of a task, whose examples are shorter than the longest that they may be, tokens are not counted
         "throughput": result.tokens_per_step / step if step and result.spec.task == "none" else None,

@@ -13,7 +13,7 @@ from zobench.result import Result
 
 _KINDS: dict[str, type] = {
     "reason": str, "environment": dict, "samples": dict, "warmup": dict, "memory": dict, "power": dict, "parts": dict,
-    "timeline": list, "trace": dict, "warnings": list, "skipped_updates": int, "traceback": str,
+    "timeline": list, "trace": dict, "evaluation": dict, "warnings": list, "skipped_updates": int, "traceback": str,
 }  # fmt: skip
 _REAL = {int, float}
 _NUMBER = {*_REAL, type(None)}
@@ -68,6 +68,8 @@ def _checked(values: Any) -> Result:
     _check_plain(result.power, 0)
     _check_timeline(result.timeline)
     _check_trace(result.trace)
+    _check_plain(result.evaluation, 0)
+    _check_evaluation(result.evaluation)
     return result
 
 
@@ -129,3 +131,33 @@ def _check_trace(trace: dict[str, Any]) -> None:
     seconds = trace.get("seconds", [])
     if None in seconds or any(len(series) != len(seconds) for series in trace.values()):
         raise ValueError("`trace` must hold one number for each of its `seconds`, but does not")
+
+
+def _check_evaluation(found: Mapping[str, Any]) -> None:
+    """What a fine-tuning run found, if it was one; before its end it has not looked at the test set."""
+    points = [found.get(name) for name in ("start", "best", *(["test"] if "test" in found else []))]
+    rows, majority = found.get("curve"), found.get("majority")
+    if found and not (
+        type(rows) is list and all(map(_is_row, rows)) and all(map(_is_point, points))
+        and type(majority) is dict and all(_is_share(majority.get(name)) for name in ("dev", "test"))
+        and type(found.get("definition")) is str
+    ):  # fmt: skip
+        raise ValueError("`evaluation` must hold what a fine-tuning run found on dev and test, but does not")
+
+
+def _is_point(point: Any) -> bool:
+    if type(point) is not dict or type(count := point.get("count")) is not int or count < 1:
+        return False
+    return _is_row([point.get(name) for name in ("step", "loss", "accuracy")])
+
+
+def _is_row(row: Any) -> bool:
+    """``[step, loss, accuracy]``; a loss that was not finite is null."""
+    if type(row) is not list or len(row) != 3:
+        return False
+    step, loss, accuracy = row
+    return type(step) is int and 0 <= step < _LARGEST and (loss is None or _bounded(loss)) and _is_share(accuracy)
+
+
+def _is_share(value: Any) -> bool:
+    return _bounded(value) and 0 <= value <= 1

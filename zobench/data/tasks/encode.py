@@ -31,6 +31,13 @@ class Encoded:
     length: int
     cut: bool
 
+    def only_right(self) -> Encoded:
+        """The right candidate alone, in the one row that holds it: all that the loss "lm" reads."""
+        tokens = self.candidates[self.answer]
+        row = self.rows[tokens[0][0]]
+        moved = tuple((0, position, token) for _, position, token in tokens)
+        return Encoded((row,), (moved,), 0, self.length, self.cut)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoder:

@@ -74,7 +74,7 @@ def _source(name: str, form: Form, where: str, records: Iterable[tuple[str, Any]
                 raise ValueError(f"a row must be an object with columns, but got {type(record).__name__}")
             examples += [task.example(row, form) for row in _rows(record)]
         except ValueError as error:
-            raise ValueError(f"{place}: {error}") from error
+            raise ValueError(f"{place}: {error}; give {name}'s files as they are published") from error
     if not examples:
         raise ValueError(f"{where}: a set must hold examples, but got none; give a whole set of {name}")
     return Source(where, examples)
@@ -95,10 +95,7 @@ def _rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
             for answer in asked["answers"]
         ]
     except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"nested columns must be SuperGLUE's own, but got {type(error).__name__} {error}; "
-            "give its files as they are published"
-        ) from error
+        raise ValueError(f"nested columns must be SuperGLUE's own, but got {type(error).__name__} {error}") from error
 
 
 def _label(answer: Mapping[str, Any]) -> dict[str, Any]:

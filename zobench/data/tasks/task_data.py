@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,10 @@ from zobench.spec import RunSpec
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-EVALUATED = 2
-"""Training batches' worth of examples in an evaluation batch: it is as large as a step's two points, and no larger."""
+POINTS = 2
+"""Of a step: an evaluation batch has as many rows as both together, so that it takes no more memory than training."""
+FLOOR = 16
+"""Rows of an evaluation batch where training has fewer, which an offloaded model, uploaded for each batch, needs."""
 GROUPED = 50
 """Batches whose examples are sorted by length together, where ``length_grouping`` asks for it."""
 
@@ -80,7 +83,8 @@ class TaskData:
         """The batch of ``step``, a function of the spec's seed and the step only.
 
         An epoch is a permutation by (seed, epoch), cut into batches; the short one at its end is left out, unless the
-        whole set is smaller than a batch. With ``length_grouping`` examples of like length share a batch.
+        whole set is smaller than a batch. With ``length_grouping`` examples of like length share a batch. A task with
+        the loss "lm" is trained on its right candidates alone, one row each, as in MeZO.
         """
         items = self.splits["train"]
         size = min(self.spec.batch_size, len(items))
@@ -92,24 +96,47 @@ class TaskData:
             runs = np.arange(len(order)) // (size * GROUPED)
             order = order[np.lexsort((lengths, runs))]
             turn = int(generator.permutation(len(order) // size)[turn])
-        return self._collate([items[i] for i in order[turn * size : (turn + 1) * size]])
+        return self._collate([self._trained(items[i]) for i in order[turn * size : (turn + 1) * size]])
 
     def batches(self, name: str) -> list[Batch]:
-        """All examples of the split ``name`` in a fixed order, a few at a time; by length with ``length_grouping``."""
+        """All examples of the split ``name`` in a fixed order, a few at a time; by length with ``length_grouping``.
+
+        A batch has the rows of a step's two points, or up to :data:`FLOOR` while these hold no more tokens than the two
+        points of the longest training texts.
+        """
         items = self.splits[name]
         if self.spec.length_grouping:
             items = sorted(items, key=lambda item: item.length)
-        size = EVALUATED * self.spec.batch_size
-        return [self._collate(items[start : start + size]) for start in range(0, len(items), size)]
+        trained = [self._trained(item).rows for item in self.splits["train"]]
+        rows = POINTS * self.spec.batch_size * max(map(len, trained))
+        tokens = rows * max(len(row) for own in trained for row in own)
+        return [self._collate(part) for part in _parts(items, rows, tokens)]
 
     def majority(self, name: str) -> float:
         """The share of the most frequent answer in the split ``name``: the accuracy of always giving it."""
         answers = Counter(item.answer for item in self.splits[name])
         return max(answers.values()) / answers.total()
 
+    def _trained(self, item: Encoded) -> Encoded:
+        return item.only_right() if TASKS[self.spec.task].loss == "lm" else item
+
     def _collate(self, items: list[Encoded]) -> Batch:
         loss = TASKS[self.spec.task].loss
         return collate(items, pad=self.pad, left=not self.masked, widest=self.positions, loss=loss)
+
+
+def _parts(items: Sequence[Encoded], rows: int, tokens: int) -> list[list[Encoded]]:
+    """``items`` in order, in parts of at most ``rows`` rows, or :data:`FLOOR` with at most ``tokens`` tokens together,
+    before they are padded to a multiple; an item with more is a part by itself."""
+    found: list[list[Encoded]] = []
+    count = longest = 0
+    for item in items:
+        count, longest = count + len(item.rows), max(longest, *map(len, item.rows))
+        if not found or (count > rows and (count > FLOOR or count * longest > tokens)):
+            found.append([])
+            count, longest = len(item.rows), max(map(len, item.rows))
+        found[-1].append(item)
+    return found
 
 
 def _encode(encoder: Encoder, name: str, source: Source, numbers: list[int]) -> list[Encoded]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rich import box
 from rich.cells import cell_len
@@ -39,12 +40,25 @@ def write(sheets: Iterable[model.Sheet], width: int, color: bool) -> str:
 
 def _sheet(sheet: model.Sheet, width: int) -> Group:
     parts: list[RenderableType] = [Text(sheet.title, style="bold"), Text(sheet.source, style="cyan"), Text()]
-    for group in sheet.groups:
+    for group in _groups(sheet):
         heading = [_marked(group.header, "bold")] if group.header.text else []
         parts += [*heading, *_tables(sheet, group, width)]
     parts += [Text(remark, style="dim") for remark in sheet.remarks]
     parts += [_note(i, note) for i, note in enumerate(sheet.notes, 1)]
     return Group(*parts, Text("\n"))
+
+
+def _groups(sheet: model.Sheet) -> Sequence[model.Group]:
+    """The groups; where each has one and the same column, they are the columns of one group, under its heading."""
+    if len({tuple(column.text for column in group.columns) for group in sheet.groups}) > 1:
+        return sheet.groups
+    (shared, *rest), *_ = (group.columns for group in sheet.groups)
+    if rest or len(sheet.groups) == 1:
+        return sheet.groups
+    columns = tuple(replace(group.header, marks=group.header.marks + group.columns[0].marks) for group in sheet.groups)
+    bodies = zip(*(group.body for group in sheet.groups), strict=True)
+    body = tuple(tuple(entry for (entry,) in row) for row in bodies)
+    return [model.Group(header=replace(shared, marks=()), columns=columns, body=body)]
 
 
 def _tables(sheet: model.Sheet, group: model.Group, width: int) -> list[Padding]:
