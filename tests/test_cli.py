@@ -28,7 +28,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prct
 GB = 10**9
 OPTIONS = {
     "sweep": 9, "ablate": 8, "run": 8, "table": 4, "list": 0, "doctor": 2, "reproduce": 7, "report": 2,
-    "results": 4, "compare": 5, "trace": 2, "finetune": 11, "search": 11,
+    "results": 4, "compare": 5, "trace": 2, "finetune": 12, "search": 11,
 }  # fmt: skip
 """Options per command. A new one needs a user, and a change here."""
 

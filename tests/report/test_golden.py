@@ -19,29 +19,24 @@ TEXTS = ("tables/p/t1.md", "tables/p/t1.tex", "tables/p/t1.csv", "summary.md", "
 PICTURES = ("figures/p/figure1.svg", "figures/lines.svg", "figures/p/figure2.svg", "figures/p/f5.svg")
 
 
-@pytest.fixture
-def files(few: Path) -> dict[str, bytes]:  # noqa: F811
-    return written(RESULTS, few / "out")
+def check(names: tuple[str, ...], few: Path) -> None:  # noqa: F811
+    files = written(RESULTS, few / "out")
+    for name in names:
+        kept = GOLDEN / name.replace("/", "-")
+        if os.environ.get("ZOBENCH_GOLDEN") == "write":
+            kept.parent.mkdir(exist_ok=True)
+            kept.write_bytes(files[name])
+        assert files[name].decode() == kept.read_text(encoding="utf-8"), name
 
 
-def check(name: str, files: dict[str, bytes]) -> None:
-    kept = GOLDEN / name.replace("/", "-")
-    if os.environ.get("ZOBENCH_GOLDEN") == "write":
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_bytes(files[name])
-    assert files[name].decode() == kept.read_text(encoding="utf-8")
+def test_texts_are_what_they_were(few: Path) -> None:  # noqa: F811
+    check(TEXTS, few)
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_texts_are_what_they_were(name: str, files: dict[str, bytes]) -> None:
-    check(name, files)
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_pictures_are_what_they_were(name: str, files: dict[str, bytes]) -> None:
+def test_pictures_are_what_they_were(few: Path) -> None:  # noqa: F811
     constraints = (Path(__file__).parents[2] / "constraints.txt").read_text()
     pinned = re.search(r"^matplotlib==(\S+)$", constraints, re.MULTILINE)
     assert pinned is not None
     if metadata.version("matplotlib") != pinned[1]:
         pytest.skip(f"the pictures are those of matplotlib {pinned[1]}, here is {metadata.version('matplotlib')}")
-    check(name, files)
+    check(PICTURES, few)

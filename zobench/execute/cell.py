@@ -65,7 +65,7 @@ def run(spec: RunSpec) -> Result:
         kernels.prepare(device)  # its compiler is baseline too
     recording = Recording(warnings=models.differences(spec))
     chosen, plan = planned(spec)
-    facts = environment(device) | plan
+    facts = environment(device) | plan | {"definition": methods.definition(spec)}
     observer = Observer(device)
     outcome, reason, trace = Outcome.OK, "", ""
     try:

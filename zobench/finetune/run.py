@@ -129,6 +129,12 @@ def _trained(spec: RunSpec, folder: Path, data: TaskData, where: str, progress: 
     return _result(spec, record, data, where, facts, seen, at_rest, skipped)
 
 
+def _without_folders(where: str) -> str:
+    """``tokenizer.load``'s line without the folders of this machine, because results are published."""
+    place, _, why = where.removeprefix("tokenizer: ").rpartition(", ")
+    return f"{Path(place).name if Path(place).is_dir() else place}, {why}"
+
+
 def _result(
     spec: RunSpec, record: Record, data: TaskData, where: str, facts: dict[str, Any], seen: Observation,
     at_rest: int, skipped: int,
@@ -144,7 +150,7 @@ def _result(
         evaluation={
             "curve": record.curve, "start": _point(record.at(0)), "best": _point(record.at(int(record.best[0]))),
             "majority": {name: data.majority(name) for name in ("dev", "test")},
-            "task": data.facts, "definition": methods.definition(spec), "tokenizer": where.removeprefix("tokenizer: "),
+            "task": data.facts, "definition": methods.definition(spec), "tokenizer": _without_folders(where),
         },
     )  # fmt: skip
 

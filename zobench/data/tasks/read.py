@@ -51,6 +51,12 @@ class Source:
     where: str
     examples: list[Example]
 
+    @property
+    def name(self) -> str:
+        """``where`` without the folders of this machine: ``SST-2/train.tsv``, or the name on the hub."""
+        path = Path(self.where)
+        return "/".join(path.parts[-2:]) if path.is_file() else self.where
+
 
 def read(name: str, form: Form, data_dir: Path | None) -> tuple[Source, Source]:
     """The training and the validation set of task ``name``, from ``data_dir`` (None: from the hub).

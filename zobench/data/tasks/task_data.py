@@ -156,7 +156,7 @@ def _facts(
     return {
         "task": spec.task,
         "candidates": list(names),
-        "sources": {"train": train.where, "test": validation.where},
+        "sources": {"train": train.name, "test": validation.name},
         "available": {"train": len(train.examples), "test": len(validation.examples)},
         "counts": {name: len(items) for name, items in splits.items()},
         "labels": {name: balance([item.answer for item in items]) for name, items in splits.items()},
