@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from zobench.data import Batch, Choices
-from zobench.engine import linear, tangent
+from zobench.engine import forwards, linear, tangent
 from zobench.engine.arithmetic import Arithmetic, InPlace, Pristine
 from zobench.engine.assemble import (
     by_tensor,
@@ -35,7 +35,7 @@ from zobench.engine.base import BASE, EngineConfig, Entry, Point
 from zobench.engine.blocks import Field, Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.checkpoint import save_checkpoint
 from zobench.engine.drive import Drive, plain
-from zobench.engine.forwards import HEAD_BYTES, Forwards
+from zobench.engine.forwards import Forwards
 from zobench.engine.general import General
 from zobench.engine.lanes import CudaLanes, Event, Lanes, ThreadLanes
 from zobench.engine.loss import (
@@ -416,7 +416,7 @@ class Engine:
         if config.noise == "torch":
             master = allocate(streamed, device) if self._wire else None
             return InPlace(self.noise, self.journal, self._wire, master, self.rule)
-        kept = max(HEAD_BYTES, *(unit.trained for unit in self.residents if not self._is_end(unit)))
+        kept = max(forwards.HEAD_BYTES, *(unit.trained for unit in self.residents if not self._is_end(unit)))
         elsewhere = max(streamed if self._wire else 0, kept if config.keep_steps > 1 else 0)
         moved = max(kept, *(unit.trained for unit in self._units if not self._is_end(unit)))
         scratch, master = allocate(moved, device), allocate(elsewhere, device) if elsewhere else None
