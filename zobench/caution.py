@@ -18,7 +18,7 @@ PLAIN = ("zo-sgd", "zo-sgd-cons", "zo-sgd-sparse", "forward-grad")
 
 def cautions(spec: RunSpec, gradients: Sequence[float | None], skipped: int) -> list[str]:
     """Warnings about the updates of a run's steps, from their projected gradients and how many were skipped."""
-    found = [_EMPTY[spec.method]] if _is_empty(spec) else []
+    found = [nothing] if (nothing := empty(spec)) else []
     if skipped:
         found.append(f"{skipped} updates were skipped, because their projected gradient was not finite")
     finite = sorted(abs(g) for g in gradients if g is not None and math.isfinite(g))
@@ -38,10 +38,10 @@ _EMPTY = {
 """What a method without its own constant comes to."""
 
 
-def _is_empty(spec: RunSpec) -> bool:
-    if spec.method == "zo-sgd-sparse":
-        return spec.sparsity == 0 and spec.definition == "as-written"
-    return spec.method == "hybrid" and spec.zo_layers == 0
+def empty(spec: RunSpec) -> str | None:
+    """What a spec comes to whose method is nothing without a constant that is 0, or None."""
+    masks_nothing = spec.method == "zo-sgd-sparse" and spec.sparsity == 0 and spec.definition == "as-written"
+    return _EMPTY[spec.method] if masks_nothing or (spec.method == "hybrid" and spec.zo_layers == 0) else None
 
 
 def lost(spec: RunSpec, gradient: float) -> str:

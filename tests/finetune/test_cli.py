@@ -138,9 +138,10 @@ HUGE = "finetune --model OPT-175B --set weights=random --task sst2"
         (f"{RUN} --json no/x", "`--json` must be a file in a folder that exists, but got 'no/x'; create the folder"),
         (RUN, "`weights=pretrained` needs a checkpoint, but none of opt-tiny is on the hub; give weights_path=FOLDER"),
         (f"{RUN} --set weights=random", "`task=sst2` needs the tokenizer of opt-tiny, but it is on no hub; give "
-                                        "--weights-path FOLDER with its tokenizer.json"),
+                                        "weights_path=FOLDER with its tokenizer.json"),
+        (f"{RUN} --weights-path nosuch", "`weights_path` must be a folder or a name on the hub, but there is no nos"),
         (f"{RUN} --weights-path empty", "`task=sst2` needs the tokenizer of opt-tiny, but empty has none of tokenizer."
-                                        "json, tokenizer.model, vocab.json; give --weights-path FOLDER with its to"),
+                                        "json, tokenizer.model, vocab.json; give weights_path=FOLDER with its to"),
         (f"{SEARCH} --method zo-sdg", "`method` must be one of zo-sgd, zo-sgd-sign, "),
         (f"{SEARCH} --scheme lorra", "`scheme` must be one of full, lora, prefix, prompt, but got 'lorra'; did you"),
         (f"{SEARCH} --grid none", "`--grid` must be a file, but none cannot be read (No such file or directory); "),

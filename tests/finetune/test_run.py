@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from zobench import models, snapshot, tuned
+from zobench import finetune, models, snapshot, tuned
 from zobench.assemble import tuner
 from zobench.data.tasks import TaskData
 from zobench.engine import Engine
@@ -422,3 +422,10 @@ def test_the_first_signal_asks_and_the_second_interrupts() -> None:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_data_are_where_the_environment_says_unless_an_option_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ZOBENCH_DATA_DIR", raising=False)
+    assert finetune.usual_data_dir() is None
+    monkeypatch.setenv("ZOBENCH_DATA_DIR", "some/where")
+    assert finetune.usual_data_dir() == Path("some/where")

@@ -11,6 +11,7 @@ import pytest
 from tests.report.test_recipes_of_papers import MEASURED, REFERENCE, cells
 from tests.report.test_table import paper_row
 from zobench.report import terms
+from zobench.report.artifacts import load
 from zobench.report.cells import conditions, fill, lacking
 from zobench.report.compose import measured_sheet
 from zobench.report.quantity import QUANTITIES, binomial_interval
@@ -101,6 +102,16 @@ def test_of_several_learning_rates_the_least_loss_on_dev_is_shown_whatever_the_t
     assert cell.caveats == ("Of 872 test examples; always giving the commonest answer is right in 50.9%.",)
     assert shown(table, runs, "ZO-SGD", "OPT-1.3B LoRA").value is None
     assert shown(table, runs, "ZO-Adam", "OPT-1.3B FT").value is None
+
+
+def test_the_loss_on_dev_decides_before_the_order_in_which_a_table_lists_values() -> None:
+    table = load("tiny_accuracy")
+    small = {"model": "opt-mini", "engine": "resident", "dtype": "fp32", "lr": 2e-4, "eps": 1e-2}
+    listed_first = tuned(0.95, dev_loss=0.6, batch_size=32, length_grouping=True, **small)
+    better = tuned(0.91, dev_loss=0.4, batch_size=16, **small)
+    line = fill(table, [listed_first, better], REFERENCE)[0]
+    assert [cell.result for (cell,) in line] == [better] * len(table.metrics)
+    assert len({cell.notes for (cell,) in line}) == 1  # one footnote, whatever the metric
 
 
 def test_fewer_steps_than_the_papers_are_a_deviation_and_the_formula_is_named_where_there_are_two() -> None:

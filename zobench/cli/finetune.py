@@ -54,7 +54,7 @@ def finetune(
     """
     from zobench import console
     from zobench.cli.tuning_view import TuningBar, show_result
-    from zobench.finetune import run
+    from zobench.finetune import run, usual_data_dir
 
     errors, quiet = console.error_console(), output == "-"
     if output is not None and not quiet:
@@ -64,6 +64,7 @@ def finetune(
     )
     spec, notes = _spec(changed(options), device)
     folder = _folder(out, spec)
+    data_dir = data_dir or usual_data_dir()
     _check_folders(data_dir, folder, results)
     _check_fits({folder: spec})
     for note in () if quiet else (*notes, f"folder: {folder}"):
@@ -95,7 +96,7 @@ def search(
     """
     from zobench import console
     from zobench.cli.tuning_view import TuningBar, show_result, show_search
-    from zobench.finetune import grids
+    from zobench.finetune import grids, usual_data_dir
     from zobench.finetune.search import cells
     from zobench.finetune.search import search as searched
 
@@ -107,6 +108,7 @@ def search(
     varied = grids.checked({**{key: row for key, row in chosen.axes.items() if key not in values}, **axes})
     spec, notes = _spec({**values, **{key: row[0] for key, row in varied.items()}}, device)
     folder = _folder(out, spec, "search")
+    data_dir = data_dir or usual_data_dir()
     _check_folders(data_dir, folder, results)
     _check_fits({folder / own.hash: own for own in cells(spec, varied)})
     source = chosen.source + (f", but {', '.join(axes)} given" if axes else "")

@@ -13,8 +13,8 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from zobench.console import show_warnings
-from zobench.execute.plan import duration, gigabytes
+from zobench.console import MIB, show_warnings
+from zobench.execute.plan import duration
 from zobench.finetune.progress import Evaluation, Moment, Progress
 from zobench.finetune.search import Cell
 from zobench.result import Result
@@ -100,7 +100,7 @@ def _costs(result: Result) -> Iterable[str]:
     yield f"{len(seconds)} steps in {duration(sum(seconds))}"
     yield f"{statistics.median(seconds):.3g} s a step"
     peak = result.memory.get("device_peak_bytes")
-    yield "memory not available" if peak is None else f"{gigabytes(peak)} device memory"
+    yield "memory not available" if peak is None else f"{peak / MIB:.0f} MB device memory"
     yield f"{result.skipped_updates} updates skipped"
 
 

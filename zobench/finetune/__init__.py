@@ -3,4 +3,5 @@
 from zobench.finetune.progress import Progress as Progress
 from zobench.finetune.run import cell as cell
 from zobench.finetune.run import run as run
+from zobench.finetune.run import usual_data_dir as usual_data_dir
 from zobench.finetune.stop import Interrupted as Interrupted

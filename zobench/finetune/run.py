@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from zobench import kernels, methods, models, snapshot
 from zobench.assemble import disk_dir, empty_model, planned, tuner
-from zobench.caution import cautions
+from zobench.caution import cautions, empty
 from zobench.data.tasks import TaskData
 from zobench.finetune import journal, tokenizer
 from zobench.finetune.evaluate import evaluate
@@ -73,9 +73,14 @@ def run(
 
 def cell(spec: RunSpec) -> Result:
     """A run as a cell of a sweep: its data are in ``ZOBENCH_DATA_DIR`` or on the hub; only the result stays."""
-    named = os.environ.get("ZOBENCH_DATA_DIR")
     with tempfile.TemporaryDirectory(prefix="zobench-run-", dir=disk_dir()) as folder:
-        return run(spec, folder=Path(folder), data_dir=Path(named) if named else None)
+        return run(spec, folder=Path(folder), data_dir=usual_data_dir())
+
+
+def usual_data_dir() -> Path | None:
+    """The folder of the tasks' files where no other is named: ``ZOBENCH_DATA_DIR``, or None for the hub."""
+    named = os.environ.get("ZOBENCH_DATA_DIR")
+    return Path(named) if named else None
 
 
 def _finished(spec: RunSpec, folder: Path) -> Result | None:
@@ -114,6 +119,8 @@ def _trained(spec: RunSpec, folder: Path, data: TaskData, where: str, progress: 
     model = empty_model(spec)
     if spec.noise == "counter":
         kernels.prepare(spec.device)
+    for note in () if (nothing := empty(spec)) is None else (f"warning: {nothing}",):
+        progress.say(note)
     facts = environment(spec.device) | plan
     record, path = resumed(spec, folder)
     if path is not None:

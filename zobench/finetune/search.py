@@ -67,12 +67,22 @@ def search(
     examined = run(own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal)
     rows = [cell.row() for cell in found]
     told = {"axes": {key: list(values) for key, values in axes.items()}, "cells": rows}
+    examined = _without_memory(examined) if len(found) > 1 else examined
     winner = Cell(
         changes=first.changes,
         result=dataclasses.replace(examined, evaluation={**examined.evaluation, "search": told}),
     )
     _keep(folder, {**told, "winner": winner.row(), "test": examined.evaluation["test"], "spec": own.to_dict()})
     return found, winner
+
+
+def _without_memory(result: Result) -> Result:
+    """On a CPU a run's memory is its process's, and here all runs share one: what it took alone is not known."""
+    if result.spec.device != "cpu":
+        return result
+    told = "the runs of a search share a process, so that the winner's own memory is not known; measure it by finetune"
+    memory = {**result.memory, "device_peak_bytes": None}
+    return dataclasses.replace(result, memory=memory, warnings=[*result.warnings, told])
 
 
 def _rank(cell: Cell) -> tuple[float, float]:

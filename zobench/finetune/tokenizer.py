@@ -29,7 +29,7 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
             f"`task={spec.task}` needs the tokenizer of {spec.model}, but {place!r} gives none ({reason}); give "
-            "--weights-path FOLDER with its tokenizer.json"
+            "weights_path=FOLDER with its tokenizer.json"
         ) from error
     known = models.get(spec.model).vocab
     if len(found) > known:
@@ -43,7 +43,8 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
 def _place(spec: RunSpec) -> tuple[str, str]:
     folder, hub_id = spec.weights_path, models.get(spec.model).hub_id
     local = Path(folder).expanduser()
-    if folder.startswith(("/", ".", "~")) and not local.is_dir():  # no name on the hub begins so
+    named = folder.count("/") == 1 and not folder.startswith(("/", ".", "~"))  # owner/name
+    if folder and not named and not local.is_dir():
         raise ValueError(f"`weights_path` must be a folder or a name on the hub, but there is no {folder}; check it")
     if folder and (not local.is_dir() or any((local / name).is_file() for name in FILES)):
         return (str(local) if local.is_dir() else folder), "where the weights are"
@@ -51,6 +52,6 @@ def _place(spec: RunSpec) -> tuple[str, str]:
         return hub_id, "because the weights' folder has none" if folder else "this model's on the hub"
     where = f"{folder} has none of {', '.join(FILES)}" if folder else "it is on no hub"
     raise ValueError(
-        f"`task={spec.task}` needs the tokenizer of {spec.model}, but {where}; give --weights-path FOLDER with its "
+        f"`task={spec.task}` needs the tokenizer of {spec.model}, but {where}; give weights_path=FOLDER with its "
         "tokenizer.json"
     )

@@ -134,8 +134,8 @@ def mismatch(table: Table, results: Sequence[Result]) -> str:
 def _matches(table: Table, row: Row, column: Column, results: Iterable[Result]) -> list[Result]:
     """Results that satisfy all conditions of the cell, the preferred one first.
 
-    Preferred are, in order: finished ones, the values listed first in the table, those with the least loss on dev (as
-    the papers choose among learning rates: the test set has no part in it), fields at their usual values.
+    Preferred are, in order: finished ones, those with the least loss on dev (as the papers choose among learning rates:
+    the test set has no part in it), the values listed first in the table, fields at their usual values.
     """
     if lacking(table, row, column):
         return []
@@ -149,7 +149,7 @@ def _preference(where: Where, result: Result) -> tuple[Any, ...]:
     listed = tuple(where[key].index(values[key]) for key in sorted(where))
     usual = RunSpec(model="any", engine=result.spec.engine).resolve(result.spec.device).to_dict()
     unusual = sum(values[key] != usual[key] for key in FIELDS if key not in where)
-    return result.outcome is not Outcome.OK, listed, dev_loss(result), unusual, result.spec.hash
+    return result.outcome is not Outcome.OK, dev_loss(result), listed, unusual, result.spec.hash
 
 
 def dev_loss(result: Result) -> float:
@@ -168,7 +168,8 @@ def _cell(
     value = QUANTITIES[metric.name].of(result) if result else None
     notes = [] if result is None or result.outcome is Outcome.OK else [_outcome_note(result)]
     if len(matched) > 1:
-        notes.append(_choice_note(matched, metric))
+        once = result is not None and result.evaluation and len(table.metrics) > 1
+        notes.append(_choice_note(matched, None if once else metric))
     return Cell(
         row=row,
         column=column,
@@ -205,14 +206,17 @@ def _outcome_note(result: Result) -> str:
     return f"{name}: {reason}"
 
 
-def _choice_note(matched: Sequence[Result], metric: Metric) -> str:
-    """Says which of several results is shown and what the others came to."""
+def _choice_note(matched: Sequence[Result], metric: Metric | None) -> str:
+    """Says which of several results is shown and what the others came to in ``metric``, or only how they ended."""
     dicts = [result.spec.to_dict() for result in matched]
     differing = [key for key in FIELDS if len({values[key] for values in dicts}) > 1]
 
     def told(result: Result) -> str:
-        value = QUANTITIES[metric.name].of(result)
-        ending = str(result.outcome) if value is None else rounded(value / metric.scale, metric.format)
+        value = QUANTITIES[metric.name].of(result) if metric else None
+        if metric is None or value is None:
+            ending = str(result.outcome)
+        else:
+            ending = rounded(value / metric.scale, metric.format)
         return " ".join(f"{key}={getattr(result.spec, key)}" for key in differing) + f" ({ending})"
 
     others = "; ".join(told(result) for result in matched[1 : 1 + _LISTED])

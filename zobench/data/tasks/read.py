@@ -172,7 +172,7 @@ def _from_hub(place: Place, part: str) -> tuple[str, Iterator[tuple[str, Any]]]:
     except ImportError as error:
         raise ImportError(
             "tasks from the hub need the package datasets, which is missing; pip install 'zobench[tasks]' or give "
-            "--data-dir"
+            "--data-dir (or ZOBENCH_DATA_DIR)"
         ) from error
     where = f"{place.hub} {place.config} {part} ({REVISION})"
     files = {part: f"{place.config}/{part}/*.parquet"}
@@ -180,5 +180,7 @@ def _from_hub(place: Place, part: str) -> tuple[str, Iterator[tuple[str, Any]]]:
         found = datasets.load_dataset(place.hub, data_files=files, revision=REVISION, split=part)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         told = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(f"{where} must load from the hub, but {told[0]}; give its files by --data-dir") from error
+        raise ValueError(
+            f"{where} must load from the hub, but {told[0]}; give its files by --data-dir or ZOBENCH_DATA_DIR"
+        ) from error
     return where, ((f"{where} row {number}", row) for number, row in enumerate(found, start=1))
