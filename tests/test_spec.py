@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zobench import spec as spec_module
 from zobench.result import Outcome, Result
 from zobench.spec import CHOICES, FIELDS, RunSpec, parse_value, suggestion
+from zobench.spec import run as spec_module
 
 GOLDEN = "9f4a892a1080"
 """Of RunSpec(model="OPT-125M"). A change orphans every stored result: only on purpose, with a new schema version."""
