@@ -335,7 +335,7 @@ def test_a_table_larger_than_the_scratch_is_settled_in_place(monkeypatch, tied, 
     config = {"granularity": "tile", "writeback_every": every, "tier": "disk"}
     model = models.build("qwen3-tiny", "fp32", tied)
     with Engine(model, EngineConfig(noise="counter", **config), weights=weights.RandomWeights(model, 3)) as engine:
-        assert engine._arithmetic._scratch.numel() < model.get_input_embeddings().weight.nbytes
+        assert engine.arithmetic._scratch.numel() < model.get_input_embeddings().weight.nbytes
     mine = run("qwen3-tiny", "fp32", tied, 0.1, 1, count=6, **config)
     monkeypatch.setattr(forwards, "HEAD_BYTES", 16 << 20)
     monkeypatch.setattr(forwards, "BIAS_BYTES", 64 << 10)
@@ -375,9 +375,9 @@ def test_the_pair_of_points_is_antithetic_in_sixteen_bits():
     with Engine(model, config, weights=weights.RandomWeights(model, 3)) as engine:
         unit = next(unit for unit in engine.residents if "fc1" in unit.name)
         weight = unit.views(unit.buffer)[0].clone().double()
-        plus = engine._arithmetic.at(unit, Point(1, 1e-3))[0].clone().double()
-        minus = engine._arithmetic.at(unit, Point(1, -1e-3))[0].clone().double()
-        engine._arithmetic.rest(unit)
+        plus = engine.arithmetic.at(unit, Point(1, 1e-3))[0].clone().double()
+        minus = engine.arithmetic.at(unit, Point(1, -1e-3))[0].clone().double()
+        engine.arithmetic.rest(unit)
     exact = plus - weight == weight - minus
     assert (plus != weight).double().mean() > 0.9
     assert exact.double().mean() > 0.9

@@ -41,7 +41,7 @@ def trace(n_blocks, *, lanes=None, **config):
     skeleton = model(n_blocks)
     engine = Engine(skeleton, EngineConfig(**config), weights=RandomWeights(skeleton, 0), lanes=lanes)
     if lanes is not None:
-        lanes.pipeline = engine._pipeline
+        lanes.pipeline = engine.pipeline
     ids = torch.arange(10).view(1, 10) % 40
     batch, method, numbers = Batch(ids, ids), ZOSGD(lr=1e-2, seed=3, weight_decay=0.1), []
     with engine:
@@ -250,18 +250,18 @@ def counted_steps(monkeypatch, **config):
     """What happens in two steady steps of a model of four blocks in two slots."""
     counted, skeleton, ids = Counted(monkeypatch), model(4), torch.arange(10).view(1, 10)
     with Engine(skeleton, EngineConfig(slots=2, **config), weights=RandomWeights(skeleton, 0)) as engine:
-        slot = engine._pipeline._new_slot
-        engine._pipeline._new_slot = lambda: (
+        slot = engine.pipeline._new_slot
+        engine.pipeline._new_slot = lambda: (
             counted.calls.update(allocate=counted.calls["allocate"] + 1),
             slot(),
         )[1]
         method = ZOSGD(lr=1e-3)
         method.step(engine, Batch(ids, ids))
-        engine._pipeline.drain()
+        engine.pipeline.drain()
         before = dict(counted.calls)
         for _ in range(2):
             method.step(engine, Batch(ids, ids))
-        engine._pipeline.drain()
+        engine.pipeline.drain()
         return {name: counted.calls[name] - before[name] for name in before}, counted.threads
 
 

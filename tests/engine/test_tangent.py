@@ -152,7 +152,7 @@ def test_pending_updates_come_first(tied, every):
             engine.commit([entry])
             found = engine.tangent(padded(), SEED)
         assert found == pytest.approx(expected, **CLOSE)
-        behind = {unit.applied for unit in engine._units}
+        behind = {unit.applied for unit in engine.units}
         assert behind == {{1: 3, 2: 2, "inf": 0}[every]}  # written back as often as the configuration says
 
 

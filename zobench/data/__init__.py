@@ -45,6 +45,17 @@ class Choices:
         places, tokens, owners = self.places.to(device), self.tokens.to(device), self.owners.to(device)
         return Choices(places, tokens, owners, self.groups.to(device), self.answers.to(device), self.loss)
 
+    def between(self, first: int, last: int) -> tuple[Tensor, Choices]:
+        """(the rows that examples ``first`` to ``last - 1`` use, their choices, numbered by those rows)."""
+        candidates = (self.groups >= first) & (self.groups < last)
+        kept = candidates[self.owners]
+        before = int((self.groups < first).sum())
+        rows, places = torch.unique(self.places[kept, 0], return_inverse=True)
+        return rows, Choices(
+            torch.stack([places, self.places[kept, 1]], dim=1), self.tokens[kept], self.owners[kept] - before,
+            self.groups[candidates] - first, self.answers[first:last] - before, self.loss,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Batch:
@@ -84,6 +95,29 @@ class Batch:
         mask = None if self.attention_mask is None else self.attention_mask.to(device)
         choices = None if self.choices is None else self.choices.to(device)
         return Batch(self.input_ids.to(device), self.labels.to(device), mask, choices)
+
+    @property
+    def examples(self) -> int:
+        """What a batch can be cut between: its rows, or with choices its examples."""
+        return len(self.input_ids) if self.choices is None else len(self.choices.answers)
+
+    def shard(self, index: int, count: int) -> Batch:
+        """The ``index``-th of ``count`` equal parts of the examples, in order, padded as the whole is.
+
+        Raises ``ValueError`` if they cannot be cut equally.
+        """
+        if self.examples % count:
+            raise ValueError(
+                f"`count` must divide the batch, but got {count} for {self.examples} examples; use a multiple of it"
+            )
+        size = self.examples // count
+        first, last = index * size, (index + 1) * size
+        if self.choices is None:
+            rows, choices = torch.arange(first, last), None
+        else:
+            rows, choices = self.choices.between(first, last)
+        mask = None if self.attention_mask is None else self.attention_mask[rows]
+        return Batch(self.input_ids[rows], self.labels[rows], mask, choices)
 
     @property
     def tokens(self) -> int:

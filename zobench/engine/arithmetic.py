@@ -28,13 +28,21 @@ from zobench.kernels import Span, Update
 
 
 class Arithmetic(Protocol):
-    """How a unit on the device gets to a point and back. Its turn begins with the first ``at``, ends with ``rest``."""
+    """How a unit on the device gets to a point and back. Its turn begins with the first ``at``, ends with ``rest``.
+
+    ``route``: all points of a pass, where this device looks at some of them only.
+    """
+
+    route: tuple[Point, ...]
 
     def at(self, unit: Unit, point: Point) -> list[Tensor]:
         """The unit's tensors at ``point`` with every committed entry applied, one for each of its fields."""
 
     def rest(self, unit: Unit) -> None:
         """Ends the unit's turn: where ``unit.dirty`` says so, ``unit.buffer`` is what its tier must get."""
+
+    def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
+        """A turn that leaves the weights at rest as a pass through ``points`` does, without being at any of them."""
 
     def settle(self, unit: Unit) -> None:
         """Applies every committed entry to the weights at rest, in a turn of its own."""
@@ -44,8 +52,11 @@ class InPlace:
     """MeZO's arithmetic on the weights themselves (METHODS: the MeZO step, exactly).
 
     With a ``wire`` a streamed unit is unpacked into ``master`` first and packed again at the end: the low-bit copy is
-    what persists, as published (ZO2 D.4).
+    what persists, as published (ZO2 D.4). ``route``: all points of the pass, where this device looks at some of them
+    only: weights go by way of the others too, so that their roundings are those of one device (DistZO2, section 4).
     """
+
+    route: tuple[Point, ...] = ()
 
     def __init__(
         self, noise: Noise, journal: Sequence[Entry], wire: Wire | None = None, master: Tensor | None = None,
@@ -59,12 +70,22 @@ class InPlace:
         """See :class:`Arithmetic`."""
         tensors = unit.views(self._begin(unit))
         moved = [tensor for tensor, item in zip(tensors, unit.fields, strict=True) if item.trainable]
-        there = unit.own(point)
-        for seed, delta in transitions(unit.at, there) if moved else ():
-            perturb.move(self.noise, seed, unit.index, moved, delta)
-            unit.dirty = True
-        unit.at = there
+        for stop in self.way(unit, point):
+            for seed, delta in transitions(unit.at, stop) if moved else ():
+                perturb.move(self.noise, seed, unit.index, moved, delta)
+                unit.dirty = unit.changed = True
+            unit.at = stop
         return tensors
+
+    def way(self, unit: Unit, point: Point) -> list[Point]:
+        """The points that the unit goes through from where it is to ``point``, which is the last of them."""
+        there, stops = unit.own(point), [unit.own(stop) for stop in self.route]
+        if not stops or unit.at == there == BASE:
+            return [there]
+        here = stops.index(unit.at) if unit.at != BASE else -1
+        if there == BASE:  # the end of its turn
+            return [*stops[here + 1 :], BASE]
+        return stops[here + 1 : stops.index(there) + 1]
 
     def rest(self, unit: Unit) -> None:
         """See :class:`Arithmetic`."""
@@ -73,6 +94,12 @@ class InPlace:
             assert unit.buffer is not None
             self._wire.encode(unit, self._weights(unit), unit.buffer)
         self._turn = None
+
+    def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
+        """See :class:`Arithmetic`."""
+        for point in points:
+            self.at(unit, point)
+        self.rest(unit)
 
     def settle(self, unit: Unit) -> None:
         """See :class:`Arithmetic`."""
@@ -88,7 +115,7 @@ class InPlace:
             entries = [entry for entry in self._journal[unit.applied :] if unit.moves(entry)]
             if entries and unit.trained:
                 self._replay(unit, weights, entries)
-                unit.dirty = True
+                unit.dirty = unit.changed = True
             unit.applied = len(self._journal)
         return weights
 
@@ -116,7 +143,10 @@ class Pristine:
     Entries that are not applied yet are replayed into W when a unit's turn begins, in float32 with one rounding. They
     stay from ``writeback_every`` steps on (ARCHITECTURE section 1: offload after compute); until then W is made anew at
     each turn, in the slot, which its next upload overwrites, or in ``master``, and the base is never written.
+    ``route``: see :class:`InPlace`; here it decides only which point of a pair is drawn and which one is flipped.
     """
+
+    route: tuple[Point, ...] = ()
 
     def __init__(
         self, journal: Sequence[Entry], writeback_every: float, scratch: Tensor, wire: Wire | None = None,
@@ -135,6 +165,8 @@ class Pristine:
 
     def at(self, unit: Unit, point: Point) -> list[Tensor]:
         """See :class:`Arithmetic`."""
+        if (before := self._drawn_before(point)) is not None and self._held != unit.own(before):
+            self.at(unit, before)
         begins = self._turn is not unit
         base = self._begin(unit) if begins else None
         there = unit.own(point)
@@ -159,6 +191,12 @@ class Pristine:
     def rest(self, unit: Unit) -> None:
         """See :class:`Arithmetic`."""
         self._turn = self._held = None
+
+    def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
+        """See :class:`Arithmetic`: no point touches the weights, but what is due is applied at every turn."""
+        if self.is_due(unit):
+            self.at(unit, BASE)
+            self.rest(unit)
 
     def settle(self, unit: Unit) -> None:
         """See :class:`Arithmetic`."""
@@ -203,7 +241,7 @@ class Pristine:
             return iter([copy] * len(points))
         updates, span = self.pending(unit, is_decayed(item.name)), Span(item.tensor_id, rows=rows)
         states = [state[rows] for state in unit.states_of(item, unit.buffer)] if updates else []
-        return self._walk(copy, torch.empty_like(copy), span, map(unit.own, points), updates, None, states)
+        return self._walk(unit, copy, torch.empty_like(copy), span, points, updates, None, states)
 
     def part(
         self, unit: Unit, item: Field, first: int, last: int, points: Sequence[Point], place: int = 0
@@ -221,12 +259,19 @@ class Pristine:
             weights, base = _like(self._master[place:], whole), whole
         span = Span(item.tensor_id, item.start + first * item.shape[1:].numel())
         states = [state[first:last] for state in unit.states_of(item, unit.buffer)] if updates else []
-        return self._walk(weights, scratch, span, map(unit.own, points), updates, base, states)
+        return self._walk(unit, weights, scratch, span, points, updates, base, states)
 
     def keep_parts(self, unit: Unit) -> None:
         """Notes that all parts of a resident unit were visited, so that entries that were due have been applied."""
         if self.is_due(unit):
             unit.applied = len(self._journal)
+            unit.changed = True
+
+    def _drawn_before(self, point: Point) -> Point | None:
+        """The point that ``point`` is flipped from where one device looks at both, if this one does not."""
+        place = self.route.index(point) if point.scale and point in self.route else 0
+        before = self.route[place - 1] if place else None
+        return before if before is not None and (before.seed, before.scale) == (point.seed, -point.scale) else None
 
     def _begin(self, unit: Unit) -> Tensor | None:
         """Decides where W is in this turn; returns what it is to be made from if that is elsewhere."""
@@ -252,20 +297,23 @@ class Pristine:
     def _keep(self, unit: Unit) -> None:
         """The replayed entries stay: ``unit.buffer`` becomes what its tier must get."""
         unit.applied = len(self._journal)
-        unit.dirty = True
+        unit.dirty = unit.changed = True
         if unit.streamed and self._wire is not None:
             assert unit.buffer is not None
             assert self._master is not None
             self._wire.encode(unit, self._master, unit.buffer)
 
     def _walk(
-        self, weights: Tensor, scratch: Tensor, span: Span, points: Iterable[Point], updates: Sequence[Update],
-        base: Tensor | None, states: Sequence[Tensor],
+        self, unit: Unit, weights: Tensor, scratch: Tensor, span: Span, points: Iterable[Point],
+        updates: Sequence[Update], base: Tensor | None, states: Sequence[Tensor],
     ) -> Iterator[Tensor]:  # fmt: skip
         here: Point | None = None
         for point in points:
-            yield self._reach(weights, scratch, span, here, point, updates, base, states)
-            here, updates, base = point, (), None
+            before, there = self._drawn_before(point), unit.own(point)
+            for stop in (there,) if before is None or here == unit.own(before) else (unit.own(before), there):
+                reached = self._reach(weights, scratch, span, here, stop, updates, base, states)
+                here, updates, base = stop, (), None
+            yield reached
 
     def _reach(
         self, weights: Tensor, scratch: Tensor | None, span: Span, here: Point | None, there: Point,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from zobench.engine.base import EngineConfig
 from zobench.engine.blocks import Unit
 from zobench.engine.rules import Rule
-from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, HostTier, NoTier, Tier, allocate
+from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, Hosts, HostTier, NoTier, Tier, allocate
 from zobench.engine.wire import FORMATS
 from zobench.measure.device import choose_device
 from zobench.models import is_masked
@@ -47,7 +47,9 @@ def streamed_modules(blocks: Sequence[nn.Module], config: EngineConfig) -> set[i
     return {id(module) for block in streamed for module in block.modules()}
 
 
-def make_tier(config: EngineConfig, units: Sequence[Unit], sizes: list[int], ring: int, weights: Weights) -> Tier:
+def make_tier(
+    config: EngineConfig, units: Sequence[Unit], sizes: list[int], ring: int, weights: Weights, hosts: Hosts | None
+) -> Tier:
     """Where the streamed units rest; ``sizes``: bytes of each, ``ring``: how many of them have a place of their own."""
     folder = Path(config.disk_dir or tempfile.gettempdir())
     if config.device == "meta":
@@ -56,6 +58,8 @@ def make_tier(config: EngineConfig, units: Sequence[Unit], sizes: list[int], rin
         return CheckpointTier(sizes, [_extents(unit, weights) for unit in units], folder)
     if config.tier == "disk":
         return DiskTier(sizes, folder, ring=ring)
+    if hosts is not None:
+        return hosts.tier(sizes[:ring], pinned=config.tier == "pinned", device=config.device)
     return HostTier(sizes, pinned=config.tier == "pinned", ring=ring, device=config.device)
 
 

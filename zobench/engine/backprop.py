@@ -155,6 +155,10 @@ class Backprop:
 
     # --- looking and saving -------------------------------------------------------------------------------------------
 
+    def shared(self, values: Sequence[int]) -> list[int]:
+        """See :meth:`zobench.engine.Engine.shared`: this engine is always one device's."""
+        return list(values)
+
     def evaluate(self, batch: Batch) -> float:
         """The batch's mean loss."""
         return self.probe(batch, [BASE])[0]

@@ -44,6 +44,26 @@ class Entry:
     part: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """One pass over the model that moved its weights through ``points`` and back, or an evaluation, which has none;
+    and the ``entries`` that were committed after it. A run's moments, in order, are all that happened to its weights.
+    """
+
+    points: tuple[Point, ...] = ()
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """How far a unit's weights at rest have come: ``passes`` of the run's moments it went through, with the first
+    ``applied`` entries of the journal in them. ``part``: see :class:`~zobench.engine.blocks.Unit`."""
+
+    passes: int = 0
+    applied: int = 0
+    part: int = -1
+
+
 def transitions(here: Point, there: Point) -> list[tuple[int, float]]:
     """The moves ``W += delta * z(seed)`` that lead from one point to another, as (seed, delta).
 

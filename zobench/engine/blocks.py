@@ -77,7 +77,8 @@ class Unit:
     ``buffer``: where its weights are on the device now; None while they are in their tier. A ``streamed`` unit's buffer
     is a slot, in the format of the wire, and ``dirty`` says that the slot must be written back. What is trained comes
     first in a buffer: it ends at byte ``trained``, and with its state at byte ``kept``, the part that a step changes.
-    ``part``: of the model's parts that a point can name; -1 until the first probe has found out.
+    ``part``: of the model's parts that a point can name; -1 until the first probe has found out. ``changed``: whether
+    its weights at rest may differ from those that the run began with.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Unit:
     at: Point = BASE
     applied: int = 0
     dirty: bool = False
+    changed: bool = False
     decayed: list[bool] = field(default_factory=list)
     trained: int = 0
     kept: int = 0

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from zobench.data import Batch, Choices
-from zobench.engine import forwards, linear, tangent
+from zobench.engine import forwards, history, linear, tangent
 from zobench.engine.arithmetic import Arithmetic, InPlace, Pristine
 from zobench.engine.assemble import (
     by_tensor,
@@ -31,7 +32,7 @@ from zobench.engine.assemble import (
     stream_thresholds,
     streamed_modules,
 )
-from zobench.engine.base import BASE, EngineConfig, Entry, Point
+from zobench.engine.base import BASE, EngineConfig, Entry, Point, Position
 from zobench.engine.blocks import Field, Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.checkpoint import save_checkpoint
 from zobench.engine.drive import Drive, plain
@@ -47,11 +48,13 @@ from zobench.engine.loss import (
 from zobench.engine.noise import Noise, SparseNoise, TorchNoise
 from zobench.engine.pipeline import Pipeline
 from zobench.engine.rules import Rule
-from zobench.engine.tiers import CheckpointTier, DiskTier, Tier, allocate
+from zobench.engine.tiers import CheckpointTier, DiskTier, Hosts, Tier, allocate
 from zobench.engine.wire import Wire
 from zobench.measure.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
 from zobench.weights import ModelWeights, Weights
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -63,23 +66,28 @@ class Engine:
     model's body. ``rule`` is an update other than SGD's; its state rests and travels beside the weights and begins as
     ``state`` (by :attr:`Field.key`) or zeros. ``thresholds``, by parameter name, make directions sparse
     (:class:`~zobench.engine.noise.SparseNoise`). Parameters that require no gradient are never moved nor written back.
+    ``start``: an earlier run's weights at rest, to be brought up to date by :func:`~zobench.engine.history.retrace`.
+    ``hosts``: host memory that several ranks share, where the streamed units rest.
     """
 
     def __init__(
         self, model: nn.Module, config: EngineConfig, *, weights: Weights | None = None, lanes: Lanes | None = None,
         drive: Drive = plain, rule: Rule | None = None, state: Weights | None = None,
-        thresholds: Mapping[str, float] | None = None,
+        thresholds: Mapping[str, float] | None = None, start: history.Start | None = None, hosts: Hosts | None = None,
     ) -> None:  # fmt: skip
         check(model, config, weights, rule)
-        self.model, self.config, self.rule, self._state = model.eval(), config, rule, state
+        self.model, self.config, self.rule = model.eval(), config, rule
+        self._state, self._start, self._hosts = state, start, hosts
+        self.passes = 0
+        self.before_change: Callable[[Unit], None] = lambda unit: None
         self.journal: list[Entry] = []
-        self._drive = drive
+        self.drive = drive
         self._wire = Wire(config.wire) if config.wire != "none" else None
         weights = weights or ModelWeights(model)
-        self._pipeline: Pipeline | None = None
+        self.pipeline: Pipeline | None = None
         self._lanes: Lanes | None = None
         self._tier: Tier | None = None
-        self._closed = self._failed = False
+        self._closed = self.failed = False
         self._sizes: list[int] = []
         self._ring = 0
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
@@ -87,15 +95,15 @@ class Engine:
         try:
             with torch.inference_mode():
                 self._find_units(blocks, weights)
-                self.thresholds = by_tensor(self._units, thresholds or {})
+                self.thresholds = by_tensor(self.units, thresholds or {})
                 if self.blocks:
                     self._stream(weights, lanes)
                 for unit in self.residents:
                     self._place(unit, weights)
-                strip(unit.module for unit in self._units if any(item.is_part for item in unit.fields))
-                self._arithmetic = self._make_arithmetic()
+                strip(unit.module for unit in self.units if any(item.is_part for item in unit.fields))
+                self.arithmetic = self._make_arithmetic()
             self._number = {id(unit): number for number, unit in enumerate(self.blocks)}
-            self.forwards = Forwards(model, config, blocks, self._units, self._arithmetic, self._run)
+            self.forwards = Forwards(model, config, blocks, self.units, self.arithmetic, self.run, self.touch)
         except BaseException:
             self._close_tier()
             raise
@@ -105,10 +113,12 @@ class Engine:
     # --- the public operations -------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def probe(self, batch: Batch, points: Sequence[Point]) -> list[float]:
+    def probe(self, batch: Batch, points: Sequence[Point], looked: Sequence[int] | None = None) -> list[float]:
         """The batch's mean loss at each point, float32 values; every block is brought to the device once.
 
         Afterwards the weights are where they were, with torch noise up to the rounding of MeZO's +eps, -2 eps, +eps.
+        ``looked``: in rising order, the numbers of the points whose losses are wanted; those are the very numbers that
+        a look at all of them gives, and so are the weights afterwards.
         """
         self._open()
         if not isinstance(batch, Batch):
@@ -118,6 +128,9 @@ class Engine:
         points = tuple(points)
         if not points:
             raise ValueError("`points` must not be empty, but got none; give at least Point() for the loss at W")
+        if looked is not None:
+            self.arithmetic.route = points
+            points = tuple(points[number] for number in looked)
         if batch.choices is None:
             return [float(loss) for loss in self._pass(batch, None, points).tolist()]
         choices = batch.choices.to("cpu")
@@ -144,12 +157,14 @@ class Engine:
         places = None if choices is None else choices.places.to(device)
         targets = targets_of(self.model, batch.labels.to(device)) if choices is None else choices.tokens.to(device)
         self.forwards.begin(points, len(ids))
-        self._forget()
-        self._failed = True  # until it is through: half a pass may have applied half of an update
+        self.forget()
+        self.failed = True  # until it is through: half a pass may have applied half of an update
         with precision(self.config):
-            hidden = self._drive(self.model, ids.repeat(len(points), 1), mask)
+            hidden = self.drive(self.model, ids.repeat(len(points), 1), mask)
             result = torch.stack(self.forwards.judge(hidden, places, targets))
-        self._failed = False
+        self.arithmetic.route = ()
+        self.passes += 1
+        self.failed = False
         return torch.full(result.shape, math.nan) if result.is_meta else result.cpu()
 
     def evaluate(self, batch: Batch) -> float:
@@ -177,25 +192,33 @@ class Engine:
             if entry.step < last:
                 raise ValueError(f"`step` of entries must not fall, but got {entry.step} after {last}; count steps on")
             last = entry.step
-            if entry.part is not None and any(unit.part < 0 for unit in self._units):
+            if entry.part is not None and any(unit.part < 0 for unit in self.units):
                 raise ValueError("`part` of an entry needs a probe before it, which finds the parts; probe first")
         self.journal.extend(entries)
-        at_once = self._pipeline is None and self.config.noise == "torch"
-        if at_once or not self.config.fused_update:
+        if self.at_once:
             self._settle_all()
+
+    @property
+    def at_once(self) -> bool:
+        """Whether updates reach the weights when they are committed, and not at the next pass."""
+        return (self.pipeline is None and self.config.noise == "torch") or not self.config.fused_update
 
     @torch.inference_mode()
     def flush(self) -> None:
         """Applies every committed update for good and writes the blocks back to their tier, in the wire's format."""
         self._open()
-        if any(unit.trained and unit.applied < len(self.journal) for unit in self._units):
+        if any(unit.trained and unit.applied < len(self.journal) for unit in self.units):
             self._settle_all()
         self.drain()
 
+    def shared(self, values: Sequence[T]) -> list[T]:
+        """What all ranks take for ``values``, which each has drawn: one device's are its own."""
+        return list(values)
+
     def drain(self) -> None:
         """Returns when all transfers are done."""
-        if self._pipeline is not None:
-            self._pipeline.drain()
+        if self.pipeline is not None:
+            self.pipeline.drain()
 
     @torch.inference_mode()
     def visit(self, look: Callable[[Unit, list[Tensor]], None]) -> None:
@@ -207,12 +230,13 @@ class Engine:
         self._open()
 
         def turn(unit: Unit) -> None:
-            look(unit, self._arithmetic.at(unit, BASE))
-            self._arithmetic.rest(unit)
+            self.touch(unit)
+            look(unit, self.arithmetic.at(unit, BASE))
+            self.arithmetic.rest(unit)
 
-        for unit in self._units:
+        for unit in self.units:
             if not self._is_end(unit):
-                self._run(unit, functools.partial(turn, unit))
+                self.run(unit, functools.partial(turn, unit))
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, CPU copy) of every parameter, all updates applied, one unit in memory at a time; tied ones once.
@@ -233,13 +257,13 @@ class Engine:
 
     def _tensors(self, wanted: Callable[[Unit], Sequence[Field]]) -> Iterator[tuple[str, Tensor]]:
         self._open()
-        if isinstance(self._arithmetic, InPlace):
+        if isinstance(self.arithmetic, InPlace):
             self.flush()
         self.drain()
         parts: dict[str, list[Tensor]] = {}
-        for unit in self._units:
+        for unit in self.units:
             items = wanted(unit)
-            buffer = self._current(unit) if items else None
+            buffer = self.current(unit) if items else None
             for item in items:
                 assert buffer is not None
                 found = parts.setdefault(item.key, [])
@@ -266,11 +290,11 @@ class Engine:
     def close(self) -> None:
         """Ends the lanes, removes the disk tier's file; the model's forward is its own again, on what is resident."""
         self.forwards.close()
-        if not (self._closed or self._failed):
+        if not (self._closed or self.failed):
             self._hand_back()
         self._closed = True
-        if self._pipeline is not None:
-            self._pipeline.close()
+        if self.pipeline is not None:
+            self.pipeline.close()
 
     @torch.inference_mode()
     def _hand_back(self) -> None:
@@ -278,7 +302,7 @@ class Engine:
         for unit in self.residents:
             if not any(item.is_part for item in unit.fields):
                 assert unit.buffer is not None
-                self._arithmetic.settle(unit)
+                self.arithmetic.settle(unit)
                 unit.bind(unit.views(unit.buffer))
 
     def _close_tier(self) -> None:
@@ -298,7 +322,7 @@ class Engine:
     def _open(self) -> None:
         if self._closed:
             raise RuntimeError("the engine must be open, but was closed; build a new one")
-        if self._failed:
+        if self.failed:
             raise RuntimeError("the engine must not be used after an error in a step, but was; build a new one")
 
     # --- measuring one part of a step -------------------------------------------------------------------------------
@@ -306,18 +330,18 @@ class Engine:
     @torch.inference_mode()
     def transfer_only(self) -> None:
         """One traversal's transfers without any compute, write-backs only if every step has them; weights stay."""
-        assert self._pipeline is not None, "a resident model has no transfers"
+        assert self.pipeline is not None, "a resident model has no transfers"
         for number, unit in enumerate(self.blocks):
             written = self.config.keep_steps == 1 and unit.trained > 0
-            self._pipeline.compute(number, functools.partial(setattr, unit, "dirty", written))
-        self._pipeline.drain()
+            self.pipeline.compute(number, functools.partial(setattr, unit, "dirty", written))
+        self.pipeline.drain()
 
     @contextlib.contextmanager
     def compute_only(self) -> Iterator[None]:
         """Inside, steps run without any transfer, on whatever the slots hold: only their duration means something.
         Updates committed inside are lost, so close the engine afterwards."""
-        assert self._pipeline is not None, "a resident model has nothing to leave out"
-        with self._pipeline.without_transfers():
+        assert self.pipeline is not None, "a resident model has nothing to leave out"
+        with self.pipeline.without_transfers():
             yield
 
     def record(self) -> None:
@@ -354,26 +378,29 @@ class Engine:
         streamed = streamed_modules(blocks, config)
         self.blocks = [unit for unit in units if id(unit.module) in streamed]
         self.residents = [*others, *(unit for unit in units if id(unit.module) not in streamed)]
-        self._units = [*self.blocks, *self.residents]
+        self.units = [*self.blocks, *self.residents]
 
     def _stream(self, weights: Weights, lanes: Lanes | None) -> None:
         """Fills the tier with the streamed units and builds the pipeline over it."""
         config, wire = self.config, self._wire
         self._sizes = [wire.nbytes(unit) if wire else unit.nbytes for unit in self.blocks]
+        if self._hosts is not None:
+            self._sizes = [self._hosts.padded(size) for size in self._sizes]
         self._ring = len(self.blocks)
         if config.shared_blocks is not None:
             layers = len(find_blocks(self.model)) - config.resident_blocks
             self._ring = min(self._ring, config.shared_blocks * (len(self.blocks) // layers))
-        self._tier = tier = make_tier(config, self.blocks, self._sizes, self._ring, weights)
+        self._tier = tier = make_tier(config, self.blocks, self._sizes, self._ring, weights, self._hosts)
         for unit in self.blocks:
             unit.streamed = True
         # Fresh pages cost more than the values in them, so threads share the work; each holds at most one block.
         near = (cpus_near(config.device),)
         with ThreadPoolExecutor(min(config.slots, os.cpu_count() or 1), "zobench-fill", stay_near, near) as pool:
             list(pool.map(functools.partial(self._store, tier, weights), range(len(self.blocks))))
-        streams = config.device.startswith("cuda") and config.tier not in ("disk", "checkpoint")
+        waits = config.tier in ("disk", "checkpoint") or (self._hosts is not None and self._hosts.waits)
+        streams = config.device.startswith("cuda") and not waits
         self._lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))
-        self._pipeline = Pipeline(
+        self.pipeline = Pipeline(
             self.blocks, self._sizes, self._written(), tier, self._lanes,
             functools.partial(new_slot, max(self._sizes), config),
             slots=config.slots, overlap=config.overlap, reusable_memory=config.reusable_memory,
@@ -395,7 +422,12 @@ class Engine:
             write(master)
             self._wire.encode(unit, master, buffer)
 
-        tier.fill(number, write if self._wire is None else pack)
+        def fill(buffer: Tensor) -> None:
+            (write if self._wire is None else pack)(buffer)
+            if self._start is not None:
+                history.resume(self._start, unit, buffer)
+
+        tier.fill(number, fill)
         if not any(item.is_part for item in unit.fields):
             unit.release()
 
@@ -405,20 +437,22 @@ class Engine:
             unit.buffer = allocate(unit.nbytes, self.config.device)
             if self.config.device != "meta":
                 unit.filler(weights, self._state)(unit.buffer)
+                if self._start is not None:
+                    history.resume(self._start, unit, unit.buffer)
             if not any(item.is_part for item in unit.fields):
                 unit.bind(unit.views(unit.buffer))
 
     def _make_arithmetic(self) -> Arithmetic:
         config, device = self.config, self.config.device
         if self.thresholds and config.noise == "torch":
-            self.noise = SparseNoise(self.noise, stream_thresholds(self._units, self.thresholds))
+            self.noise = SparseNoise(self.noise, stream_thresholds(self.units, self.thresholds))
         streamed = max((unit.nbytes for unit in self.blocks), default=0)
         if config.noise == "torch":
             master = allocate(streamed, device) if self._wire else None
             return InPlace(self.noise, self.journal, self._wire, master, self.rule)
         kept = max(forwards.HEAD_BYTES, *(unit.trained for unit in self.residents if not self._is_end(unit)))
         elsewhere = max(streamed if self._wire else 0, kept if config.keep_steps > 1 else 0)
-        moved = max(kept, *(unit.trained for unit in self._units if not self._is_end(unit)))
+        moved = max(kept, *(unit.trained for unit in self.units if not self._is_end(unit)))
         scratch, master = allocate(moved, device), allocate(elsewhere, device) if elsewhere else None
         general = General(self.rule, self.thresholds) if self.rule or self.thresholds else None
         return Pristine(self.journal, config.keep_steps, scratch, self._wire, master, general)
@@ -431,39 +465,58 @@ class Engine:
     # --- moving weights ---------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def _current(self, unit: Unit) -> Tensor:
+    def current(self, unit: Unit) -> Tensor:
         """A unit's weights in the model's dtype, every update applied: its own buffer if it holds that, else a copy."""
         weights = unit.buffer
         if weights is None:
-            assert self._pipeline is not None
+            assert self.pipeline is not None
             number = self._number[id(unit)]
             weights = allocate(self._sizes[number], self.config.device)
-            self._pipeline.read(number, weights)
+            self.pipeline.read(number, weights)
             if self._wire is not None:
                 packed, weights = weights, allocate(unit.nbytes, self.config.device)
                 self._wire.decode(unit, packed, weights)
-        if isinstance(self._arithmetic, Pristine) and self._arithmetic.pending(unit):
+        if isinstance(self.arithmetic, Pristine) and self.arithmetic.pending(unit):
             weights = weights.clone() if weights is unit.buffer else weights
-            self._arithmetic.catch_up(unit, weights)
+            self.arithmetic.catch_up(unit, weights)
         return weights
 
     def _settle_all(self) -> None:
+        for unit in self.units:
+            self.touch(unit)
         for unit in self.residents:
-            self._arithmetic.settle(unit)
-        if self._pipeline is not None:
+            self.arithmetic.settle(unit)
+        if self.pipeline is not None:
             for number, unit in enumerate(self.blocks):
-                self._pipeline.compute(number, functools.partial(self._arithmetic.settle, unit), work="update")
+                self.pipeline.compute(number, functools.partial(self.arithmetic.settle, unit), work="update")
 
-    def _forget(self) -> None:
-        pending = self.journal[min(unit.applied for unit in self._units if unit.trained) :]
+    def touch(self, unit: Unit) -> None:
+        """Comes before a unit's first turn of a pass, or its settling: who reads it at rest must be done by then."""
+        self.before_change(unit)
+
+    def number(self, unit: Unit) -> int:
+        """A streamed unit's place in the pipeline and in its tier."""
+        return self._number[id(unit)]
+
+    def kept_bytes(self, unit: Unit) -> int:
+        """Bytes at the front of the unit's weights at rest that steps change."""
+        return self._written()[self.number(unit)] if unit.streamed else unit.kept
+
+    def position(self, unit: Unit) -> Position:
+        """How far the unit's weights at rest have come, between two passes."""
+        return Position(passes=self.passes, applied=unit.applied, part=unit.part)
+
+    def forget(self) -> None:
+        """Lets the noise keep what the pending entries and the points of this pass need, and no more."""
+        pending = self.journal[min(unit.applied for unit in self.units if unit.trained) :]
         self.noise.keep(
             {entry.seed for entry in pending} | {p.seed for p in self.forwards.points if p.seed is not None}
         )
 
-    def _run(self, unit: Unit, turn: Callable[[], None]) -> None:
+    def run(self, unit: Unit, turn: Callable[[], None]) -> None:
         """Runs a unit's turn while its weights are on the device."""
         if unit.streamed:
-            assert self._pipeline is not None
-            self._pipeline.compute(self._number[id(unit)], turn)
+            assert self.pipeline is not None
+            self.pipeline.compute(self._number[id(unit)], turn)
         else:
             turn()

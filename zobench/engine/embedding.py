@@ -22,24 +22,27 @@ def forward_tied(
 
     The table is left at the first point, where the head takes over; for the other points only the batch's rows are
     moved, in a copy. So a tied table costs the draws of an untied one, every use sees the same chain of roundings, and
-    that chain is committed once, by the head.
+    that chain is committed once, by the head. Points of the pass that are not looked at here are passed through.
     """
     noise, (table,), flat = in_place.noise, in_place.at(unit, unit.at), ids.reshape(-1)
     gathered: dict[int, Tensor] = {}
     rows: Tensor | None = None
     outputs = []
-    here = unit.at
-    for copy, point in enumerate(points):
-        for seed, delta in transitions(here, point) if unit.fields[0].trainable else ():
-            if seed not in gathered:
-                applied = delta if copy == 0 else 0.0
-                gathered[seed] = perturb.move_and_gather(noise, seed, unit.index, table, applied, flat)
-            if rows is not None:
-                rows.add_(gathered[seed] * delta)
+    for point in points:
+        for stop in in_place.way(unit, point):
+            for seed, delta in transitions(unit.at, stop) if unit.fields[0].trainable else ():
+                known = seed in gathered
+                if not known:
+                    applied = delta if rows is None else 0.0
+                    gathered[seed] = perturb.move_and_gather(noise, seed, unit.index, table, applied, flat)
+                if rows is not None:
+                    rows.add_(gathered[seed] * delta)
+                elif known:
+                    perturb.move(noise, seed, unit.index, [table], delta)
+            unit.at = stop
         rows = table[flat] if rows is None else rows
         outputs.append(_lookup(module, forward, rows, ids, args, kwargs))
-        here = point
-    unit.at = points[0]
+    unit.at = unit.own(points[0])
     return torch.cat(outputs)
 
 

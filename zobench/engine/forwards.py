@@ -31,16 +31,17 @@ BIAS_BYTES = 64 << 10
 class Forwards:
     """The forwards of ``model`` at several points at once, until :meth:`close` gives it its own ones back.
 
-    ``run(unit, turn)`` calls ``turn`` while the unit's weights are on the device, where ``arithmetic`` moves them.
+    ``run(unit, turn)`` calls ``turn`` while the unit's weights are on the device, where ``arithmetic`` moves them;
+    ``touch(unit)`` comes before its first turn of a pass.
     ``uses``: every module with a forward of this kind, and its units; ``head_units``: those that the head uses.
     """
 
     def __init__(
         self, model: nn.Module, config: EngineConfig, blocks: Sequence[nn.Module], units: Sequence[Unit],
-        arithmetic: Arithmetic, run: Callable[[Unit, Callable[[], None]], None],
+        arithmetic: Arithmetic, run: Callable[[Unit, Callable[[], None]], None], touch: Callable[[Unit], None],
     ) -> None:  # fmt: skip
         self._model, self._config, self._units = model, config, units
-        self._arithmetic, self._run = arithmetic, run
+        self._arithmetic, self._run, self._touch = arithmetic, run, touch
         self.head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         self.points: Sequence[Point] = (BASE,)
         self._rows = 1
@@ -111,6 +112,7 @@ class Forwards:
 
     def _locate(self, unit: Unit) -> None:
         """Notes how far the forward has come, and with the first one what comes before the blocks and what after."""
+        self._touch(unit)
         if unit.part < 0:
             unit.part = 0 if self._here == 0 else self._after
         elif 0 < unit.part < self._after:
@@ -174,8 +176,7 @@ class Forwards:
                 self._arithmetic.settle(unit)
             return output
         assert isinstance(self._arithmetic, InPlace)
-        points = list(map(unit.own, self.points))
-        return embedding.forward_tied(unit, module, forward, self._arithmetic, points, own, args, kwargs)
+        return embedding.forward_tied(unit, module, forward, self._arithmetic, self.points, own, args, kwargs)
 
     def _chunked(self, states: Sequence[Tensor], targets: Tensor) -> list[Tensor]:
         """The head on a few tokens at a time, for every copy; it is the last use of its units."""

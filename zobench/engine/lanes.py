@@ -28,6 +28,9 @@ class Lanes(Protocol):
     def submit(self, op: Op, action: Action, after: Sequence[Any]) -> Any:
         """Runs ``action`` on ``op.lane`` once all tickets ``after`` are done; returns the ticket of its end."""
 
+    def wait(self, ticket: Any) -> None:
+        """Returns when the operation of ``ticket`` is done; from any thread."""
+
     def drain(self) -> None:
         """Returns when everything submitted is done; raises the first error of any lane."""
 
@@ -93,6 +96,9 @@ class ThreadLanes:
             self._last[op.lane] = ticket
             self._queues[op.lane].put((op, action, tuple(after), ticket))
         return ticket
+
+    def wait(self, ticket: Ticket) -> None:
+        ticket.wait()
 
     def drain(self) -> None:
         for ticket in self._last.values():
@@ -168,6 +174,9 @@ class CudaLanes:
         if start is not None:
             self._recorded.append((op, start, end))
         return end
+
+    def wait(self, ticket: torch.cuda.Event) -> None:
+        ticket.synchronize()
 
     def drain(self) -> None:
         torch.cuda.synchronize(self._device)

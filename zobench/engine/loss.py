@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zobench.data import IGNORED, Choices
+from zobench.data import IGNORED, Batch, Choices
 from zobench.models import is_masked
 
 
@@ -34,6 +34,14 @@ def head_states(model: nn.Module, states: Tensor) -> Tensor:
 def next_tokens(labels: Tensor) -> Tensor:
     """What the output at each position predicts, flat: ``labels`` (batch, tokens) moved by one, -100 after the last."""
     return functional.pad(labels[:, 1:], (0, 1), value=IGNORED).reshape(-1)
+
+
+def counted(model: nn.Module, batch: Batch) -> int:
+    """How many tokens or examples the mean loss of ``batch`` is over: its weight among other shards of one batch."""
+    if batch.choices is None:
+        return int((targets_of(model, batch.labels) != IGNORED).sum())
+    choices = batch.choices
+    return len(choices.answers) if choices.loss == "choice" else int(torch.isin(choices.owners, choices.answers).sum())
 
 
 def causal_loss(head: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, rows: int) -> Tensor:

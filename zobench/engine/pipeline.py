@@ -64,6 +64,16 @@ class Pipeline:
         self.drain()
         self._tier.upload(block, buffer)
 
+    def peek(self, block: int, out: Tensor, first: int = 0) -> None:
+        """Copies bytes of a block at rest, from ``first`` on, into ``out`` on the CPU, after its last write-back.
+
+        For another thread than the one that computes, which must not come to the block meanwhile.
+        """
+        ticket = self._tickets.get(("offload", block))
+        if ticket is not None:
+            self._lanes.wait(ticket)
+        self._tier.peek(block, out, first)
+
     @contextlib.contextmanager
     def without_transfers(self) -> Iterator[None]:
         """Inside, uploads and offloads copy nothing; afterwards the slots are filled anew."""

@@ -53,8 +53,8 @@ def derivative(engine: Engine, batch: Batch, seed: int) -> tuple[float, float]:
         choices = only_right(choices.to("cpu")) if choices.loss == "lm" else choices.to("cpu")
     ids, mask = batch.input_ids.to(device), batch.attention_mask
     engine.forwards.begin((Point(seed),), len(ids))
-    engine._forget()
-    engine._failed = True  # until it is through: half a pass may have applied half of an update
+    engine.forget()
+    engine.failed = True  # until it is through: half a pass may have applied half of an update
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))  # which would drop tangents without a word
         stack.enter_context(torch.no_grad())
@@ -63,10 +63,10 @@ def derivative(engine: Engine, batch: Batch, seed: int) -> tuple[float, float]:
         stack.enter_context(_WideNorms())
         stack.enter_context(precision(engine.config))
         stack.enter_context(_replaced(engine, seed))
-        hidden = engine._drive(engine.model, ids, None if mask is None else mask.to(device))
+        hidden = engine.drive(engine.model, ids, None if mask is None else mask.to(device))
         loss, slope = forward_ad.unpack_dual(_loss(engine, seed, hidden, batch, choices))
         result = _value(loss), 0.0 if slope is None else _value(slope)
-    engine._failed = False
+    engine.failed = False
     return result
 
 
@@ -106,7 +106,7 @@ def _turn(engine: Engine, seed: int, units: Sequence[Unit], forward: Callable[..
         for unit in units:
             _release(engine, unit)
 
-    engine._run(units[0], run)
+    engine.run(units[0], run)
     return output[0]
 
 
@@ -146,7 +146,7 @@ def _bind(engine: Engine, seed: int, unit: Unit) -> None:
 @torch.inference_mode()
 def _release(engine: Engine, unit: Unit) -> None:
     """Ends the unit's turn; what stays on the device is bound as it was, without tangents."""
-    engine._arithmetic.rest(unit)
+    engine.arithmetic.rest(unit)
     if unit.streamed:
         unit.release()
     else:
@@ -155,17 +155,17 @@ def _release(engine: Engine, unit: Unit) -> None:
 
 
 def _weights(engine: Engine, unit: Unit) -> list[Tensor]:
-    arithmetic = engine._arithmetic
+    arithmetic = engine.arithmetic
     if unit.streamed or not isinstance(arithmetic, Pristine):
         return arithmetic.at(unit, BASE)
     if arithmetic.is_due(unit):
         arithmetic.settle(unit)
-    return unit.views(engine._current(unit))  # a table is larger than that arithmetic's own buffers
+    return unit.views(engine.current(unit))  # a table is larger than that arithmetic's own buffers
 
 
 def _draw(engine: Engine, seed: int, unit: Unit, directions: Sequence[Tensor]) -> None:
     """Fills the directions of the unit's trainable tensors, the very numbers that a probe and an update use."""
-    if not isinstance(engine._arithmetic, Pristine):
+    if not isinstance(engine.arithmetic, Pristine):
         for _, _, piece, z in engine.noise.draw(seed, unit.index, directions):
             piece.copy_(z)
         return

@@ -33,8 +33,23 @@ class Tier(Protocol):
     def offload(self, block: int, slot: Tensor) -> None:
         """Copies ``slot`` back, which may be only the front of the block."""
 
+    def peek(self, block: int, out: Tensor, first: int) -> None:
+        """Copies bytes of the block, from ``first`` on, into ``out``, a page-aligned uint8 buffer on the CPU."""
+
     def close(self) -> None:
         """Gives the memory or the file back."""
+
+
+class Hosts(Protocol):
+    """Host memory that the ranks on one machine share. ``waits``: transfers wait for other ranks, in threads."""
+
+    waits: bool
+
+    def padded(self, nbytes: int) -> int:
+        """Bytes of a block at rest and of its slot, where it has ``nbytes``."""
+
+    def tier(self, sizes: list[int], *, pinned: bool, device: str) -> Tier:
+        """The tier of blocks of these (padded) sizes, one copy for all ranks."""
 
 
 def allocate(nbytes: int, device: str = "cpu") -> Tensor:
@@ -55,6 +70,9 @@ class NoTier:
         """See :class:`Tier`."""
 
     def offload(self, block: int, slot: Tensor) -> None:
+        """See :class:`Tier`."""
+
+    def peek(self, block: int, out: Tensor, first: int) -> None:
         """See :class:`Tier`."""
 
     def close(self) -> None:
@@ -88,6 +106,9 @@ class HostTier:
 
     def offload(self, block: int, slot: Tensor) -> None:
         self._of(block)[: slot.numel()].copy_(slot, non_blocking=self._pinned)
+
+    def peek(self, block: int, out: Tensor, first: int) -> None:
+        out.copy_(self._of(block)[first : first + out.numel()])
 
     def close(self) -> None:
         for memory in self._registered:
@@ -142,6 +163,9 @@ class DiskTier:
         if buffer is not slot:
             buffer.copy_(slot)
         self._file.write_from(memory_of(buffer), self._offsets[block % self._ring])
+
+    def peek(self, block: int, out: Tensor, first: int) -> None:
+        self._file.read_into(memory_of(out), self._offsets[block % self._ring] + first)
 
     def close(self) -> None:
         self._file.close()
@@ -199,6 +223,11 @@ class CheckpointTier:
             self._overlay = DiskTier(self._sizes, self._folder)
         self._overlay.offload(block, slot)
         self._changed.add(block)
+
+    def peek(self, block: int, out: Tensor, first: int) -> None:
+        if self._overlay is None or block not in self._changed:
+            raise ValueError(f"block {block} must have been written to be read back, but is as its checkpoint has it")
+        self._overlay.peek(block, out, first)
 
     def close(self) -> None:
         for file in self._files.values():

@@ -55,10 +55,11 @@ class ZOSGD:
         self._seeds.bit_generator.state = state["seeds"]
 
     def _directions(self, engine: Engine) -> list[Direction]:
-        return [(self._seed(), None) for _ in range(self.queries)]
+        return [(seed, None) for seed in self._seeds_of(engine, self.queries)]
 
-    def _seed(self) -> int:
-        return int(self._seeds.integers(10**9))
+    def _seeds_of(self, engine: Engine, count: int) -> list[int]:
+        """The seeds of this step's directions, on all ranks those of the first."""
+        return engine.shared([int(self._seeds.integers(10**9)) for _ in range(count)])
 
     def _probe(self, engine: Engine, batch: Batch, directions: Sequence[Direction]) -> tuple[float, tuple[float, ...]]:
         """The mean of the losses at both points of all directions; g of each direction."""
@@ -112,7 +113,8 @@ class ZOSGDBlock(ZOSGD):
     """
 
     def _directions(self, engine: Engine) -> list[Direction]:
-        return [(self._seed(), part) for part in range(engine.parts) for _ in range(self.queries)]
+        parts = [part for part in range(engine.parts) for _ in range(self.queries)]
+        return list(zip(self._seeds_of(engine, len(parts)), parts, strict=True))
 
 
 class ZOSGDCons(ZOSGD):

@@ -1,0 +1,140 @@
+"""Several ranks are one device on the concatenated batch: every strategy against plain MeZO loops, with `==`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.engine.reference import draw_seeds, perturb, pristine_mezo, update
+from tests.parallel.rank import batches
+from zobench import RunSpec, models, weights
+
+STEPS = 20
+WAYS = {2: ("pertp", "ddp"), 4: ("ddp", "2d", "2d-outer")}
+ENGINES = {
+    "resident": {"placement": "resident"},
+    "offload": {"tier": "pageable"},
+    "counter resident": {"placement": "resident", "noise": "counter"},
+    "counter offload": {"tier": "pageable", "noise": "counter"},
+}
+
+
+def run_ranks(cases, gpus, folder):
+    (folder / "cases.json").write_text(json.dumps(cases))
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
+        *("-m", "tests.parallel.rank", str(folder / "cases.json"), str(folder / "out")),
+    ]
+    told = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "ZOBENCH_PEER_TIMEOUT": "60"}
+    done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ranks = [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
+    tensors = [
+        [load_file(folder / f"out.{number}.{rank}.safetensors") for rank in range(gpus)] for number in range(len(cases))
+    ]
+    return ranks, tensors
+
+
+def a_case(model, parallel, gpus, engine, data):
+    spec = {
+        "model": model, "parallel": parallel, "gpus": gpus, "batch_size": 4, "seq_len": 9, "steps": STEPS,
+        "data": data, "lr": 1e-4, "seed": 7, "noise": engine.get("noise", "torch"), "device": "cpu",
+    }  # fmt: skip
+    return {"spec": spec, "engine": engine}
+
+
+@pytest.fixture(scope="module", params=(2, 4))
+def found(request, tmp_path_factory):
+    gpus = request.param
+    cases = [
+        a_case(model, parallel, gpus, engine, data)
+        for model in ("opt-tiny", "qwen3-tiny")
+        for parallel in WAYS[gpus]
+        for engine in ENGINES.values()
+        for data in ("random", "ragged")
+    ]
+    return gpus, cases, *run_ranks(cases, gpus, tmp_path_factory.mktemp(f"ranks{gpus}"))
+
+
+def shards_of(spec):
+    return {"pertp": 1, "ddp": spec.gpus}.get(spec.parallel, spec.gpus // 2)
+
+
+@torch.inference_mode()
+def plain(model, spec, shards):
+    """MeZO's loop, whose loss is the mean over the shards of a batch, weighted by their tokens."""
+    losses, gs = [], []
+    for batch, seed in zip(batches(spec, STEPS), draw_seeds(7, STEPS), strict=True):
+        pair = []
+        for scale in (1, -2):
+            perturb(model, seed, scale, spec.eps)
+            parts = []
+            for ids, labels, mask in zip(
+                batch.input_ids.chunk(shards),
+                batch.labels.chunk(shards),
+                [None] * shards if batch.attention_mask is None else batch.attention_mask.chunk(shards),
+                strict=True,
+            ):
+                loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss.item()
+                parts.append((int((labels[:, 1:] != -100).sum()), loss))
+            pair.append(sum(n * loss for n, loss in parts) / sum(n for n, _ in parts))
+        perturb(model, seed, 1, spec.eps)
+        g = (pair[0] - pair[1]) / (2 * spec.eps)
+        update(model, seed, g, spec.lr, 0.0)
+        losses.append((pair[0] + pair[1]) / 2)
+        gs.append(g)
+    return losses, gs
+
+
+def materialised(spec):
+    model = models.build(spec.model, spec.dtype, None)
+    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
+    return model
+
+
+def test_all_ranks_end_with_the_same_bits(found):
+    gpus, cases, ranks, tensors = found
+    for number, case in enumerate(cases):
+        first = tensors[number][0]
+        for rank in range(1, gpus):
+            assert ranks[rank][number] == ranks[0][number], case
+            assert all(torch.equal(tensors[number][rank][key], first[key]) for key in first), case
+
+
+def test_torch_noise_equals_a_plain_loop_over_the_shards(found):
+    _, cases, ranks, tensors = found
+    known = {}
+    for number, case in enumerate(cases):
+        spec = RunSpec(**case["spec"])
+        if spec.noise != "torch":
+            continue
+        key = (spec.model, shards_of(spec), spec.data)
+        if key not in known:
+            model = materialised(spec)
+            known[key] = (*plain(model, spec, shards_of(spec)), dict(model.named_parameters()))
+        losses, gs, final = known[key]
+        assert ranks[0][number]["losses"] == losses, case
+        assert ranks[0][number]["gs"] == gs, case
+        assert all(torch.equal(tensors[number][0][name], final[name]) for name in final), case
+        assert len(set(gs)) == STEPS
+
+
+def test_losses_are_those_of_the_whole_batch_on_one_device(found):
+    """Also where a shard's products round otherwise than the whole batch's."""
+    _, cases, ranks, _ = found
+    for number, case in enumerate(cases):
+        spec = RunSpec(**case["spec"])
+        model = materialised(spec)
+        if spec.noise == "torch":
+            losses, gs = plain(model, spec, 1)
+        else:
+            losses, gs = pristine_mezo(
+                model, batches(spec, STEPS), [(s,) for s in draw_seeds(7, STEPS)], eps=spec.eps, lr=spec.lr
+            )
+        assert ranks[0][number]["losses"] == pytest.approx(losses, rel=1e-6)
+        assert ranks[0][number]["gs"] == pytest.approx(gs, abs=1e-6 * losses[0] / spec.eps)

@@ -1,0 +1,113 @@
+"""A run's past: a unit's weights at rest, read beside the steps, and how they are made again from the journal.
+
+Weights are a base plus a journal (ARCHITECTURE, section 1). Bit for bit that takes all passes too: in-place noise
+rounds the weights at every point that they go through, and pending updates round together when they are kept. A pass
+without a forward costs only its noise, and no unit depends on another, so each is brought to the device once for many.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from zobench.data import IGNORED, Batch
+from zobench.engine.base import Entry, Moment, Position
+from zobench.engine.blocks import Unit
+
+if TYPE_CHECKING:
+    from zobench.engine.core import Engine
+
+TOGETHER = 256
+"""Moments that a unit is taken through while it is on the device: torch's noise keeps a state for each of their seeds
+and every unit."""
+
+
+class Start(Protocol):
+    """Weights at rest of an earlier run, by the names of its units, as :func:`read` gave them."""
+
+    def fill(self, unit: str, out: Tensor) -> bool:
+        """Writes the first bytes of ``out``, a uint8 buffer with the unit's base; False if the unit is as it was."""
+
+    def position(self, unit: str) -> Position:
+        """How far the unit had come."""
+
+
+def resume(start: Start, unit: Unit, buffer: Tensor) -> None:
+    """Puts what ``start`` knows of a unit over its base in ``buffer``."""
+    if start.fill(unit.name, buffer):
+        unit.changed = True
+    position = start.position(unit.name)
+    unit.applied, unit.part = position.applied, max(unit.part, position.part)
+
+
+@torch.inference_mode()
+def read(engine: Engine, unit: Unit, out: Tensor, first: int = 0) -> None:
+    """Copies bytes of a unit's weights at rest, from byte ``first`` on, into ``out`` (uint8, on the CPU, page-aligned).
+
+    Another thread may do this while a step runs, as long as the step has not touched the unit
+    (``Engine.before_change``).
+    """
+    if not unit.streamed:
+        assert unit.buffer is not None
+        out.copy_(unit.buffer[first : first + out.numel()])
+        return
+    assert engine.pipeline is not None
+    engine.pipeline.peek(engine.number(unit), out, first)
+
+
+@torch.inference_mode()
+def retrace(engine: Engine, moments: Sequence[Moment], start: Start | None = None) -> None:
+    """Brings an engine that was just built from ``start``, or from its base, to the end of ``moments``: all of its run.
+
+    Each unit goes on from its own position. Afterwards journal and weights are, bit for bit, those of the run.
+    """
+    if any(point.part is not None for moment in moments for point in moment.points):
+        _find_parts(engine)
+    journal = [entry for moment in moments for entry in moment.entries]
+    known = list(itertools.accumulate((len(moment.entries) for moment in moments), initial=0))
+    for first in range(0, len(moments), TOGETHER):
+        window = range(first, min(first + TOGETHER, len(moments)))
+        for unit in _in_order(engine):
+            passed = start.position(unit.name).passes if start is not None else 0
+            rest = range(max(window.start, passed), window.stop) if unit.trained else range(0)
+            engine.run(unit, functools.partial(_turn, engine, unit, moments, rest, journal, known))
+        engine.noise.keep(())
+    engine.drain()
+    engine.journal[:], engine.passes = journal, len(moments)
+
+
+def _turn(
+    engine: Engine, unit: Unit, moments: Sequence[Moment], numbers: range, journal: Sequence[Entry],
+    known: Sequence[int],
+) -> None:  # fmt: skip
+    """Takes a unit that is on the device through these moments; the journal grows as it did."""
+    if not numbers:
+        return
+    engine.journal[:] = journal[: known[numbers.start]]
+    for number in numbers:
+        engine.arithmetic.retrace(unit, moments[number].points)
+        engine.journal.extend(moments[number].entries)
+        if engine.at_once and moments[number].entries:
+            engine.arithmetic.settle(unit)
+    if unit.streamed and not any(item.is_part for item in unit.fields):
+        unit.release()
+
+
+def _in_order(engine: Engine) -> list[Unit]:
+    """Units in stream order, so that torch's noise is drawn once, but the streamed ones as the pipeline has them."""
+    first = min((unit.index for unit in engine.blocks), default=0)
+    residents = sorted(engine.residents, key=lambda unit: unit.index)
+    before = [unit for unit in residents if unit.index < first]
+    return [*before, *engine.blocks, *(unit for unit in residents if unit.index >= first)]
+
+
+def _find_parts(engine: Engine) -> None:
+    """Looks at two tokens, because a unit's part is known from the first pass on."""
+    if any(unit.part < 0 for unit in engine.units):
+        tokens = torch.zeros(1, 2, dtype=torch.long)
+        engine.evaluate(Batch(tokens, torch.full_like(tokens, IGNORED)))

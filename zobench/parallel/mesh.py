@@ -1,0 +1,46 @@
+"""The mesh: which shard of the data and which sign of the perturbation a rank works on (DistZO2, section 6.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zobench.spec import RunSpec
+
+DATA, PERTURBATION = "data", "perturbation"
+"""Names of the mesh's dimensions."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mesh:
+    """A rank's place among ``shards`` x ``signs`` ranks. ``order``: the dimensions, the outer one first.
+
+    Ranks that differ in the inner dimension follow each other, so with PertP inside DDP ("2d") the two of a pair are
+    neighbours on one machine; "2d-outer" is the other order.
+    """
+
+    rank: int
+    shards: int
+    signs: int
+    order: tuple[str, str] = (DATA, PERTURBATION)
+
+    @classmethod
+    def of(cls, spec: RunSpec, rank: int) -> Mesh:
+        """The place of ``rank`` among the ``spec.gpus`` ranks of a run."""
+        signs = 1 if spec.parallel == "ddp" else 2
+        order = (PERTURBATION, DATA) if spec.parallel == "2d-outer" else (DATA, PERTURBATION)
+        return cls(rank=rank, shards=spec.gpus // signs, signs=signs, order=order)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Ranks along each dimension of ``order``."""
+        return (self.shards, self.signs) if self.order[0] == DATA else (self.signs, self.shards)
+
+    @property
+    def shard(self) -> int:
+        """The shard of each batch that is this rank's."""
+        return self.rank // self.signs if self.order[0] == DATA else self.rank % self.shards
+
+    @property
+    def sign(self) -> int:
+        """Of each pair of points the one that is this rank's: 0 is +eps, 1 is -eps."""
+        return self.rank % self.signs if self.order[0] == DATA else self.rank // self.shards
