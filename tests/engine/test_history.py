@@ -1,0 +1,228 @@
+"""Looking at some points only, and going over a run again without forwards, leave the very bits of the run itself."""
+
+import itertools
+
+import pytest
+import torch
+
+from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, models, weights
+from zobench.data.tokens import stream
+from zobench.engine import history
+from zobench.engine.base import Moment, Position
+from zobench.engine.rules import Momentum
+from zobench.engine.tiers import allocate
+
+STEPS, EPS = 6, 1e-3
+ENGINES = {
+    "resident": {"placement": "resident"},
+    "resident counter": {"placement": "resident", "noise": "counter"},
+    "pageable": {},
+    "disk": {"tier": "disk"},
+    "no fused update": {"fused_update": False},
+    "one slot": {"slots": 1},
+    "fp8 wire": {"wire": "fp8"},
+    "counter fp8 wire": {"wire": "fp8", "noise": "counter"},
+    "counter": {"noise": "counter"},
+    "every 4": {"noise": "counter", "writeback_every": 4},
+    "resident every 4": {"placement": "resident", "noise": "counter", "writeback_every": 4},
+    "never": {"noise": "counter", "writeback_every": "inf"},
+    "linear": {"noise": "counter", "granularity": "linear"},
+    "tile": {"noise": "counter", "granularity": "tile"},
+    "one resident block": {"noise": "counter", "resident_blocks": 1},
+}
+
+
+def batches(name, count=STEPS):
+    spec = RunSpec(model=name, batch_size=2, seq_len=17, seed=1)
+    config = models.build_config(name)
+    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
+
+
+def engine_of(name, tied, config, dtype="fp32", **more):
+    model = models.build(name, dtype, tied)
+    return Engine(model, EngineConfig(**config), weights=weights.RandomWeights(model, 3), **more)
+
+
+def pairs(seeds, parts=(None,)):
+    return tuple(Point(seed, scale, part) for seed in seeds for part in parts for scale in (EPS, -EPS))
+
+
+def entries_of(step, points, losses):
+    gs = [(plus - minus) / (2 * EPS) for plus, minus in zip(losses[::2], losses[1::2], strict=True)]
+    return tuple(
+        Entry(step=step, seed=point.seed, g=g / len(gs), lr=1e-3, weight_decay=0.1 if n == 0 else 0.0, part=point.part)
+        for n, (point, g) in enumerate(zip(points[::2], gs, strict=True))
+    )
+
+
+def run(engine, name, queries, parts=(None,), evaluated=3):
+    """The moments of a run of STEPS steps with one evaluation among them, and the losses."""
+    moments, losses = [], []
+    for step, batch in enumerate(batches(name)):
+        points = pairs([100 * step + query for query in range(queries)], parts)
+        losses.append(engine.probe(batch, points))
+        entries = entries_of(step, points, losses[-1]) if step != 2 else ()  # a step whose g was not finite
+        engine.commit(entries)
+        moments.append(Moment(points=points, entries=entries))
+        if step == evaluated:
+            engine.evaluate(batch)
+            moments.append(Moment())
+    return moments, losses
+
+
+def assert_equal_from_here(one, other, name):
+    """Also what is pending, and the position in every stream, as the next steps show."""
+    for step, batch in enumerate(batches(name, 2), start=STEPS):
+        points = pairs([9_000 + step])
+        losses = one.probe(batch, points)
+        assert other.probe(batch, points) == losses
+        for engine in (one, other):
+            engine.commit(entries_of(step, points, losses))
+    mine, its = dict(one.named_tensors()), dict(other.named_tensors())
+    assert all(torch.equal(mine[key], its[key]) for key in mine)
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+@pytest.mark.parametrize("config", ENGINES.values(), ids=ENGINES)
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny"])
+def test_a_look_at_some_points_gives_the_numbers_of_a_look_at_all(name, tied, config, queries):
+    with (
+        engine_of(name, tied, config) as whole,
+        engine_of(name, tied, config) as plus,
+        engine_of(name, tied, config) as minus,
+    ):
+        for step, batch in enumerate(batches(name)):
+            points = pairs([100 * step + query for query in range(queries)])
+            losses = whole.probe(batch, points)
+            assert plus.probe(batch, points, looked=range(0, 2 * queries, 2)) == losses[::2]
+            assert minus.probe(batch, points, looked=range(1, 2 * queries, 2)) == losses[1::2]
+            for engine in (whole, plus, minus):
+                engine.commit(entries_of(step, points, losses))
+        for engine in (plus, minus):
+            mine, its = dict(whole.named_tensors()), dict(engine.named_tensors())
+            assert all(torch.equal(mine[key], its[key]) for key in mine)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("config", ENGINES.values(), ids=ENGINES)
+@pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny"])
+def test_a_run_is_retraced_bit_for_bit(name, config, dtype):
+    with engine_of(name, True, config, dtype) as ran, engine_of(name, True, config, dtype) as again:
+        moments, _ = run(ran, name, queries=2)
+        history.retrace(again, moments)
+        assert again.journal == ran.journal
+        assert_equal_from_here(ran, again, name)
+
+
+def test_few_moments_at_a_time_are_many(monkeypatch):
+    monkeypatch.setattr(history, "TOGETHER", 2)
+    with engine_of("opt-tiny", True, {}) as ran, engine_of("opt-tiny", True, {}) as again:
+        moments, _ = run(ran, "opt-tiny", queries=1)
+        history.retrace(again, moments)
+        assert_equal_from_here(ran, again, "opt-tiny")
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_parts_are_found_before_a_run_of_parts_is_retraced(noise):
+    with engine_of("opt-tiny", True, {"noise": noise}) as ran, engine_of("opt-tiny", True, {"noise": noise}) as again:
+        moments, _ = run(ran, "opt-tiny", queries=1, parts=range(ran.parts))
+        history.retrace(again, moments)
+        assert_equal_from_here(ran, again, "opt-tiny")
+
+
+class Kept:
+    """What a snapshot keeps, in memory."""
+
+    def __init__(self, engine):
+        self.bytes, self.positions = {}, {}
+        engine.drain()
+        for unit in engine.units:
+            self.keep(engine, unit)
+
+    def keep(self, engine, unit):
+        self.positions[unit.name] = engine.position(unit)
+        if unit.changed and unit.trained:
+            self.bytes[unit.name] = allocate(engine.kept_bytes(unit))
+            history.read(engine, unit, self.bytes[unit.name])
+
+    def fill(self, unit, out):
+        kept = self.bytes.get(unit)
+        if kept is not None:
+            out[: kept.numel()].copy_(kept)
+        return kept is not None
+
+    def position(self, unit):
+        return self.positions.get(unit, Position())
+
+
+@pytest.mark.parametrize("rule", [None, Momentum(0.9)], ids=["sgd", "momentum"])
+@pytest.mark.parametrize("config", ENGINES.values(), ids=ENGINES)
+def test_a_run_goes_on_from_units_read_at_different_steps(config, rule):
+    """Half of the units as they were after two moments, half after five: each is retraced from its own position."""
+    if rule is not None and (config.get("wire", "none") != "none" or config.get("writeback_every", 1) != 1):
+        pytest.skip("a rule's state travels as it is, at every step")
+    name, cuts = "opt-tiny", (2, 5)
+    with engine_of(name, True, config, rule=rule) as ran:
+        moments, kept = [], None
+        for step, batch in enumerate(batches(name)):
+            points = pairs([100 * step])
+            losses = ran.probe(batch, points)
+            ran.commit(entries_of(step, points, losses))
+            moments.append(Moment(points=points, entries=entries_of(step, points, losses)))
+            if len(moments) == cuts[0]:
+                kept = Kept(ran)
+            elif len(moments) == cuts[1]:
+                ran.drain()
+                for unit in ran.units[::2]:
+                    kept.keep(ran, unit)
+        assert len({position.passes for position in kept.positions.values()}) == 2
+        with engine_of(name, True, config, rule=rule, start=kept) as again:
+            history.retrace(again, moments, kept)
+            assert_equal_from_here(ran, again, name)
+
+
+def test_units_are_told_before_they_change():
+    """At that time each unit's bytes at rest are those of the last step's end."""
+    with engine_of("opt-tiny", True, {"slots": 2}) as engine:
+        data, told = batches("opt-tiny"), []
+        run(engine, "opt-tiny", queries=1)
+        engine.drain()
+        before = Kept(engine).bytes
+
+        def check(unit):
+            now = allocate(engine.kept_bytes(unit))
+            history.read(engine, unit, now)
+            if unit.name not in told:
+                assert torch.equal(now, before[unit.name]), unit.name
+            told.append(unit.name)
+
+        engine.before_change = check
+        engine.probe(data[0], pairs([5]))
+        assert set(told) == {unit.name for unit in engine.units}
+        after = Kept(engine).bytes
+        assert any(not torch.equal(after[key], before[key]) for key in after)
+
+
+def test_what_no_step_changed_need_not_be_saved():
+    config = {"noise": "counter", "writeback_every": "inf"}
+    with engine_of("opt-tiny", True, config) as engine:
+        run(engine, "opt-tiny", queries=1)
+        assert not any(unit.changed for unit in engine.units)
+        engine.flush()
+        assert all(unit.changed for unit in engine.units if unit.trained)
+
+
+def test_the_method_is_none_the_wiser():
+    """ZOSGD on a retraced engine goes on as on the first."""
+    with engine_of("opt-tiny", True, {}) as ran, engine_of("opt-tiny", True, {}) as again:
+        method = ZOSGD(lr=1e-3, eps=EPS, seed=4)
+        data = batches("opt-tiny")
+        moments = []
+        for batch in data[:3]:
+            result = method.step(ran, batch)
+            moments.append(Moment(points=pairs(result.seeds), entries=tuple(ran.journal[len(moments) :])))
+        history.retrace(again, moments)
+        other = ZOSGD(lr=1e-3, eps=EPS, seed=4)
+        other.restore(method.state())
+        assert [method.step(ran, batch) for batch in data[3:]] == [other.step(again, batch) for batch in data[3:]]
