@@ -1,6 +1,7 @@
 """Looking at some points only, and going over a run again without forwards, leave the very bits of the run itself."""
 
 import itertools
+import time
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ ENGINES = {
     "disk": {"tier": "disk"},
     "no fused update": {"fused_update": False},
     "one slot": {"slots": 1},
+    "no fused update, fp8 wire": {"fused_update": False, "wire": "fp8"},
     "fp8 wire": {"wire": "fp8"},
     "counter fp8 wire": {"wire": "fp8", "noise": "counter"},
     "counter": {"noise": "counter"},
@@ -202,6 +204,39 @@ def test_units_are_told_before_they_change():
         assert set(told) == {unit.name for unit in engine.units}
         after = Kept(engine).bytes
         assert any(not torch.equal(after[key], before[key]) for key in after)
+
+
+def test_units_are_told_before_they_settle():
+    with engine_of("opt-tiny", True, {"noise": "counter", "writeback_every": "inf"}) as engine:
+        run(engine, "opt-tiny", queries=1)
+        told = []
+        engine.before_change = lambda unit: told.append((unit.name, unit.applied))
+        engine.flush()
+        assert {name for name, applied in told if applied == 0} == {unit.name for unit in engine.units}
+
+
+def test_what_is_read_at_rest_waits_for_its_write_back(monkeypatch):
+    with engine_of("opt-tiny", True, {}) as engine:
+        offload = engine._tier.offload
+        monkeypatch.setattr(engine._tier, "offload", lambda *told: (time.sleep(0.02), offload(*told)))
+        run(engine, "opt-tiny", queries=1)
+        early = Kept(Hasty(engine)).bytes
+        engine.drain()
+        late = Kept(engine).bytes
+        assert all(torch.equal(early[name], late[name]) for name in late)
+
+
+class Hasty:
+    """An engine that does not drain."""
+
+    def __init__(self, engine):
+        self._engine = engine
+
+    def drain(self):
+        pass
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
 
 
 def test_what_no_step_changed_need_not_be_saved():
