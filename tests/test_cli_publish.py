@@ -10,6 +10,7 @@ import pytest
 
 from tests.report.test_table import result
 from tests.test_cli import here, machine, zobench  # noqa: F401  fixtures
+from zobench import recipe
 from zobench.store import Store
 
 TINY_RUNNER = """
@@ -106,14 +107,20 @@ def test_reproduce_of_a_figure_writes_its_files_and_says_where(tiny: Path, zoben
 def test_what_this_version_cannot_measure_is_shown_from_the_paper_with_the_reason(
     here: Path, zobench: Any  # noqa: F811
 ) -> None:  # fmt: skip
-    code, out, _ = zobench("reproduce", "distzo2/table3")
+    lacks = 'lacks = "a quantum computer"'
+    shipped = recipe.find("tables", "distzo2/table3").read_text()
+    for folder in ("tables", "plots"):
+        (here / folder).mkdir(exist_ok=True)
+    (here / "tables/mine.toml").write_text(shipped.replace('runner = "distzo2_batch"', lacks))
+    code, out, _ = zobench("reproduce", "tables/mine.toml")
     assert code == 0
-    assert "Not measured: this needs parallel steps on several devices" in " ".join(out.split())
+    assert "Not measured: this needs a quantum computer" in " ".join(out.split())
     assert "28196" in out
-    code, out, _ = zobench("reproduce", "distzo2/figure6", "--out", "x")
+    (here / "plots/drawn.toml").write_text(f'kind = "bars"\ntitle = "Bars"\n{lacks}')
+    code, out, _ = zobench("reproduce", "drawn", "--out", "x")
     assert code == 0
-    assert "Not measured: this needs" in out
-    assert (here / "x/figures/distzo2/figure6.png").is_file()
+    assert "Not measured: this needs a quantum computer" in out
+    assert (here / "x/figures/drawn.png").is_file()
 
 
 def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any) -> None:  # noqa: F811
@@ -121,7 +128,8 @@ def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any)
     (here / "results" / "box" / "broken.json").write_text("{")
     code, out, err = zobench("report", "--out", "all")
     assert code == 0, err
-    assert out == "33 tables and 17 figures; open all/index.html\n"
+    tables, figures = len(recipe.names("tables")), len(recipe.names("plots"))
+    assert out == f"{tables} tables and {figures} figures; open all/index.html\n"
     assert "not read: results/box/broken.json: " in err
     assert (here / "all/tables/zo2/table5.tex").is_file()
     assert "OPT-125M" in (here / "all/tables/zo2/table1.md").read_text()

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from zobench import methods, models, schemes
-from zobench.engine import Engine, EngineConfig
+from zobench.durable.tensors import SnapshotWeights
+from zobench.engine import Engine, EngineConfig, history
 from zobench.footprint import SHARED_BLOCKS, fit, memory
 from zobench.methods import Method
 from zobench.schemes import Scheme
-from zobench.snapshot import SnapshotWeights
 from zobench.spec import BACKWARD, RunSpec
 from zobench.weights import PretrainedWeights, RandomWeights, Weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from zobench.engine.tiers import Hosts
+    from zobench.parallel import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +37,40 @@ class Tuner:
 
 
 @contextmanager
-def tuner(spec: RunSpec, snapshot: Path | None = None, model: PreTrainedModel | None = None) -> Iterator[Tuner]:
+def tuner(
+    spec: RunSpec, snapshot: Path | None = None, model: PreTrainedModel | None = None, *,
+    start: history.Start | None = None, world: World | None = None,
+) -> Iterator[Tuner]:  # fmt: skip
     """A tuner for ``spec`` (resolved, and planned where ``device_memory`` is given); its engine is closed at the end.
 
+    With several ``gpus`` this process is one of their ranks (:func:`zobench.parallel.join`), of ``world`` if it has
+    joined already.
+
     ``snapshot``: a folder of safetensors with trained tensors and optimizer state by name; what is not there is as at
-    the start of a run. ``model``: the spec's, built already (:func:`empty_model`).
+    the start of a run. ``start``: an earlier run's weights at rest (:class:`zobench.engine.Engine`). ``model``: the
+    spec's, built already (:func:`empty_model`).
     """
-    built = _build(spec, snapshot, empty_model(spec) if model is None else model)
-    with built.engine:
+    with ExitStack() as during:
+        if world is None and spec.gpus > 1:
+            world = during.enter_context(_joined(spec))
+        built = _build(spec, snapshot, empty_model(spec) if model is None else model, start, world)
+        during.enter_context(built.engine)
         yield built
 
 
-def _build(spec: RunSpec, snapshot: Path | None, model: PreTrainedModel) -> Tuner:
+def _joined(spec: RunSpec) -> AbstractContextManager[World]:
+    from zobench.parallel import join
+
+    return join(spec)
+
+
+def _build(
+    spec: RunSpec, snapshot: Path | None, model: PreTrainedModel, kept: history.Start | None, world: World | None
+) -> Tuner:
     """On return only the engine holds weights: a pool of random values must not count as the run's memory."""
     plain, config = initial_weights(spec, model), engine_config(spec)
+    if world is not None:
+        config = replace(config, device=world.device)
     scheme = schemes.apply(spec, model)
     trained = frozenset(name for name, parameter in model.named_parameters() if parameter.requires_grad)
     start = scheme.weights(plain, config)
@@ -56,13 +79,25 @@ def _build(spec: RunSpec, snapshot: Path | None, model: PreTrainedModel) -> Tune
         weights = saved = SnapshotWeights(snapshot, start)
         state = saved if any("#" in name for name in saved.names) else None  # before its first step Adam has none
     thresholds = methods.thresholds(spec, model, start)
-    engine = _engine(spec, model, config, scheme, weights, state, thresholds)
+    engine = _engine(spec, model, config, scheme, weights, state, thresholds, kept, _hosts(spec, world))
+    if world is not None:
+        from zobench.parallel import ParallelEngine
+
+        engine = cast("Engine", ParallelEngine(engine, world))
     return Tuner(engine, methods.make(spec), scheme, trained)
+
+
+def _hosts(spec: RunSpec, world: World | None) -> Hosts | None:
+    if world is None:
+        return None
+    from zobench.parallel.hosts import hosts_for
+
+    return hosts_for(spec, world)
 
 
 def _engine(
     spec: RunSpec, model: PreTrainedModel, config: EngineConfig, scheme: Scheme, weights: Weights,
-    state: Weights | None, thresholds: dict[str, float] | None,
+    state: Weights | None, thresholds: dict[str, float] | None, kept: history.Start | None, hosts: Hosts | None,
 ) -> Engine:  # fmt: skip
     """The engine, or where the method backpropagates one that answers like it."""
     if spec.method in BACKWARD:
@@ -74,8 +109,9 @@ def _engine(
         )
         return cast("Engine", engine)
     return Engine(
-        model, config, weights=weights, drive=scheme.drive, rule=methods.rule(spec), state=state, thresholds=thresholds
-    )
+        model, config, weights=weights, drive=scheme.drive, rule=methods.rule(spec), state=state, thresholds=thresholds,
+        start=kept, hosts=hosts,
+    )  # fmt: skip
 
 
 def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zobench.execute.plan import Step, duration, gigabytes
+from zobench.execute.process import leads
 from zobench.measure.doctor import Line
 from zobench.measure.statistics import median_interval
 from zobench.predict import Estimate
@@ -26,17 +27,17 @@ _STYLES = {
 
 def error_console() -> Console:
     """Standard error, for everything that is not the answer itself."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, quiet=not leads())
 
 
 def answer_console() -> Console:
     """Standard output, for what was asked for."""
-    return Console(highlight=False)
+    return Console(highlight=False, quiet=not leads())
 
 
 def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float | None) -> None:
     """One line per cell: what it needs, how long it should take, and whether it runs, is kept or is skipped and why."""
-    shared = _shared_words([step.spec.label for step in steps])
+    shared = shared_words([step.spec.label for step in steps])
     heading = f"{title}; all cells: {' '.join(shared)}" if shared else title
     console.print(Text(heading, style="bold"))
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -56,12 +57,18 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
         cell = " ".join(word for word in step.spec.label.split() if word not in shared)
         table.add_row(*(Text(text, style=style) for text in (cell or "this one", *_needs(guess), words)))
     console.print(table)
-    lacking = dict.fromkeys(step.reason.partition(" of ")[2] for step in steps if step.reason.startswith("needs "))
+    lacking = dict.fromkeys(_there_is(step.reason) for step in steps if step.reason.startswith("needs "))
     if lacking:
         console.print(Text(f"not enough here: {'; '.join(lacking)}", style="dim"))
     limit = "" if budget is None else f" within the budget of {duration(budget)}"
     total = f"{fitting} of {len(steps)} cells to run{limit}: about {duration(spent)} (predicted)"
     console.print(Text(total, style="bold"))
+
+
+def _there_is(reason: str) -> str:
+    """What a reason like "needs 9 GB of host memory, 5 GB are free" or "needs 4 GPUs, 2 are visible" says is here."""
+    _, of, rest = reason.partition(" of ")
+    return rest if of else reason.partition(", ")[2]
 
 
 def _needs(guess: Estimate | None) -> list[str]:
@@ -71,7 +78,7 @@ def _needs(guess: Estimate | None) -> list[str]:
     return [gigabytes(guess.device_bytes), disk, duration(guess.seconds)]
 
 
-def _shared_words(labels: Sequence[str]) -> list[str]:
+def shared_words(labels: Sequence[str]) -> list[str]:
     """Words that every label has: they are said once."""
     if len(labels) < 2:
         return []
@@ -188,7 +195,8 @@ def show_lists(what: str) -> None:
         )
 
 
-def _columns(*names: str) -> Table:
+def columns(*names: str) -> Table:
+    """An empty table with these columns; the narrow style of every list."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in names:
         numeric = name in ("parameters", "layers", "width", "positions", "vocabulary")
@@ -199,7 +207,7 @@ def _columns(*names: str) -> Table:
 def _models() -> Table:
     from zobench import models
 
-    table = _columns("model", "parameters", "layers", "width", "positions", "vocabulary")
+    table = columns("model", "parameters", "layers", "width", "positions", "vocabulary")
     for name, model in models.REGISTRY.items():
         count = models.parameter_count(name)
         numbers = (model.layers, model.hidden, model.max_positions, model.vocab)
@@ -218,7 +226,7 @@ def _recipes(kind: str) -> Table:
 
     from zobench import recipe
 
-    table = _columns("name", "what it is")
+    table = columns("name", "what it is")
     for name in recipe.names(kind):
         try:
             title = str(tomllib.loads(recipe.find(kind, name).read_text(encoding="utf-8")).get("title", ""))

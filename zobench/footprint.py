@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from zobench import backward, models, tuned
+from zobench.parallel.mesh import divided
 from zobench.spec import BACKWARD, FIRST_ORDER, RunSpec, size_text
 from zobench.tuned import WIDTH
 
@@ -20,6 +21,10 @@ CONSOLIDATE_AFTER = 256
 """Steps whose updates a journal holds with writeback_every=inf; a checkpoint's blocks then get a copy on the disk."""
 PARTS_STEPS = 5
 """Steps that ``parts`` adds."""
+RANK_BYTES = 300 << 20
+"""Of host memory that a further rank's interpreter and libraries take."""
+SNAPSHOTS = 3
+"""Checkpoints of a run that are on the disk at once: the last two, and the one that is being written."""
 MARGIN = 0.9
 """Share of a given device memory that a plan uses: predictions are this good."""
 ATTENTION_MATRICES = 6
@@ -29,20 +34,32 @@ FORMS = (("block", 3), ("linear", 3), ("tile", 3), ("tile", 2))
 
 
 def memory(spec: RunSpec) -> tuple[int, int, int]:
-    """(device, host, disk) bytes at the peak. On a CPU the device's and the host's bytes are the same memory.
+    """(device, host, disk) bytes at the peak: of one device, and of one of the spec's nodes with all of its ranks.
 
+    On a CPU the device's and the host's bytes are the same memory, and the other ranks' are counted with the host's.
     Raises ``ValueError`` if the spec's own ``device_memory`` cannot hold it.
     """
     spec = fit(spec)[0]
+    device, host, disk, shared = _of_a_rank(spec)
+    ranks = spec.gpus // spec.nodes
+    kept, copied = _saved(spec)
+    host = shared + host * ranks + copied
+    if spec.device == "cpu":
+        host += (ranks - 1) * (device + RANK_BYTES)
+    return device, host, disk * ranks + kept
+
+
+def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
+    """(device, host, disk) bytes of one rank alone, and of the weights in host memory that those of a node share."""
     if spec.method in BACKWARD:
-        return max(backward.peak(spec), _resident_bytes(spec) + activations(spec)), 0, 0
+        return max(backward.peak(spec), _resident_bytes(spec) + activations(spec)), 0, 0, 0
     layers, block = models.get(spec.model).layers, models.block_parameter_count(spec.model)
     streamed, more = streamed_layers(spec), tuned.added(spec)[0]
     resident = _resident_bytes(spec)
     device = resident + _scratch(spec) + activations(spec) + (block * WIDTH[spec.dtype] + more) * (layers - streamed)
     if not streamed:
-        return device, 0, 0
-    stored, host, disk = block * wire_width(spec) + more, 0, 0
+        return device, 0, 0, 0
+    stored, host = block * wire_width(spec) + more, 0
     device += min(spec.slots * unit_bytes(spec, wire_width(spec)), streamed * stored)
     at_rest = stored * (min(SHARED_BLOCKS, layers) if spec.weights == "shared" else streamed)
     if spec.device == "cpu":
@@ -50,12 +67,23 @@ def memory(spec: RunSpec) -> tuple[int, int, int]:
     else:
         host = max(_filling(spec), _staging(spec))
     if spec.tier == "checkpoint":
-        disk = at_rest if _consolidates(spec) else 0
-    elif spec.tier == "disk":
-        disk = at_rest
-    else:
-        host += at_rest
-    return device, host, disk
+        return device, host, at_rest if _consolidates(spec) else 0, 0
+    return (device, host, at_rest, 0) if spec.tier == "disk" else (device, host, 0, at_rest)
+
+
+def _saved(spec: RunSpec) -> tuple[int, int]:
+    """Bytes of snapshots on the disk, of which two are kept while the next is written; and in host memory, of the copy
+    that asynchronous ones are made from (ZO-Offloading, section 5.5)."""
+    if spec.checkpoint == "none":
+        return 0, 0
+    if spec.method in BACKWARD:
+        return SNAPSHOTS * tuned.snapshot_bytes(spec), 0
+    inside, outside = tuned.trained(spec)
+    streamed = streamed_layers(spec)
+    own = tuned.trained_width(spec) + tuned.state_width(spec)
+    at_rest = (wire_width(spec) if spec.scheme == "full" else tuned.ADAPTER_WIDTH) + tuned.state_width(spec)
+    kept = streamed * inside * at_rest + ((models.get(spec.model).layers - streamed) * inside + outside) * own
+    return SNAPSHOTS * kept, kept if spec.checkpoint == "async" else 0
 
 
 def _resident_bytes(spec: RunSpec) -> int:
@@ -102,13 +130,14 @@ def activations(spec: RunSpec) -> int:
 
 
 def _points(spec: RunSpec) -> int:
-    """Copies of the batch in one pass over the model. ZO-SGD-Block takes a pair for each part of it."""
+    """Copies of the batch in one pass over the model. ZO-SGD-Block takes a pair for each part of it; of each pair a
+    rank may look at one point only. ZO-SGD-Cons has a second pass, over three candidates that are no pairs."""
     if spec.method == "zo-sgd-cons":
         return 3
     if spec.method in (*FIRST_ORDER, "forward-grad"):
         return 1
     parts = models.get(spec.model).layers + 2 if spec.method == "zo-sgd-block" else 1
-    return 2 * spec.queries * parts
+    return 2 * spec.queries * parts // divided(spec)[1]
 
 
 def fit(spec: RunSpec) -> tuple[RunSpec, str]:

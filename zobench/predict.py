@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from zobench import models, tuned
 from zobench.footprint import PARTS_STEPS, fit, memory, streamed_layers, wire_width
+from zobench.parallel import cost
+from zobench.parallel.mesh import divided
 from zobench.result import Outcome, Result
 from zobench.spec import FIRST_ORDER, RunSpec
 from zobench.tuned import WIDTH
@@ -24,13 +26,19 @@ START_SECONDS = 6.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
     """What the machine does per second: floating-point operations by dtype, elements of noise by stream ("fused": drawn
-    and applied in one pass), bytes to and from a tier, and the sum of both ways where they share the disk."""
+    and applied in one pass), bytes to and from a tier, and the sum of both ways where they share the disk.
+
+    Of several ranks: ``host``, bytes between host memory and all devices together, each way, None if every link has
+    its own; ``between``, bytes that a rank receives from the others, None if it was not measured.
+    """
 
     flops: Mapping[str, float]
     noise: Mapping[str, float]
     bytes_up: Mapping[str, float]
     bytes_down: Mapping[str, float]
     disk_both: float
+    host: float | None = None
+    between: float | None = None
 
     @classmethod
     def of(cls, calibration: Mapping[str, Any]) -> Rates:
@@ -49,6 +57,8 @@ class Rates:
             bytes_up={"pinned": up, "pageable": up / 2, "disk": read, "checkpoint": read},
             bytes_down={"pinned": down, "pageable": down / 2, "disk": write, "checkpoint": write},
             disk_both=calibration["disk_both_bytes_per_second"] or max(read, write),
+            host=None if calibration["link_up_bytes_per_second"] else copy,
+            between=calibration.get("between_ranks_bytes_per_second"),
         )
 
 
@@ -82,22 +92,41 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
     steps = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
     return Estimate(
         device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=seconds,
-        seconds=setup + steps * seconds, source=source,
+        seconds=setup + steps * seconds + _saving_seconds(spec, rates), source=source,
     )  # fmt: skip
 
 
 def step_seconds(spec: RunSpec, rates: Rates) -> float:
-    """Seconds of a step: products and noise, and the transfers that they do not hide."""
+    """Seconds of a step: products and noise, and the transfers that they do not hide (DistZO2, equation 4)."""
     spec = fit(spec)[0]
+    compute = compute_seconds(spec, rates)
+    if not streamed_layers(spec):
+        return compute
+    transfer = transfer_seconds(spec, rates)
+    return cost.step_seconds(1, transfer, compute) if spec.overlap else compute + transfer
+
+
+def compute_seconds(spec: RunSpec, rates: Rates) -> float:
+    """Seconds of a step's products and noise on each rank, which work at the same time: T_comp of equation 4.
+
+    PertP halves a rank's forwards and data parallelism its rows; z is drawn for every point, whatever a rank looks at.
+    """
     architecture = models.get(spec.model)
     pairs = tuned.rows(spec) * tuned.usual(spec) ** 2
     attention = int(2 * architecture.layers * pairs * architecture.hidden * passes(spec))
-    compute = _product_seconds(spec, rates, attention) + _noise_seconds(spec, rates)
-    if spec.engine == "resident":
-        return compute
-    up, down = _transfer_seconds(spec, rates.bytes_up[spec.tier], rates.bytes_down[spec.tier])
-    transfer = (up + down if spec.tier == "disk" else max(up, down)) * (1 if spec.fused_update else 2)
-    return max(compute, transfer) if spec.overlap else compute + transfer
+    return _product_seconds(spec, rates, attention) + _noise_seconds(spec, rates)
+
+
+def transfer_seconds(spec: RunSpec, rates: Rates) -> float:
+    """Seconds of a step's transfers alone, to and from a rank: N T_block of equation 4."""
+    up, down = _transfer_seconds(spec, *_links(spec, rates))
+    return (up + down if spec.tier == "disk" else max(up, down)) * (1 if spec.fused_update else 2)
+
+
+def predicted_step(result: Result) -> float | None:
+    """The step of ``result`` by this module's formulas alone, with the rates that travel with it; None without them,
+    and for a task, whose tokens are not counted."""
+    return _by_its_rates(result, step_seconds)
 
 
 def floor_seconds(spec: RunSpec, rates: Rates) -> float:
@@ -110,30 +139,49 @@ def floor_seconds(spec: RunSpec, rates: Rates) -> float:
     products = _product_seconds(spec, rates)
     if not streamed_layers(spec):
         return products
-    link = "pinned" if spec.tier == "pageable" else spec.tier
-    up, down = _transfer_seconds(spec, rates.bytes_up[link], rates.bytes_down[link])
-    both = sum(_transfer_seconds(spec, rates.disk_both, rates.disk_both)) if spec.tier == "disk" and down else 0
+    up, down = _transfer_seconds(spec, *_links(spec, rates, best=True))
+    shared = rates.disk_both / _local(spec)
+    both = sum(_transfer_seconds(spec, shared, shared)) if spec.tier == "disk" and down else 0
     return max(products, up, down, both)
 
 
 def floor_share(result: Result) -> float | None:
     """The floor over the measured step, by the rates that travel with the result; None where it has none, and for a
     task, whose tokens are not counted."""
+    floor = _by_its_rates(result, floor_seconds)
+    return floor / result.step_seconds if floor is not None and result.step_seconds else None
+
+
+def link_rate(result: Result, part: str) -> float | None:
+    """Parameters of the streamed blocks over the median seconds of ``part``, in which transfers alone bring them to
+    (``upload_seconds``) or from (``offload_seconds``) every rank: what DistZO2's table 2 shows.
+
+    Each parameter counts once, however many ranks it goes to: so OPT-175B's 8.77e9 per second with slices is 20 s for
+    a whole model, near the step that table 1's 508 tokens/s leave it (16 s); counted once a rank it would be 80 s.
+    """
+    known = [seconds for seconds in result.parts.get(part, []) if seconds and seconds > 0]
+    if not known or result.spec.model not in models.REGISTRY:
+        return None
+    spec = fit(result.spec)[0]
+    return streamed_layers(spec) * models.block_parameter_count(spec.model) / statistics.median(known)
+
+
+def _by_its_rates(result: Result, seconds: Callable[[RunSpec, Rates], float]) -> float | None:
     if result.spec.task != "none":
         return None
     try:
-        rates = Rates.of(result.environment["calibration"])
-        return floor_seconds(result.spec, rates) / result.step_seconds if result.step_seconds else None
+        return seconds(result.spec, Rates.of(result.environment["calibration"]))
     except (KeyError, TypeError, ValueError, ZeroDivisionError):  # no rates, or those or the model of another version
         return None
 
 
 def passes(spec: RunSpec) -> float:
-    """What a step computes, in forwards of one batch: 2 operations per parameter and token each.
+    """What a rank computes in a step, in forwards of its batch: 2 operations per parameter and token each.
 
-    Two for every query; ZO-SGD-Block a pair for each part of the model, ZO-SGD-Cons three more for its candidates.
-    A backward pass is two forwards, one where the weights are frozen; the hybrid's ends at its last ZO layer. A forward
-    derivative is two more: of the activations, and of the weights that are tuned.
+    Two for every query, one where ranks share out the signs of a pair; ZO-SGD-Block a pair for each part of the model,
+    ZO-SGD-Cons three more for its candidates. A backward pass is two forwards, one where the weights are frozen; the
+    hybrid's ends at its last ZO layer. A forward derivative is two more: of the activations, and of the weights that
+    are tuned.
     """
     layers = models.get(spec.model).layers
     back = 2.0 if spec.scheme == "full" else 1.0
@@ -145,14 +193,15 @@ def passes(spec: RunSpec) -> float:
     if spec.method == "forward-grad":
         return spec.queries * (1 + (2 if spec.scheme == "full" else 1))
     parts = layers + 2 if spec.method == "zo-sgd-block" else 1
-    return 2 * spec.queries * parts + (3 if spec.method == "zo-sgd-cons" else 0)
+    return 2 * spec.queries * parts / divided(spec)[1] + (3 if spec.method == "zo-sgd-cons" else 0)
 
 
 def _product_seconds(spec: RunSpec, rates: Rates, attention: int = 0) -> float:
-    """Seconds of all forwards of a step: 2 operations per parameter and token each, and those of attention."""
+    """Seconds of a rank's forwards of a step: 2 operations per parameter and token each, and those of attention."""
     tokens = tuned.rows(spec) * tuned.usual(spec)
     operations = 2 * models.parameter_count(*models.variant(spec)) * tokens * passes(spec)
-    return (operations + attention) / rates.flops[spec.dtype if spec.autocast == "none" else spec.autocast]
+    speed = rates.flops[spec.dtype if spec.autocast == "none" else spec.autocast] / _sharers(spec)
+    return (operations + attention) / speed
 
 
 def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
@@ -169,7 +218,51 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
     middle = spec.warmup + (spec.steps + 1) / 2
     pending = middle if spec.writeback_every == "inf" else min(middle, (int(spec.writeback_every) + 1) / 2)
     made = 3 if spec.method == "zo-sgd-cons" else 1
-    return (made + pending) * masks * parameters / rates.noise["fused"]
+    return (made + pending) * masks * parameters / (rates.noise["fused"] / _sharers(spec))
+
+
+def _local(spec: RunSpec) -> int:
+    """Ranks on each node."""
+    return spec.gpus // spec.nodes
+
+
+def _sharers(spec: RunSpec) -> int:
+    """Ranks among which a node's cores are shared out: on a CPU they are the devices. A torch generator uses one."""
+    return _local(spec) if spec.device == "cpu" else 1
+
+
+def is_sliced(spec: RunSpec, rates: Rates) -> bool:
+    """Whether the ranks of ``spec`` will bring slices: where asked, or where GPUs have a way between them."""
+    if spec.engine != "offload" or _local(spec) == 1 or spec.tier not in ("pinned", "pageable"):
+        return False
+    wanted = spec.transfers == "auto" and spec.device.startswith("cuda") and rates.between is not None
+    return wanted or spec.transfers == "sliced"
+
+
+def _links(spec: RunSpec, rates: Rates, best: bool = False) -> tuple[float, float]:
+    """Bytes per second at which each rank gets whole blocks from its tier, and brings them back.
+
+    A file is each rank's own, on a disk that they share. ``best``: pageable memory as if it were pinned."""
+    tier = "pinned" if best and spec.tier == "pageable" else spec.tier
+    up, down, ranks = rates.bytes_up[tier], rates.bytes_down[tier], _local(spec)
+    if tier in ("disk", "checkpoint"):
+        return up / ranks, down / ranks
+    if ranks == 1:
+        return up, down
+    above, below = (cost.Links(link=link, host=rates.host, peers=rates.between) for link in (up, down))
+    block = float(models.block_parameter_count(spec.model) * wire_width(spec))
+    seconds = cost.sliced_seconds if is_sliced(spec, rates) else cost.whole_seconds
+    return block / seconds(block, ranks, above), block / cost.offload_seconds(block, ranks, below)
+
+
+def _saving_seconds(spec: RunSpec, rates: Rates) -> float:
+    """Seconds that checkpoints add to a run: each of a synchronous one's, and what is left to write at the end of any
+    other's, at the disk's rate."""
+    if spec.checkpoint == "none":
+        return 0.0
+    count = (spec.warmup + spec.steps) // spec.checkpoint_every
+    one = tuned.snapshot_bytes(spec) / rates.bytes_down["disk"]
+    return one * (count if spec.checkpoint == "sync" else min(count, 1))
 
 
 def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, float]:
@@ -197,7 +290,8 @@ def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
 
 def _kind(spec: RunSpec) -> tuple[str, ...]:
     words = spec.engine, spec.tier, spec.dtype, spec.noise, spec.autocast, spec.method, spec.scheme
-    return *words, spec.device.partition(":")[0]
+    ranks = str(spec.gpus), str(spec.nodes), spec.parallel, spec.transfers
+    return *words, *ranks, spec.checkpoint, spec.device.partition(":")[0]
 
 
 def _comparable(spec: RunSpec) -> RunSpec:

@@ -31,7 +31,8 @@ class Result:
     ``samples`` holds lists of equal length, one item per measured step: ``step_seconds``, ``loss`` (mean of the two
     losses), ``projected_grad``; ``warmup`` the same for the steps before. ``memory`` and ``power`` map a name to a
     number or None (None = not available here, never 0). ``parts``, if asked: seconds of transfers alone and compute
-    alone, and ``update_survival``, a share. ``environment["calibration"]``: the machine's rates, if a sweep ran it.
+    alone, with several ranks of uploads and of offloads (:func:`zobench.measure.links.alone`), and ``update_survival``,
+    a share. ``environment["calibration"]``: the machine's rates, if a sweep ran it.
     ``evaluation``: of a run with a task, what :mod:`zobench.finetune` found: the curve on dev, the accuracy on test.
     ``timeline``: [lane, kind, block, start_s, end_s] of the last step. ``trace``: the process's memory over time, as
     :func:`zobench.measure.history.memory_over_time` makes it; empty if nothing was recorded.

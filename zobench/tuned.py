@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zobench import models
+from zobench.parallel.mesh import divided
 from zobench.spec import STATEFUL, RunSpec
 
 WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
@@ -79,8 +80,8 @@ def added(spec: RunSpec) -> tuple[int, int]:
 
 
 def rows(spec: RunSpec) -> int:
-    """Rows of a training batch."""
-    return spec.batch_size
+    """Rows of a training batch that one device computes: its shard."""
+    return spec.batch_size // divided(spec)[0]
 
 
 def longest(spec: RunSpec) -> int:

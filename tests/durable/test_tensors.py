@@ -1,4 +1,4 @@
-"""Snapshots: whole or not there, read back bit for bit, damage told in one line."""
+"""Snapshots of named tensors: whole or not there, read back bit for bit, damage told in one line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from zobench import snapshot
-from zobench.snapshot import SnapshotWeights
+from zobench.durable import snapshot, tensors
+from zobench.durable.tensors import SnapshotWeights
 
 TENSORS = {
     "a.weight": torch.randn(6, 3, generator=torch.Generator().manual_seed(1)),
@@ -25,11 +25,11 @@ class Ones:
 
 
 def written(folder: Path, step: int = 4) -> Path:
-    return snapshot.write(folder, step, TENSORS.items(), {"step": step})
+    return tensors.write(folder, step, TENSORS.items(), {"step": step})
 
 
 def test_tensors_and_state_are_read_back_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "SHARD_BYTES", 64)  # two shards
+    monkeypatch.setattr(tensors, "SHARD_BYTES", 64)  # two shards
     path = written(tmp_path)
     assert len(list(path.glob("*.safetensors"))) == 2
     assert snapshot.state(path) == {"step": 4}
@@ -63,7 +63,7 @@ def test_a_write_that_fails_leaves_nothing_but_the_older_one(tmp_path: Path) -> 
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        snapshot.write(tmp_path, 4, broken(), {})  # type: ignore[arg-type]
+        tensors.write(tmp_path, 4, broken(), {})  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == ["snapshot-2"]
     assert snapshot.steps(tmp_path) == [2]
 
@@ -71,7 +71,7 @@ def test_a_write_that_fails_leaves_nothing_but_the_older_one(tmp_path: Path) -> 
 def test_of_the_same_step_only_the_state_is_renewed(tmp_path: Path) -> None:
     path = written(tmp_path)
     before = {file.name: file.stat().st_ino for file in path.glob("*.safetensors")}
-    assert snapshot.write(tmp_path, 4, iter([("never", torch.ones(1))]), {"step": 4, "more": 1}) == path
+    assert tensors.write(tmp_path, 4, iter([("never", torch.ones(1))]), {"step": 4, "more": 1}) == path
     assert {file.name: file.stat().st_ino for file in path.glob("*.safetensors")} == before
     assert snapshot.state(path) == {"step": 4, "more": 1}
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import rich.console
 
 from tests.test_predict import CALIBRATION, RATES
-from zobench import predict
+from zobench import console, footprint, predict
 from zobench.execute import plan
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
@@ -128,9 +130,66 @@ def test_memory_that_the_system_does_not_tell_limits_nothing(tmp_path: Path) -> 
     assert made(tmp_path, cell("OPT-175B"), room=room)[0].action == "run"
 
 
+@pytest.mark.parametrize("engine", ["resident", "offload"])
+def test_on_a_cpu_all_ranks_must_fit_the_one_host(tmp_path: Path, engine: str) -> None:
+    alone, four = (
+        cell("OPT-1.3B", engine=engine, batch_size=4, tier="auto", **how)
+        for how in ({}, {"gpus": 4, "parallel": "2d"})
+    )  # fmt: skip
+    device, host, _ = footprint.memory(four)
+    need = device + host + plan.HOST_RESERVE
+    for free, action in ((need, "run"), (need - 1, "skip")):
+        (step,) = made(tmp_path, four, room=plan.Limits(device_bytes=None, host_bytes=free, disk_bytes=500 * GB))
+        assert step.action == action
+    assert "of host memory, " in step.reason
+    assert (
+        made(tmp_path, alone, room=plan.Limits(device_bytes=None, host_bytes=need - 1, disk_bytes=GB * 500))[0].action
+        == "run"
+    )
+
+
+def test_gpus_that_are_not_there_are_told_before_work_starts(tmp_path: Path) -> None:
+    room = plan.Limits(device_bytes=80 * GB, host_bytes=500 * GB, disk_bytes=500 * GB, devices=2)
+    two, four = (cell(device="cuda", batch_size=4, gpus=gpus, parallel=how) for gpus, how in ((2, "pertp"), (4, "2d")))
+    steps = made(tmp_path, two, four, four.replace(nodes=2), four.replace(parallel="ddp", nodes=4), room=room)
+    assert [step.action for step in steps] == ["run", "skip", "skip", "skip"]
+    assert steps[1].reason == "needs 4 GPUs, 2 GPUs are visible"
+    assert steps[2].reason == (
+        "needs 2 nodes, this is one node; use --executor slurm, or set ZOBENCH_RENDEZVOUS on all nodes"
+    )
+    screen = rich.console.Console(record=True, width=200)
+    console.show_plan(screen, "Ranks", steps[:2], None)
+    assert "not enough here: 2 GPUs are visible" in screen.export_text()
+    one = dataclasses.replace(room, devices=1, meets=True)
+    (step,) = made(tmp_path, four.replace(nodes=2), room=one)
+    assert step.reason == "needs 2 GPUs on each node, 1 GPU is visible"
+    (step,) = made(tmp_path, four.replace(nodes=2), room=dataclasses.replace(room, meets=True))
+    assert step.action == "run"
+
+
+def test_a_cpu_has_as_many_ranks_as_are_asked_for(tmp_path: Path) -> None:
+    assert made(tmp_path, cell(batch_size=4, gpus=4, parallel="2d"))[0].action == "run"
+
+
+def test_snapshots_need_room_on_the_disk(tmp_path: Path) -> None:
+    saved = cell("OPT-1.3B", checkpoint="journal", checkpoint_every=2)
+    steps = made(tmp_path, saved, room=plan.Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=12 * GB))
+    assert steps[0].reason == "needs 15.8 GB of disk space, 12.0 GB are free (need predicted)"
+
+
+def test_gpus_and_a_meeting_place_are_what_this_process_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "_ask", lambda program, device: {"cuda:1": "7 3\n"}[device])
+    monkeypatch.setenv("ZOBENCH_RENDEZVOUS", "10.0.0.1:29500")
+    found = plan.limits("cuda:1", tmp_path)
+    assert (found.device_bytes, found.devices, found.meets) == (7, 3, True)
+    monkeypatch.delenv("ZOBENCH_RENDEZVOUS")
+    assert not plan.limits("cuda:1", tmp_path).meets
+
+
 def test_limits_are_what_this_machine_has_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "free_disk_bytes", lambda folder: {tmp_path: 7}[folder])
     monkeypatch.setattr(plan, "available_host_bytes", lambda: 5)
+    monkeypatch.delenv("ZOBENCH_RENDEZVOUS", raising=False)
     assert plan.limits("cpu", tmp_path) == plan.Limits(
         device_bytes=None, host_bytes=5, disk_bytes=7
     )  # fmt: skip

@@ -100,7 +100,7 @@ def test_a_process_that_the_kernel_killed_for_memory_is_out_of_memory(
     child: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter([4, 5])
-    monkeypatch.setattr(process, "_oom_kills", lambda: next(counts))
+    monkeypatch.setattr(process, "oom_kills", lambda: next(counts))
     result = child("kill -KILL $$")
     assert (result.outcome, result.reason) == (
         Outcome.OOM, "host memory ran out: the system killed the cell's process"
@@ -110,9 +110,9 @@ def test_a_process_that_the_kernel_killed_for_memory_is_out_of_memory(
 def test_the_kernels_count_is_read_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "nr_free_pages 5\noom_kill 17\n"
     monkeypatch.setattr(process.Path, "read_text", lambda self: text)
-    assert process._oom_kills() == 17
+    assert process.oom_kills() == 17
     text = "nr_free_pages 5\n"
-    assert process._oom_kills() == 0
+    assert process.oom_kills() == 0
 
 
 @pytest.mark.parametrize("option", [{}, {"timeout": 60.0}])

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from zobench import cli
+from zobench.durable import journal
+from zobench.methods.base import Taken
 from zobench.store import Store
 
 Command = Callable[..., tuple[int, str, str]]
@@ -170,9 +172,7 @@ def test_data_that_are_not_there_are_one_line(zobench: Command, given: list[str]
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_a_snapshot_says_how_to_go_on_and_exits_130(
-    tmp_path: Path, given: list[str], number: signal.Signals
-) -> None:
+def test_an_interrupt_says_how_to_go_on_and_exits_130(tmp_path: Path, given: list[str], number: signal.Signals) -> None:
     words = [sys.executable, "-m", "zobench", "finetune", *given, "--steps", "100000", "--set", "eval_every=10",
              "--out", "mine"]  # fmt: skip
     source = str(Path(cli.__file__).parents[2])
@@ -186,8 +186,19 @@ def test_an_interrupt_leaves_a_snapshot_says_how_to_go_on_and_exits_130(
     assert process.returncode == 130, err
     told = re.search(r"^stopped after (\d+) steps; the same command goes on from there \(mine\)$", err, re.MULTILINE)
     assert told, err
-    assert (tmp_path / "mine" / f"snapshot-{told[1]}").is_dir()
-    assert int(told[1]) >= 10
+    steps = [item for item in journal.read(tmp_path / "mine" / "journal.bin")[1] if isinstance(item, Taken)]
+    assert len(steps) == int(told[1]) >= 10
+
+
+def test_resume_needs_a_run_to_go_on_with(zobench: Command, given: list[str]) -> None:
+    wanted = [*given, "--method", "zo-sgd", "--steps", "2", "--out", "mine"]
+    code, _, err = zobench("finetune", *wanted, "--resume")
+    assert code == 2
+    assert err.splitlines()[-1] == (
+        "zobench: `--resume` needs a run to go on with, but mine holds none; leave --resume out to begin one"
+    )
+    assert zobench("finetune", *wanted)[0] == 0
+    assert zobench("finetune", *wanted, "--resume")[0] == 0
 
 
 def test_a_disk_without_room_for_snapshots_is_one_line(

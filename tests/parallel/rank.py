@@ -7,7 +7,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models, weights
+from zobench import Engine, EngineConfig, RunSpec, methods, models, weights
 from zobench.data.tokens import stream
 from zobench.parallel import ParallelEngine, join
 from zobench.parallel.world import world_of
@@ -18,8 +18,11 @@ def batches(spec, count):
     return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
 
 
-def method(spec):
-    return ZOSGD(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries)
+def engine(case, spec):
+    model = models.build(spec.model, spec.dtype, case.get("tied"))
+    start = weights.RandomWeights(model, 3)
+    rule, thresholds = methods.rule(spec), methods.thresholds(spec, model, start)
+    return Engine(model, EngineConfig(**case["engine"]), weights=start, rule=rule, thresholds=thresholds)
 
 
 def main():
@@ -30,10 +33,8 @@ def main():
         for number, case in enumerate(cases):
             spec = RunSpec(**case["spec"])
             world = world_of(spec, "cpu")
-            model = models.build(spec.model, spec.dtype, case.get("tied"))
-            engine = Engine(model, EngineConfig(**case["engine"]), weights=weights.RandomWeights(model, 3))
-            with ParallelEngine(engine, world) as parallel:
-                stepped = method(spec)
+            with ParallelEngine(engine(case, spec), world) as parallel:
+                stepped = methods.make(spec)
                 steps = [stepped.step(parallel, batch) for batch in batches(spec, spec.steps)]
                 told.append({"losses": [s.loss for s in steps], "gs": [s.projected_grad for s in steps]})
                 save_file(dict(parallel.named_tensors()), f"{out}.{number}.{world.rank}.safetensors")

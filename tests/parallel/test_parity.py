@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.engine import reference
 from tests.engine.reference import draw_seeds, perturb, pristine_mezo, update
+from tests.parallel import rank
 from tests.parallel.rank import batches
-from zobench import RunSpec, models, weights
+from zobench import RunSpec, methods, models, weights
 
 STEPS = 20
 WAYS = {2: ("pertp", "ddp"), 4: ("ddp", "2d", "2d-outer")}
@@ -101,9 +103,9 @@ def test_all_ranks_end_with_the_same_bits(found):
     gpus, cases, ranks, tensors = found
     for number, case in enumerate(cases):
         first = tensors[number][0]
-        for rank in range(1, gpus):
-            assert ranks[rank][number] == ranks[0][number], case
-            assert all(torch.equal(tensors[number][rank][key], first[key]) for key in first), case
+        for other in range(1, gpus):
+            assert ranks[other][number] == ranks[0][number], case
+            assert all(torch.equal(tensors[number][other][key], first[key]) for key in first), case
 
 
 def test_torch_noise_equals_a_plain_loop_over_the_shards(found):
@@ -122,6 +124,96 @@ def test_torch_noise_equals_a_plain_loop_over_the_shards(found):
         assert ranks[0][number]["gs"] == gs, case
         assert all(torch.equal(tensors[number][0][name], final[name]) for name in final), case
         assert len(set(gs)) == STEPS
+
+
+def test_counter_noise_equals_a_pristine_loop_over_the_shards(found, monkeypatch):
+    """The reference's loss becomes the mean over the shards, weighted by their tokens."""
+    _, cases, ranks, tensors = found
+    loss_of, known = reference.plain_loss, {}
+    for number, case in enumerate(cases):
+        spec = RunSpec(**case["spec"])
+        if spec.noise != "counter":
+            continue
+        shards = shards_of(spec)
+
+        def sharded(model, batch, shards=shards):
+            parts = [batch.shard(index, shards) for index in range(shards)]
+            told = [(int((part.labels[:, 1:] != -100).sum()), loss_of(model, part)) for part in parts]
+            return sum(n * loss for n, loss in told) / sum(n for n, _ in told)
+
+        monkeypatch.setattr(reference, "plain_loss", sharded)
+        key = (spec.model, shards, spec.data)
+        if key not in known:
+            model = materialised(spec)
+            seeds = [(seed,) for seed in draw_seeds(7, STEPS)]
+            told = pristine_mezo(model, batches(spec, STEPS), seeds, eps=spec.eps, lr=spec.lr)
+            known[key] = (*told, dict(model.named_parameters()))
+        losses, gs, final = known[key]
+        assert ranks[0][number]["losses"] == losses, case
+        assert ranks[0][number]["gs"] == gs, case
+        assert all(torch.equal(tensors[number][0][name], final[name]) for name in final), case
+
+
+FEW = 4
+METHODS = {
+    **{name: {"method": name} for name in ("zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-adam", "zo-sgd-block")},
+    "zo-sgd-cons": {"method": "zo-sgd-cons"},
+    "zo-sgd-sparse": {"method": "zo-sgd-sparse", "sparsity": 0.5},
+    "two queries": {"queries": 2},
+    "forward-grad": {"method": "forward-grad"},
+}
+
+
+class Shards:
+    """One engine that looks at each shard of a batch after the other: what several ranks do at once."""
+
+    def __init__(self, engine, count):
+        self.engine, self.count = engine, count
+
+    def __getattr__(self, name):
+        return getattr(self.engine, name)
+
+    def probe(self, batch, points):
+        return self._mean(batch, lambda part: self.engine.probe(part, points))
+
+    def tangent(self, batch, seed):
+        return self._mean(batch, lambda part: self.engine.tangent(part, seed))
+
+    def _mean(self, batch, look):
+        parts = [batch.shard(index, self.count) for index in range(self.count)]
+        told = [(int((part.labels[:, 1:] != -100).sum()), look(part)) for part in parts]
+        total = sum(n for n, _ in told)
+        return [sum(n * row[at] for n, row in told) / total for at in range(len(told[0][1]))]
+
+
+@pytest.fixture(scope="module", params=("pertp", "ddp"))
+def methods_found(request, tmp_path_factory):
+    """With two shards an engine that looks twice has perturbed in place twice, so those cases have counter noise."""
+    way, cases = request.param, []
+    for fields in METHODS.values():
+        for noise in ("torch", "counter") if way == "pertp" else ("counter",):
+            if way == "pertp" and fields.get("method") == "forward-grad":
+                continue
+            placed = {"tier": "pageable", "noise": noise}
+            case = a_case("opt-tiny", way, 2, placed, "ragged")
+            cases.append({**case, "spec": {**case["spec"], "steps": FEW, "noise": noise, **fields}})
+    return cases, *run_ranks(cases, 2, tmp_path_factory.mktemp(f"methods-{way}"))
+
+
+def test_every_method_equals_one_engine_that_looks_at_all_shards(methods_found):
+    cases, ranks, tensors = methods_found
+    for number, case in enumerate(cases):
+        spec = RunSpec(**case["spec"])
+        with rank.engine(case, spec) as engine:
+            alone, method = Shards(engine, shards_of(spec)), methods.make(spec)
+            steps = [method.step(alone, batch) for batch in batches(spec, FEW)]
+            final = {name: value.clone() for name, value in engine.named_tensors()}
+        for told, own in zip(ranks, tensors[number], strict=True):
+            assert told[number]["losses"] == [step.loss for step in steps], case
+            assert told[number]["gs"] == [step.projected_grad for step in steps], case
+            assert own.keys() == final.keys()
+            assert all(torch.equal(own[name], final[name]) for name in final), case
+        assert len({step.projected_grad for step in steps}) == FEW
 
 
 def test_losses_are_those_of_the_whole_batch_on_one_device(found):

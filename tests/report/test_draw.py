@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.report.test_table import MIB, PAPER, TINY, result
+from tests.test_predict import CALIBRATION, RATES
 from zobench import footprint
 from zobench.measure.statistics import median_interval
+from zobench.predict import step_seconds
 from zobench.report import artifacts
 from zobench.report.draw import blank, chart, timelines
 from zobench.report.plot import Plot, load_plot
@@ -115,6 +117,53 @@ def test_no_run_is_ever_taken_for_training_that_is_only_predicted(tmp_path: Path
     plot = plot_from(tmp_path, PREDICTED)
     results = [result("OPT-125M", dtype="fp16", memory=1, seq_len=2048)]
     assert drawn(plot, results).panels[0].series[0].marks[0].source == "predicted"
+
+
+COST = """
+kind = "bars"
+title = "Steps"
+[where]
+seq_len = 32
+batch_size = 4
+[rows]
+header = "Cell"
+variants = [
+    { header = "PertP", where = { engine = "offload", parallel = "pertp", gpus = 2 }, extra = true },
+    { header = "2D", where = { engine = "offload", parallel = "2d", gpus = 4 }, extra = true },
+]
+[[columns]]
+header = "measured"
+[[columns]]
+header = "predicted"
+quantity = "predicted_step_time"
+[[metrics]]
+name = "step_time"
+header = "Step (s)"
+format = ".2f"
+better = "lower"
+"""
+
+
+def test_a_step_that_the_cost_model_predicts_stands_beside_the_measured_one_and_is_marked_so(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"seq_len": 32, "batch_size": 4, "gpus": 2, "parallel": "pertp", "tier": "pageable"}
+    one = result("opt-tiny", "offload", seconds=2.0, device="cpu", calibration=CALIBRATION, **more)
+    found = drawn(plot_from(tmp_path, COST), [one])
+    own, model = found.panels[0].series
+    assert found.panels[0].positions == ("PertP",), "what was not measured is not shown"
+    assert [(mark.value, mark.source) for mark in own.marks] == [(2.0, "measured")]
+    assert [(mark.value, mark.source) for mark in model.marks] == [(step_seconds(one.spec, RATES), "predicted")]
+    assert found.source == "Measured on box (1x BOX)"
+    bare = dataclasses.replace(one, environment={"machine": "box"})
+    assert drawn(plot_from(tmp_path, COST), [bare]).panels[0].series[-1].label == "measured"
+
+
+def test_processes_of_a_cpu_are_not_taken_for_gpus(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"seq_len": 32, "batch_size": 4, "gpus": 2, "parallel": "pertp", "tier": "pageable"}
+    told = "GPUs stand for processes here, which share the cores of one CPU and its memory's bandwidth."
+    plot = plot_from(tmp_path, COST)
+    assert told in drawn(plot, [result("opt-tiny", "offload", device="cpu", **more)]).remarks
+    more["tier"] = "pinned"
+    assert told not in drawn(plot, [result("opt-tiny", "offload", device="cuda", **more)]).remarks
 
 
 LINES = """

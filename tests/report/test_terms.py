@@ -39,7 +39,18 @@ from zobench.spec import CHOICES, RunSpec
          {"method": ("zo-sgd", "zo-sgd-sparse"), "sparsity": (0.3,)}),
         ({"method": "mezo", "setting": "forward_passes=1"}, {"method": ("zo-sgd",), "queries": (1,)}),
         ({"method": "zo-sgd-block", "setting": "forward_passes=26"}, {"method": ("zo-sgd-block",)}),
-        ({"method": "distzo2", "setting": "ddp"}, {"method": ("zo-sgd",)}),
+        ({"method": "distzo2", "setting": "ddp", "gpus": "2"},
+         {"method": ("zo-sgd",), "gpus": (2,), "parallel": ("ddp",)}),
+        ({"method": "distzo2", "setting": "ddp", "gpus": "1"},
+         {"method": ("zo-sgd",), "gpus": (1,), "parallel": ("none",)}),
+        ({"method": "distzo2", "setting": "pertp+ddp", "gpus": "4"},
+         {"method": ("zo-sgd",), "gpus": (4,), "parallel": ("2d",)}),
+        ({"method": "mezo", "setting": "pertp(inner)+ddp(outer)", "gpus": "4"},
+         {"method": ("zo-sgd",), "gpus": (4,), "parallel": ("2d",)}),
+        ({"method": "mezo", "setting": "ddp(inner)+pertp(outer)", "gpus": "4"},
+         {"method": ("zo-sgd",), "gpus": (4,), "parallel": ("2d-outer",)}),
+        ({"method": "distzo2", "setting": "upload+sliced", "gpus": "4"}, {"method": ("zo-sgd",)}),
+        ({"method": "fo-sgd", "gpus": "2"}, {"method": ("fo-sgd",)}),  # ZO-Bench: one model on two GPUs
     ],
 )  # fmt: skip
 def test_a_reported_value_in_the_words_of_a_run(row: dict[str, str], expected: dict[str, tuple[Any, ...]]) -> None:

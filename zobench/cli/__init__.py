@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 import zobench
-from zobench.cli import finetune, measure, publish, show, stored  # noqa: F401  their commands belong to the application
+from zobench.cli import finetune, jobs, measure, publish, show, stored  # noqa: F401  their commands are the application's
 from zobench.cli.common import app
 
 
@@ -35,6 +36,9 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of every wrong c
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command ``zobench``; always ends in ``SystemExit``."""
+    from zobench.execute.child import end_with_launcher
+
+    end_with_launcher()
     given = sys.argv[1:] if arguments is None else list(arguments)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: children gone, results kept
@@ -55,5 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(code: int, text: str) -> int:
-    print(f"zobench: {' '.join(text.split())}", file=sys.stderr)
+    from zobench.execute.process import leads
+
+    rank = "" if leads() else f"rank {os.environ['RANK']}: "
+    if not rank or code != 2:  # ranks of torchrun find the same fault in what they were told
+        print(f"zobench: {rank}{' '.join(text.split())}", file=sys.stderr)
     return code

@@ -28,6 +28,16 @@ Json = Annotated[
 DeviceMemory = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Device memory that a cell may use: 8GB, 512MB, 4GiB.")
 ]
+Executor = Annotated[
+    str, typer.Option(metavar="WHERE", help="here, local (in the background, a cell per GPU) or slurm.")
+]
+Jobs = Annotated[int | None, typer.Option(metavar="N", help="Cells at once, of local [one per GPU] or slurm [all].")]
+Partition = Annotated[str | None, typer.Option(metavar="P", help="Of slurm: the partition.")]
+Gres = Annotated[str | None, typer.Option(metavar="G", help="Of slurm: what a cell's job gets, as gpu:1.")]
+Time = Annotated[str | None, typer.Option(metavar="TIME", help="Of slurm: time of one cell's job [1h].")]
+Slurm = Annotated[
+    list[str] | None, typer.Option("--slurm", metavar="KEY=VALUE", help="Another option of sbatch; repeatable.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
 
 

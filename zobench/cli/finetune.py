@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -46,17 +47,19 @@ def finetune(
     steps: Annotated[str | None, typer.Option(metavar="N", help="Steps [ZO-Bench's: 20000, or 625 fo].")] = None,
     data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: Out = None,
     results: Results = Path("results"), device: Device = "auto", output: Json = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Only go on with the run in the folder.")] = False,
 ) -> None:  # fmt: skip
     """Fine-tune a model on a task; keep the best weights on dev, and test them once.
 
-    Its folder holds early results (progress.jsonl), the journal and the saved model. Ctrl-C leaves a snapshot there:
-    the same command goes on from it, bit for bit.
+    Its folder holds early results (progress.jsonl), the journal, snapshots and in the end the saved model. After
+    Ctrl-C, kill -9 or a power loss the same command goes on from there, bit for bit.
     """
     from zobench import console
     from zobench.cli.tuning_view import TuningBar, show_result
+    from zobench.execute.process import leads, torchrun_ranks
     from zobench.finetune import run, usual_data_dir
 
-    errors, quiet = console.error_console(), output == "-"
+    errors, quiet = console.error_console(), output == "-" or not leads()
     if output is not None and not quiet:
         check_file("--json", Path(output))
     options = named(
@@ -66,12 +69,25 @@ def finetune(
     folder = _folder(out, spec)
     data_dir = data_dir or usual_data_dir()
     _check_folders(data_dir, folder, results)
-    _check_fits({folder: spec})
+    if leads():
+        _check_fits({folder: spec})
+    if spec.gpus > 1 and not torchrun_ranks():
+        places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
+        given = [word for name, place in places.items() if place is not None for word in (name, str(place))]
+        told = [*(f"--set={option}" for option in options), "--device", device, *given, *["--resume"] * resume]
+        raise typer.Exit(_as_ranks(["finetune", *told], spec))
+    if torchrun_ranks():
+        from zobench.parallel.launch import end_with_launcher
+
+        end_with_launcher()
     for note in () if quiet else (*notes, f"folder: {folder}"):
         errors.print(note, style="dim", markup=False, soft_wrap=True)
     bar = TuningBar(errors)
     with _told(errors, folder, spec.device), nullcontext() if quiet else bar:
-        result = run(spec, folder=folder, data_dir=data_dir, progress=None if quiet else bar.hooks(spec))
+        hooks = None if quiet else bar.hooks(spec)
+        result = run(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume)
+    if not leads():
+        return
     _store(result, results)
     text = json.dumps(result.to_dict(), indent=1, allow_nan=False)
     if quiet:
@@ -107,6 +123,8 @@ def search(
     chosen = grids.load(grid) if grid is not None else grids.shipped(*asked)
     varied = grids.checked({**{key: row for key, row in chosen.axes.items() if key not in values}, **axes})
     spec, notes = _spec({**values, **{key: row[0] for key, row in varied.items()}}, device)
+    if spec.gpus > 1:
+        raise ValueError(f"`search` must have one device, but got gpus={spec.gpus}; use finetune, or gpus=1")
     folder = _folder(out, spec, "search")
     data_dir = data_dir or usual_data_dir()
     _check_folders(data_dir, folder, results)
@@ -140,6 +158,14 @@ def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
         spec = spec.replace(seq_len=spec.seq_len - _virtual(spec))
         notes.append(f"seq_len: {spec.seq_len}, the longest text that {spec.model} takes here")
     return spec, [note for note in notes if note]
+
+
+def _as_ranks(arguments: list[str], spec: RunSpec) -> int:
+    """The exit code of ``zobench ARGUMENTS`` in each rank of ``spec``. ``ZOBENCH_RESTARTS``: how often ranks are
+    started again after one was lost."""
+    from zobench.parallel.launch import again
+
+    return again(arguments, spec, restarts=int(os.environ.get("ZOBENCH_RESTARTS", "0")))
 
 
 def _virtual(spec: RunSpec) -> int:
@@ -209,15 +235,22 @@ def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
 def _told(errors: Console, folder: Path, device: str) -> Iterator[None]:
     """Says how to go on after an interrupt, and ends with 130; one line, and 1, where memory ran out."""
     from zobench.execute.cell import classify
+    from zobench.execute.process import leads
     from zobench.finetune import Interrupted
+    from zobench.parallel import PeerGoneError
     from zobench.result import Outcome
 
     try:
         yield
     except KeyboardInterrupt as error:
         last = str(error) if isinstance(error, Interrupted) else "stopped at once; the same command goes on"
-        errors.print(f"{last} ({folder})", style="yellow", markup=False, soft_wrap=True)
+        if leads():
+            errors.print(f"{last} ({folder})", style="yellow", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
+    except PeerGoneError:
+        if leads():  # one line is enough
+            raise
+        raise typer.Exit(1) from None
     except (RuntimeError, MemoryError) as error:
         outcome, reason = classify(error, device)
         if outcome is not Outcome.OOM:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,9 +17,15 @@ from zobench.cli.common import (
     DeviceMemory,
     DiskDir,
     DryRun,
+    Executor,
+    Gres,
+    Jobs,
     Json,
+    Partition,
     Results,
     Retry,
+    Slurm,
+    Time,
     Timeout,
     app,
     changed,
@@ -35,6 +41,7 @@ from zobench.cli.show import table_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from zobench.matrix import Matrix
     from zobench.spec import RunSpec
     from zobench.store import Store
 
@@ -44,14 +51,21 @@ def sweep(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A matrix of `zobench list`, or a .toml file.")],
     changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
-    device_memory: DeviceMemory = None,
+    device_memory: DeviceMemory = None, executor: Executor = "here", jobs: Jobs = None, partition: Partition = None,
+    gres: Gres = None, time: Time = None, slurm: Slurm = None,
 ) -> None:  # fmt: skip
-    """Run a matrix of cells and print its tables.
+    """Run a matrix of cells and print its tables, or hand it over (--executor local, slurm).
 
     Each cell that fits this machine runs in a fresh process. Finished cells are not run again: the same command goes
     on where it stopped.
     """
+    from zobench.cli.jobs import Wanted, submit_matrix, submits
+
     changes = named(changes, device_memory=device_memory)
+    wanted = Wanted(executor=executor, jobs=jobs, partition=partition, gres=gres, time=time, slurm=tuple(slurm or ()))
+    if submits(wanted, budget):
+        submit_matrix(name, changes, device, results, timeout, retry, disk_dir, dry_run, wanted)
+        return
     run_matrix(name, changes, device, results, budget, timeout, retry, disk_dir, dry_run)
 
 
@@ -74,8 +88,8 @@ def run(
     """Measure one cell in a fresh process."""
     from zobench import console, footprint, matrix
     from zobench.execute import plan
-    from zobench.execute.process import failed, run_in_process
-    from zobench.measure.device import choose_device
+    from zobench.execute.process import check_start, failed, leads, run_in_process
+    from zobench.measure.device import check_devices, choose_device
     from zobench.result import Outcome
     from zobench.spec import SEQ_LEN
 
@@ -86,6 +100,8 @@ def run(
         check_file("--json", Path(output))
     chosen, why = choose_device(str(values.pop("device", device)))
     spec = matrix.single(values, chosen)
+    check_start(spec, bound)
+    check_devices(spec)
     need, reason = footprint.memory(spec), footprint.fit(spec)[1]
     errors = console.error_console()
     if not quiet:
@@ -103,9 +119,9 @@ def run(
         errors.print(console.outcome_line(result), soft_wrap=True)
         console.show_warnings(errors, result.warnings)
     text = json.dumps(result.to_dict(), indent=1, allow_nan=False)
-    if quiet:
+    if quiet and leads():
         print(text)
-    elif output is not None:
+    elif output is not None and leads():
         Path(output).write_text(text + "\n")
     raise typer.Exit(0 if result.outcome is Outcome.OK else 1)
 
@@ -134,24 +150,27 @@ def run_matrix(
 
     Ends in ``typer.Exit``, but for a dry run.
     """
-    from zobench import console, matrix, predict, recipe
+    from zobench import console, predict, recipe
+    from zobench.cli.jobs import refuse_twice
     from zobench.execute import plan
     from zobench.execute import sweep as runner
+    from zobench.execute.process import torchrun_ranks
     from zobench.measure.device import choose_device
     from zobench.measure.environment import fingerprint_without_torch
     from zobench.report import artifacts
     from zobench.result import Outcome
     from zobench.store import Store
 
+    if torchrun_ranks():
+        raise ValueError("a sweep starts the ranks of its cells, but torchrun has started it; leave torchrun out")
     values = changed(changes)
     bound, again = parse_seconds("--timeout", timeout), parse_outcomes(retry)
     path = recipe.find("runners", name)
     check_folder("--disk-dir", disk_dir)
     check_results(results)
     chosen, why = choose_device(str(values.pop("device", device)))
-    size = values.pop("device_memory", 0)
-    cells = matrix.load(path, chosen, values)
-    specs, memory_note = limited_cells(cells.cells, size, path.name) if size else (cells.cells, "")
+    cells, specs, memory_note = matrix_cells(path, chosen, values)
+    refuse_twice(results, specs)
     if wanted is not None and not (specs := tuple(spec for spec in specs if wanted(spec))):
         raise ValueError(f"the matrix {name} must make a run that is shown, but makes none here; name another runner")
     limit = parse_seconds("--budget", budget or cells.budget)
@@ -197,6 +216,15 @@ def keeping(store: Store, errors: Console) -> Iterator[None]:
             told = f"warning: nothing will be kept: {error.strerror}"
             errors.print(told, style="yellow", markup=False, soft_wrap=True)
         yield
+
+
+def matrix_cells(path: Path, device: str, values: dict[str, Any]) -> tuple[Matrix, tuple[RunSpec, ...], str]:
+    """The matrix in ``path`` on ``device``, its cells with ``values``, and what to say of a ``device_memory`` there."""
+    from zobench import matrix
+
+    changes = {key: value for key, value in values.items() if key != "device_memory"}
+    cells, size = matrix.load(path, device, changes), values.get("device_memory", 0)
+    return cells, *(limited_cells(cells.cells, size, path.name) if size else (cells.cells, ""))
 
 
 def limited_cells(cells: Sequence[RunSpec], size: int, name: str) -> tuple[tuple[RunSpec, ...], str]:

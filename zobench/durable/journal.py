@@ -1,7 +1,8 @@
-"""The journal as a file: every update of a run, a few bytes each; base weights and journal together are a checkpoint.
+"""The journal as a file: all that a run did, a few bytes per step; base weights and journal together are a checkpoint.
 
 Two lines of text, then records of fixed size. Each record's checksum continues that of the record before it, so that
-one that was changed, lost or moved is found. Only the last may be torn, as a crash leaves it: it then does not count.
+one that was changed, lost or moved is found. A step's records, its directions and updates and at last the step itself,
+are one write. Only the end may be torn, as a crash leaves it: the step that it belongs to then does not count.
 """
 
 from __future__ import annotations
@@ -10,75 +11,137 @@ import fcntl
 import json
 import os
 import struct
+import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from zobench.engine import Entry
+from zobench.methods.base import Direction, Taken
 
-MAGIC = b"zobench journal 1\n"
-_RECORD = struct.Struct("<QQdddi")
-"""Step, seed, g, lr, weight decay, part: 44 bytes."""
+MAGIC = b"zobench journal 2\n"
+_EARLIER = b"zobench journal 1\n"
+"""1: updates only."""
+_RECORD = struct.Struct("<B3xiQQddd")
+"""Kind, a small number, step, a large number, three real ones: 48 bytes."""
 _CHECK = struct.Struct("<I")
 SIZE = _RECORD.size + _CHECK.size
 """Bytes of a record with its CRC-32."""
+STEP, DIRECTION, ENTRY, EVALUATION = range(1, 5)
+"""Kinds of records."""
 _WHOLE = -1
-"""The part of an update that moves the whole model."""
+"""The part of a direction or an update that moves the whole model."""
+SYNC_SECONDS = 5.0
+"""Between two waits for the disk: what a power loss may cost; a killed process loses nothing that was written."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """A look at dev after ``step`` steps: its loss and accuracy over ``count`` examples, in ``passes`` of the model."""
+
+    step: int
+    loss: float
+    accuracy: float
+    count: int
+    passes: int
+
+
+Item = Taken | Seen
+
+
+class JournalError(OSError):
+    """The journal could not be written, so that the run cannot go on."""
 
 
 class JournalFile:
-    """Appends to the journal in ``path``, of which the first ``keep`` records stay and the rest goes.
+    """Appends to the journal in ``path``. ``items``: all that it tells; a torn end is cut off when it is opened.
 
-    ``header``: JSON types that name the base (which run, model, dtype). Raises ``ValueError`` if another process writes
-    it, and for records that are damaged, or fewer than ``keep``.
+    ``header``: JSON types that say whose it is: ``run``, ``base``. Raises ``ValueError`` if another process writes it,
+    if it is another run's or began from another base, and for records that are damaged.
     """
 
-    def __init__(self, path: Path, header: Mapping[str, Any], keep: int = 0) -> None:
-        self._file = path.open("r+b" if path.exists() else "w+b")
+    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+        self._path, self._head = path, _head(header)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._lock()
+            data = path.read_bytes()
+            if not is_begun(data):
+                self._begin()
+            else:
+                self._continue(header, data)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._file.close()
             raise ValueError(
-                f"`{path.parent}` must have one run at a time, but another process writes into it; name another --out"
+                f"`{self._path.parent}` must have one run at a time, but another process writes into it; name another "
+                "--out"
             ) from None
-        try:
-            self._chain = self._begin(path, header, keep)
-        except BaseException:
-            self._file.close()
-            raise
 
-    def _begin(self, path: Path, header: Mapping[str, Any], keep: int) -> int:
-        """Leaves the file at its end, with ``keep`` records; returns the last checksum."""
-        if not keep:
-            line = json.dumps(dict(header), sort_keys=True).encode()
-            chain = zlib.crc32(line)
-            self._file.write(MAGIC + b"%08x %s\n" % (chain, line))
-        else:
-            _, entries, chains, start = _parse(path, self._file.read())
-            if len(entries) < keep:
-                raise ValueError(
-                    f"`{path}` must hold {keep} updates, but holds {len(entries)}; remove {path.parent} to begin anew"
-                )
-            chain = chains[keep - 1]
-            self._file.seek(start + keep * SIZE)
-        self._file.truncate()
+    def _begin(self) -> None:
+        self.items: list[Item] = []
+        self._end = 0
+        os.ftruncate(self._file, 0)
+        self._write(self._head)
+        self._marks = [(zlib.crc32(self._head[len(MAGIC) + 9 : -1]), self._end)]
         self.sync()
-        return chain
 
-    def append(self, entries: Iterable[Entry]) -> None:
-        """Adds the entries; they are on the disk after :meth:`sync`."""
-        for entry in entries:
-            body = _pack(entry)
-            self._chain = zlib.crc32(body, self._chain)
-            self._file.write(body + _CHECK.pack(self._chain))
+    def _continue(self, header: Mapping[str, Any], data: bytes) -> None:
+        told, self.items, self._marks = _parse(self._path, data)
+        check_header(self._path, told, header)
+        self.cut(len(self.items))
+
+    def cut(self, count: int) -> None:
+        """Keeps the first ``count`` items only: what a snapshot knows of a run that no journal can bring back."""
+        del self.items[count:], self._marks[count + 1 :]
+        self._end = self._marks[-1][1]
+        os.ftruncate(self._file, self._end)
+        self.sync()
+
+    def append(self, *items: Item) -> None:
+        """Adds items, in one write; on the disk within :data:`SYNC_SECONDS` of a later one, or after :meth:`sync`.
+
+        Raises :class:`JournalError`, one line, where they cannot be written; what was there before stays whole.
+        """
+        data, marks = bytearray(), list[tuple[int, int]]()
+        chain, start = self._marks[-1]
+        for item in items:
+            for body in _bodies(item):
+                chain = zlib.crc32(body, chain)
+                data += body + _CHECK.pack(chain)
+            marks.append((chain, start + len(data)))
+        try:
+            self._write(bytes(data))
+        except OSError as error:
+            os.ftruncate(self._file, start)
+            raise JournalError(
+                f"`{self._path}` must take every step, but cannot be written ({error.strerror}); make room, and the "
+                "same command goes on"
+            ) from error
+        self.items += items
+        self._marks += marks
+        if time.monotonic() - self._synced > SYNC_SECONDS:
+            self.sync()
+
+    def _write(self, data: bytes) -> None:
+        """At the end, all of it: a disk that is nearly full takes some, and then fails."""
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._file, data[done:], self._end + done)
+        self._end += len(data)
 
     def sync(self) -> None:
         """Returns when everything is on the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        os.fsync(self._file)
+        self._synced = time.monotonic()
 
     def __enter__(self) -> JournalFile:
         return self
@@ -87,47 +150,118 @@ class JournalFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Another process may go on."""
-        self._file.close()
+        try:
+            self.sync()
+        finally:
+            os.close(self._file)
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[Entry]]:
-    """(the header, every whole entry in order).
+def is_begun(data: bytes) -> bool:
+    """Whether a journal's bytes have their head; without it, nothing happened before a crash."""
+    return not MAGIC.startswith(data[: len(MAGIC)]) or data.count(b"\n", 0, 1 << 20) > 1
 
-    Raises ``ValueError``, one line, for a file that is no journal and for damage anywhere but in the last record.
+
+def read(path: Path) -> tuple[dict[str, Any], list[Item]]:
+    """(the header, every whole step and evaluation in order).
+
+    Raises ``ValueError``, one line, for a file that is no journal and for damage anywhere but at its end.
     """
-    header, entries, *_ = _parse(path, path.read_bytes())
-    return header, entries
+    header, items, _ = _parse(path, path.read_bytes())
+    return header, items
 
 
-def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Entry], list[int], int]:
-    """The header, the entries, each one's checksum, and where the first begins."""
+def check_header(path: Path, told: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises ``ValueError`` if a journal's header is that of another run, or of the same run on another base."""
+    if told["run"] != wanted["run"]:
+        raise ValueError(
+            f"`{path.parent}` must be a new folder or this run's own, but holds the run {told['run']}, and this is "
+            f"{wanted['run']}; name another --out"
+        )
+    if told["base"] != wanted["base"]:
+        raise ValueError(
+            f"`{path}` must go with the weights that it began from ({told['base']}), but the weights are others "
+            f"({wanted['base']}); give those, or name another --out"
+        )
+
+
+def entries(items: Iterable[Item]) -> list[Entry]:
+    """All updates, in order."""
+    return [entry for item in items if isinstance(item, Taken) for entry in item.entries]
+
+
+def _head(header: Mapping[str, Any]) -> bytes:
+    line = json.dumps(dict(header), sort_keys=True).encode()
+    return MAGIC + b"%08x %s\n" % (zlib.crc32(line), line)
+
+
+def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Item], list[tuple[int, int]]]:
+    """The header, the items, and (checksum, where it ends) of the header and of each item."""
     line = data[len(MAGIC) :].split(b"\n", 1)
     told, _, text = line[0].partition(b" ")
     chain = zlib.crc32(text)
+    if data.startswith(_EARLIER):
+        raise ValueError(f"`{path}` must be of this version, but is of an earlier one; remove {path.parent}")
     if not data.startswith(MAGIC) or len(line) < 2 or told != b"%08x" % chain:
         raise ValueError(f"`{path}` must be a journal of zobench, but its head is damaged; take another copy")
-    entries, chains, rest = [], [], line[1]
+    items: list[Item] = []
+    waiting: list[tuple[Any, ...]] = []
+    rest = line[1]
+    begin = len(data) - len(rest)
+    marks = [(chain, begin)]
     for start in range(0, len(rest) - SIZE + 1, SIZE):
         body, check = rest[start : start + _RECORD.size], rest[start + _RECORD.size : start + SIZE]
         chain = zlib.crc32(body, chain)
         if check != _CHECK.pack(chain):
-            if start + SIZE < len(rest):
-                count = len(rest) // SIZE
-                raise ValueError(
-                    f"`{path}` must hold whole records, but number {start // SIZE + 1} of {count} is damaged; "
-                    "take another copy"
-                )
+            _forgive(path, rest, start)
             break
-        entries.append(_unpack(body))
-        chains.append(chain)
-    return json.loads(text), entries, chains, len(data) - len(rest)
+        waiting.append(_RECORD.unpack(body))
+        if waiting[-1][0] in (STEP, EVALUATION):
+            items.append(_item(waiting))
+            marks.append((chain, begin + start + SIZE))
+            waiting = []
+    return json.loads(text), items, marks
 
 
-def _pack(entry: Entry) -> bytes:
-    part = _WHOLE if entry.part is None else entry.part
-    return _RECORD.pack(entry.step, entry.seed, entry.g, entry.lr, entry.weight_decay, part)
+def _forgive(path: Path, rest: bytes, start: int) -> None:
+    """A damaged record may be the last one, or where nothing but zeros follows: what a crash leaves of a file's end."""
+    if start + SIZE < len(rest) and rest[start:].strip(b"\0"):
+        raise ValueError(
+            f"`{path}` must hold whole records, but number {start // SIZE + 1} of {len(rest) // SIZE} is damaged; "
+            "take another copy"
+        )
 
 
-def _unpack(body: bytes) -> Entry:
-    step, seed, g, lr, weight_decay, part = _RECORD.unpack(body)
-    return Entry(step=step, seed=seed, g=g, lr=lr, weight_decay=weight_decay, part=None if part == _WHOLE else part)
+def _bodies(item: Item) -> list[bytes]:
+    """Records without their checksums; the one that says that all are there comes last."""
+    pack = _RECORD.pack
+    if isinstance(item, Seen):
+        return [pack(EVALUATION, item.passes, item.step, item.count, item.loss, item.accuracy, 0.0)]
+    moved = zip(item.directions, item.gradients, strict=True)
+    return [
+        *(pack(DIRECTION, _number(part), item.step, seed, g, 0.0, 0.0) for (seed, part), g in moved),
+        *(pack(ENTRY, _number(e.part), e.step, e.seed, e.g, e.lr, e.weight_decay) for e in item.entries),
+        pack(STEP, item.applied, item.step, item.passes, item.loss, item.lr, item.seconds),
+    ]
+
+
+def _item(records: Sequence[tuple[Any, ...]]) -> Item:
+    *parts, (kind, small, step, large, first, second, third) = records
+    if kind == EVALUATION:
+        return Seen(step=step, loss=first, accuracy=second, count=large, passes=small)
+    directions: list[Direction] = [(seed, _part(part)) for kind, part, _, seed, *_ in parts if kind == DIRECTION]
+    return Taken(
+        step=step, loss=first, lr=second, seconds=third, applied=bool(small), passes=large,
+        directions=tuple(directions), gradients=tuple(row[4] for row in parts if row[0] == DIRECTION),
+        entries=tuple(
+            Entry(step=row[2], seed=row[3], g=row[4], lr=row[5], weight_decay=row[6], part=_part(row[1]))
+            for row in parts if row[0] == ENTRY
+        ),
+    )  # fmt: skip
+
+
+def _number(part: int | None) -> int:
+    return _WHOLE if part is None else part
+
+
+def _part(number: int) -> int | None:
+    return None if number == _WHOLE else number

@@ -1,14 +1,13 @@
-"""Snapshots: all that a run needs to go on bit for bit, in a folder that is there whole or not at all.
+"""Snapshots of tensors by name, for methods that backpropagate: all that such a run trains and its optimizer's state.
 
-``snapshot-N`` holds what the run trains and the state of its optimizer after N steps, as safetensors, and beside them
-``state.json``: whose run it is, and what else it has come to.
+``snapshot-N`` holds them after N steps, as safetensors, and beside them ``state.json``: whose run it is, and what else
+it has come to. It is there whole or not at all.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -18,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zobench.durable.files import replace, sync
+from zobench.durable.snapshot import STATE, place
 from zobench.weights import Weights
 
 SHARD_BYTES = 1 << 30
-STATE = "state.json"
-_NAME = re.compile(r"snapshot-(\d+)")
 
 
 def write(folder: Path, step: int, tensors: Iterable[tuple[str, Tensor]], state: Mapping[str, Any]) -> Path:
@@ -30,44 +29,22 @@ def write(folder: Path, step: int, tensors: Iterable[tuple[str, Tensor]], state:
 
     A snapshot of that step that is already there holds the same tensors: only its state is renewed.
     """
-    path = folder / f"snapshot-{step}"
+    path = place(folder, step)
     if path.exists():
-        _replace(path / STATE, json.dumps(dict(state)).encode())
+        replace(path / STATE, json.dumps(dict(state)).encode())
         return path
     temporary = folder / f".{path.name}.{secrets.token_hex(4)}.tmp"
     temporary.mkdir()
     try:
         for number, shard in enumerate(_shards(tensors)):
             _save(shard, temporary / f"{number + 1:05d}.safetensors")
-        _replace(temporary / STATE, json.dumps(dict(state)).encode())
+        replace(temporary / STATE, json.dumps(dict(state)).encode())
         os.rename(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)  # what stopped the write is the error worth reporting
         raise
-    _sync(folder)
+    sync(folder)
     return path
-
-
-def steps(folder: Path) -> list[int]:
-    """After how many steps there are snapshots, in rising order."""
-    found = (_NAME.fullmatch(path.name) for path in folder.glob("snapshot-*"))
-    return sorted(int(match[1]) for match in found if match)
-
-
-def prune(folder: Path, keep: Collection[int]) -> None:
-    """Removes all snapshots but those of the steps in ``keep``, and what an interrupted write left."""
-    stale = [folder / f"snapshot-{step}" for step in steps(folder) if step not in keep]
-    for path in [*stale, *folder.glob(".snapshot-*.tmp")]:
-        shutil.rmtree(path)
-
-
-def state(path: Path) -> dict[str, Any]:
-    """What :func:`write` was given beside the tensors. Raises ``ValueError`` if it cannot be read."""
-    try:
-        found = json.loads((path / STATE).read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"`{path}` must be a whole snapshot, but is damaged ({error}); remove it") from error
-    return dict(found)
 
 
 class SnapshotWeights:
@@ -134,24 +111,4 @@ def _save(shard: dict[str, Tensor], file: Path) -> None:
     from safetensors.torch import save_file
 
     save_file(shard, file)
-    with file.open("rb+") as handle:
-        os.fsync(handle.fileno())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Puts ``data`` at ``path`` in one step that survives power loss."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(file)

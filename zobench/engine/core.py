@@ -397,6 +397,8 @@ class Engine:
         near = (cpus_near(config.device),)
         with ThreadPoolExecutor(min(config.slots, os.cpu_count() or 1), "zobench-fill", stay_near, near) as pool:
             list(pool.map(functools.partial(self._store, tier, weights), range(len(self.blocks))))
+        if self._hosts is not None and self._start is not None:
+            self._agree(self._hosts, self._start)
         waits = config.tier in ("disk", "checkpoint") or (self._hosts is not None and self._hosts.waits)
         streams = config.device.startswith("cuda") and not waits
         self._lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))
@@ -430,6 +432,12 @@ class Engine:
         tier.fill(number, fill)
         if not any(item.is_part for item in unit.fields):
             unit.release()
+
+    def _agree(self, hosts: Hosts, start: history.Start) -> None:
+        """What the rank that filled a block knows of its unit, all ranks must."""
+        for unit, changed in zip(self.blocks, hosts.any([unit.changed for unit in self.blocks]), strict=True):
+            unit.changed = changed
+            history.place(start, unit)
 
     def _place(self, unit: Unit, weights: Weights) -> None:
         """Puts a unit on the device for good, unless it is there."""
@@ -501,6 +509,10 @@ class Engine:
     def kept_bytes(self, unit: Unit) -> int:
         """Bytes at the front of the unit's weights at rest that steps change."""
         return self._written()[self.number(unit)] if unit.streamed else unit.kept
+
+    def rest_bytes(self, unit: Unit) -> int:
+        """Bytes of the unit's weights at rest, those that pad it for several ranks included."""
+        return self._sizes[self.number(unit)] if unit.streamed else unit.nbytes
 
     def position(self, unit: Unit) -> Position:
         """How far the unit's weights at rest have come, between two passes."""

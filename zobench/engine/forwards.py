@@ -110,9 +110,10 @@ class Forwards:
             module.forward = forward
             self._wrapped.append(module)
 
-    def _locate(self, unit: Unit) -> None:
+    def _locate(self, unit: Unit, changes: bool = True) -> None:
         """Notes how far the forward has come, and with the first one what comes before the blocks and what after."""
-        self._touch(unit)
+        if changes:
+            self._touch(unit)
         if unit.part < 0:
             unit.part = 0 if self._here == 0 else self._after
         elif 0 < unit.part < self._after:
@@ -167,8 +168,8 @@ class Forwards:
     def _embed(
         self, unit: Unit, module: nn.Embedding, forward: Callable[..., Any], ids: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor:
-        """The word embedding; a table that is also the head's is settled there."""
-        self._locate(unit)
+        """The word embedding; a table tied to the head is settled there, and with counter noise only read here."""
+        self._locate(unit, changes=isinstance(self._arithmetic, InPlace) or unit not in self.head_units)
         own = ids[: self._rows]
         if isinstance(self._arithmetic, Pristine):
             output = embedding.forward_rows(unit, module, forward, self._arithmetic, self.points, own, args, kwargs)

@@ -41,6 +41,11 @@ def resume(start: Start, unit: Unit, buffer: Tensor) -> None:
     """Puts what ``start`` knows of a unit over its base in ``buffer``."""
     if start.fill(unit.name, buffer):
         unit.changed = True
+    place(start, unit)
+
+
+def place(start: Start, unit: Unit) -> None:
+    """Lets a unit know how far the weights have come that it begins with."""
     position = start.position(unit.name)
     unit.applied, unit.part = position.applied, max(unit.part, position.part)
 

@@ -38,6 +38,11 @@ class Pipeline:
         self._position = 0
         self._transfers = True
 
+    @property
+    def depth(self) -> int:
+        """How many slots there are."""
+        return len(self.slots)
+
     def compute(self, block: int, action: Callable[[], None], work: str = "compute") -> None:
         """Runs ``action`` while the block's slot is its unit's buffer, then issues the transfers that follow it."""
         ops = self._ops[work]
@@ -59,10 +64,10 @@ class Pipeline:
         self._lanes.drain()
 
     def read(self, block: int, buffer: Tensor) -> None:
-        """Copies a block's weights at rest into ``buffer``; call between traversals."""
+        """Copies a block's weights at rest into ``buffer``; call between traversals, and on all ranks."""
         assert self._position == 0, "read in the middle of a traversal"
         self.drain()
-        self._tier.upload(block, buffer)
+        self._tier.read(block, buffer)
 
     def peek(self, block: int, out: Tensor, first: int = 0) -> None:
         """Copies bytes of a block at rest, from ``first`` on, into ``out`` on the CPU, after its last write-back.
@@ -73,6 +78,20 @@ class Pipeline:
         if ticket is not None:
             self._lanes.wait(ticket)
         self._tier.peek(block, out, first)
+
+    def alone(self, kind: str, blocks: Sequence[int]) -> None:
+        """Runs the transfers of ``kind`` (upload, offload) of these blocks one after the other, and nothing else.
+
+        Call between traversals. Block i has slot i mod ``depth``, and an offload takes what that holds, so upload the
+        same blocks just before it. The slots are filled anew afterwards.
+        """
+        assert self._position == 0, "transfers alone in the middle of a traversal"
+        self.drain()
+        self._primed = False
+        for block in blocks:
+            self._units[block].dirty = kind == "offload"
+            self._issue(schedule.Op(kind, block, block % len(self.slots), kind))
+        self.drain()
 
     @contextlib.contextmanager
     def without_transfers(self) -> Iterator[None]:

@@ -66,6 +66,7 @@ def derivative(engine: Engine, batch: Batch, seed: int) -> tuple[float, float]:
         hidden = engine.drive(engine.model, ids, None if mask is None else mask.to(device))
         loss, slope = forward_ad.unpack_dual(_loss(engine, seed, hidden, batch, choices))
         result = _value(loss), 0.0 if slope is None else _value(slope)
+    engine.passes += 1
     engine.failed = False
     return result
 
@@ -130,6 +131,7 @@ def _loss(engine: Engine, seed: int, hidden: Tensor, batch: Batch, choices: Choi
 
 def _bind(engine: Engine, seed: int, unit: Unit) -> None:
     """Makes the model use the unit's weights, every update applied, and z(seed) as the tangents of what is trained."""
+    engine.touch(unit)
     directions = [torch.empty(item.shape, dtype=item.dtype, device=engine.config.device) for item in unit.trainable]
     with torch.inference_mode():  # as all weights are made and moved
         tensors = _weights(engine, unit)

@@ -36,6 +36,9 @@ class Tier(Protocol):
     def peek(self, block: int, out: Tensor, first: int) -> None:
         """Copies bytes of the block, from ``first`` on, into ``out``, a page-aligned uint8 buffer on the CPU."""
 
+    def read(self, block: int, out: Tensor) -> None:
+        """Copies the block, as its last write-back left it, into ``out`` on the device, while no transfer runs."""
+
     def close(self) -> None:
         """Gives the memory or the file back."""
 
@@ -48,8 +51,12 @@ class Hosts(Protocol):
     def padded(self, nbytes: int) -> int:
         """Bytes of a block at rest and of its slot, where it has ``nbytes``."""
 
+    def any(self, flags: list[bool]) -> list[bool]:
+        """Where this rank or another has True, of the lists that all of them give."""
+
     def tier(self, sizes: list[int], *, pinned: bool, device: str) -> Tier:
-        """The tier of blocks of these (padded) sizes, one copy for all ranks."""
+        """The tier of blocks of these (padded) sizes, one copy for all ranks; ``Tier.fill`` may leave a block to
+        another rank."""
 
 
 def allocate(nbytes: int, device: str = "cpu") -> Tensor:
@@ -75,6 +82,9 @@ class NoTier:
     def peek(self, block: int, out: Tensor, first: int) -> None:
         """See :class:`Tier`."""
 
+    def read(self, block: int, out: Tensor) -> None:
+        """See :class:`Tier`."""
+
     def close(self) -> None:
         """See :class:`Tier`."""
 
@@ -96,9 +106,7 @@ class HostTier:
             memory = self._blocks[block]
             write(memory)
             if self._pinned:  # after the pages were touched, which is what registering would otherwise wait for
-                with torch.cuda.device(self._device):  # else a filler thread would wake the first GPU
-                    code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), PORTABLE)
-                _check(code, memory.numel())
+                pin(memory, self._device)
                 self._registered.append(memory)
 
     def upload(self, block: int, slot: Tensor) -> None:
@@ -110,10 +118,12 @@ class HostTier:
     def peek(self, block: int, out: Tensor, first: int) -> None:
         out.copy_(self._of(block)[first : first + out.numel()])
 
+    def read(self, block: int, out: Tensor) -> None:
+        self.upload(block, out)
+
     def close(self) -> None:
         for memory in self._registered:
-            with torch.cuda.device(self._device):
-                torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+            unpin(memory, self._device)
         self._registered.clear()
         self._blocks.clear()
 
@@ -121,9 +131,20 @@ class HostTier:
         return self._blocks[block % len(self._blocks)]
 
 
-def _check(code: object, nbytes: int) -> None:
-    if int(code) != 0:  # type: ignore[call-overload]
-        raise MemoryError(f"pinning {nbytes} bytes of host memory failed (CUDA error {code}); use tier=pageable")
+def pin(memory: Tensor, device: str) -> None:
+    """Registers memory with CUDA, at its exact size."""
+    with torch.cuda.device(device):  # else a filler thread would wake the first GPU
+        code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), PORTABLE)
+    if int(code) != 0:
+        raise MemoryError(
+            f"pinning {memory.numel()} bytes of host memory failed (CUDA error {code}); use tier=pageable"
+        )
+
+
+def unpin(memory: Tensor, device: str) -> None:
+    """Undoes :func:`pin`, before the memory is unmapped."""
+    with torch.cuda.device(device):
+        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
 
 
 class DiskTier:
@@ -166,6 +187,9 @@ class DiskTier:
 
     def peek(self, block: int, out: Tensor, first: int) -> None:
         self._file.read_into(memory_of(out), self._offsets[block % self._ring] + first)
+
+    def read(self, block: int, out: Tensor) -> None:
+        self.upload(block, out)
 
     def close(self) -> None:
         self._file.close()
@@ -228,6 +252,9 @@ class CheckpointTier:
         if self._overlay is None or block not in self._changed:
             raise ValueError(f"block {block} must have been written to be read back, but is as its checkpoint has it")
         self._overlay.peek(block, out, first)
+
+    def read(self, block: int, out: Tensor) -> None:
+        self.upload(block, out)
 
     def close(self) -> None:
         for file in self._files.values():

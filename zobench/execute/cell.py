@@ -8,6 +8,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,11 @@ from zobench.caution import cautions
 from zobench.data.tokens import stream
 from zobench.engine import Batch, Engine
 from zobench.engine.survival import Survival
+from zobench.execute.saving import Checkpoints, checkpoints
+from zobench.measure import links
 from zobench.measure.device import choose_device
 from zobench.measure.environment import environment
-from zobench.measure.memory import is_in_memory
+from zobench.measure.memory import is_in_memory, unique_bytes
 from zobench.measure.observe import Observer
 from zobench.measure.timer import StepTimer
 from zobench.methods import Method
@@ -31,6 +34,8 @@ from zobench.spec import RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from zobench.parallel import World
 
 PARTS_REPEATS = 2
 """Repeats of each of the two measurements that ``parts`` asks for."""
@@ -50,13 +55,15 @@ class Recording:
     skipped: int = 0
 
 
-def run(spec: RunSpec) -> Result:
+def run(spec: RunSpec, world: World | None = None) -> Result:
     """Measures one cell here and now, and returns its result; an error becomes the result's outcome and reason.
 
+    With ``world`` it is this rank's part (:mod:`zobench.execute.rank`), whose result speaks of this rank alone.
     Raises ``ValueError`` only for a spec that cannot run at all. Peaks mean most in a fresh process.
     """
     device, _ = choose_device(spec.device)
     spec = spec.resolve(device).replace(model=models.get(spec.model).name)
+    device = device if world is None else world.device
     models.check(spec)
     if spec.task != "none":
         return _tuned(spec)
@@ -66,10 +73,12 @@ def run(spec: RunSpec) -> Result:
     recording = Recording(warnings=models.differences(spec))
     chosen, plan = planned(spec)
     facts = environment(device) | plan | {"definition": methods.definition(spec)}
-    observer = Observer(device)
+    if world is not None:
+        facts |= transfers(spec, world)
+    observer = Observer(device, alone=world is None)
     outcome, reason, trace = Outcome.OK, "", ""
     try:
-        _measure(chosen, model, recording)
+        _measure(chosen, model, recording, world)
     except Exception as error:  # any failure is this cell's outcome, with its traceback, and never ends a sweep
         outcome, reason = classify(error, device)
         trace = traceback.format_exc()
@@ -82,6 +91,14 @@ def run(spec: RunSpec) -> Result:
         memory={**seen.memory, **recording.memory}, power=seen.power, trace=seen.trace,
         warnings=[*recording.warnings, *seen.warnings], skipped_updates=recording.skipped,
     )  # fmt: skip
+
+
+def transfers(spec: RunSpec, world: World) -> dict[str, str]:
+    """How the ranks of a node share the streamed weights, and why, where there is a choice."""
+    from zobench.parallel import hosts
+
+    reason = hosts.transfers(spec, world.local_ranks)[1]
+    return {"transfers": reason} if reason else {}
 
 
 def _tuned(spec: RunSpec) -> Result:
@@ -107,7 +124,7 @@ def classify(error: BaseException, device: str) -> tuple[Outcome, str]:
     return Outcome.FAILED, text if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {text}"
 
 
-def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording) -> None:
+def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording, world: World | None) -> None:
     batches = stream(spec, model.config.vocab_size, model.config.pad_token_id)
     with tuner(spec, model=model) as built:
         engine, method = built.engine, built.method
@@ -116,15 +133,23 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording) -> Non
         recording.memory = {"blocks_at_rest_bytes": engine.bytes_at_rest}
         recording.memory["pinned_bytes"] = engine.bytes_at_rest if spec.tier == "pinned" else 0
         work = zip(batches, _rates(spec), strict=False)
+        watch = None if world is None else world.traffic
         recording.warmup = _steps(engine, method, work, spec.warmup, recording)
         survival = Survival(engine) if spec.survival else None
         begin = time.monotonic()
-        recording.samples = _steps(engine, method, work, spec.steps, recording, timeline=True)
-        recording.window = (begin, time.monotonic())
+        with checkpoints(spec, engine, world, recording.parts, recording.memory, recording.warnings) as saved:
+            recording.samples = _steps(engine, method, work, spec.steps, recording, saved, watch)
+            recording.window = (begin, time.monotonic())
+        recording.timeline += saved.events()
+        if world is not None:
+            recording.parts["exchanged_bytes"] = world.traffic.taken
+            recording.memory["host_unique_bytes"] = unique_bytes()
         recording.skipped = method.skipped
         recording.warnings += cautions(spec, recording.samples["projected_grad"], recording.skipped)
         if survival is not None:
             recording.parts["update_survival"] = [survival.share()]
+        if spec.parts and engine.pipeline is not None and world is not None:
+            recording.parts |= links.alone(engine.pipeline, len(engine.blocks), world.barrier, PARTS_REPEATS)
         if spec.parts and engine.blocks:
             recording.parts |= _parts(engine, lambda: method.step(engine, next(batches)), spec.device)
 
@@ -137,22 +162,25 @@ def _rates(spec: RunSpec) -> Iterator[float]:
 
 def _steps(
     engine: Engine, method: Method, work: Iterator[tuple[Batch, float]], count: int, recording: Recording,
-    timeline: bool = False,
+    saved: Checkpoints | None = None, watch: AbstractContextManager[object] | None = None,
 ) -> dict[str, list[float | None]]:  # fmt: skip
-    """Takes ``count`` steps, each timed, on a batch and with a learning rate of ``work``; with ``timeline`` the last
-    one's lanes are recorded."""
+    """Takes ``count`` steps, each timed, on a batch and with a learning rate of ``work``, inside ``watch``. With
+    ``saved``, checkpoints are taken between them, and the lanes of the last steps are recorded."""
     timer = StepTimer(engine.config.device)
     losses: list[float | None] = []
     gradients: list[float | None] = []
     for index, (batch, rate) in enumerate(itertools.islice(work, count)):
         method.lr = rate
-        if timeline and index == count - 1:
+        if saved is not None and index == max(0, count - saved.recorded):
             engine.record()
-        with timer:
+            saved.record()
+        with watch or nullcontext(), timer:
+            if saved is not None:
+                saved.boundary(index)
             result = method.step(engine, batch)
         losses.append(result.loss)
         gradients.append(result.projected_grad)
-    if timeline:
+    if saved is not None:
         recording.timeline = [list(event) for event in engine.timeline()]
     seconds: list[float | None] = [*timer.seconds()]
     return {"step_seconds": seconds, "loss": losses, "projected_grad": gradients}

@@ -15,6 +15,9 @@ from zobench.spec import RunSpec
 PR_SET_PDEATHSIG = 1
 """Of Linux's prctl: the signal that a process gets when its parent ends, however that ends."""
 
+LAUNCHER = "ZOBENCH_LAUNCHER"
+"""In a rank's environment: the process of ours that started it."""
+
 
 def main() -> None:
     """``python -m zobench.execute.child FILE PARENT``: PARENT is the process that waits for the answer."""
@@ -22,9 +25,27 @@ def main() -> None:
     with contextlib.suppress(OSError):  # if memory runs out, this process should go, not the sweep that started it
         Path("/proc/self/oom_score_adj").write_text("1000")
     spec = RunSpec.from_dict(json.load(sys.stdin))
-    from zobench.execute.cell import run  # imports torch: seconds in which the parent may already be gone
+    answer = Path(sys.argv[1])
+    if spec.gpus > 1:
+        from zobench.execute.process import failed
+        from zobench.execute.rank import launched
+        from zobench.result import Outcome
 
-    Path(sys.argv[1]).write_text(json.dumps(run(spec).to_dict(), allow_nan=False))
+        try:
+            result = launched(spec, answer.with_name("ranks.json"))
+        except (ValueError, OSError) as error:  # devices that are not there, or machines that did not meet
+            result = failed(spec, Outcome.FAILED, str(error))
+    else:
+        from zobench.execute.cell import run  # imports torch: seconds in which the parent may already be gone
+
+        result = run(spec)
+    answer.write_text(json.dumps(result.to_dict(), allow_nan=False))
+
+
+def end_with_launcher() -> None:
+    """Makes a rank end when the process does that started it; nothing where that was the user's torchrun."""
+    if launcher := os.environ.get(LAUNCHER):
+        end_with(int(launcher))
 
 
 def end_with(parent: int) -> None:

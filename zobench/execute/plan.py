@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 from zobench import models, predict
 from zobench.execute.process import child_environment
 from zobench.measure.memory import available_host_bytes, free_disk_bytes, is_in_memory
+from zobench.measure.nvml import full_uuid
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
 from zobench.store import Store
@@ -24,12 +28,18 @@ HOST_RESERVE = 1 << 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a cell may use. ``device_bytes`` is None on a CPU: there the host's bytes are the device's."""
+    """What a cell may use. ``device_bytes`` is None on a CPU: there the host's bytes are the device's.
+
+    ``devices``: GPUs that CUDA shows, None on a CPU, which has as many ranks as are asked for. ``meets``: whether a
+    place is named at which several nodes meet.
+    """
 
     device_bytes: int | None
     host_bytes: int | None
     disk_bytes: int
     disk_is_memory: bool = False
+    devices: int | None = None
+    meets: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,17 +58,28 @@ class Step:
 
 def limits(device: str, disk_dir: Path | None) -> Limits:
     """What this machine has free now for cells on ``device``."""
-    device_bytes = None
+    device_bytes = devices = None
     if device.startswith("cuda"):
         # in a process of its own: a CUDA context in this one would disturb every cell of the sweep
-        device_bytes = int(_ask("import sys, torch; print(torch.cuda.mem_get_info(sys.argv[1])[0])", device))
+        program = "import sys, torch; print(torch.cuda.mem_get_info(sys.argv[1])[0], torch.cuda.device_count())"
+        device_bytes, devices = map(int, _ask(program, device).split())
     folder = disk_dir or Path(tempfile.gettempdir())
     return Limits(
         device_bytes=device_bytes,
         host_bytes=available_host_bytes(),
         disk_bytes=free_disk_bytes(folder),
         disk_is_memory=is_in_memory(folder),
+        devices=devices,
+        meets=bool(os.environ.get("ZOBENCH_RENDEZVOUS")),
     )
+
+
+def gpu_uuids() -> tuple[str, ...]:
+    """The UUIDs of the GPUs that CUDA shows here, in its order."""
+    program = (
+        "import torch; print(*(torch.cuda.get_device_properties(i).uuid for i in range(torch.cuda.device_count())))"
+    )
+    return tuple(full_uuid(uuid) for uuid in _ask(program).split())
 
 
 def make(
@@ -84,8 +105,21 @@ def _decide(
     if found is not None and str(found.outcome) not in retry:
         told = "done" if found.outcome is Outcome.OK else f"{found.outcome} before: {found.reason}"
         return Step(spec=spec, action="keep", reason=told, estimate=guess, earlier=found)
-    missing = lacking((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
+    missing = absent(spec, room) or lacking((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
     return Step(spec=spec, action="skip" if missing else "run", reason=missing, estimate=guess, earlier=found)
+
+
+def absent(spec: RunSpec, room: Limits) -> str:
+    """Why the ranks of a cell cannot be started here: which GPUs or nodes it asks for that there are not, or ""."""
+    ranks = spec.gpus // spec.nodes
+    if room.devices is not None and ranks > room.devices:
+        visible = "1 GPU is visible" if room.devices == 1 else f"{room.devices} GPUs are visible"
+        return f"needs {ranks} GPUs{' on each node' if spec.nodes > 1 else ''}, {visible}"
+    if spec.nodes > 1 and not room.meets:
+        return (
+            f"needs {spec.nodes} nodes, this is one node; use --executor slurm, or set ZOBENCH_RENDEZVOUS on all nodes"
+        )
+    return ""
 
 
 def lacking(need: tuple[int, int, int], room: Limits) -> str:
@@ -120,20 +154,42 @@ def duration(seconds: float) -> str:
 
 
 def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) -> dict[str, Any]:
-    """The machine's rates: measured at the first sweep into ``root``, then read from there."""
+    """The machine's rates: measured at the first sweep into ``root``, then read from there.
+
+    Jobs that start together on one machine measure once: the others wait for the first, then read.
+    """
     path = root / ".calibration" / f"{machine}-{device.partition(':')[0]}.json"
+    if (kept := _kept_rates(path)) is not None:
+        return kept
+    with _alone(path.with_suffix(".lock")):
+        if (kept := _kept_rates(path)) is not None:
+            return kept
+        rates = json.loads(_ask(_CALIBRATE, device, str(disk_dir or tempfile.gettempdir())))
+        try:
+            path.write_text(json.dumps(rates, indent=1, sort_keys=True))
+        except OSError:
+            rates["notes"] = [*rates["notes"], f"not kept, because {path} cannot be written"]
+    return dict(rates)
+
+
+def _kept_rates(path: Path) -> dict[str, Any] | None:
+    """What an earlier sweep measured; None if it is not there, not whole, or of another version."""
     try:
         kept = dict(json.loads(path.read_text()))
         predict.Rates.of(kept)
-        return kept
-    except (OSError, ValueError, TypeError, KeyError):  # not there, not whole, or of another version
-        rates = json.loads(_ask(_CALIBRATE, device, str(disk_dir or tempfile.gettempdir())))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(rates, indent=1, sort_keys=True))
-    except OSError:
-        rates["notes"] = [*rates["notes"], f"not kept, because {path} cannot be written"]
-    return dict(rates)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return kept
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Holds the lock ``path`` meanwhile, where its folder can be written and its file system has locks."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(held.enter_context(path.open("w")), fcntl.LOCK_EX)
+        yield
 
 
 _CALIBRATE = """

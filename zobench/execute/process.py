@@ -12,17 +12,45 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from zobench.measure.environment import fingerprint_without_torch
+from zobench.parallel.interface import endpoint_of
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
 
 POLL_SECONDS = 0.1
+PATIENCE = 20.0
+"""Seconds in which a cell's process ends the ranks that it has started."""
 MALLOC = "glibc.malloc.mmap_threshold=4194304:glibc.malloc.hugetlb=1"
 """On a CPU the C library's heap is the device's allocator. Left alone it keeps freed activations: an offloaded OPT-125M
 at 2048 tokens then peaks at 710 MB where it uses 350. So large tensors get pages of their own, given back when freed;
 huge pages keep that from costing more than 2 to 3 % of a step (at 512 tokens, where it shows most)."""
+
+
+def torchrun_ranks() -> int:
+    """How many ranks torchrun has started, this process among them; 0 if it has not."""
+    return int(os.environ.get("WORLD_SIZE", "0")) if "TORCHELASTIC_RUN_ID" in os.environ else 0
+
+
+def leads() -> bool:
+    """Whether this process is the one that prints: rank 0, or no rank at all."""
+    return torchrun_ranks() == 0 or os.environ.get("RANK") == "0"
+
+
+def check_start(spec: RunSpec, timeout: float | None) -> None:
+    """Raises ``ValueError`` if ``spec`` cannot run as this process was started."""
+    count = torchrun_ranks()
+    if count and count != spec.gpus:
+        raise ValueError(
+            f"`gpus` must be {count}, the ranks that torchrun has started, but got gpus={spec.gpus}; add --set "
+            f"gpus={count} and a parallel, or start zobench without torchrun"
+        )
+    if count and timeout is not None:
+        raise ValueError("`--timeout` needs zobench to start the ranks, but torchrun has; leave one of them out")
+    if not count:
+        endpoint_of(spec, os.environ)
 
 
 def run_in_process(
@@ -32,7 +60,13 @@ def run_in_process(
     """Measures ``spec`` in a process of its own; ``timeout`` in seconds. Never raises for what the cell does.
 
     ``while_waiting`` is called about ten times a second. A KeyboardInterrupt ends the cell's process and is passed on.
+    A process that torchrun has started is a rank of the cell: it measures here, and gets the result of all.
     """
+    if torchrun_ranks():
+        from zobench.execute.rank import measured
+
+        os.environ |= _disk_folder(disk_dir)
+        return measured(spec)
     try:
         return _run(spec, timeout, disk_dir, while_waiting)
     except OSError as error:  # no process, or no folder for its answer
@@ -41,7 +75,7 @@ def run_in_process(
 
 
 def _run(spec: RunSpec, timeout: float | None, disk_dir: Path | None, while_waiting: Callable[[], None]) -> Result:
-    oom_kills = _oom_kills()
+    kills = oom_kills()
     with tempfile.TemporaryDirectory(prefix="zobench-") as folder:
         answer, errors = Path(folder, "result.json"), Path(folder, "stderr.txt")
         with errors.open("wb") as stderr:
@@ -53,15 +87,17 @@ def _run(spec: RunSpec, timeout: float | None, disk_dir: Path | None, while_wait
             try:
                 expired = _wait(process, json.dumps(spec.to_dict()).encode(), timeout, while_waiting)
             finally:
-                _end(process)
+                _end(process, gently=spec.gpus > 1)
         if expired:
             assert timeout is not None
             return failed(spec, Outcome.TIMEOUT, f"the cell took longer than the {round(timeout, 1):g} s it was given")
         said = errors.read_text(errors="replace")
         if process.returncode != 0:
-            return _died(spec, process.returncode, said, _oom_kills() > oom_kills)
+            return _died(spec, process.returncode, said, oom_kills() > kills)
         try:
-            return Result.from_dict(json.loads(answer.read_text()))
+            result = Result.from_dict(json.loads(answer.read_text()))
+            told = result.outcome is not Outcome.FAILED or bool(result.traceback)
+            return result if told else replace(result, traceback=said)  # a rank that was lost can have said something
         except (OSError, ValueError) as error:
             return failed(spec, Outcome.FAILED, f"the cell's process ended without a result: {error}", said)
 
@@ -77,8 +113,12 @@ def child_environment(disk_dir: Path | None = None) -> dict[str, str]:
     """The environment of a process that imports this zobench, installed or not."""
     source = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
-    named = {} if disk_dir is None else {"ZOBENCH_DISK_DIR": str(disk_dir.resolve())}
-    return {"GLIBC_TUNABLES": MALLOC, **os.environ, "PYTHONPATH": path, "HF_HUB_DISABLE_PROGRESS_BARS": "1", **named}
+    quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    return {"GLIBC_TUNABLES": MALLOC, **os.environ, "PYTHONPATH": path, **quiet, **_disk_folder(disk_dir)}
+
+
+def _disk_folder(disk_dir: Path | None) -> dict[str, str]:
+    return {} if disk_dir is None else {"ZOBENCH_DISK_DIR": str(disk_dir.resolve())}
 
 
 def _wait(
@@ -99,8 +139,15 @@ def _wait(
             return True
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kills what is left of the cell: its process, and the group that its sampler belongs to."""
+def _end(process: subprocess.Popen[bytes], gently: bool) -> None:
+    """Kills what is left of the cell: its process, and the group that its sampler belongs to.
+
+    ``gently``: it has started others, which end with it; but only it can wait until their memory is free again.
+    """
+    if gently and process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE)
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -119,7 +166,7 @@ def _died(spec: RunSpec, code: int, errors: str, oom_killed: bool) -> Result:
     return failed(spec, Outcome.FAILED, last, errors)
 
 
-def _oom_kills() -> int:
+def oom_kills() -> int:
     """How many processes the kernel has killed for memory so far; 0 where it does not count them."""
     try:
         rows = Path("/proc/vmstat").read_text().splitlines()

@@ -47,12 +47,13 @@ def sweep(
         left = None if budget is None else budget - (time.monotonic() - started)
         try:
             progress.begin(step)
-            result = _one(step, left, timeout, disk_dir, progress.tick)
-            if calibration is not None and step.action == "run":
-                result = replace(result, environment={**result.environment, "calibration": dict(calibration)})
+            result = perform(step, left, timeout, disk_dir, calibration, progress.tick)
             summary.results.append(result)
             if not (budget is not None and step.action == "run" and result.outcome is Outcome.SKIPPED):
-                _save(step, result, store, summary)  # that a budget left a cell out says nothing about the machine
+                try:
+                    save(step, result, store)  # that a budget left a cell out says nothing about the machine
+                except StoreError as error:
+                    summary.unsaved.append(error.strerror or str(error))
             progress.end(step, result)
         except KeyboardInterrupt:
             summary.interrupted = True
@@ -60,14 +61,25 @@ def sweep(
     return summary
 
 
-def _save(step: Step, result: Result, store: Store, summary: Summary) -> None:
-    """Stores what is new; that a cell was skipped replaces nothing that an earlier sweep found out about it."""
+def save(step: Step, result: Result, store: Store) -> None:
+    """Stores what is new; that a cell was skipped replaces nothing that an earlier sweep found out about it.
+
+    Raises :class:`StoreError` if the disk refuses.
+    """
     if step.action == "keep" or (result.outcome is Outcome.SKIPPED and step.earlier is not None):
         return
-    try:
-        store.save(result)
-    except StoreError as error:
-        summary.unsaved.append(error.strerror or str(error))
+    store.save(result)
+
+
+def perform(
+    step: Step, left: float | None, timeout: float | None, disk_dir: Path | None, calibration: Mapping[str, Any] | None,
+    tick: Callable[[], None] = lambda: None,
+) -> Result:  # fmt: skip
+    """What ``step`` comes to: kept, skipped or measured, with the machine's rates. ``left`` of a budget, in seconds."""
+    result = _one(step, left, timeout, disk_dir, tick)
+    if calibration is None or step.action != "run":
+        return result
+    return replace(result, environment={**result.environment, "calibration": dict(calibration)})
 
 
 def _one(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,24 +49,20 @@ class Progress:
 class EarlyResults:
     """``progress.jsonl``: a line per evaluation on dev, on the disk as soon as it is known.
 
-    ``known``: steps whose evaluations the run remembers; lines of others, written before a crash, go.
+    ``known``: the lines of the evaluations that the run remembers; others, as of a crash, go.
     """
 
-    def __init__(self, path: Path, known: set[int]) -> None:
+    def __init__(self, path: Path, known: Iterable[Mapping[str, Any]]) -> None:
         self._path = path
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        path.write_text("".join(line for line in lines if _step(line) in known))
+        path.write_text("".join(map(_line, known)))
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Appends one line."""
         with self._path.open("a") as file:
-            file.write(json.dumps(dict(row)) + "\n")
+            file.write(_line(row))
             file.flush()
             os.fsync(file.fileno())
 
 
-def _step(line: str) -> int | None:
-    try:
-        return int(json.loads(line)["step"])
-    except ValueError:  # torn
-        return None
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(dict(row)) + "\n"

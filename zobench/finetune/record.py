@@ -1,33 +1,60 @@
-"""The record of a run: what it has come to so far, as a snapshot keeps it beside the tensors."""
+"""The record of a run: what its journal comes to so far."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
+from zobench.durable.journal import Item, Seen
 from zobench.finetune.progress import Evaluation
+from zobench.methods.base import Taken
 
 
 @dataclass
 class Record:
     """``step``: steps taken; ``curve``: [step, loss, accuracy] of each evaluation on dev, ``count`` examples each.
 
-    ``entries``: updates in the journal; ``method``: its state; ``samples``: as in :class:`zobench.result.Result`.
+    ``skipped``: steps whose update was not applied; ``samples``: as in :class:`zobench.result.Result`.
     """
 
     step: int = 0
     curve: list[list[float]] = field(default_factory=list)
     count: int = 0
-    entries: int = 0
-    method: dict[str, Any] = field(default_factory=dict)
+    skipped: int = 0
     samples: dict[str, list[float | None]] = field(
         default_factory=lambda: {"step_seconds": [], "loss": [], "projected_grad": []}
     )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Its fields; JSON but for floats that are not finite, which Python's own JSON keeps."""
-        return asdict(self)
+    def add(self, item: Item) -> None:
+        """Counts a step or an evaluation in."""
+        if isinstance(item, Taken):
+            self.step, self.skipped = item.step + 1, self.skipped + (not item.applied)
+            new = {"step_seconds": item.seconds, "loss": item.loss, "projected_grad": item.projected_grad}
+            for name, value in new.items():
+                self.samples[name].append(value)
+        else:
+            self.curve.append([item.step, item.loss, item.accuracy])
+            self.count = item.count
+
+    def replay(self, items: Iterable[Item]) -> Iterator[dict[str, Any]]:
+        """Counts all of ``items`` in; the line of ``progress.jsonl`` after each evaluation."""
+        for item in items:
+            self.add(item)
+            if isinstance(item, Seen):
+                yield self.line()
+
+    def line(self) -> dict[str, Any]:
+        """What ``progress.jsonl`` tells of the newest evaluation."""
+        told = self.at(int(self.curve[-1][0]))
+        since = self.samples["loss"][int(self.curve[-2][0]) if len(self.curve) > 1 else 0 :]
+        losses = [loss for loss in since if loss is not None and math.isfinite(loss)]
+        return {
+            "step": told.step, "dev_loss": told.loss, "dev_accuracy": told.accuracy, "dev_count": told.count,
+            "train_loss": math.fsum(losses) / len(losses) if losses else None, "best": told.best,
+            "skipped": self.skipped,
+        }  # fmt: skip
 
     @property
     def evaluated(self) -> set[int]:

@@ -1,4 +1,7 @@
-"""One fine-tuning run: train, choose on dev, look at test once, save what was chosen."""
+"""One fine-tuning run: train, choose on dev, look at test once, save what was chosen.
+
+With several ranks each one trains; the first keeps what the run comes to, and alone looks at test.
+"""
 
 from __future__ import annotations
 
@@ -8,73 +11,109 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zobench import kernels, methods, models, snapshot
-from zobench.assemble import disk_dir, empty_model, planned, tuner
+from zobench import kernels, methods, models
+from zobench.assemble import Tuner, disk_dir, empty_model, initial_weights, planned, tuner
 from zobench.caution import cautions, empty
 from zobench.data.tasks import TaskData
-from zobench.finetune import journal, tokenizer
+from zobench.durable import fingerprint, journal, replay, snapshot
+from zobench.durable.journal import Item, JournalFile, Seen
+from zobench.durable.snapshot import SnapshotStart
+from zobench.finetune import tokenizer
 from zobench.finetune.evaluate import evaluate
+from zobench.finetune.keeper import Keeper
 from zobench.finetune.progress import Evaluation, Progress
 from zobench.finetune.record import Record
-from zobench.finetune.seal import Seal
+from zobench.finetune.seal import Seal, check_winner
 from zobench.finetune.stop import Interrupted, Stop
-from zobench.finetune.training import JOURNAL, Training, open_journal, resumed
+from zobench.finetune.training import Training
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.spec import BACKWARD, RunSpec
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-RESULT, MODEL = "result.json", "model"
+    from zobench.parallel import World
+
+JOURNAL, RESULT, MODEL = "journal.bin", "result.json", "model"
 SAMPLE_SECONDS = 0.5
 """Between two looks at the machine: a run of many hours keeps all of them until its end."""
 
 
 def run(
     spec: RunSpec, *, folder: Path, data_dir: Path | None = None, progress: Progress | None = None,
-    seal: Seal | None = None, examine: bool = True,
+    seal: Seal | None = None, examine: bool = True, resume: bool = False,
 ) -> Result:  # fmt: skip
     """Fine-tunes as ``spec`` (resolved) says, with everything that it keeps in ``folder``, and returns what came of it.
 
-    Goes on from the newest snapshot of the same run there; a finished run is only read. ``evaluation`` of the result:
-    ``curve``, rows of [step, loss, accuracy] on dev; ``start`` and ``best`` of them; ``test``, looked at once, with the
-    weights of the best row; ``majority``, the accuracy of always giving the most frequent answer; ``task``,
-    ``definition`` and ``tokenizer``: facts. ``examine`` False leaves the test set alone, until a later call with True;
-    ``seal`` is shared by runs that may look at it once together. Samples are as in
-    :class:`zobench.result.Result`, over all steps; peaks are of this process, so of a resumed run since its resumption.
+    Goes on with the same run there, after the last step that its journal tells; a finished run is only read.
+    ``evaluation`` of the result: ``curve``, rows of [step, loss, accuracy] on dev; ``start`` and ``best`` of them;
+    ``test``, looked at once, with the weights of the best row; ``majority``, the accuracy of always giving the most
+    frequent answer; ``task``, ``definition`` and ``tokenizer``: facts. ``examine`` False leaves the test set alone,
+    until a later call with True; ``seal`` is shared by runs that may look at it once together. ``resume``: there must
+    be something to go on with. Samples are as in :class:`zobench.result.Result`, over all steps; peaks are of this
+    process, so of a resumed run since its resumption. With several ``gpus`` this process is one of their ranks.
 
-    Raises ``ValueError``, one line, for data, a tokenizer or a folder that will not do, and :class:`Interrupted`.
+    Raises ``ValueError``, one line, for data, a tokenizer, a base or a folder that will not do; ``OSError`` where the
+    journal cannot be written; and :class:`Interrupted`.
     """
-    progress, seal = progress or Progress(), seal or Seal()
-    result = _finished(spec, folder)
-    if result is not None and ("test" in result.evaluation or not examine):
-        return result
-    words, where = tokenizer.load(spec)
-    data = _data(spec, words, data_dir)
-    for text in (where, *_sizes(data)):
-        progress.say(text)
-    folder.mkdir(parents=True, exist_ok=True)
-    with Stop() as stop:
-        if result is None:
-            result = _trained(spec, folder, data, where, progress, stop)
-            _keep(folder, result)
-        if examine:
-            seal.break_for(spec.label)
-            result = _examined(result, folder, data, words, progress, stop)
-            _keep(folder, result)
-            snapshot.prune(folder, ())
+    with _ranks(spec) as world:
+        leads = world is None or world.leads
+        progress, seal = (progress if leads else None) or Progress(), seal or Seal()
+        result = _finished(spec, folder, resume, world)
+        if result is not None and ("test" in result.evaluation or not examine):
+            return result
+        words, where = tokenizer.load(spec)
+        data = _data(spec, words, data_dir)
+        for text in (where, *_sizes(data)):
+            progress.say(text)
+        with Stop() as stop:
+            if result is None:
+                result = _trained(spec, folder, data, where, progress, stop, world)
+                if leads:
+                    _keep(folder, result)
+            if examine and leads:
+                check_winner(spec.hash, folder)
+                seal.break_for(spec.label)
+                result = _examined(result, folder, data, words, progress, stop)
+                _keep(folder, result)
+                snapshot.prune(folder, ())
     return result
+
+
+@contextmanager
+def _ranks(spec: RunSpec) -> Iterator[World | None]:
+    """The ranks of a run with several, for as long as it lasts: a process can join only once."""
+    if spec.gpus == 1:
+        yield None
+        return
+    from zobench.parallel import join
+
+    with join(spec) as world:
+        yield world
 
 
 def cell(spec: RunSpec) -> Result:
     """A run as a cell of a sweep: its data are in ``ZOBENCH_DATA_DIR`` or on the hub; only the result stays."""
-    with tempfile.TemporaryDirectory(prefix="zobench-run-", dir=disk_dir()) as folder:
-        return run(spec, folder=Path(folder), data_dir=usual_data_dir())
+    with _ranks(spec) as world, tempfile.TemporaryDirectory(prefix="zobench-run-", dir=disk_dir()) as folder:
+        path = Path(folder if world is None else _from_first(world, folder))
+        result = run(spec, folder=path, data_dir=usual_data_dir())
+        if world is not None:
+            world.barrier()  # what the first rank has made goes when all are done
+    return result
+
+
+def _from_first(world: World, text: str) -> str:
+    """Rank 0's ``text`` on all ranks."""
+    data = text.encode()
+    [size] = world.from_first([len(data)])
+    return bytes(world.from_first([*data[:size].ljust(size, b"\0")])).decode()
 
 
 def usual_data_dir() -> Path | None:
@@ -83,18 +122,35 @@ def usual_data_dir() -> Path | None:
     return Path(named) if named else None
 
 
-def _finished(spec: RunSpec, folder: Path) -> Result | None:
-    """The run's own result, if it is trained. Raises ``ValueError`` if the folder is another run's."""
-    if not (folder / JOURNAL).exists():
-        return None
+def _finished(spec: RunSpec, folder: Path, resume: bool, world: World | None) -> Result | None:
+    """The run's own result, if it is trained, the same on all ranks.
+
+    Raises ``ValueError`` if the folder is another run's, or if there is none to ``resume``.
+    """
+    path, found = folder / RESULT, None
+    if world is None or world.leads:
+        if not (folder / JOURNAL).exists() or not journal.is_begun((folder / JOURNAL).read_bytes()):
+            if resume:
+                raise ValueError(
+                    f"`--resume` needs a run to go on with, but {folder} holds none; leave --resume out to begin one"
+                )
+        else:
+            _check_own(spec, folder)
+            found = Result.from_dict(json.loads(path.read_text())) if path.exists() else None
+    if world is not None:
+        [there] = world.from_first([found is not None])
+        found = Result.from_dict(json.loads(path.read_text())) if there else None
+        world.barrier()  # before the first rank writes it anew
+    return found
+
+
+def _check_own(spec: RunSpec, folder: Path) -> None:
     header, _ = journal.read(folder / JOURNAL)
     if header["run"] != spec.hash:
         other = RunSpec.from_dict(header["spec"]).label
         raise ValueError(
             f"`--out` must be a new folder or this run's own, but {folder} holds another run ({other}); name another"
         )
-    path = folder / RESULT
-    return Result.from_dict(json.loads(path.read_text())) if path.exists() else None
 
 
 def _data(spec: RunSpec, words: PreTrainedTokenizerBase, data_dir: Path | None) -> TaskData:
@@ -113,7 +169,9 @@ def _sizes(data: TaskData) -> list[str]:
     return lines
 
 
-def _trained(spec: RunSpec, folder: Path, data: TaskData, where: str, progress: Progress, stop: Stop) -> Result:
+def _trained(
+    spec: RunSpec, folder: Path, data: TaskData, where: str, progress: Progress, stop: Stop, world: World | None
+) -> Result:
     """Everything but the test set. What is imported and compiled before the observer starts is its baseline."""
     chosen, plan = planned(spec)
     model = empty_model(spec)
@@ -122,18 +180,84 @@ def _trained(spec: RunSpec, folder: Path, data: TaskData, where: str, progress: 
     for note in () if (nothing := empty(spec)) is None else (f"warning: {nothing}",):
         progress.say(note)
     facts = environment(spec.device) | plan
-    record, path = resumed(spec, folder)
-    if path is not None:
-        progress.say(f"goes on after step {record.step}, from {path}")
+    header = _header(spec, model)
     observer, begin = Observer(spec.device, SAMPLE_SECONDS), time.monotonic()
     try:
-        with open_journal(spec, folder, record) as kept, tuner(chosen, path, model) as built:
+        with ExitStack() as during:
+            file, items = during.enter_context(_journal(folder, header, world))
+            items, start, path, good = _from(spec, folder, header, file, items, progress.say)
+            built = during.enter_context(tuner(chosen, path, model, start=start, world=world))
+            record = Record()
+            keeper = Keeper(spec, folder, file, record, list(record.replay(items)), header, progress.say, world)
+            _bring(spec, built, items, start, path)
+            if world is not None:
+                world.barrier()  # all have read what the first will replace
+            during.enter_context(keeper.keeping(built, good))
             at_rest = built.engine.bytes_at_rest
-            Training(spec, folder, built, data, record, kept, progress, stop).go()
+            Training(spec, folder, built, data, record, keeper, progress, stop, world).go()
             skipped = built.method.skipped
     finally:
         seen = observer.stop((begin, time.monotonic()))
     return _result(spec, record, data, where, facts, seen, at_rest, skipped)
+
+
+def _header(spec: RunSpec, model: PreTrainedModel) -> dict[str, Any]:
+    """The journal's. ``complete``: whether weights are base and journal; what backpropagation changes is in none."""
+    base = fingerprint.of_base(spec, model, initial_weights(spec, model))
+    return {"run": spec.hash, "spec": spec.to_dict(), "base": base, "complete": spec.method not in BACKWARD}
+
+
+@contextmanager
+def _journal(
+    folder: Path, header: dict[str, Any], world: World | None
+) -> Iterator[tuple[JournalFile | None, list[Item]]]:
+    """(the journal, which only the first rank writes, and what it tells all ranks)."""
+    if world is None or world.leads:
+        folder.mkdir(parents=True, exist_ok=True)
+        with JournalFile(folder / JOURNAL, header) as file:
+            if not file.items:
+                snapshot.prune(folder, ())  # of a run whose journal was taken away
+            if world is not None:
+                world.from_first([len(file.items)])
+            yield file, list(file.items)
+    else:
+        items: list[Item] = []
+        if world.from_first([0])[0]:
+            told, items = journal.read(folder / JOURNAL)
+            journal.check_header(folder / JOURNAL, told, header)
+        yield None, items
+
+
+def _from(
+    spec: RunSpec, folder: Path, header: dict[str, Any], file: JournalFile | None, items: list[Item],
+    say: Callable[[str], None],
+) -> tuple[list[Item], SnapshotStart | None, Path | None, list[int]]:  # fmt: skip
+    """What a run goes on from: all of its journal and the newest snapshot that is whole; where it backpropagates, the
+    newest snapshot and what the journal tells up to it. Also the steps of the snapshots that stay."""
+    start, path, steps = None, None, snapshot.steps(folder)
+    if spec.method in BACKWARD:
+        last = steps[-1] if steps else 0
+        path = snapshot.place(folder, last) if steps else None
+        items = [item for item in items if (item.step if isinstance(item, Seen) else item.step + 1) <= last]
+        assert file is not None
+        file.cut(len(items))
+    elif (start := replay.newest(folder, header, items, say)) is not None:
+        last, path = int(start.state["step"]), None
+    else:
+        last = 0
+    place = path or (start.path if start is not None else None)
+    done = sum(not isinstance(item, Seen) for item in items)
+    if items:
+        say(f"goes on after step {done}, from {place or 'the base'}")
+    return items, start, path, [step for step in steps if step <= last]
+
+
+def _bring(spec: RunSpec, built: Tuner, items: list[Item], start: SnapshotStart | None, path: Path | None) -> None:
+    """Brings engine and method to the end of ``items``."""
+    if spec.method not in BACKWARD:
+        replay.bring(built.engine, built.method, items, start)
+    elif path is not None:
+        built.method.restore(snapshot.state(path)["method"])
 
 
 def _without_folders(where: str) -> str:
@@ -176,7 +300,7 @@ def _examined(
         if stop.wanted:
             raise Interrupted(result.spec.steps, folder)
 
-    with tuner(planned(result.spec)[0], folder / f"snapshot-{step}") as built:
+    with _best(result.spec, folder, step, progress.say) as built:
         seen = evaluate(built.engine, data, "test", step, halt)
         temporary = folder / f".{MODEL}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
@@ -186,6 +310,23 @@ def _examined(
     temporary.rename(folder / MODEL)
     progress.evaluated(seen)
     return dataclasses.replace(result, evaluation={**result.evaluation, "test": _point(seen)})
+
+
+@contextmanager
+def _best(spec: RunSpec, folder: Path, step: int, say: Callable[[str], None]) -> Iterator[Tuner]:
+    """The weights that were judged after ``step`` steps: their snapshot, or an earlier one and the journal."""
+    alone = planned(spec if spec.gpus == 1 else spec.replace(gpus=1, nodes=1, parallel="none", transfers="auto"))[0]
+    if spec.method in BACKWARD:
+        with tuner(alone, snapshot.place(folder, step)) as built:
+            yield built
+        return
+    header, items = journal.read(folder / JOURNAL)
+    journal.check_header(folder / JOURNAL, header, _header(spec, empty_model(spec)))
+    items = items[: next(n for n, item in enumerate(items) if isinstance(item, Seen) and item.step == step)]
+    start = replay.newest(folder, header, items, say)
+    with tuner(alone, start=start) as built:
+        replay.bring(built.engine, built.method, items, start)
+        yield built
 
 
 def _keep(folder: Path, result: Result) -> None:

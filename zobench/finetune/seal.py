@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+RECORD = "search.json"
+"""In a search's folder: its whole grid and the winner."""
+
 
 class Seal:
     """What a run, or all runs of a search together, must break before they look at the test set."""
@@ -16,3 +22,14 @@ class Seal:
                 f"the test set must be looked at once, but {who} would look after {self._broken_by}; choose on dev"
             )
         self._broken_by = who
+
+
+def check_winner(run: str, folder: Path) -> None:
+    """Raises ``ValueError`` if ``folder`` is that of a run that lost a search, which looked at test for the winner."""
+    path = folder.parent / RECORD
+    winner = json.loads(path.read_text())["winner"]["run"] if path.is_file() else run
+    if winner != run:
+        raise ValueError(
+            f"the test set must be looked at once, but {path} has looked for {winner}, and this run is {run}; name "
+            "another --out to train it on its own"
+        )

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zobench import snapshot
+from zobench.durable import snapshot
 from zobench.finetune.progress import Progress
 from zobench.finetune.run import RESULT, run
-from zobench.finetune.seal import Seal
+from zobench.finetune.seal import RECORD, Seal
 from zobench.result import Result
 from zobench.spec import RunSpec
-
-RECORD = "search.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,64 +1,48 @@
-"""The loop: steps, evaluations on dev, and snapshots from which it goes on bit for bit."""
+"""The loop: steps, evaluations on dev, and a place to stop between any two of them."""
 
 from __future__ import annotations
 
 import itertools
-import math
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from zobench import snapshot
+import torch
+
 from zobench.assemble import Tuner
 from zobench.data.tasks import TaskData
+from zobench.durable.journal import Seen
+from zobench.durable.replay import plain
 from zobench.engine import Entry
 from zobench.finetune.evaluate import evaluate
-from zobench.finetune.journal import JournalFile
-from zobench.finetune.progress import EarlyResults, Moment, Progress
+from zobench.finetune.keeper import Keeper
+from zobench.finetune.progress import Moment, Progress
 from zobench.finetune.record import Record
 from zobench.finetune.stop import Interrupted, Stop
 from zobench.measure.timer import StepTimer
-from zobench.methods import learning_rate
+from zobench.methods import StepResult, learning_rate
+from zobench.methods.base import Taken
 from zobench.spec import BACKWARD, RunSpec
 
-JOURNAL, EARLY = "journal.bin", "progress.jsonl"
-
-
-def open_journal(spec: RunSpec, folder: Path, record: Record) -> JournalFile:
-    """The run's journal, which keeps other processes out of the folder. ``complete`` in its header: whether the run's
-    weights are its base's and these updates; what backpropagation changes is in no journal."""
-    header = {"run": spec.hash, "spec": spec.to_dict(), "complete": spec.method not in BACKWARD}
-    return JournalFile(folder / JOURNAL, header, record.entries)
-
-
-def resumed(spec: RunSpec, folder: Path) -> tuple[Record, Path | None]:
-    """The record of the run's newest snapshot in ``folder`` and the snapshot, or a new record and None."""
-    steps = snapshot.steps(folder)
-    if not steps:
-        return Record(), None
-    path = folder / f"snapshot-{steps[-1]}"
-    kept = snapshot.state(path)
-    if kept.get("run") != spec.hash:
-        raise ValueError(f"`{path}` must be of the run {spec.hash}, but is of {kept.get('run')}; remove it")
-    return Record(**kept["record"]), path
+if TYPE_CHECKING:
+    from zobench.parallel import World
 
 
 class Training:
-    """One run from where its record is to its end, in ``folder``, with what :func:`zobench.assemble.tuner` built."""
+    """One run from where its record is to its end, with what :func:`zobench.assemble.tuner` built."""
 
     def __init__(
-        self, spec: RunSpec, folder: Path, built: Tuner, data: TaskData, record: Record, journal: JournalFile,
-        progress: Progress, stop: Stop,
+        self, spec: RunSpec, folder: Path, built: Tuner, data: TaskData, record: Record, keeper: Keeper,
+        progress: Progress, stop: Stop, world: World | None,
     ) -> None:  # fmt: skip
         self._spec, self._folder, self._built, self._data = spec, folder, built, data
-        self._record, self._journal, self._progress, self._stop = record, journal, progress, stop
+        self._record, self._keeper, self._progress, self._stop = record, keeper, progress, stop
+        self._world = world
         self._timer = StepTimer(spec.device)
-        self._early = EarlyResults(folder / EARLY, record.evaluated)
-        self._entries: list[Entry] = [] if spec.method in BACKWARD else built.engine.journal
-        self._written = 0
-        if record.step:
-            built.method.restore(record.method)
+        self._engine = None if spec.method in BACKWARD else plain(built.engine)
 
     def go(self) -> None:
-        """Trains to the end. Raises :class:`Interrupted` if that was asked for, after a snapshot."""
+        """Trains to the end. Raises :class:`Interrupted` if that was asked for, with all that was done on the disk."""
         spec, record = self._spec, self._record
         self._progress.begin(record.step, spec.steps)
         if record.best is not None:
@@ -80,53 +64,59 @@ class Training:
         record, method = self._record, self._built.method
         batch = self._data.train_batch(record.step)
         method.lr = learning_rate(self._spec, record.step, self._spec.steps)
+        passes, begin = self._passes, time.perf_counter()
         with self._timer:
             result = method.step(self._built.engine, batch)
-        record.samples["loss"].append(result.loss)
-        record.samples["projected_grad"].append(result.projected_grad)
-        record.step += 1
-        new = self._entries[self._written :]
-        self._journal.append(new)
-        self._written += len(new)
-        record.entries += len(new)
+        self._keeper.wrote(self._taken(result, method.lr, time.perf_counter() - begin, self._passes - passes))
         self._progress.step(
             Moment(step=record.step, loss=result.loss, g=result.projected_grad, lr=method.lr, skipped=method.skipped)
         )
+        self._keeper.after_step()
+
+    def _taken(self, result: StepResult, lr: float, seconds: float, passes: int) -> Taken:
+        """The step for the journal. What has no seed is the norm of a gradient."""
+        seeds = (*result.seeds, *[0] * (len(result.gradients) - len(result.seeds)))
+        parts = (*result.parts, *[None] * (len(seeds) - len(result.parts)))
+        return Taken(
+            step=self._record.step, loss=result.loss, lr=lr, seconds=seconds, applied=result.applied, passes=passes,
+            directions=tuple(zip(seeds, parts, strict=True)), gradients=result.gradients, entries=self._entries(),
+        )  # fmt: skip
+
+    def _entries(self) -> tuple[Entry, ...]:
+        """The updates of the step that was just taken."""
+        if self._engine is None:
+            return ()
+        step = self._record.step
+        new = itertools.takewhile(lambda entry: entry.step == step, reversed(self._engine.journal))
+        return tuple(reversed(list(new)))
+
+    @property
+    def _passes(self) -> int:
+        return 0 if self._engine is None else self._engine.passes
 
     def _evaluate(self) -> None:
         record = self._record
-        self._built.engine.flush()  # so that a resumed run, which starts from what is written, rounds alike
+        self._time()
+        self._keeper.before_evaluation()
+        passes = self._passes
         seen = evaluate(self._built.engine, self._data, "dev", record.step, self._halt_if_asked)
-        record.curve.append([seen.step, seen.loss, seen.accuracy])
-        record.count = seen.count
-        since = record.samples["loss"][int(record.curve[-2][0]) if len(record.curve) > 1 else 0 :]
-        losses = [loss for loss in since if loss is not None and math.isfinite(loss)]
-        told = record.at(record.step)
-        self._early.add({
-            "step": told.step, "dev_loss": told.loss, "dev_accuracy": told.accuracy, "dev_count": told.count,
-            "train_loss": math.fsum(losses) / len(losses) if losses else None, "best": told.best,
-            "skipped": self._built.method.skipped,
-        })  # fmt: skip
-        self._snapshot()
-        self._progress.evaluated(told)
+        self._keeper.wrote(
+            Seen(step=seen.step, loss=seen.loss, accuracy=seen.accuracy, count=seen.count, passes=self._passes - passes)
+        )
+        self._progress.evaluated(record.at(record.step))
+
+    def _time(self) -> None:
+        """Puts the device's own times of the last steps into the record, for the host's."""
+        seconds = self._timer.seconds()
+        if seconds:
+            self._record.samples["step_seconds"][-len(seconds) :] = seconds
+        self._timer = StepTimer(self._spec.device)
 
     def _halt_if_asked(self) -> None:
-        if not self._stop.wanted:
-            return
-        # where updates round together, or rest in a narrower format, only an evaluation is a place to go on from
-        if self._spec.writeback_every == 1 and self._spec.wire == "none":
-            self._snapshot()
-        raise Interrupted(max(snapshot.steps(self._folder), default=0), self._folder)
-
-    def _snapshot(self) -> None:
-        record, engine = self._record, self._built.engine
-        record.samples["step_seconds"] += self._timer.seconds()
-        self._timer = StepTimer(self._spec.device)
-        engine.flush()
-        self._journal.sync()
-        record.method = self._built.method.state()
-        trained = ((name, tensor) for name, tensor in engine.named_tensors() if name in self._built.trained)
-        tensors = itertools.chain(trained, engine.state_tensors())
-        snapshot.write(self._folder, record.step, tensors, {"run": self._spec.hash, "record": record.to_dict()})
-        best = {int(record.best[0])} if record.best else set()
-        snapshot.prune(self._folder, {record.step} | best)
+        """All ranks stop at the same place, whichever is asked."""
+        wanted = self._stop.wanted
+        if self._world is not None:
+            wanted = bool(self._world.sum(torch.tensor([wanted], dtype=torch.float64)).any())
+        if wanted:
+            self._keeper.before_stop()
+            raise Interrupted(self._record.step, self._folder)

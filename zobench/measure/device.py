@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zobench.spec import RunSpec
+
 
 def choose_device(wanted: str) -> tuple[str, str]:
     """(device, reason) for a spec's ``device``; raises ``ValueError`` for a CUDA device that is not there."""
@@ -19,3 +21,18 @@ def choose_device(wanted: str) -> tuple[str, str]:
     if int(index or 0) >= count:
         raise ValueError(f"`device={wanted}` must be a visible device, but {visible}; use device=cpu or device=auto")
     return f"cuda:{index or 0}", f"device: cuda:{index or 0}, as asked"
+
+
+def check_devices(spec: RunSpec) -> None:
+    """Raises ``ValueError`` if ``spec`` needs more GPUs on a machine than this one has."""
+    if not spec.device.startswith("cuda"):
+        return
+    import torch
+
+    needed, count = spec.gpus // spec.nodes, torch.cuda.device_count()
+    if needed > count:
+        where = f", nodes={spec.nodes}" if spec.nodes > 1 else ""
+        raise ValueError(
+            f"`gpus={spec.gpus}{where}` needs {needed} CUDA devices here, but {count or 'no'} "
+            f"{'is' if count == 1 else 'are'} visible; ask for fewer, or use --device cpu, where gpus counts processes"
+        )

@@ -26,6 +26,13 @@ def vm_hwm(pid: int | str = "self") -> int | None:
     return peak
 
 
+def unique_bytes(pid: int | str = "self") -> int | None:
+    """Resident bytes now that no other process shares: what would be free if this one ended."""
+    text = _read(f"/proc/{pid}/smaps_rollup")
+    parts = [status_bytes(text, key) for key in (b"Private_Clean:", b"Private_Dirty:", b"Private_Hugetlb:")]
+    return None if parts[0] is None else sum(part or 0 for part in parts)
+
+
 def reset_peak() -> bool:
     """Makes this process's :func:`vm_hwm` start again from what is resident now; False where that is not permitted."""
     try:

@@ -27,10 +27,13 @@ class Observation:
 
 
 class Observer:
-    """Watches this process from its making until :meth:`stop`; ``interval``: seconds between two samples."""
+    """Watches this process from its making until :meth:`stop`; ``interval``: seconds between two samples.
 
-    def __init__(self, device: str, interval: float | None = None) -> None:
-        self._device = device
+    ``alone`` False: other processes work for the same run, so how busy they keep the machine is no news.
+    """
+
+    def __init__(self, device: str, interval: float | None = None, alone: bool = True) -> None:
+        self._device, self._alone = device, alone
         self._sampler = Sampler(device=cuda_uuid(device), interval=interval)
         self._sampler.start()
         self._memory = PeakMemory(device)
@@ -41,13 +44,18 @@ class Observer:
         peaks = self._memory.peaks()
         seen = self._sampler.stop()
         during = seen.window(*window)
-        warnings = []
-        if (others := during.other_cpu_cores or 0.0) > BUSY_CORES and self._device == "cpu":
-            warnings = [f"other processes kept {others:.1f} cores busy meanwhile; expect slower steps"]
+        warnings = crowded(during.other_cpu_cores) if self._alone and self._device == "cpu" else []
         return Observation(
             memory={**peaks, **_observed(seen)}, power=_power(seen, during), trace=memory_over_time(seen),
             warnings=[*warnings, *self._memory.notes], disturbed=contamination(during),
         )  # fmt: skip
+
+
+def crowded(cores: float | None) -> list[str]:
+    """A warning if others kept so many ``cores`` busy that a measurement on the CPU says so."""
+    if (cores or 0.0) <= BUSY_CORES:
+        return []
+    return [f"other processes kept {cores:.1f} cores busy meanwhile; expect slower steps"]
 
 
 def _observed(seen: Samples) -> dict[str, int | None]:
@@ -59,10 +67,10 @@ def _observed(seen: Samples) -> dict[str, int | None]:
 
 def _power(seen: Samples, during: Samples) -> dict[str, Any]:
     """Energy, power and clocks of the measured steps, and what the sampler could not see."""
-    rows = during.summary()
+    rows = during.summary() | {"own_cpu_cores": during.own_cpu_cores}
     kept = (
         *("energy_joules", "mean_power_watts", "max_temperature_c", "throttle_reasons"),
-        *("swapped_bytes", "other_cpu_cores", "samples"),
+        *("swapped_bytes", "other_cpu_cores", "own_cpu_cores", "samples"),
     )
     notes = {"sampler_overhead": seen.overhead, "notes": seen.notes}
     return {name: rows[name] for name in kept} | _clocks(during) | notes

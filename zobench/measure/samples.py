@@ -128,6 +128,12 @@ class Samples:
         return max(0.0, busy - own) / (times[-1] - times[0])
 
     @property
+    def own_cpu_cores(self) -> float | None:
+        """Cores that the watched process kept busy, on average."""
+        own, times = _growth(self.series["cpu_seconds"]), _known(self.series["t"])
+        return None if own is None or times[-1] <= times[0] else own / (times[-1] - times[0])
+
+    @property
     def other_processes(self) -> list[int]:
         """Pids (as NVML shows them) of compute processes on the device other than the watched one."""
         seen = [pid for _, pids in self.presence for pid in pids]

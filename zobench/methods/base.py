@@ -6,20 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from zobench.engine import Batch, Engine
+from zobench.engine import Batch, Engine, Entry
+from zobench.engine.base import Moment
+
+Direction = tuple[int, int | None]
+"""The seed of a direction, and the part of the model that it moves, or None for all of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
     """One step: the mean of its losses; per direction its seed and g = (L+ - L-) / (2 eps); was all of it applied.
 
-    Of a first-order step ``gradients`` holds the norm of the gradient and ``seeds`` is empty.
+    Of a first-order step ``gradients`` holds the norm of the gradient and ``seeds`` is empty. ``parts``: of the
+    directions, where they move parts of the model.
     """
 
     loss: float
     seeds: tuple[int, ...]
     gradients: tuple[float, ...]
     applied: bool
+    parts: tuple[int | None, ...] = ()
 
     @property
     def seed(self) -> int:
@@ -29,6 +35,28 @@ class StepResult:
     @property
     def projected_grad(self) -> float:
         """The mean of g over the directions, not finite where one of them is not."""
+        return sum(self.gradients) / len(self.gradients)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    """A step that was taken, as a journal tells it: which one, from 0 on; its learning rate, its seconds, and in how
+    many passes over the model; ``directions`` and the g measured along each, also where it is not finite; and the
+    updates ``entries``."""
+
+    step: int
+    loss: float
+    lr: float
+    seconds: float
+    applied: bool
+    passes: int
+    directions: tuple[Direction, ...]
+    gradients: tuple[float, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def projected_grad(self) -> float:
+        """As :attr:`StepResult.projected_grad`."""
         return sum(self.gradients) / len(self.gradients)
 
 
@@ -46,3 +74,14 @@ class Method(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of :meth:`state`."""
+
+
+class Retraceable(Method, Protocol):
+    """A method whose steps are all in their updates: the zeroth-order ones."""
+
+    def retrace(self, engine: Engine, taken: Taken) -> list[Moment]:
+        """Goes over a step without looking at the model: the method is then as after it, and the moments are what the
+        step did to the weights. ``engine`` only says how many parts there are.
+
+        Raises ``ValueError`` if this method's next step has other directions: the step is of another run.
+        """

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zobench.engine import Batch, Engine
-from zobench.methods.zo_sgd import ZOSGD, Direction
+from zobench.engine.base import Moment
+from zobench.methods.base import Direction, Taken
+from zobench.methods.zo_sgd import ZOSGD
 
 
 class ForwardGrad(ZOSGD):
@@ -21,3 +23,7 @@ class ForwardGrad(ZOSGD):
         """The loss at the weights, and the derivative along each direction."""
         pairs = [engine.tangent(batch, seed) for seed, _ in directions]
         return sum(loss for loss, _ in pairs) / len(pairs), tuple(jvp for _, jvp in pairs)
+
+    def _moments(self, taken: Taken) -> list[Moment]:
+        """A pass for each direction; none of them moves the weights."""
+        return [*[Moment()] * (len(taken.directions) - 1), Moment(entries=taken.entries)]

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from zobench.engine import Batch, Engine, Entry, Point
-from zobench.methods.base import StepResult
-
-Direction = tuple[int, int | None]
-"""The seed of a direction, and the part of the model that it moves, or None for all of it."""
+from zobench.engine.base import Moment
+from zobench.methods.base import Direction, StepResult, Taken
 
 
 class ZOSGD:
@@ -54,17 +52,41 @@ class ZOSGD:
         self._step, self.skipped = state["step"], state["skipped"]
         self._seeds.bit_generator.state = state["seeds"]
 
-    def _directions(self, engine: Engine) -> list[Direction]:
-        return [(seed, None) for seed in self._seeds_of(engine, self.queries)]
+    def retrace(self, engine: Engine, taken: Taken) -> list[Moment]:
+        """See :class:`zobench.methods.base.Retraceable`."""
+        parts = self._parts(engine)
+        directions = tuple(zip(self._draw(len(parts)), parts, strict=True))
+        if (taken.step, taken.directions) != (self._step, directions):
+            raise ValueError(
+                f"a journal must be of this run, but its step {taken.step} went along {taken.directions}, and step "
+                f"{self._step} of this run goes along {directions}; remove its folder to begin anew"
+            )
+        self.lr = taken.lr
+        self._finish(taken.loss, directions, taken.gradients)
+        return self._moments(taken)
 
-    def _seeds_of(self, engine: Engine, count: int) -> list[int]:
-        """The seeds of this step's directions, on all ranks those of the first."""
-        return engine.shared([int(self._seeds.integers(10**9)) for _ in range(count)])
+    def _moments(self, taken: Taken) -> list[Moment]:
+        """What a step did to the weights, in its passes."""
+        return [Moment(points=self._points(taken.directions), entries=taken.entries)]
+
+    def _directions(self, engine: Engine) -> list[Direction]:
+        """This step's, on all ranks those of the first."""
+        parts = self._parts(engine)
+        return list(zip(engine.shared(self._draw(len(parts))), parts, strict=True))
+
+    def _draw(self, count: int) -> list[int]:
+        return [int(self._seeds.integers(10**9)) for _ in range(count)]
+
+    def _parts(self, engine: Engine) -> Sequence[int | None]:
+        """The part of the model that each direction of a step moves."""
+        return [None] * self.queries
+
+    def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
+        return tuple(Point(seed, scale, part) for seed, part in directions for scale in (self.eps, -self.eps))
 
     def _probe(self, engine: Engine, batch: Batch, directions: Sequence[Direction]) -> tuple[float, tuple[float, ...]]:
         """The mean of the losses at both points of all directions; g of each direction."""
-        points = [Point(seed, scale, part) for seed, part in directions for scale in (self.eps, -self.eps)]
-        losses = engine.probe(batch, points)
+        losses = engine.probe(batch, self._points(directions))
         pairs = list(zip(losses[::2], losses[1::2], strict=True))
         loss = sum((plus + minus) / 2 for plus, minus in pairs) / len(pairs)
         return loss, tuple((plus - minus) / (2 * self.eps) for plus, minus in pairs)
@@ -90,7 +112,8 @@ class ZOSGD:
         applied = all(map(math.isfinite, gradients))
         self.skipped += not applied
         self._step += 1
-        return StepResult(loss=loss, seeds=tuple(s for s, _ in directions), gradients=gradients, applied=applied)
+        seeds, parts = tuple(seed for seed, _ in directions), tuple(part for _, part in directions)
+        return StepResult(loss=loss, seeds=seeds, gradients=gradients, applied=applied, parts=parts)
 
 
 class ZOSGDSignOfG(ZOSGD):
@@ -112,9 +135,8 @@ class ZOSGDBlock(ZOSGD):
     times as there are parts. Device memory holds the hidden states of twice as many copies of the batch as parts.
     """
 
-    def _directions(self, engine: Engine) -> list[Direction]:
-        parts = [part for part in range(engine.parts) for _ in range(self.queries)]
-        return list(zip(self._seeds_of(engine, len(parts)), parts, strict=True))
+    def _parts(self, engine: Engine) -> Sequence[int | None]:
+        return [part for part in range(engine.parts) for _ in range(self.queries)]
 
 
 class ZOSGDCons(ZOSGD):
@@ -137,8 +159,22 @@ class ZOSGDCons(ZOSGD):
 
     def _best(self, engine: Engine, batch: Batch, seed: int, g: float) -> list[Entry]:
         """The entry of the best candidate; none where that is x. A loss that is not finite is the worst."""
-        candidates = (0.0, g, -g)
-        losses = engine.probe(batch, [Point(seed, -self.lr * candidate) for candidate in candidates])
+        candidates = _candidates(g)
+        losses = engine.probe(batch, self._at(seed, candidates))
         worst_last = [loss if math.isfinite(loss) else math.inf for loss in losses]
         best = candidates[worst_last.index(min(worst_last))]
         return [self._entry(seed, best, self.weight_decay)] if best else []
+
+    def _at(self, seed: int, candidates: Sequence[float]) -> tuple[Point, ...]:
+        return tuple(Point(seed, -self.lr * candidate) for candidate in candidates)
+
+    def _moments(self, taken: Taken) -> list[Moment]:
+        (seed, _), g = taken.directions[0], taken.gradients[0]
+        first = Moment(points=self._points(taken.directions))
+        second = Moment(points=self._at(seed, _candidates(g)), entries=taken.entries) if math.isfinite(g) else None
+        return [first] if second is None else [first, second]
+
+
+def _candidates(g: float) -> tuple[float, ...]:
+    """What ghat may be multiplied by: x itself comes first, so that it stays at a tie."""
+    return 0.0, g, -g

@@ -7,7 +7,8 @@ of one device on the concatenated batch, whatever the shards hold; with equal sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,8 +39,7 @@ class ParallelEngine:
         splits = mesh.signs == 2 and _are_pairs(points)
         own = range(mesh.sign, len(points), 2) if splits else range(len(points))
         losses = self.engine.probe(mine, points, own if splits else None)
-        share = dict(zip(own, losses, strict=True)) if splits or mesh.sign == 0 else {}
-        return self._combined(mine, shards, share, len(points))
+        return self._combined(mine, shards, losses, 2 if splits else 1)
 
     def evaluate(self, batch: Batch) -> float:
         """The mean loss of the whole ``batch`` with every committed update applied."""
@@ -48,24 +48,24 @@ class ParallelEngine:
     def tangent(self, batch: Batch, seed: int) -> tuple[float, float]:
         """The mean loss of the whole ``batch``, and its derivative along z(seed)."""
         mine, shards = self._own(batch)
-        found = self.engine.tangent(mine, seed)
-        loss, slope = self._combined(mine, shards, dict(enumerate(found)) if self.world.mesh.sign == 0 else {}, 2)
+        loss, slope = self._combined(mine, shards, self.engine.tangent(mine, seed), 1)
         return loss, slope
 
     def shared(self, values: Sequence[int]) -> list[int]:
         """Rank 0's values on all ranks."""
         return self.world.from_first(values)
 
-    def _combined(self, mine: Batch, shards: int, share: Mapping[int, float], count: int) -> list[float]:
-        """Means of the whole batch: ``share`` of the ``count`` numbers of each shard is this rank's to tell."""
-        mesh = self.world.mesh
-        table = torch.zeros(shards, 1 + count, dtype=torch.float64)
-        if shards > 1 or mesh.shard == 0:  # what all ranks have found alike, one of them tells
-            row = table[mesh.shard]
-            row[0] = counted(self.engine.model, mine) if mesh.sign == 0 else 0
-            for number, value in share.items():
-                row[1 + number] = value
-        return _means(self.world.sum(table).tolist())
+    def _combined(self, mine: Batch, shards: int, found: Sequence[float], signs: int) -> list[float]:
+        """Means of the whole batch, from what each rank has ``found`` of its shard: every ``signs``-th of the numbers,
+        from its own sign on. What ranks have found alike is the first one's."""
+        mesh, count = self.world.mesh, counted(self.engine.model, mine)
+        table = self.world.gather(torch.tensor([count, *found], dtype=torch.float64)).tolist()
+        rows = []
+        for shard in range(shards):
+            parts = [table[mesh.at(shard, sign)] for sign in range(signs)]
+            numbers = itertools.chain.from_iterable(zip(*(part[1:] for part in parts), strict=True))
+            rows.append([parts[0][0], *numbers])
+        return _means(rows)
 
     def _own(self, batch: Batch) -> tuple[Batch, int]:
         """This rank's shard, and of how many; the whole of a batch that cannot be cut, as an evaluation's last."""

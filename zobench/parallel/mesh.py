@@ -26,9 +26,9 @@ class Mesh:
     @classmethod
     def of(cls, spec: RunSpec, rank: int) -> Mesh:
         """The place of ``rank`` among the ``spec.gpus`` ranks of a run."""
-        signs = 1 if spec.parallel == "ddp" else 2
+        shards, signs = divided(spec)
         order = (PERTURBATION, DATA) if spec.parallel == "2d-outer" else (DATA, PERTURBATION)
-        return cls(rank=rank, shards=spec.gpus // signs, signs=signs, order=order)
+        return cls(rank=rank, shards=shards, signs=signs, order=order)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -44,3 +44,13 @@ class Mesh:
     def sign(self) -> int:
         """Of each pair of points the one that is this rank's: 0 is +eps, 1 is -eps."""
         return self.rank % self.signs if self.order[0] == DATA else self.rank // self.shards
+
+    def at(self, shard: int, sign: int) -> int:
+        """The rank that works on ``shard`` and ``sign``."""
+        return shard * self.signs + sign if self.order[0] == DATA else sign * self.shards + shard
+
+
+def divided(spec: RunSpec) -> tuple[int, int]:
+    """Into how many shards the batches of ``spec`` are cut, and how many signs of a pair of points are shared out."""
+    signs = 2 if spec.parallel in ("pertp", "2d", "2d-outer") else 1
+    return spec.gpus // signs, signs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,29 +12,38 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from zobench.measure.device import check_devices
+from zobench.parallel.interface import address_towards, interface_of
 from zobench.parallel.mesh import Mesh
+from zobench.parallel.traffic import Traffic
 from zobench.spec import RunSpec
 
 TIMEOUT = 600.0
 """Seconds that a rank waits for another; ``ZOBENCH_PEER_TIMEOUT`` changes it."""
 
+GONE = "another rank of the run is gone"
+"""How a :class:`PeerGoneError` begins: what a rank says that has only seen another one's end."""
 
-class PeerGoneError(RuntimeError):
+
+class PeerGoneError(ConnectionError):
     """Another rank ended, or was silent for too long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
     """This rank and the others. ``local_rank`` of ``local_ranks`` on this machine. Scalars go through host memory on
-    Gloo, also beside NCCL: a loss is on the host when it is known, and needs no kernel to travel."""
+    Gloo, also beside NCCL: a loss is on the host when it is known, and needs no kernel to travel. ``traffic``: of them
+    alone, whatever other groups move."""
 
     mesh: Mesh
     local_rank: int
     local_ranks: int
     device: str
     devices: DeviceMesh
+    traffic: Traffic
 
     @property
     def rank(self) -> int:
@@ -45,15 +55,29 @@ class World:
         """Whether this is the rank that prints and keeps."""
         return self.mesh.rank == 0
 
-    def sum(self, table: Tensor) -> Tensor:
-        """The sum over all ranks of ``table`` (float64, on the CPU), in place: first inside, then between the groups.
+    def gather(self, row: Tensor) -> Tensor:
+        """The rows of all ranks in their order, (ranks, n), each of which has a ``row`` of n numbers (on the CPU).
 
-        Where each entry is filled by one rank and 0 on the others, as here, no order of the sum rounds.
+        They go to the first of each inner group, from those to rank 0, and from there to all: two messages a rank, and
+        with pairs inside a machine few leave it. Gathered, not reduced: a number stays as it is, and each rank adds
+        them in one order. (Gloo's all_reduce of as much sends nine times the bytes among four ranks.)
         """
+        found, leads = row[None], True
         with telling():
             for name in reversed(self.mesh.order):
-                dist.all_reduce(table, group=self.devices.get_group(name))
+                group = self.devices.get_group(name)
+                if leads:
+                    leads = dist.get_rank(group) == 0
+                    parts = [torch.empty_like(found) for _ in range(dist.get_world_size(group))] if leads else None
+                    dist.gather(found, parts, group=group, group_dst=0)
+                    found = torch.cat(parts) if parts is not None else found
+            table = found if leads else row.new_empty(dist.get_world_size(), len(row))
+            dist.broadcast(table, src=0)
         return table
+
+    def sum(self, table: Tensor) -> Tensor:
+        """The sum over all ranks of ``table`` (on the CPU), the same on each of them."""
+        return self.gather(table.flatten()).sum(0).view_as(table)
 
     def from_first(self, values: Sequence[int]) -> list[int]:
         """Rank 0's ``values``, of which each rank has as many (DistZO2, section 5: the seed is broadcast)."""
@@ -74,7 +98,7 @@ def telling() -> Iterator[None]:
         yield
     except RuntimeError as error:  # Gloo and NCCL have no errors of their own
         text = " ".join(str(error).split())
-        raise PeerGoneError(f"another rank of the run is gone, or was silent for {timeout():g} s: {text}") from error
+        raise PeerGoneError(f"{GONE}, or was silent for {timeout():g} s: {text}") from error
 
 
 def timeout() -> float:
@@ -82,28 +106,80 @@ def timeout() -> float:
     return float(os.environ.get("ZOBENCH_PEER_TIMEOUT", TIMEOUT))
 
 
+_joined: list[World] = []
+"""The world of this process, once it has one: torch.distributed keeps one for a process too."""
+
+
 @contextmanager
 def join(spec: RunSpec) -> Iterator[World]:
-    """Joins the ranks of ``spec`` (resolved) as torchrun started them; leaves them at the end, once in a process.
+    """Joins the ranks of ``spec`` (resolved) as torchrun started them, and leaves them at the end; once in a process.
+    Inside, to join again is to get the same world.
 
-    Raises ``ValueError`` if this process is no rank, or one of another number of ranks.
+    Raises ``ValueError`` if this process is no rank, or one of other ranks than ``spec`` needs.
     """
-    count = int(os.environ.get("WORLD_SIZE", "0"))
+    check_ranks(spec)
+    if _joined:
+        assert _joined[0].mesh == Mesh.of(spec, _joined[0].rank), "a process is a rank of one run"
+        yield _joined[0]
+        return
+    device = rank_device(spec)
+    for library in ("GLOO", "NCCL"):
+        if (interface := interface_of(address_towards(os.environ["MASTER_ADDR"]))) is not None:
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
+    with telling():
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo", store=meeting_place(),
+            rank=int(os.environ["RANK"]), world_size=spec.gpus, timeout=timedelta(seconds=timeout()),
+        )  # fmt: skip
+    try:
+        _joined.append(world_of(spec, device))
+        yield _joined[0]
+    finally:
+        _joined.clear()
+        dist.destroy_process_group()
+
+
+@functools.cache
+def meeting_place() -> Store:
+    """The store that torchrun's agent keeps for this rank and the others, apart for each start of the ranks: what an
+    attempt has left there would lead the next one astray. Raises ``PeerGoneError`` if it does not answer."""
+    environment = os.environ
+    with telling():
+        store = TCPStore(
+            environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), timeout=timedelta(seconds=timeout()),
+            is_master=environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and environment["RANK"] == "0",
+            wait_for_workers=False,
+        )  # fmt: skip
+    return PrefixStore(f"attempt {environment.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def check_ranks(spec: RunSpec) -> None:
+    """Raises ``ValueError`` unless this process is one of the ranks that ``spec`` needs, in torchrun's order: those of
+    a machine follow each other, so that the pairs of a mesh are neighbours."""
+    named = [int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+    rank, count, local_rank, local = named
+    needed = spec.gpus // spec.nodes
     if count != spec.gpus:
         raise ValueError(
             f"`gpus={spec.gpus}` needs as many ranks, but got {count or 'no torchrun'}; start it with "
-            f"torchrun --nproc-per-node {spec.gpus // spec.nodes}, or through zobench"
+            f"torchrun --nproc-per-node {needed}, or through zobench"
         )
-    cuda = spec.device.startswith("cuda")
-    device = f"cuda:{os.environ['LOCAL_RANK']}" if cuda else spec.device
-    if cuda:
-        torch.cuda.set_device(device)
-    with telling():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(seconds=timeout()))
-    try:
-        yield world_of(spec, device)
-    finally:
-        dist.destroy_process_group()
+    if local != needed or rank % local != local_rank:
+        raise ValueError(
+            f"`gpus={spec.gpus}, nodes={spec.nodes}` needs {needed} ranks on each node, one after another, but rank "
+            f"{rank} is number {local_rank} of {local} on its node; use torchrun --nnodes {spec.nodes} "
+            f"--nproc-per-node {needed}"
+        )
+
+
+def rank_device(spec: RunSpec) -> str:
+    """This rank's device. Raises ``ValueError`` if it is not there."""
+    if not spec.device.startswith("cuda"):
+        return spec.device
+    check_devices(spec)
+    device = f"cuda:{os.environ['LOCAL_RANK']}"
+    torch.cuda.set_device(device)
+    return device
 
 
 def world_of(spec: RunSpec, device: str) -> World:
@@ -113,5 +189,5 @@ def world_of(spec: RunSpec, device: str) -> World:
         devices = init_device_mesh("cpu", mesh.shape, mesh_dim_names=mesh.order)
     return World(
         mesh=mesh, local_rank=int(os.environ["LOCAL_RANK"]), local_ranks=int(os.environ["LOCAL_WORLD_SIZE"]),
-        device=device, devices=devices,
+        device=device, devices=devices, traffic=Traffic(),
     )  # fmt: skip

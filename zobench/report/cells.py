@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zobench.report.quantity import QUANTITIES, rounded
+from zobench.report.quantity import QUANTITIES, Quantity, rounded
 from zobench.report.reference import Reference
 from zobench.report.table import USUAL, Column, Metric, Row, Table
 from zobench.report.terms import deviations, fields
@@ -17,6 +17,7 @@ from zobench.result import Outcome, Result
 from zobench.spec import FIELDS, SHIPPED, RunSpec
 
 _CPU_MEMORY = "Measured on a CPU: the process's peak resident memory above its baseline, not GPU memory."
+_CPU_RANKS = "GPUs stand for processes here, which share the cores of one CPU and its memory's bandwidth."
 _CUDA_MEMORY = "Measured as the allocator's peak; the paper reads NVML, which adds the CUDA context and the cache."
 _BOUND = "seq_len"
 """With a task it only bounds an example's tokens: then a table that does not name it allows any."""
@@ -42,6 +43,11 @@ class Cell:
     caveats: tuple[str, ...]
     notes: tuple[str, ...]
     lacks: str = ""
+
+    @property
+    def quantity(self) -> Quantity:
+        """What the cell shows: its metric, or what its column shows in that place."""
+        return QUANTITIES[self.column.quantity or self.metric.name]
 
     @property
     def paper_value(self) -> float | None:
@@ -165,11 +171,11 @@ def _cell(
     paper = reference.find(wanted) if (wanted := _reported(table, row, column, metric)) else None
     if paper is not None and paper["unit"] not in (units := QUANTITIES[metric.name].units):
         raise ValueError(f"`{metric.name}` must be in {' or '.join(units)}, but got {paper['unit']}; convert it")
-    value = QUANTITIES[metric.name].of(result) if result else None
+    value = QUANTITIES[column.quantity or metric.name].of(result) if result else None
     notes = [] if result is None or result.outcome is Outcome.OK else [_outcome_note(result)]
     if len(matched) > 1:
         once = result is not None and result.evaluation and len(table.metrics) > 1
-        notes.append(_choice_note(matched, None if once else metric))
+        notes.append(_choice_note(matched, metric, None if once else QUANTITIES[column.quantity or metric.name]))
     return Cell(
         row=row,
         column=column,
@@ -206,17 +212,14 @@ def _outcome_note(result: Result) -> str:
     return f"{name}: {reason}"
 
 
-def _choice_note(matched: Sequence[Result], metric: Metric | None) -> str:
-    """Says which of several results is shown and what the others came to in ``metric``, or only how they ended."""
+def _choice_note(matched: Sequence[Result], metric: Metric, quantity: Quantity | None) -> str:
+    """Says which of several results is shown and what the others came to in ``quantity``, or only how they ended."""
     dicts = [result.spec.to_dict() for result in matched]
     differing = [key for key in FIELDS if len({values[key] for values in dicts}) > 1]
 
     def told(result: Result) -> str:
-        value = QUANTITIES[metric.name].of(result) if metric else None
-        if metric is None or value is None:
-            ending = str(result.outcome)
-        else:
-            ending = rounded(value / metric.scale, metric.format)
+        value = quantity.of(result) if quantity else None
+        ending = str(result.outcome) if value is None else rounded(value / metric.scale, metric.format)
         return " ".join(f"{key}={getattr(result.spec, key)}" for key in differing) + f" ({ending})"
 
     others = "; ".join(told(result) for result in matched[1 : 1 + _LISTED])
@@ -241,6 +244,8 @@ def _caveats(
     notes = []
     if metric.name == "gpu_memory":
         notes.append(_CPU_MEMORY if spec.device.startswith("cpu") else _CUDA_MEMORY)
+    if spec.gpus > 1 and spec.device.startswith("cpu"):
+        notes.append(_CPU_RANKS)
     common = fields(paper) if paper else {}
     for field, (own, reported) in (deviations(spec, paper) if paper else {}).items():
         notes.append(f"{DEVIATION}{field} {own}; the paper has {reported}.")

@@ -199,7 +199,7 @@ def _measured(cell: Cell, to_baseline: float | None) -> Entry:
         text = OUT_OF_MEMORY if cell.result.outcome is Outcome.OOM else needed(cell.result) or str(cell.result.outcome)
         return Entry(text=text, tone="failure", own=cell.notes)
     if cell.value is None:
-        return Entry(text=QUANTITIES[cell.metric.name].absent[0], tone="blank", own=cell.notes)
+        return Entry(text=cell.quantity.absent[0], tone="blank", own=cell.notes)
     text = rounded(cell.value / cell.metric.scale, cell.metric.format)
     return Entry(text=text, detail=_times(to_baseline), own=cell.notes, shared=cell.caveats)
 
@@ -263,7 +263,7 @@ def _legend(cells: Sequence[Cell]) -> list[str]:
     if any(cell.result and cell.result.outcome is Outcome.OOM for cell in cells):
         legend.append(f"{OUT_OF_MEMORY} means out of memory.")
     lacking = [cell for cell in cells if cell.result and cell.result.outcome is Outcome.OK and cell.value is None]
-    absent = dict.fromkeys(QUANTITIES[cell.metric.name].absent for cell in lacking)
+    absent = dict.fromkeys(cell.quantity.absent for cell in lacking)
     legend += [f"{text} means that {meaning}." for text, meaning in absent]
     if any(cell.lacks for cell in cells):
         legend.append(f"{LACKING} means that this version cannot measure it.")

@@ -29,12 +29,12 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
     if not any(cell.paper_value is not None for cell in cells) and plot.paper:
         remarks.append("The paper prints no numbers for this figure.")
     remarks += _caveats(cells)
-    marks = {(cell.row.header, cell.column.header, cell.metric.name): _mark(plot, cell) for cell in cells}
+    marks = {_key(cell): _mark(plot, cell) for cell in cells}
     if plot.kind == "heatmap":
         panels = _maps(plot, grid, machine)
     else:
         panels = [_panel(plot, grid, j, marks) for j in range(len(grid[0]))]
-    predicted = any(mark.source == "predicted" for mark in marks.values())
+    predicted = any(_is_footprint(cell) and marks[_key(cell)].source == "predicted" for cell in cells)
     told = "; ".join(
         [
             *([measured_on(cells, machine)] if machine else []),
@@ -54,12 +54,21 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
     )
 
 
+def _key(cell: Cell) -> tuple[str, str, str]:
+    return cell.row.header, cell.column.header, cell.metric.name
+
+
+def _is_footprint(cell: Cell) -> bool:
+    """Whether what the cell predicts is :mod:`zobench.footprint`'s memory, of no machine."""
+    return cell.column.predicted and cell.metric.name == "gpu_memory"
+
+
 def _caveats(cells: Sequence[Cell]) -> list[str]:
     """What a reader of the measured values must know; warnings are in the tables."""
     told = dict.fromkeys(caveat for cell in cells if cell.value is not None for caveat in cell.caveats)
     found = [caveat for caveat in told if not caveat.startswith("Warning")]
-    timed = [cell for cell in cells if cell.value is not None and cell.metric.name in TIMED]
-    if any(QUANTITIES[cell.metric.name].interval(cell.result) is None for cell in timed if cell.result):
+    timed = [cell for cell in cells if cell.value is not None and cell.quantity is QUANTITIES[cell.metric.name]]
+    if any(cell.quantity.interval(cell.result) is None for cell in timed if cell.result and cell.metric.name in TIMED):
         found.append("Without a 95 % interval: fewer than 6 steps were measured.")
     return found
 
@@ -94,7 +103,7 @@ def _panel(plot: Plot, grid: Grid, j: int, marks: Mapping[tuple[str, str, str], 
     headers = tuple(cells[0].row.header for cells in rows)
     series = []
     for k, cell in enumerate(rows[0]):
-        told = tuple(marks[cells[k].row.header, cell.column.header, metric.name] for cells in rows)
+        told = tuple(marks[_key(cells[k])] for cells in rows)
         paper = tuple(_in_unit(cells[k].paper_value, metric) for cells in rows)
         if any(mark.value is not None or mark.failure for mark in told) or any(value is not None for value in paper):
             series.append(Series(label=cell.column.header, marks=told, paper=paper))
@@ -119,14 +128,14 @@ def _in_unit(value: float | None, metric: Metric) -> float | None:
 def _mark(plot: Plot, cell: Cell) -> Mark:
     """What was measured; else why a run ended without it; else what the footprint's formula predicts."""
     if cell.result is not None and cell.result.outcome is Outcome.OK:
-        interval = QUANTITIES[cell.metric.name].interval(cell.result)
+        interval = cell.quantity.interval(cell.result)
         low, high = interval if interval and cell.value is not None else (None, None)
-        scale = cell.metric
-        return Mark(value=_in_unit(cell.value, scale), low=_in_unit(low, scale), high=_in_unit(high, scale))
+        value, least, most = (_in_unit(number, cell.metric) for number in (cell.value, low, high))
+        return Mark(value=value, low=least, high=most, source=cell.quantity.source)
     if cell.result is not None and cell.result.outcome is not Outcome.SKIPPED:
         oom = cell.result.outcome is Outcome.OOM
         return Mark(failure="out of memory" if oom else "did not finish")
-    if cell.column.predicted and cell.metric.name == "gpu_memory":
+    if _is_footprint(cell):
         return _predicted(plot, cell)
     return Mark()
 

@@ -16,7 +16,7 @@ class Quantity:
     """``key`` of :func:`zobench.store.metrics`, in ``base_unit``; ``units``: printed unit -> how many base units it is.
 
     A ``share`` is relative by itself: no ratios are shown, and no paper reports it. ``absent``: what stands where an
-    ok result has none, and what that means.
+    ok result has none, and what that means. ``source``: "predicted" from what a result carries, not "measured".
     """
 
     key: str
@@ -25,6 +25,7 @@ class Quantity:
     about: str = ""
     share: bool = False
     absent: tuple[str, str] = ("n/a", "this machine cannot measure it")
+    source: str = "measured"
 
     def of(self, result: Result) -> float | None:
         """The measured value in the base unit, or None if this result has none."""
@@ -57,22 +58,28 @@ def binomial_interval(share: float, count: int) -> tuple[float, float]:
 
 
 _MEMORY = "1 {unit} here is {size} bytes, as nvidia-smi counts and the papers print."
+_RATE = {"1e9 params/s": 1e9}
+_NOT_ASKED = ("—", "transfers alone were not measured (parts=true)")
+_NOT_SAVED = ("—", "the run took no checkpoint")
+_NO_RATES = ("—", "the machine's rates were not stored with the result")
 
 QUANTITIES = {
     "gpu_memory": Quantity("device_peak_bytes", "bytes", {"MB": 2**20, "GB": 2**30}, _MEMORY),
     "throughput": Quantity("throughput", "tokens/s", {"tokens/s": 1}),
     "step_time": Quantity("step_seconds", "s", {"s": 1}),
+    "predicted_step_time": Quantity("predicted_step_seconds", "s", {"s": 1}, absent=_NO_RATES, source="predicted"),
     "accuracy": Quantity("accuracy", "1", {"%": 0.01}, absent=("—", "the run did not evaluate a task")),
     "dev_accuracy": Quantity("dev_accuracy", "1", {"%": 0.01}, absent=("—", "the run did not evaluate a task")),
     "start_accuracy": Quantity("start_accuracy", "1", {"%": 0.01}, absent=("—", "the run did not evaluate a task")),
-    "link_rate": Quantity("link_rate", "params/s", {"1e9 params/s": 1e9}),
+    "link_rate": Quantity("upload_rate", "params/s", _RATE, absent=_NOT_ASKED),
+    "offload_rate": Quantity("offload_rate", "params/s", _RATE, absent=_NOT_ASKED),
     "floor": Quantity(
         "floor_share",
         "1",
         {"%": 0.01},
         "Floor: the least time that this machine's measured rates allow for a step, over the time it took.",
         share=True,
-        absent=("—", "the machine's rates were not stored with the result"),
+        absent=_NO_RATES,
     ),
     "update_survival": Quantity(
         "update_survival",
@@ -82,8 +89,19 @@ QUANTITIES = {
         share=True,
         absent=("—", "it was not asked for (survival=true)"),
     ),
+    "checkpoint_stall": Quantity("checkpoint_stall_seconds", "s", {"ms": 1e-3, "s": 1}, absent=_NOT_SAVED),
+    "checkpoint_stall_share": Quantity(
+        "checkpoint_stall_share",
+        "1",
+        {"%": 0.01},
+        "Stall: how long the median checkpoint held the steps up, over the time of the median step.",
+        share=True,
+        absent=_NOT_SAVED,
+    ),
+    "checkpoint_time": Quantity("checkpoint_seconds", "s", {"s": 1}, absent=_NOT_SAVED),
+    "checkpoint_copies": Quantity("checkpoint_bytes", "bytes", {"MB": 2**20, "GB": 2**30}, absent=_NOT_SAVED),
 }
-"""Named as in the ``metric`` column of the papers' values."""
+"""Named as in the ``metric`` column of the papers' values, which calls uploads and offloads ``link_rate`` alike."""
 
 TIMED = ("throughput", "step_time")
 """Quantities that are medians over steps, so that they have an interval."""

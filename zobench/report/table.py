@@ -35,7 +35,8 @@ class Row:
 class Column:
     """Which results belong under ``header``, and which of the paper's values they are compared with, if any.
 
-    ``predicted``: a figure shows the predicted memory where nothing was measured.
+    ``predicted``: a figure shows the predicted memory where nothing was measured. ``quantity``: what is shown in place
+    of the metric that the paper calls it, in the same units.
     """
 
     header: str
@@ -43,6 +44,7 @@ class Column:
     reference: Mapping[str, str] | None
     lacks: str = ""
     predicted: bool = False
+    quantity: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +150,7 @@ def parse(stem: str, data: Mapping[str, Any]) -> Table:
         claims=tuple(_claim(item) for item in data.get("claims", [])),
     )
     _check_headers(table)
+    _check_quantities(table)
     _check_lacks(table, list(data["rows"].get("product", {})))
     return table
 
@@ -170,6 +173,18 @@ def _check_headers(table: Table) -> None:
                 )
         if claim.metric not in (names := [metric.name for metric in table.metrics]):
             raise ValueError(f"a claim needs a metric of this table, but got {claim.metric!r}; use {', '.join(names)}")
+
+
+def _check_quantities(table: Table) -> None:
+    """What a column shows in a metric's place must be printed as that metric is."""
+    for column in table.columns:
+        for metric in table.metrics if column.quantity else ():
+            own, meant = QUANTITIES[column.quantity], QUANTITIES[metric.name]
+            if own.units != meant.units:
+                raise ValueError(
+                    f"`quantity` must have the units of {metric.name}, {', '.join(meant.units)}, but {column.quantity} "
+                    f"of column {column.header!r} has {', '.join(own.units)}; name another metric"
+                )
 
 
 def _check_lacks(table: Table, product: Sequence[str]) -> None:
@@ -225,13 +240,17 @@ def _product(fields: Mapping[str, Any]) -> list[Row]:
 
 
 def _column(data: Mapping[str, Any]) -> Column:
-    check("[[columns]]", data, {"header": str}, {"where": dict, "reference": dict, "lacks": str, "predicted": bool})
+    words = {"where": dict, "reference": dict, "lacks": str, "predicted": bool, "quantity": str}
+    check("[[columns]]", data, {"header": str}, words)
+    if (quantity := data.get("quantity", "")) and quantity not in QUANTITIES:
+        raise ValueError(f"unknown quantity {quantity!r}; {suggestion(quantity, QUANTITIES)}")
     return Column(
         header=data["header"],
         where=toml.where("columns.where", data.get("where", {})),
         reference=toml.reference(data["reference"]) if "reference" in data else None,
         lacks=data.get("lacks", ""),
         predicted=data.get("predicted", False),
+        quantity=data.get("quantity", ""),
     )
 
 

@@ -14,6 +14,11 @@ METHODS: dict[str, tuple[str, ...]] = {
     "hybrid": ("hybrid", "fo-sgd", "zo-sgd"),  # the two ends of ZO-Bench's table 7: no layer by ZO, and every layer
 }
 """A reported method -> the methods of runs that it can be; one that is not here is called the same."""
+PARALLEL = {
+    "single": "none", "pertp": "pertp", "ddp": "ddp", "pertp+ddp": "2d", "pertp(inner)+ddp(outer)": "2d",
+    "ddp(inner)+pertp(outer)": "2d-outer",
+}  # fmt: skip
+"""A way to share out a step, as DistZO2's tables call it -> ``parallel``."""
 AUTOCAST = {"amp-fp16": "fp16"}
 """Mixed precision: weights in 32 bits, products in 16."""
 ZO_STEPS, FO_STEPS = 20_000, 625
@@ -43,7 +48,11 @@ def fields(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
 
 
 def _setting(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
-    """What the column ``setting`` fixes; several devices are no field of a run."""
+    """What the column ``setting`` fixes. GPUs count only where a step is shared out as zobench does: ZO-Bench's table 4
+    has several to hold one model."""
+    if paper["setting"] in PARALLEL and paper["gpus"]:
+        gpus = int(paper["gpus"])
+        return {"gpus": (gpus,), "parallel": (PARALLEL[paper["setting"]] if gpus > 1 else "none",)}
     name, _, value = paper["setting"].partition("=")
     if name in ("aligned", "unaligned"):
         return {"aligned": (name == "aligned",)}

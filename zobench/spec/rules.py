@@ -95,7 +95,6 @@ RULES = (
          tuple(m for m in CHOICES["method"] if m not in (*BACKWARD, "forward-grad")),
          "it has no pair of points to share out; use parallel=ddp"),
     Rule("parallel", (), "survival", False, "it is a single device's look at its weights; use survival=false"),
-    Rule("parallel", (), "parts", False, "parts are one device's; use parts=false"),
     Rule("transfers", ("sliced",), "engine", "offload", "a resident model's weights do not travel; use transfers=auto"),
     Rule("transfers", ("sliced",), "tier", ("auto", "pinned", "pageable"),
          "slices lie in host memory that the ranks share; use tier=auto"),

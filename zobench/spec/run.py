@@ -113,6 +113,8 @@ class RunSpec:
 
         Two specs that would run the same computation resolve to the same spec, so to the same hash.
         """
+        if self.gpus > 1 and device == "cuda:0":  # the choice for one process; each rank takes its own
+            device = "cuda"
         if self.autocast == "tf32" and not device.startswith("cuda"):
             raise ValueError(
                 "`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16 or autocast=none"

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -186,16 +187,32 @@ def metrics(result: Result) -> dict[str, float | None]:
         # of a task, whose examples are shorter than the longest that they may be, tokens are not counted
         "throughput": result.tokens_per_step / step if step and result.spec.task == "none" else None,
         "floor_share": predict.floor_share(result),
+        "predicted_step_seconds": predict.predicted_step(result),
+        "upload_rate": predict.link_rate(result, "upload_seconds"),
+        "offload_rate": predict.link_rate(result, "offload_seconds"),
+        **_checkpoints(result, step),
         "update_survival": next(iter(result.parts.get("update_survival", [])), None),
         "device_peak_bytes": result.memory.get("device_peak_bytes"),
         "host_rss_peak_bytes": result.memory.get("host_rss_peak_bytes"),
     }
 
 
+def _checkpoints(result: Result, step: float | None) -> dict[str, float | None]:
+    """The median checkpoint: for how long it held the run, in seconds and in steps, and after how long it was safe."""
+    held, safe = (result.parts.get(f"checkpoint_{name}seconds", []) for name in ("stall_", ""))
+    stall = statistics.median(held) if held else None
+    return {
+        "checkpoint_stall_seconds": stall,
+        "checkpoint_stall_share": stall / step if stall is not None and step else None,
+        "checkpoint_seconds": statistics.median(safe) if safe else None,
+    }
+
+
 COLUMNS = (
     *FIELDS, "spec_hash", "machine", "outcome", "reason", "tokens_per_step", "step_seconds", "throughput",
-    "floor_share", "update_survival", "accuracy", "start_accuracy", "dev_accuracy", "device_peak_bytes",
-    "host_rss_peak_bytes",
+    "floor_share", "predicted_step_seconds", "upload_rate", "offload_rate", "update_survival",
+    "checkpoint_stall_seconds", "checkpoint_stall_share", "checkpoint_seconds", "accuracy", "start_accuracy",
+    "dev_accuracy", "device_peak_bytes", "host_rss_peak_bytes",
 )  # fmt: skip
 """Of every data frame of results; further columns are named as the results' ``memory`` names them."""
 

@@ -15,8 +15,11 @@ from zobench.report.figures import scales, style
 from zobench.report.figures.layout import Fit, Frame
 
 ROW = 20.0
-_KNOWN = {"upload": "blue", "compute": "orange", "update": "green", "offload": "wine"}
-"""Kinds of operations that a step has; any others take the colours that are left. Lanes are in the same order."""
+_KNOWN = {
+    "upload": "blue", "compute": "orange", "update": "green", "offload": "wine", "copy": "sky", "save": "pink",
+}  # fmt: skip
+"""Kinds of operations that a step and a checkpoint have; any others take the colours that are left. Lanes are in the
+same order."""
 
 _BAR = 0.58
 """Share of its row that a rectangle takes; above it stand the numbers that do not fit inside."""

@@ -1,0 +1,53 @@
+"""One rank of a test: runs with checkpoints of each kind; rank 0 restores each alone and says whether all is equal."""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+from tests.durable.test_savers import TOLD, Recorder, restored, weights_of
+from zobench import RunSpec, models
+from zobench.assemble import tuner
+from zobench.data.tokens import stream
+from zobench.durable import savers
+from zobench.durable.savers import Target, saving
+from zobench.parallel import join
+
+CASES = list(itertools.product(("sync", "async", "journal"), ("sliced", "whole"), ("torch", "counter")))
+
+
+def main():
+    found, folder = {}, Path(sys.argv[1])
+    savers.GROUP = 100_000
+    spec = RunSpec(
+        model="opt-tiny", engine="offload", tier="pageable", gpus=2, parallel="ddp", batch_size=2, seq_len=16, lr=1e-2
+    )
+    with join(spec.resolve("cpu")) as world:
+        for kind, transfers, noise in CASES:
+            path = folder / f"{kind}-{transfers}-{noise}"
+            path.mkdir(exist_ok=True)
+            own = spec.replace(transfers=transfers, noise=noise).resolve("cpu")
+            target = Target(folder=path, state=lambda step: {"run": "r"}, tell=TOLD.append, world=world)
+            with tuner(own, world=world) as built:
+                recorder = Recorder(built.engine)
+                with saving(kind, built.engine.engine, target) as saver:
+                    config = models.build_config(own.model)
+                    batches = stream(own, config.vocab_size, config.pad_token_id)
+                    for step, batch in enumerate(itertools.islice(batches, 5), start=1):
+                        built.method.step(built.engine, batch)
+                        if step == 2:
+                            saver.begin(step)
+                        saver.after_step(step)
+                weights = weights_of(built.engine)
+            if world.leads:
+                alone = own.replace(gpus=1, parallel="none", transfers="auto")
+                again = restored(alone, path / "snapshot-2", recorder.told())
+                ranks = {file.name[0] for file in (path / "snapshot-2").glob("*.safetensors")}
+                found[path.name] = [again == weights, sorted(ranks)]
+            world.barrier()
+    if world.leads:
+        (folder / "found.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

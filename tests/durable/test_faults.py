@@ -1,0 +1,261 @@
+"""Faults of a fine-tuning run: what fails is told in one line, and costs no more than it must."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from zobench.durable import journal, snapshot
+from zobench.durable.journal import JournalError
+from zobench.durable.replay import moments
+from zobench.finetune import Interrupted, Progress, run
+from zobench.finetune.run import _best as best_weights
+from zobench.methods import ZOSGD
+from zobench.methods.base import Taken
+from zobench.result import Result
+from zobench.spec import RunSpec
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def go(data_dir: Path) -> Run:
+    """Runs without a look at test; what it says goes to ``said``, and ``acts`` are done after so many steps."""
+
+    def call(spec: RunSpec, folder: Path, said: list[str] | None = None, **acts: Callable[[], Any]) -> Result:
+        def step(moment: Any) -> None:
+            acts.get(f"after_{moment.step}", lambda: None)()
+
+        progress = Progress(say=(said if said is not None else []).append, step=step)
+        return run(spec, folder=folder, data_dir=data_dir, examine=False, progress=progress)
+
+    return call
+
+
+def crash() -> None:
+    raise ConnectionAbortedError("the machine went down")
+
+
+def weights(spec: RunSpec, folder: Path) -> dict[str, torch.Tensor]:
+    with best_weights(spec, folder, spec.steps, print) as built:
+        return dict(built.engine.named_tensors())
+
+
+def assert_same(spec: RunSpec, one: Path, other: Path, left: Result, right: Result) -> None:
+    assert left.evaluation == right.evaluation
+    assert left.samples["loss"] == right.samples["loss"]
+    mine, theirs = weights(spec, one), weights(spec, other)
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def damage(path: Path) -> None:
+    """Changes one byte of a snapshot."""
+    file = path / "0-00001.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+@pytest.mark.parametrize("engine", ["resident", "offload"])
+def test_a_damaged_snapshot_is_left_out(spec: Any, go: Run, tmp_path: Path, engine: str, damaged: int) -> None:
+    """The one before it, or the base, and the journal give the same."""
+    wanted = spec(engine=engine)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    expected = go(wanted, whole)
+    with pytest.raises(ConnectionAbortedError):
+        go(wanted, parts, after_9=crash)
+    assert snapshot.steps(parts) == [4, 8]
+    for step in (8, 4)[:damaged]:
+        damage(parts / f"snapshot-{step}")
+    said: list[str] = []
+    found = go(wanted, parts, said)
+    left_out = [line for line in said if line.startswith("warning: a snapshot is left out: ")]
+    assert len(left_out) == damaged
+    assert left_out == [
+        line for line in said if "00001.safetensors` must be as it was written, but its checksum differs" in line
+    ]
+    assert f"goes on after step 9, from {parts / 'snapshot-4' if damaged == 1 else 'the base'}" in said
+    assert_same(wanted, whole, parts, expected, found)
+    assert snapshot.steps(parts)[-1] == 10  # and the damaged ones go, by and by
+
+
+def test_a_snapshot_of_another_run_or_ahead_of_the_journal_is_not_used(spec: Any, go: Run, tmp_path: Path) -> None:
+    wanted, parts = spec(), tmp_path / "parts"
+    expected = go(wanted, tmp_path / "whole")
+    go(spec(lr=2e-3, steps=3), tmp_path / "other")
+    with pytest.raises(ConnectionAbortedError):
+        go(wanted, parts, after_3=crash)
+    shutil.copytree(tmp_path / "other" / "snapshot-3", parts / "snapshot-3")
+    shutil.copytree(tmp_path / "whole" / "snapshot-10", parts / "snapshot-10")
+    said: list[str] = []
+    found = go(wanted, parts, said)
+    assert f"warning: a snapshot is left out: `{parts / 'snapshot-3'}` is another run's; remove it" in said
+    assert "goes on after step 3, from the base" in said
+    assert_same(wanted, tmp_path / "whole", parts, expected, found)
+
+
+def test_other_weights_than_the_run_began_with_are_refused(
+    spec: Any, go: Run, tmp_path: Path, weights_path: Path
+) -> None:
+    folder = tmp_path / "weights"
+    shutil.copytree(weights_path, folder)
+    wanted = spec(weights_path=str(folder))
+    with pytest.raises(ConnectionAbortedError):
+        go(wanted, tmp_path / "run", after_6=crash)
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("layers.1.fc1.weight"))
+    tensors[name][-1, 0] += 1
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    content = (tmp_path / "run" / "journal.bin").read_bytes()
+    with pytest.raises(
+        ValueError,
+        match=r"journal.bin` must go with the weights that it began from \(sha256 .*\), but the weights are ",
+    ):
+        go(wanted, tmp_path / "run")
+    assert (tmp_path / "run" / "journal.bin").read_bytes() == content
+
+
+@pytest.mark.parametrize("form", ["none", "sync", "async", "journal"])
+def test_a_disk_that_is_full_for_a_snapshot_ends_no_run(
+    spec: Any, go: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    more = {} if form == "none" else {"checkpoint": form, "checkpoint_every": 4}
+    wanted = spec(engine="offload", tier="pageable", **more)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    expected = go(wanted, whole)
+    count, own = itertools.count(), snapshot._Shard.add
+
+    def full(shard: Any, name: str, data: memoryview) -> None:
+        if next(count) == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        own(shard, name, data)
+
+    monkeypatch.setattr(snapshot._Shard, "add", full)
+    said: list[str] = []
+    found = go(wanted, parts, said)
+    assert [line for line in said if "snapshot" in line or "checkpoint" in line] == [
+        "warning: the checkpoint after 4 steps could not be written, and the run goes on without it: [Errno 28] No "
+        "space left on device; the journal holds the run"
+    ]
+    assert not list(parts.glob(".snapshot-*"))
+    assert snapshot.steps(parts)[:1] == [8]
+    assert_same(wanted, whole, parts, expected, found)
+
+
+def test_a_disk_that_is_full_for_the_journal_stops_the_run_with_one_line(
+    spec: Any, go: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    expected = go(spec(), whole)
+    own = os.pwrite
+
+    def full(file: int, data: bytes, place: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(
+        JournalError, match=r"^`.*journal.bin` must take every step, but cannot be written \(No space l"
+    ):
+        go(spec(), parts, after_5=lambda: monkeypatch.setattr(os, "pwrite", full))
+    monkeypatch.setattr(os, "pwrite", own)
+    said: list[str] = []
+    found = go(spec(), parts, said)
+    assert f"goes on after step 5, from {parts / 'snapshot-4'}" in said
+    assert_same(spec(), whole, parts, expected, found)
+
+
+def test_a_torn_journal_costs_the_steps_that_it_lost(spec: Any, go: Run, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    expected = go(spec(), whole)
+    with pytest.raises(ConnectionAbortedError):
+        go(spec(), parts, after_7=crash)
+    path = parts / "journal.bin"
+    os.truncate(path, path.stat().st_size - 2 * journal.SIZE - 3)
+    said: list[str] = []
+    found = go(spec(), parts, said)
+    assert f"goes on after step 6, from {parts / 'snapshot-4'}" in said
+    assert_same(spec(), whole, parts, expected, found)
+
+
+def test_a_journal_that_is_damaged_before_its_end_is_refused(spec: Any, go: Run, tmp_path: Path) -> None:
+    with pytest.raises(ConnectionAbortedError):
+        go(spec(), tmp_path, after_7=crash)
+    content = bytearray((tmp_path / "journal.bin").read_bytes())
+    content[-5 * journal.SIZE] ^= 1
+    (tmp_path / "journal.bin").write_bytes(content)
+    with pytest.raises(
+        ValueError, match=r"must hold whole records, but number \d+ of \d+ is damaged; take another copy"
+    ):
+        go(spec(), tmp_path)
+
+
+def test_clocks_that_jump_change_nothing(spec: Any, go: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files and wall clocks say nothing of what comes after what."""
+    wanted = spec(checkpoint="journal", checkpoint_every=2)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    expected = go(wanted, whole)
+    clock = itertools.count(2_000_000_000, -86_400)
+    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
+    with pytest.raises(ConnectionAbortedError):
+        go(wanted, parts, after_7=crash)
+    for number, path in enumerate(sorted(parts.rglob("*"))):
+        os.utime(path, (1_000_000_000 - number * 1000,) * 2)
+    assert_same(wanted, whole, parts, expected, go(wanted, parts))
+
+
+def test_a_folder_has_one_run_at_a_time(spec: Any, go: Run, tmp_path: Path) -> None:
+    def another() -> None:
+        with pytest.raises(
+            ValueError, match=r"must have one run at a time, but another process writes into it; name a"
+        ):
+            go(spec(), tmp_path)
+
+    assert go(spec(), tmp_path, after_5=another).evaluation["best"]["step"] > 0
+
+
+@pytest.mark.parametrize("form", ["none", "journal", "async"])
+def test_a_run_that_is_told_to_end_does_so_between_two_steps(spec: Any, go: Run, tmp_path: Path, form: str) -> None:
+    """Slurm sends SIGTERM and leaves a grace period; all that takes time, a snapshot, is not needed to go on."""
+    more = {} if form == "none" else {"checkpoint": form, "checkpoint_every": 3}
+    wanted = spec(engine="offload", tier="pageable", **more)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    expected = go(wanted, whole)
+    before = 0
+    for step in (2, 5, 7):
+        with pytest.raises(Interrupted, match=f"stopped after {step} steps"):
+            go(wanted, parts, **{f"after_{step}": lambda: os.kill(os.getpid(), signal.SIGTERM)})
+        taken = [item for item in journal.read(parts / "journal.bin")[1] if isinstance(item, Taken)]
+        assert len(taken) == step > before
+        before = step
+    assert_same(wanted, whole, parts, expected, go(wanted, parts))
+
+
+def test_a_step_of_another_run_is_not_gone_over() -> None:
+    class NoEngine:
+        parts = 1
+
+    mine, other = ZOSGD(lr=1.0, seed=1), ZOSGD(lr=1.0, seed=2)
+    seed = other._draw(1)[0]
+    taken = Taken(
+        step=0, loss=0.0, lr=1.0, seconds=0.0, applied=True, passes=1, directions=((seed, None),), gradients=(0.5,),
+        entries=(),
+    )  # fmt: skip
+    with pytest.raises(
+        ValueError, match=r"^a journal must be of this run, but its step 0 went along \(\(\d+, None\),\), "
+    ):
+        mine.retrace(NoEngine(), taken)  # type: ignore[arg-type]
+    own = replace(taken, directions=((ZOSGD(lr=1.0, seed=1)._draw(1)[0], None),), passes=2)
+    with pytest.raises(ValueError, match=r"^a journal must be of this version, but its step 0 came to 2 passes over "):
+        moments(NoEngine(), ZOSGD(lr=1.0, seed=1), [own])  # type: ignore[arg-type]

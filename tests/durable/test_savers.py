@@ -1,0 +1,407 @@
+"""Checkpoints beside the steps: what is restored from each is, bit for bit, the run that was never interrupted."""
+
+import errno
+import functools
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+
+from zobench import ZOSGD, RunSpec, models
+from zobench.assemble import tuner
+from zobench.data.tokens import stream
+from zobench.durable import savers, snapshot
+from zobench.durable.savers import Target, saving
+from zobench.durable.snapshot import SnapshotStart, Writer
+from zobench.durable.tensors import SnapshotWeights
+from zobench.engine import history
+from zobench.engine.base import BASE, Moment, Position
+from zobench.engine.tiers import DiskTier, HostTier
+from zobench.execute.cell import run
+
+ROOT = Path(__file__).parents[2]
+STEPS, AT = 6, 2
+SLOW = 0.003
+
+KINDS = ("sync", "async", "journal")
+RUNS = {
+    "torch resident": {},
+    "torch pageable": {"engine": "offload", "tier": "pageable"},
+    "torch disk": {"engine": "offload", "tier": "disk", "slots": 1},
+    "second round": {"engine": "offload", "tier": "pageable", "fused_update": False},
+    "not reused": {"engine": "offload", "tier": "pageable", "reusable_memory": False, "overlap": False},
+    "counter resident": {"noise": "counter"},
+    "counter pageable": {"engine": "offload", "tier": "pageable", "noise": "counter"},
+    "every 4": {"engine": "offload", "tier": "disk", "noise": "counter", "writeback_every": 4},
+    "every 4 resident": {"noise": "counter", "writeback_every": 4},
+    "never": {"engine": "offload", "tier": "pageable", "noise": "counter", "writeback_every": "inf"},
+    "linear": {"engine": "offload", "tier": "pageable", "noise": "counter", "granularity": "linear"},
+    "some resident": {"engine": "offload", "tier": "pageable", "resident_blocks": 2},
+    "fp8": {"engine": "offload", "tier": "disk", "wire": "fp8"},
+    "fp16 wire, counter": {"engine": "offload", "tier": "pageable", "wire": "fp16", "noise": "counter"},
+    "momentum": {"engine": "offload", "tier": "pageable", "method": "zo-sgd-mmt"},
+    "adam": {"method": "zo-adam", "noise": "counter"},
+    "sparse": {"engine": "offload", "tier": "disk", "method": "zo-sgd-sparse", "sparsity": 0.5},
+    "cons": {"engine": "offload", "tier": "pageable", "method": "zo-sgd-cons"},
+    "block": {"engine": "offload", "tier": "pageable", "method": "zo-sgd-block"},
+    "forward-grad": {"engine": "offload", "tier": "pageable", "method": "forward-grad", "noise": "counter"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def a_spec(run, model="opt-tiny"):
+    switches = RUNS[run]
+    return RunSpec(model=model, seq_len=16, lr=1e-2, weight_decay=0.1, seed=3, **switches).resolve("cpu")
+
+
+class Recorder:
+    """All that happened to an engine's weights, as moments."""
+
+    def __init__(self, engine):
+        self.moments = []
+        self._watch(engine, "probe", lambda batch, points: () if list(points) == [BASE] else tuple(points))
+        self._watch(engine, "tangent", lambda batch, seed: ())
+        commit = engine.commit
+
+        def noted(entries):
+            points, earlier = self.moments[-1]
+            self.moments[-1] = points, (*earlier, *entries)
+            commit(entries)
+
+        engine.commit = noted
+
+    def _watch(self, engine, name, points_of):
+        original = getattr(engine, name)
+
+        def watched(*args):
+            self.moments.append((points_of(*args), ()))
+            return original(*args)
+
+        setattr(engine, name, watched)
+
+    def told(self):
+        return [Moment(points=points, entries=entries) for points, entries in self.moments]
+
+
+def weights_of(engine):
+    named = {name: tensor.numpy().tobytes() for name, tensor in engine.named_tensors()}
+    return named | {name: tensor.numpy().tobytes() for name, tensor in engine.state_tensors()}
+
+
+def run_with(spec, save=None, folder=None, every=None):
+    """(losses, final weights, moments, what was saved) of a run of six steps, one evaluation among them."""
+    target = Target(folder=folder, state=lambda step: {"run": "r", "base": "b", "step": step}, tell=TOLD.append)
+    with tuner(spec) as built:
+        recorder, losses, saved = Recorder(built.engine), [], []
+        config = models.build_config(spec.model)
+        batches = itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), STEPS)
+        with saving(save, built.engine, target) if save else nullcontext() as saver:
+            for step, batch in enumerate(batches, start=1):
+                losses.append(built.method.step(built.engine, batch).loss)
+                if saver is not None:
+                    if step == AT or (every and step % every == 0):
+                        saver.begin(step)
+                    saver.after_step(step)
+                    saved = saver.saved
+                if step == AT + 1:
+                    losses.append(built.engine.evaluate(batch))
+        return losses, weights_of(built.engine), recorder.told(), saved
+
+
+TOLD = []
+
+
+@functools.cache
+def alone(run, model="opt-tiny"):
+    return run_with(a_spec(run, model))[:2]
+
+
+def restored(spec, path, moments):
+    """The weights at the end of a run that goes on from a snapshot."""
+    start = SnapshotStart(path)
+    with tuner(spec, start=start) as built:
+        history.retrace(built.engine, moments, start)
+        return weights_of(built.engine)
+
+
+def differs(run, kind, folder, model="opt-tiny", every=None):
+    """Whether anything is not as in the run without checkpoints: its numbers, or what a checkpoint brings back."""
+    TOLD.clear()
+    losses, weights, moments, saved = run_with(a_spec(run, model), kind, folder, every)
+    assert not TOLD
+    assert saved
+    assert all(made.seconds > 0 for made in saved)
+    if (losses, weights) != alone(run, model):
+        return True
+    paths = [snapshot.place(folder, step) for step in snapshot.steps(folder)]
+    assert [made.step for made in saved] == snapshot.steps(folder)
+    return any(restored(a_spec(run, model), path, moments) != weights for path in paths)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("run", RUNS)
+def test_a_restored_run_equals_the_uninterrupted_one(run, kind, tmp_path, monkeypatch):
+    if kind == "async" and a_spec(run).engine == "resident":
+        pytest.skip("it saves what rests in a tier")
+    monkeypatch.setattr(savers, "GROUP", 100_000)  # several groups of a tiny model
+    assert not differs(run, kind, tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("run", ["torch pageable", "every 4"])
+def test_on_another_architecture_with_untied_or_gated_layers(run, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(savers, "GROUP", 100_000)
+    assert not differs(run, kind, tmp_path, model="qwen3-tiny")
+
+
+def slow(monkeypatch, owner, name, seconds=SLOW):
+    original = getattr(owner, name)
+
+    def late(*args, **kwargs):
+        time.sleep(seconds)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, late)
+
+
+PLACES = {
+    "copier": (history, "read"), "writer": (Writer, "add"), "end": (Writer, "finish"),
+    "offloads": (HostTier, "offload"), "uploads": (HostTier, "upload"), "disk": (DiskTier, "offload"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", ["async", "journal"])
+@pytest.mark.parametrize("run", ["torch pageable", "counter pageable", "second round"])
+def test_whoever_is_late(run, kind, place, tmp_path, monkeypatch):
+    monkeypatch.setattr(savers, "GROUP", 100_000)
+    slow(monkeypatch, *PLACES[place])
+    assert not differs(run, kind, tmp_path)
+
+
+def test_with_all_late_and_a_checkpoint_due_after_every_step(tmp_path, monkeypatch):
+    for kind in ("async", "journal"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            slow(patch, history, "read", 2 * SLOW)
+            slow(patch, Writer, "add", 2 * SLOW)
+            assert not differs("torch pageable", kind, folder, every=1)
+        assert len(snapshot.steps(folder)) >= 1
+
+
+def never_touched(monkeypatch, kind):
+    """The bug of not waiting: a step changes what is being copied."""
+    if kind == "journal":
+        monkeypatch.setattr(savers.JournalSaver, "_hold", lambda self, unit: None)
+    else:
+        original = savers.HalvesSaver._hold
+
+        def hold(self, unit):
+            due, self._due = self._due, {}
+            original(self, unit)
+            self._due = due | self._due
+
+        monkeypatch.setattr(savers.HalvesSaver, "_hold", hold)
+        monkeypatch.setattr(savers, "_wait", lambda copies: None)
+
+
+def one_left_out(monkeypatch, kind):
+    """Its copy is taken for done."""
+    original = savers.Beside._send
+
+    def send(self, copies, ends):
+        if ends:
+            copies[0].done.set()
+        original(self, copies[1:] if ends else copies, ends)
+
+    monkeypatch.setattr(savers.Beside, "_send", send)
+
+
+def wrong_position(monkeypatch, kind):
+    original = snapshot.to_json
+
+    def told(positions):
+        moved = {name: Position(passes=p.passes + 2, applied=p.applied, part=p.part) for name, p in positions.items()}
+        return original(moved)
+
+    monkeypatch.setattr(snapshot, "to_json", told)
+
+
+@pytest.mark.parametrize("kind", ["async", "journal"])
+@pytest.mark.parametrize("bug", [never_touched, one_left_out, wrong_position], ids=lambda b: b.__name__)
+def test_a_planted_bug_is_found(bug, kind, tmp_path, monkeypatch):
+    slow(monkeypatch, history, "read", 0.03)
+    bug(monkeypatch, kind)
+    assert differs("torch pageable", kind, tmp_path)
+
+
+def no_room(monkeypatch, times):
+    """A disk that is full for the first ``times`` writes."""
+    original, left = Writer.add, [times]
+
+    def add(self, *args):
+        if left[0]:
+            left[0] -= 1
+            original(self, *args)  # some of it still fits
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        original(self, *args)
+
+    monkeypatch.setattr(Writer, "add", add)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_disk_is_told_and_ends_no_run(kind, tmp_path, monkeypatch):
+    TOLD.clear()
+    no_room(monkeypatch, 1)
+    slow(monkeypatch, ZOSGD, "step", 0.1)  # a checkpoint is done before the next is due
+    losses, weights, moments, saved = run_with(a_spec("torch pageable"), kind, tmp_path, every=5)
+    assert (losses, weights) == alone("torch pageable")
+    assert TOLD == [
+        "the checkpoint after 2 steps could not be written, and the run goes on without it: "
+        "[Errno 28] No space left on device"
+    ]
+    assert saved[0].error
+    assert [path.name for path in tmp_path.iterdir()] == ["snapshot-5"]  # nothing is left of the first
+    assert restored(a_spec("torch pageable"), tmp_path / "snapshot-5", moments) == weights
+
+
+@pytest.mark.parametrize("kind", ["async", "journal"])
+def test_an_error_of_the_lanes_is_raised_and_nobody_waits_for_ever(kind, tmp_path, monkeypatch):
+    def broken(*args):
+        raise RuntimeError("the link is gone")
+
+    monkeypatch.setattr(history, "read", broken)
+    with pytest.raises(RuntimeError, match="the link is gone"):
+        run_with(a_spec("torch pageable"), kind, tmp_path)
+    assert not [thread for thread in threading.enumerate() if thread.name in ("zobench-copy", "zobench-save")]
+
+
+@pytest.mark.parametrize("kind", ["async", "journal"])
+def test_an_interrupted_run_leaves_no_snapshot_and_no_threads(kind, tmp_path, monkeypatch):
+    slow(monkeypatch, Writer, "add", 0.05)
+
+    target = Target(folder=tmp_path, state=lambda step: {}, tell=TOLD.append)
+
+    def interrupted():
+        with tuner(a_spec("torch pageable")) as built, saving(kind, built.engine, target) as saver:
+            config = models.build_config("opt-tiny")
+            batch = next(stream(a_spec("torch pageable"), config.vocab_size, config.pad_token_id))
+            built.method.step(built.engine, batch)
+            saver.begin(1)
+            saver.after_step(1)
+            built.method.step(built.engine, batch)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not list(tmp_path.glob("snapshot-*"))
+    assert not [thread for thread in threading.enumerate() if thread.name in ("zobench-copy", "zobench-save")]
+
+
+def test_the_time_that_a_run_is_held_is_measured(tmp_path, monkeypatch):
+    slow(monkeypatch, history, "read", 0.05)  # six units, all of which a step waits for
+    for kind in ("sync", "async", "journal"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        (made,) = run_with(a_spec("torch pageable"), kind, folder)[3]
+        assert 0.05 <= made.stall <= made.seconds, kind
+        files = sum(path.stat().st_size for path in folder.glob("snapshot-2/*.safetensors"))
+        assert 0 < made.nbytes <= files, kind
+
+
+def test_only_the_paper_s_scheme_keeps_a_second_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr(savers, "GROUP", 100_000)
+    held = {}
+    with tuner(a_spec("torch pageable")) as built:
+        for kind in ("async", "journal"):
+            with saving(kind, built.engine, Target(folder=tmp_path, state=lambda step: {}, tell=TOLD.append)) as saver:
+                held[kind] = saver.held_bytes
+        weights = sum(built.engine.kept_bytes(unit) for unit in built.engine.units)
+        largest = max(built.engine.kept_bytes(unit) for unit in built.engine.units)
+    assert held["async"] == weights
+    assert held["journal"] < max(100_000, largest) + 4096 < weights / 3
+
+
+def test_a_method_that_backpropagates_saves_its_tensors(tmp_path):
+    spec = RunSpec(model="opt-tiny", method="fo-adam", seq_len=16, lr=1e-3).resolve("cpu")
+    target = Target(folder=tmp_path, state=lambda step: {"run": "r", "step": step}, tell=TOLD.append)
+    with tuner(spec) as built, saving("sync", built.engine, target) as saver:
+        config = models.build_config("opt-tiny")
+        built.method.step(built.engine, next(stream(spec, config.vocab_size, config.pad_token_id)))
+        saver.begin(1)
+        saver.after_step(1)
+        weights = dict(built.engine.named_tensors())
+    saved = SnapshotWeights(tmp_path / "snapshot-1")
+    for name, tensor in weights.items():
+        out = torch.empty_like(tensor)
+        saved.fill(name, out)
+        assert torch.equal(out, tensor), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cell_stores_what_its_checkpoints_cost(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("ZOBENCH_DISK_DIR", str(tmp_path))
+    spec = RunSpec(
+        model="opt-tiny", engine="offload", seq_len=16, steps=8, checkpoint=kind, checkpoint_every=2, device="cpu"
+    )
+    found = run(spec)
+    assert found.outcome == "ok", found.reason
+    count = len(found.parts["checkpoint_seconds"])
+    assert 1 <= count <= 3  # after steps 2, 4 and 6, where the one before was on the disk by then
+    assert len(found.parts["checkpoint_stall_seconds"]) <= len(found.parts["checkpoint_written_bytes"]) == count
+    assert all(0 < seconds < 60 for seconds in found.parts["checkpoint_seconds"])
+    assert found.memory["checkpoint_bytes"] > 0
+    assert len(found.samples["step_seconds"]) == 8
+    assert not list(tmp_path.iterdir())
+    lanes = {lane for lane, *_ in found.timeline}
+    assert lanes >= {"upload", "compute", "offload"}
+    assert [block for lane, _, block, *_ in found.timeline if lane == "compute"] == [0, 1, 2] * 2
+    if count == 3:
+        assert lanes >= ({"save"} if kind == "sync" else {"copy", "save"})
+
+
+def test_a_cell_says_that_no_checkpoint_was_due(tmp_path):
+    spec = RunSpec(model="opt-tiny", seq_len=16, steps=4, checkpoint="journal", checkpoint_every=3, device="cpu")
+    found = run(spec)
+    assert "no checkpoint was due: with checkpoint_every=3 the first needs steps=5, but there are 4" in found.warnings
+    assert found.parts["checkpoint_stall_seconds"] == []
+
+
+def test_two_ranks_save_their_parts_of_one_checkpoint(tmp_path):
+    """The ranks share the streamed weights, and each saves of them what only it writes back."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    command += ["--standalone", "-m", "tests.durable.save_rank", str(tmp_path)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert len(found) == 12
+    assert set(map(str, found.values())) == {str([True, ["0", "1"]])}, found
+
+
+@pytest.mark.parametrize("kind", ["async", "journal"])
+def test_what_is_copied_after_the_last_step_is_no_measure_of_the_wait(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(savers, "GROUP", 100_000)
+    target = Target(folder=tmp_path, state=lambda step: {}, tell=TOLD.append)
+    with tuner(a_spec("torch pageable")) as built, saving(kind, built.engine, target) as saver:
+        config = models.build_config("opt-tiny")
+        batches = stream(a_spec("torch pageable"), config.vocab_size, config.pad_token_id)
+        built.method.step(built.engine, next(batches))
+        saver.begin(1)
+        saver.after_step(1)
+    assert [made.beside for made in saver.saved] == [False]

@@ -1,0 +1,180 @@
+"""Snapshots of units: whole or not there, whoever writes them; what is not as it was written is named."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from zobench.durable import snapshot
+from zobench.durable.snapshot import SnapshotStart, Writer, steps, to_json
+from zobench.engine.base import Position
+
+POSITIONS = {"a": Position(passes=5, applied=4, part=0), "b.c": Position(passes=7, applied=6, part=-1)}
+STATE = {"run": "0123", "base": "sha256 1", "positions": to_json(POSITIONS)}
+
+
+def data(size: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(0, 256, (size,), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+
+
+A, B = data(3 * 4096), data(4096, 1)
+
+
+def written(folder: Path, step: int = 4) -> Path:
+    writer = Writer(folder, step)
+    writer.add("a", 8192, A[8192:])  # in any order
+    writer.add("b.c", 0, B)
+    writer.add("a", 0, A[:8192])
+    return writer.finish(STATE)
+
+
+def test_units_are_read_back_bit_for_bit(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    start = SnapshotStart(path)
+    for name, whole in (("a", A), ("b.c", B)):
+        out = torch.full((5 * 4096,), 9, dtype=torch.uint8)
+        assert start.fill(name, out)
+        assert torch.equal(out[: len(whole)], whole)
+        assert (out[len(whole) :] == 9).all()
+        assert start.position(name) == POSITIONS[name]
+    assert start.state["run"] == "0123"
+    assert snapshot.passes(path) == 7
+    files = list(path.glob("*.safetensors"))
+    assert [file.name for file in files] == ["0-00001.safetensors"]
+    assert load_file(files[0]).keys() == {"a@0", "a@8192", "b.c@0"}  # files for anybody
+
+
+def test_a_unit_that_is_as_it_was_is_not_in_it(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, 1)
+    start = SnapshotStart(writer.finish(STATE))
+    out = torch.zeros(4, dtype=torch.uint8)
+    assert not start.fill("a", out)
+    assert start.position("a") == POSITIONS["a"]
+    with pytest.raises(ValueError, match=r"snapshot-1` must hold other, but lacks it; remove "):
+        start.position("other")
+
+
+@pytest.mark.parametrize("limit", ["bytes", "names"])
+def test_shards_are_cut_by_size_and_by_the_room_of_their_heads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(snapshot, "SHARD_BYTES" if limit == "bytes" else "_HEAD", 8192 if limit == "bytes" else 1024)
+    writer = Writer(tmp_path, 1)
+    for number in range(20):
+        writer.add(f"unit {number}", 0, data(4096, number))
+    assert not list(tmp_path.glob("snapshot-*"))
+    path = writer.finish(STATE)
+    assert len(list(path.glob("*.safetensors"))) in ((10,) if limit == "bytes" else range(2, 10))
+    start, out = SnapshotStart(path), torch.zeros(4096, dtype=torch.uint8)
+    for number in range(20):
+        assert start.fill(f"unit {number}", out)
+        assert torch.equal(out, data(4096, number))
+
+
+def test_ranks_write_one_snapshot_together(tmp_path: Path) -> None:
+    ranks = [Writer(tmp_path, 4, rank=rank, ranks=3, token="t") for rank in range(3)]
+    for rank, writer in enumerate(ranks):
+        writer.add("a", 4096 * rank, A[4096 * rank :][:4096])
+    for writer in reversed(ranks):  # the first comes last
+        assert steps(tmp_path) == []
+        path = writer.finish(STATE)
+    assert sorted(file.name for file in path.iterdir()) == [*(f"{r}-00001.safetensors" for r in range(3)), "state.json"]
+    out = torch.zeros_like(A)
+    assert SnapshotStart(path).fill("a", out)
+    assert torch.equal(out, A)
+
+
+def test_the_first_rank_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "WAIT", 0.02)
+    first = Writer(tmp_path, 4, rank=0, ranks=2, token="t")
+    with pytest.raises(TimeoutError, match=r"^the shards of rank 1 did not come within 0.02 s$"):
+        first.finish(STATE)
+    Writer(tmp_path, 4, rank=1, ranks=2, token="t").abandon()
+    with pytest.raises(FileNotFoundError, match="another rank gave its shards up"):
+        first.finish(STATE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_that_cut_at_different_passes_are_found(tmp_path: Path) -> None:
+    first, second = (Writer(tmp_path, 4, rank=rank, ranks=2, token="t") for rank in range(2))
+    second.finish({**STATE, "positions": to_json({"a": Position(passes=6)})})
+    with pytest.raises(AssertionError, match="ranks cut at different passes"):
+        first.finish(STATE)
+
+
+def test_one_that_is_damaged_is_replaced(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    (path / "0-00001.safetensors").write_bytes(b"torn")
+    assert written(tmp_path) == path
+    SnapshotStart(path)
+    assert [found.name for found in tmp_path.iterdir()] == ["snapshot-4"]
+
+
+@pytest.mark.parametrize("place", [0, 9, 70_000, -1])
+def test_one_changed_bit_is_found_and_its_file_named(tmp_path: Path, place: int) -> None:
+    file = written(tmp_path) / "0-00001.safetensors"
+    content = bytearray(file.read_bytes())
+    content[place] ^= 4
+    file.write_bytes(content)
+    told = f"`{file}` must be as it was written, but its checksum differs; remove {file.parent}"
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+        SnapshotStart(file.parent)
+
+
+def test_a_short_or_missing_shard_is_named(tmp_path: Path) -> None:
+    file = written(tmp_path) / "0-00001.safetensors"
+    size = file.stat().st_size
+    os.truncate(file, size - 1)
+    with pytest.raises(ValueError, match=rf"` must have {size} bytes, but has {size - 1}; remove "):
+        SnapshotStart(file.parent)
+    file.unlink()
+    with pytest.raises(ValueError, match=rf"00001.safetensors` must have {size} bytes, but is missing; remove "):
+        SnapshotStart(file.parent)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"positions": None}, "must be a snapshot of units, but says nothing of them; remove it"),
+        ({"positions": {"a": [1]}}, "must be a snapshot of units, but says nothing of them; remove it"),
+        ({"shards": ["x"]}, "must be a snapshot of units, but names no shards; remove it"),
+        ({"shards": {"x": {}}}, "must be a snapshot of units, but names no shards; remove it"),
+    ],
+)
+def test_a_state_that_says_too_little_is_one_line(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    path = written(tmp_path)
+    file = path / "state.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    with pytest.raises(ValueError, match=f"^`{re.escape(str(path))}` {told}$"):
+        SnapshotStart(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The limit of a process on the size of its files fails as a full disk does: after some of the bytes."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+            writer = Writer(tmp_path, 4)
+            try:
+                for number in range(20):
+                    writer.add(str(number), 0, B)
+            except OSError as error:
+                writer.abandon()
+                code = 0 if error.errno == errno.EFBIG and not list(tmp_path.iterdir()) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

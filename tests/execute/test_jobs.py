@@ -1,0 +1,240 @@
+"""Submitted sweeps: their records, how a cell stands, what is asked of Slurm, and options that do not go together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_predict import CALIBRATION
+from zobench import cli
+from zobench.cli.jobs import Wanted, refuse_twice, submits
+from zobench.execute import jobs, plan, slurm
+from zobench.execute.jobs import Progress, Seen
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+from zobench.store import BusyError, Store
+
+MACHINE = "cpu-2c-4f2a91"
+
+
+def cell(**changes: Any) -> RunSpec:
+    return RunSpec(**{"model": "opt-tiny", "seq_len": 32, **changes}).resolve(changes.get("device", "cpu"))
+
+
+def submitted(results: Path, count: int = 3, **changes: Any) -> jobs.Submission:
+    cells = tuple(cell(seed=seed) for seed in range(count))
+    values: dict[str, Any] = {
+        "name": "mine", "executor": "slurm", "cells": cells, "groups": (tuple(range(count)),), "submitted": 1.0,
+        "place": "partition=p", "retry": ("failed",), "timeout": 60.0, **changes,
+    }  # fmt: skip
+    made = jobs.Submission(folder=jobs.new_folder(results), **values)
+    made.write()
+    return made
+
+
+def test_a_sweep_is_read_back_as_it_was_written_also_after_its_folder_moved(tmp_path: Path) -> None:
+    made = submitted(tmp_path / "a", gpus=("GPU-1",), disk_dir="/scratch")
+    assert jobs.submissions(tmp_path / "a") == [made]
+    assert made.results == tmp_path / "a"
+    shutil.move(tmp_path / "a", tmp_path / "b")
+    assert jobs.submissions(tmp_path / "b") == [replace(made, folder=tmp_path / "b" / ".jobs" / made.id)]
+
+
+def test_what_is_not_whole_is_no_sweep_and_the_store_sees_no_result_in_any(tmp_path: Path) -> None:
+    made = submitted(tmp_path)
+    jobs.tell(made, 0, Progress(job="7_0", host="n1", began=1.0))
+    for name, text in (("aaaa", ""), ("bbbb", "{}"), ("cccc", '{"cells": 3}')):
+        (tmp_path / ".jobs" / name).mkdir()
+        (tmp_path / ".jobs" / name / "sweep.json").write_text(text)
+    assert jobs.submissions(tmp_path) == [made]
+    assert Store(tmp_path).load() == []
+
+
+def test_how_each_cell_stands(tmp_path: Path) -> None:
+    made = submitted(tmp_path, 7)
+    jobs.write_json(made.folder / "jobs.json", ["7"])
+    begun = Progress(job="7_0", host="n1", began=10.0, action="run", machine=MACHINE)
+    jobs.tell(made, 0, replace(begun, ended=12.5, outcome="ok"))
+    jobs.tell(made, 1, replace(begun, job="7_1", ended=11.0, outcome="failed", reason="it broke"))
+    jobs.tell(made, 2, replace(begun, job="7_2"))
+    jobs.tell(made, 3, replace(begun, job="7_3"))  # put back into the queue
+    jobs.tell(made, 4, replace(begun, job="7_4"))  # killed
+    seen = {
+        2: Seen(job="7_2", state="running", host="n1"), 3: Seen(job="7_3", state="queued", reason="BeginTime"),
+        6: Seen(job="7_6", state="queued"),
+    }  # fmt: skip
+    rows = jobs.states(made, seen)
+    assert [row.state for row in rows] == ["ok", "failed", "running", "queued", "lost", "lost", "queued"]
+    assert [row.job for row in rows] == [f"7_{number}" for number in range(7)]
+    assert [row.host for row in rows] == ["n1", "n1", "n1", "", "n1", "", ""]
+    assert [row.seconds for row in rows[:2]] == [2.5, 1.0]
+    assert [row.reason for row in rows[1:5]] == ["it broke", "", "BeginTime", rows[4].reason]
+    assert rows[4].reason == "its job ended without a result; the same sweep runs it again"
+    assert [row.state for row in jobs.states(made, None)][2:] == ["unknown"] * 5
+    jobs.mark_cancelled(made)
+    assert [row.state for row in jobs.states(made, {})] == ["ok", "failed"] + ["cancelled"] * 5
+
+
+def test_a_cell_is_done_if_a_machine_of_this_kind_has_it_and_retry_does_not_name_it(tmp_path: Path) -> None:
+    made, store = submitted(tmp_path), Store(tmp_path)
+    for seed, outcome in enumerate((Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)):
+        store.save(Result(spec=cell(seed=seed), outcome=outcome, reason="so", environment={"machine": MACHINE}))
+    assert jobs.machines([made], "slurm", "partition=p") == set()  # none has begun
+    jobs.tell(made, 0, Progress(job="7_0", host="n1", began=1.0, machine=MACHINE))
+    assert jobs.machines([made], "slurm", "partition=q") == set()
+    assert jobs.machines([made], "slurm", "partition=p") == {MACHINE}
+    assert list(jobs.kept(made.cells, store, {MACHINE}, ["oom"])) == [cell(seed=0), cell(seed=1)]
+    assert list(jobs.kept(made.cells, store, {MACHINE}, ["failed"])) == [cell(seed=0)]
+    assert jobs.kept(made.cells, store, {"other-1c-000000"}, []) == {}
+
+
+def test_two_sweeps_of_one_cell_are_refused_before_work_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = submitted(tmp_path)
+    monkeypatch.setattr(slurm, "look", lambda one: {2: Seen(job="7_2", state="queued")})
+    refuse_twice(tmp_path, [cell(seed=0), cell(seed=9)])
+    with pytest.raises(BusyError) as error:
+        refuse_twice(tmp_path, [cell(seed=2), cell(seed=9)])
+    assert str(error.value) == (
+        f"a cell must be in one sweep at a time, but 1 of these are queued or running in mine {made.id}; wait for it "
+        f"(zobench status), end it (zobench cancel {made.id}), or name another --results"
+    )
+
+
+CUDA: dict[str, Any] = {"device": "cuda", "parallel": "ddp", "batch_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("gres", "spec", "asked"),
+    [
+        (None, cell(), {"exclusive": True}),
+        ("gpu:1", cell(device="cuda:0"), {"gres": "gpu:1"}),
+        ("gpu:a100:2", cell(device="cuda:0"), {"gres": "gpu:a100:2"}),
+        (None, cell(device="cuda:0"), {"gres": "gpu:1"}),
+        ("gpu:1", cell(gpus=4, **CUDA), {"gres": "gpu:4"}),
+        ("gpu:a100", cell(gpus=8, nodes=2, **CUDA), {"gres": "gpu:a100:4", "nodes": 2}),
+        ("disk:1,gpu:a100:1", cell(gpus=2, **CUDA), {"gres": "disk:1,gpu:a100:2"}),
+        (None, cell(gpus=2, nodes=2, parallel="ddp", batch_size=2), {"exclusive": True, "nodes": 2}),
+    ],
+)
+def test_what_a_job_asks_for(gres: str | None, spec: RunSpec, asked: dict[str, Any]) -> None:
+    usual = {"nodes": 1, "ntasks_per_node": 1, "time": 2}
+    assert slurm.resources(slurm.Request(gres=gres, time=90), spec) == usual | asked
+
+
+def test_options_of_sbatch_come_last_and_yes_and_no_are_flags() -> None:
+    more = slurm.parse_options(["exclusive=no", "--mail-user=me", "contiguous=yes"])
+    asked = slurm.resources(slurm.Request(partition="p", more=more), cell())
+    assert asked["partition"] == "p"
+    assert (asked["exclusive"], asked["mail_user"], asked["contiguous"]) == (False, "me", True)
+
+
+def test_cells_that_need_equal_nodes_are_one_array() -> None:
+    double = {"gpus": 2, "parallel": "ddp", "batch_size": 2}
+    assert slurm.groups([cell(), cell(**double), cell(seed=1), cell(seed=1, **double)]) == ((0, 2), (1, 3))
+
+
+def test_a_cell_ends_before_its_job_does() -> None:
+    assert slurm.Request(time=3600).cell_seconds == 3480
+    assert slurm.Request(time=60).cell_seconds == 30
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (["account"], "`--slurm` needs KEY=VALUE, but got 'account'; for example --slurm account=mine"),
+        (["qos=a", "--qos=b"], "`--slurm qos` must be given once, but got it twice; leave one out"),
+        (["gres=gpu:1"], "`--slurm` takes options that a sweep does not set, but got gres; use --gres"),
+        (["array=1"], "`--slurm` takes options that a sweep does not set, but got array; leave it out"),
+    ],
+)
+def test_options_that_are_not_for_sbatch(texts: list[str], told: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        slurm.parse_options(texts)
+    assert str(error.value) == told
+
+
+def wanted(**changes: Any) -> Wanted:
+    usual: dict[str, Any] = {"partition": None, "gres": None, "time": None, "slurm": (), "jobs": None}
+    return Wanted(**{"executor": "here", **usual, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "budget", "told"),
+    [
+        ({"executor": "slrum"}, None,
+         "`--executor` must be here, local or slurm, but got 'slrum'; did you mean slurm?"),
+        ({"gres": "gpu:1"}, None, "`--gres` needs --executor slurm, but got --executor here; leave it out"),
+        ({"executor": "local", "time": "1h"}, None,
+         "`--time` needs --executor slurm, but got --executor local; leave it out"),
+        ({"jobs": 2}, None, "`--jobs` needs --executor local or slurm, but got --executor here; leave it out"),
+        ({"executor": "local", "jobs": 0}, None,
+         "`--jobs >= 1` must hold, but got 0; leave it out for the usual number"),
+        ({"executor": "slurm"}, "5m",
+         "`--budget` is for cells that run one after the other, but got --executor slurm; use --timeout or --time"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_with_the_executor(changes: dict[str, Any], budget: str | None, told: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        submits(wanted(**changes), budget)
+    assert str(error.value) == told
+
+
+def test_here_is_not_submitted() -> None:
+    assert [submits(wanted(executor=name), None) for name in ("here", "local", "slurm")] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "told"),
+    [
+        ("sweep smoke --executor slurm --device cuda", 2,
+         "`device=cuda` needs jobs with a GPU, but got no --gres; add --gres gpu:1"),
+        ("sweep smoke --executor slurm", 2, "`--executor slurm` needs Slurm's commands, but sbatch, srun, squeue, "
+         "scancel cannot be found; run it on a login node, or use --executor local"),
+        ("status smoke", 2, "no sweep 'smoke' was submitted into results; "
+         "submit one with `zobench sweep NAME --executor slurm`"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(
+    line: str, code: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(line.split())
+    assert ended.value.code == code
+    assert capsys.readouterr().err.splitlines()[-1] == f"zobench: {told}"
+
+
+def test_without_submitit_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(ImportError, match=r"needs submitit, but it is not installed; pip install 'zobench\[cluster\]'"):
+        slurm.submitit_or_remedy()
+
+
+def test_jobs_that_start_together_measure_their_machine_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, first = [], threading.Event()
+
+    def ask(program: str, *arguments: str) -> str:
+        asked.append(arguments)
+        first.wait(0.3)
+        return json.dumps(CALIBRATION)
+
+    monkeypatch.setattr(plan, "_ask", ask)
+    found: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(plan.calibration(tmp_path, MACHINE, "cpu", None)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [CALIBRATION] * 3
+    assert len(asked) == 1

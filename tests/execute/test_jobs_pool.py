@@ -1,0 +1,201 @@
+"""The local pool: never two cells on one GPU, as many at once as asked, and what is killed or cancelled."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.test_predict import CALIBRATION
+from zobench.execute import jobs, pool
+from zobench.measure.environment import fingerprint_without_torch
+from zobench.spec import RunSpec
+from zobench.store import Store
+
+ROOT = Path(__file__).parents[2]
+GPUS = ("GPU-a", "GPU-b")
+
+
+@pytest.fixture(autouse=True)
+def _own_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "LEASES", tmp_path / "leases")
+    monkeypatch.setattr(pool, "WAIT_SECONDS", 0.01)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_a_cell_sees_the_gpus_that_it_has_leased_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = RunSpec(model="opt-tiny").resolve("cpu")
+    one, two = cpu.replace(device="cuda:0"), cpu.replace(device="cuda", gpus=2, parallel="ddp", batch_size=2)
+    submission = jobs.Submission(
+        folder=jobs.new_folder(tmp_path), name="mine", executor="local", cells=(one, two, cpu), groups=((0, 1, 2),),
+        submitted=0.0, gpus=GPUS, place=pool.here(),
+    )  # fmt: skip
+    submission.write()
+    seen: list[tuple[int, str]] = []
+
+    def run(submission: jobs.Submission, cell: int, **_: object) -> bool:
+        seen.append((cell, os.environ["CUDA_VISIBLE_DEVICES"]))
+        return True
+
+    monkeypatch.setattr(pool, "run_cell", run)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pool.leased(GPUS, 1) as first, pool.leased(GPUS, 1) as second, pool.leased(GPUS, 0) as none:
+        assert (first, second, none) == (("GPU-a",), ("GPU-b",), ())
+    pool.Worker(str(submission.folder), 0)()
+    assert seen == [(0, "GPU-a"), (1, "GPU-a,GPU-b"), (2, "")]
+
+
+def test_many_cells_never_share_a_gpu_and_those_that_need_two_get_both() -> None:
+    """Each thread takes one or two of the GPUs; while it has them, nobody else does."""
+    using: set[str] = set()
+    twice: list[str] = []
+    done: list[int] = []
+
+    def work(count: int) -> None:
+        with pool.leased(GPUS, count) as held:
+            twice.extend(using & set(held))
+            using.update(held)
+            time.sleep(0.01)
+            using.difference_update(held)
+        done.append(count)
+
+    threads = [threading.Thread(target=work, args=(count,)) for count in (1, 2, 1, 2, 1, 1, 2, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert (twice, sorted(done)) == ([], [1, 1, 1, 1, 1, 2, 2, 2])
+
+
+def test_another_process_holds_its_lease_until_it_is_killed() -> None:
+    program = f"""
+import sys, time
+from pathlib import Path
+from zobench.execute import pool
+pool.LEASES = Path({str(pool.LEASES)!r})
+with pool.leased({GPUS!r}, 1):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+    other = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    with pool.leased(GPUS, 1) as held:
+        assert held == ("GPU-b",)
+    other.kill()
+    other.communicate()
+    with pool.leased(GPUS, 2) as held:
+        assert held == GPUS
+
+
+def test_no_cell_is_begun_by_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = tuple(RunSpec(model="opt-tiny", seed=seed).resolve("cpu") for seed in range(12))
+    submission = jobs.Submission(
+        folder=jobs.new_folder(tmp_path), name="mine", executor="local", cells=cells, groups=(tuple(range(12)),),
+        submitted=0.0,
+    )  # fmt: skip
+    submission.write()
+    progress = jobs.progress
+    monkeypatch.setattr(jobs, "progress", lambda *given: (progress(*given), time.sleep(0.001))[0])  # others look too
+    begun: list[int] = []
+
+    def work(number: int) -> None:
+        while (cell := pool._next(submission, number)) is not None:
+            begun.append(cell)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(begun) == list(range(12))
+
+
+def test_how_many_workers() -> None:
+    cpu = RunSpec(model="opt-tiny").resolve("cpu")
+    one, two = cpu.replace(device="cuda:0"), cpu.replace(device="cuda", gpus=2, parallel="ddp", batch_size=2)
+    assert [pool.workers([cpu] * 4, (), jobs) for jobs in (None, 3, 9)] == [1, 3, 4]
+    assert [pool.workers([one] * 4, GPUS, jobs) for jobs in (None, 1)] == [2, 1]
+    assert pool.workers([one], GPUS, None) == 1
+    assert pool.workers([one, two], GPUS, None) == 2
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        pool.workers([one, two], GPUS[:1], None)
+    assert str(error.value) == (
+        "`gpus` must be at most the GPUs of this machine, but got gpus=2, and 1 are visible; "
+        "use fewer, or --executor slurm"
+    )
+
+
+class Site:
+    """A user's folder with tiny cells, on a machine whose rates are known."""
+
+    def __init__(self, folder: Path, count: int, steps: int = 2) -> None:
+        self.folder, self.results = folder, folder / "results"
+        base = f'[base]\nmodel = "opt-tiny"\nseq_len = 16\nsteps = {steps}\nwarmup = 0\n'
+        (folder / "cells.toml").write_text(f"{base}[axes]\nseed = {list(range(count))}\n")
+        rates = self.results / ".calibration" / f"{fingerprint_without_torch()['machine']}-cpu.json"
+        rates.parent.mkdir(parents=True)
+        rates.write_text(json.dumps(CALIBRATION))
+
+    def zobench(self, *arguments: str, code: int = 0) -> str:
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+        done = subprocess.run(
+            [sys.executable, "-m", "zobench", *arguments], cwd=self.folder, env=env, capture_output=True, text=True,
+            timeout=60,
+        )  # fmt: skip
+        assert done.returncode == code, done
+        return done.stdout + done.stderr
+
+    def states(self) -> list[str]:
+        submission = jobs.submissions(self.results)[-1]
+        return [state.state for state in jobs.states(submission, pool.look(submission))]
+
+    def wait(self, ready: Callable[[], bool], seconds: float = 60) -> None:
+        end = time.monotonic() + seconds
+        while not ready():
+            assert time.monotonic() < end, self.states()
+            time.sleep(0.1)
+
+    def worker(self, number: int) -> int:
+        path = jobs.submissions(self.results)[-1].folder / f"worker-{number}.lock"
+        return int(path.read_text())
+
+
+def test_a_sweep_in_the_background_runs_as_many_cells_at_once_as_asked(tmp_path: Path) -> None:
+    here, seen = Site(tmp_path, 4), []
+    told = here.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "2", "--device", "cpu")
+    assert "4 cells handed over to 2 workers in the background; " in told
+    assert "are queued or running in cells" in here.zobench(
+        "sweep", "cells.toml", "--executor", "local", "--device", "cpu", code=1
+    )
+    here.wait(lambda: (seen.append(here.states()), not {"queued", "running"} & set(seen[-1]))[1])
+    assert max(states.count("running") for states in seen) == 2
+    assert seen[-1] == ["ok"] * 4
+    assert "cells " in here.zobench("status")
+    assert [str(result.outcome) for result in Store(here.results).load()] == ["ok"] * 4
+    told = here.zobench("sweep", "cells.toml", "--executor", "local", "--device", "cpu")
+    assert "0 of 4 cells to run" in told
+    assert len(jobs.submissions(here.results)) == 1
+
+
+def test_a_killed_worker_loses_its_cell_and_cancel_ends_the_others(tmp_path: Path) -> None:
+    here = Site(tmp_path, 4, steps=10**6)
+    here.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "2", "--device", "cpu")
+    here.wait(lambda: here.states() == ["running", "running", "queued", "queued"])
+    submission = jobs.submissions(here.results)[-1]
+    first = jobs.progress(submission, 0)
+    assert first is not None
+    os.kill(here.worker(first.worker), signal.SIGKILL)
+    here.wait(lambda: here.states() == ["lost", "running", "queued", "queued"])
+    assert here.zobench("cancel", "cells").endswith(": 1 running, 2 queued\n")
+    here.wait(lambda: here.states() == ["cancelled"] * 4)
+    assert here.zobench("cancel") == "nothing is queued or running\n"
+    assert Store(here.results).load() == []

@@ -1,0 +1,233 @@
+"""One host copy for several ranks, whole and sliced, against the run of a single process, with `==`."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.measure.fake_nvml import FakeNvml
+from tests.parallel.host_rank import alone, steps_of
+from zobench import Engine, EngineConfig, RunSpec, models, weights
+from zobench.measure.nvml import Nvml
+from zobench.parallel import PeerGoneError, hosts
+
+STEPS = 6
+WORLDS = {2: "pertp", 4: "2d"}
+ENGINES = (
+    {"slots": 1},
+    {"slots": 2},
+    {"slots": 3},
+    {"overlap": False},
+    {"reusable_memory": False},
+    {"fused_update": False},
+    {"wire": "fp8"},
+    {"noise": "counter", "slots": 1},
+    {"noise": "counter", "slots": 2},
+    {"noise": "counter", "slots": 3},
+    {"noise": "counter", "overlap": False, "reusable_memory": False},
+    {"noise": "counter", "granularity": "linear"},
+    {"noise": "counter", "granularity": "tile", "slots": 5},
+    {"noise": "counter", "writeback_every": 4},
+    {"noise": "counter", "writeback_every": 4, "wire": "fp8", "granularity": "linear"},
+)
+SLOW = 0.03
+"""Seconds: some hundred times a transfer of these blocks."""
+
+
+def a_case(model, gpus, transfers, engine, **more):
+    spec = {
+        "model": model, "parallel": WORLDS[gpus], "gpus": gpus, "batch_size": 4, "seq_len": 9, "steps": STEPS,
+        "lr": 1e-4, "seed": 7, "noise": engine.get("noise", "torch"), "device": "cpu", "engine": "offload",
+        "tier": "pageable", "transfers": transfers,
+    }  # fmt: skip
+    return {"spec": spec, "engine": engine, **more}
+
+
+def launch(gpus, cases, spec, folder):
+    (folder / "told.json").write_text(json.dumps({"spec": spec, "cases": cases}))
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
+        *("-m", "tests.parallel.host_rank", str(folder / "told.json"), str(folder / "out")),
+    ]
+    told = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "ZOBENCH_PEER_TIMEOUT": "60"}
+    told["MALLOC_MMAP_THRESHOLD_"] = str(1 << 20)  # else what was freed may stay resident, or not
+    done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
+
+
+@pytest.fixture(scope="module")
+def single():
+    """What one process with a copy of its own gets: (losses, gs, tensors)."""
+    known = {}
+
+    def run(case):
+        key = json.dumps([case["spec"]["model"], case["engine"]])
+        if key not in known:
+            model = models.build(case["spec"]["model"], "fp32")
+            with Engine(model, EngineConfig(**case["engine"]), weights=weights.RandomWeights(model, 3)) as engine:
+                steps = steps_of(case, engine)
+                tensors = dict(engine.named_tensors())
+            known[key] = [step.loss for step in steps], [step.projected_grad for step in steps], tensors
+        return known[key]
+
+    return run
+
+
+def is_that(case, gpus, number, ranks, folder, single):
+    """Whether every rank got the single process's bits."""
+    losses, gs, tensors = single(case)
+    assert len(set(gs)) == STEPS
+    for rank in range(gpus):
+        own = load_file(folder / f"out.{number}.{rank}.safetensors")
+        if ranks[rank][number] != {"losses": losses, "gs": gs} or own.keys() != tensors.keys():
+            return False
+        if not all(torch.equal(own[key], tensors[key]) for key in own):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_ranks_over_one_copy_get_the_bits_of_a_single_process(gpus, tmp_path, single):
+    cases = [
+        a_case(model, gpus, transfers, engine)
+        for model in ("opt-tiny", "qwen3-tiny")
+        for transfers in ("whole", "sliced")
+        for number, engine in enumerate(ENGINES)
+        if gpus == 2 or number % 2 == (model == "opt-tiny")  # time is short
+    ]
+    ranks = launch(gpus, cases, cases[0]["spec"], tmp_path)
+    wrong = [case for number, case in enumerate(cases) if not is_that(case, gpus, number, ranks, tmp_path, single)]
+    assert not wrong
+
+
+def delays(gpus, **one):
+    """The same delay on every rank but the last, which has none."""
+    return {str(rank): one for rank in range(gpus - 1)}
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_slow_lanes_change_nothing_and_a_missing_wait_is_found(gpus, tmp_path, single):
+    engines = [{"slots": 1}, {"slots": 3, "noise": "counter"}]
+    everywhere = {str(rank): {"upload": SLOW, "offload": SLOW} for rank in range(gpus)}
+    slow = [delays(gpus, upload=SLOW), delays(gpus, offload=SLOW), everywhere]
+    right = [
+        a_case("opt-tiny", gpus, transfers, engine, delays=delay)
+        for transfers in ("whole", "sliced")
+        for engine in engines
+        for delay in slow
+    ]
+    hasty = [
+        a_case("opt-tiny", gpus, "whole", {"slots": 3}, delays=delays(gpus, offload=SLOW), planted=hosts.WRITES),
+        a_case("opt-tiny", gpus, "whole", {"slots": 3}, delays=delays(gpus, upload=SLOW), planted=hosts.UPLOADS),
+    ]
+    ranks = launch(gpus, right + hasty, right[0]["spec"], tmp_path)
+    same = [is_that(case, gpus, n, ranks, tmp_path, single) for n, case in enumerate(right + hasty)]
+    assert [case for case, found in zip(right, same, strict=False) if not found] == []
+    assert same[len(right) :] == [False, False]
+
+
+@pytest.mark.parametrize("transfers", ["whole", "sliced"])
+def test_four_ranks_take_less_than_1_3_times_the_memory_of_one(transfers, tmp_path):
+    spec = a_case("opt-tiny", 4, transfers, {"noise": "counter"})["spec"]
+    (tmp_path / "one").mkdir()
+    plain = alone(RunSpec(**spec)).to_dict()
+    (one,) = launch(1, [], plain, tmp_path / "one")[0]
+    four = [told for (told,) in launch(4, [], spec, tmp_path)]
+    single_bytes = sum(one["bytes"].values())
+    assert single_bytes > one["blocks"]  # that much rests in host memory at least
+    together = sum(sum(rank["bytes"].values()) for rank in four)
+    assert sum(rank["bytes"]["Shmem"] for rank in four) >= one["blocks"]
+    assert together < 1.3 * single_bytes, (one, four)
+
+
+def test_ranks_start_from_the_parts_that_each_has_read_and_all_know_it(tmp_path):
+    cases = [a_case("opt-tiny", 2, transfers, {"noise": "torch"}, way="resumed") for transfers in ("whole", "sliced")]
+    for rank in launch(2, cases, cases[0]["spec"], tmp_path):
+        for told in rank:
+            assert told["changed"] == [False] + [True] * (len(told["changed"]) - 1)
+            assert told["applied"] == [0] + [STEPS] * (len(told["applied"]) - 1)
+            assert len(told["changed"]) > 1
+            assert told["same"]
+            assert told["first differs"]
+            assert told["refused"]
+
+
+def test_parts_are_whole_pages_and_make_the_block():
+    for ranks in (2, 3, 4):
+        shared = object.__new__(hosts.SharedHosts)
+        shared._ranks = ranks
+        for nbytes in (1, 4096, 4096 * ranks, 4096 * ranks + 1):
+            padded = shared.padded(nbytes)
+            edges = [hosts.own(padded, rank, ranks) for rank in range(ranks)]
+            assert nbytes <= padded < nbytes + hosts.PAGE * ranks
+            assert edges[0][0] == 0
+            assert edges[-1][1] == padded
+            assert all(a[1] == b[0] for a, b in itertools.pairwise(edges))
+            assert all(edge % hosts.PAGE == 0 for pair in edges for edge in pair)
+
+
+def test_a_silent_rank_is_named(monkeypatch):
+    monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "0.05")
+    counts = hosts.Counts(torch.tensor([[[0, 0, 0]], [[1, 0, 0]]]), 0)
+    counts.wait(1, 0, rank=0)
+    counts.tell(1, 0, 2)
+    with pytest.raises(PeerGoneError) as error:
+        counts.wait(1, 0, 1)
+    told = "another rank of the run is gone, or was silent for 0.05 s: local rank 1 at block 0"
+    assert str(error.value) == told
+
+
+def a_spec(**changes):
+    return RunSpec(**a_case("opt-tiny", 4, "auto", {})["spec"]).replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        (a_spec(), ("whole", "transfers: whole, because processes on a CPU have no link but its memory")),
+        (a_spec(transfers="sliced"), ("sliced", "transfers: sliced, as asked")),
+        (a_spec(tier="disk"), ("own", "transfers: each rank has a file of its own, because tier=disk is not shared")),
+        (a_spec(engine="resident", tier="device"), ("own", "")),
+    ],
+)
+def test_how_weights_travel_is_said_with_its_reason(spec, found):
+    assert hosts.transfers(spec, 4) == found
+    assert hosts.transfers(spec, 1) == ("own", "")
+
+
+class Linked(FakeNvml):
+    """Two GPUs; ``status``: 0 where an NVLink is between them, as NVML answers."""
+
+    def __init__(self, status, **more):
+        super().__init__(**more)
+        self.status = status
+
+    def nvmlDeviceGetP2PStatus(self, a, b, kind):  # noqa: N802
+        assert kind == 2
+        return self._answer("nvmlDeviceGetP2PStatus", self.status)
+
+
+@pytest.mark.parametrize(
+    ("access", "nvml", "found"),
+    [
+        (True, Linked(0), ("sliced", "transfers: sliced, because all GPUs of the node are linked as peers")),
+        (True, Linked(0, fail=["nvmlDeviceGetP2PStatus"]), ("sliced", None)),
+        (True, Linked(3), ("whole", "transfers: whole, because cuda:0 and cuda:1 have no NVLink between them")),
+        (False, Linked(0), ("whole", "transfers: whole, because cuda:0 cannot access cuda:1")),
+    ],
+)
+def test_gpus_take_slices_where_all_pairs_have_a_fast_link(access, nvml, found, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: access)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=f"GPU-{index}"))
+    monkeypatch.setattr(hosts, "Nvml", lambda: Nvml(nvml))
+    kind, reason = hosts.transfers(a_spec(device="cuda", tier="pinned"), 2)
+    assert kind == found[0]
+    assert found[1] in (None, reason)

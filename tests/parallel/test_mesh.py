@@ -1,0 +1,120 @@
+"""The mesh is a bijection between ranks and (shard, sign); shards of a batch are the batch again."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zobench import RunSpec
+from zobench.data import IGNORED, Batch, Choices
+from zobench.parallel import Mesh
+
+WAYS = st.one_of(
+    st.tuples(st.just("pertp"), st.just(2)),
+    st.tuples(st.just("ddp"), st.integers(2, 12)),
+    st.tuples(st.sampled_from(("2d", "2d-outer")), st.sampled_from((4, 6, 8, 12))),
+)
+
+
+def spec_of(parallel, gpus, nodes=1):
+    return RunSpec(model="opt-tiny", parallel=parallel, gpus=gpus, nodes=nodes, batch_size=2 * 3 * 4 * 5 * 7 * 11 * 6)
+
+
+@given(WAYS)
+def test_every_shard_and_sign_has_one_rank(way):
+    meshes = [Mesh.of(spec_of(*way), rank) for rank in range(way[1])]
+    places = [(mesh.shard, mesh.sign) for mesh in meshes]
+    first = meshes[0]
+    assert sorted(places) == [(shard, sign) for shard in range(first.shards) for sign in range(first.signs)]
+    assert [first.at(*place) for place in places] == list(range(way[1]))
+    assert first.shape[0] * first.shape[1] == way[1]
+    assert (places[0], first.signs) == ((0, 0), 1 if way[0] == "ddp" else 2)
+
+
+@pytest.mark.parametrize(("gpus", "nodes"), [(4, 2), (8, 2), (12, 3)])
+def test_pairs_stay_inside_a_node(gpus, nodes):
+    """torchrun gives the ranks of a node consecutive numbers."""
+    size = gpus // nodes
+    for rank in range(gpus):
+        mesh = Mesh.of(spec_of("2d", gpus, nodes), rank)
+        other = mesh.at(mesh.shard, 1 - mesh.sign)
+        assert other // size == rank // size
+    outer = Mesh.of(spec_of("2d-outer", gpus, nodes), 0)
+    assert outer.at(0, 1) // size != 0
+
+
+@st.composite
+def batches(draw):
+    count = draw(st.sampled_from((1, 2, 3, 4)))
+    rows, tokens = count * draw(st.integers(1, 3)), draw(st.integers(2, 6))
+    torch.manual_seed(draw(st.integers(0, 999)))
+    ids = torch.randint(0, 50, (rows, tokens))
+    labels = torch.where(torch.rand(rows, tokens) < 0.3, IGNORED, ids)
+    return count, Batch(ids, labels, (torch.rand(rows, tokens) < 0.8).long() if draw(st.booleans()) else None)
+
+
+@settings(max_examples=60)
+@given(batches())
+def test_shards_in_order_are_the_batch(case):
+    count, batch = case
+    parts = [batch.shard(index, count) for index in range(count)]
+    for name in ("input_ids", "labels", "attention_mask"):
+        whole = getattr(batch, name)
+        if whole is None:
+            assert all(getattr(part, name) is None for part in parts)
+        else:
+            assert torch.equal(torch.cat([getattr(part, name) for part in parts]), whole)
+
+
+@st.composite
+def choices(draw):
+    """Examples with 2 or 3 candidates of 1 to 3 tokens each; candidates of one token may share a row."""
+    count = draw(st.sampled_from((1, 2, 3)))
+    examples = count * draw(st.integers(1, 2))
+    places, owners, groups, answers, row = [], [], [], [], 0
+    for example in range(examples):
+        size, shared = draw(st.integers(2, 3)), draw(st.booleans())
+        answers.append(len(groups) + draw(st.integers(0, size - 1)))
+        for _ in range(size):
+            for place in range(1 if shared else draw(st.integers(1, 3))):
+                places.append((row, place))
+                owners.append(len(groups))
+            groups.append(example)
+            row += not shared
+        row += shared
+    torch.manual_seed(draw(st.integers(0, 999)))
+    ids = torch.randint(0, 50, (row, 4))
+    found = Choices(
+        torch.tensor(places), torch.randint(0, 50, (len(places),)), torch.tensor(owners), torch.tensor(groups),
+        torch.tensor(answers),
+    )  # fmt: skip
+    return count, Batch(ids, torch.full_like(ids, IGNORED), None, found)
+
+
+def told(batch):
+    """For each example: whether a candidate is the answer, and its tokens, each with the row that predicts it."""
+    own, found = batch.choices, []
+    for example, answer in enumerate(own.answers.tolist()):
+        rows = []
+        for candidate in (own.groups == example).nonzero()[:, 0].tolist():
+            kept = own.owners == candidate
+            scored = [
+                (batch.input_ids[row].tolist(), place, token)
+                for (row, place), token in zip(own.places[kept].tolist(), own.tokens[kept].tolist(), strict=True)
+            ]
+            rows.append((candidate == answer, scored))
+        found.append(rows)
+    return found
+
+
+@settings(max_examples=60)
+@given(choices())
+def test_shards_of_choices_in_order_are_the_choices(case):
+    count, batch = case
+    parts = [batch.shard(index, count) for index in range(count)]
+    assert [row for part in parts for row in told(part)] == told(batch)
+
+
+def test_a_batch_that_cannot_be_cut_equally_is_refused():
+    with pytest.raises(ValueError, match=r"`count` must divide the batch, but got 2 for 3 examples; use a multiple"):
+        Batch(torch.zeros(3, 2).long(), torch.zeros(3, 2).long()).shard(0, 2)

@@ -1,0 +1,129 @@
+"""Sweeps on a real Slurm: nothing depends on the submitter, and whatever is killed costs its own cell and no other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.slurm.conftest import SIDE_BY_SIDE, Site
+
+Make = Callable[..., Site]
+SLOW = 400
+"""Steps of a cell that takes some seconds."""
+
+
+def _processes(command: bytes, **environment: str) -> dict[int, dict[str, str]]:
+    """Process to environment of all whose command line has ``command``, but for srun, and whose environment these."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line, text = (entry / "cmdline").read_bytes(), (entry / "environ").read_text()
+        except (OSError, UnicodeDecodeError):
+            continue
+        facts = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
+        if command in line and b"srun" not in line and environment.items() <= facts.items():
+            found[int(entry.name)] = facts
+    return found
+
+
+def _job(site: Site) -> str:
+    said = site.progress(0)
+    assert said is not None
+    return said.job.partition("_")[0]
+
+
+def test_twelve_cells_end_with_twelve_results_whatever_becomes_of_the_submitter(site: Make) -> None:
+    here = site(12)
+    submitter = here.start("sweep", "cells.toml", *SIDE_BY_SIDE)
+    here.wait(lambda: any(here.results.glob(".jobs/*/jobs.json")), "the submission", 30)
+    submitter.kill()
+    submitter.communicate()
+    _, told = here.sweep(code=1)  # a second sweep of the same cells
+    assert "a cell must be in one sweep at a time, but 12 of these are queued or running in cells" in told
+    seen: set[str] = set()
+    here.wait(lambda: bool(seen.update(here.states())) or not {"queued", "running"} & set(here.states()), "the end")
+    assert seen >= {"queued", "running", "done"}
+    assert here.states() == ["done"] * 12
+    assert sorted((result.spec.seed, str(result.outcome)) for result in here.stored()) == [(n, "ok") for n in range(12)]
+    assert "0 of 12 cells to submit" in here.sweep()[1]
+    assert len(list(here.results.glob(".jobs/*"))) == 1
+
+
+def test_a_job_that_is_killed_loses_its_cell_and_the_same_sweep_repeats_only_that(site: Make) -> None:
+    here = site(4, steps=SLOW)
+    here.sweep()
+    here.wait_until_measuring(range(4))
+    (task,) = _processes(b"submitit.core._submit", SLURM_ARRAY_JOB_ID=_job(here), SLURM_ARRAY_TASK_ID="1")
+    os.kill(task, signal.SIGKILL)
+    here.ask("scancel", f"{_job(here)}_2")
+    here.wait_for_all()
+    assert here.states() == ["done", "lost", "lost", "done"]
+    before = {path: path.stat().st_mtime_ns for path in here.results.glob("*/*.json")}
+    assert sorted(result.spec.seed for result in here.stored()) == [0, 3]
+    assert "2 of 4 cells to submit" in here.sweep("--retry", "failed")[1]
+    here.wait_for_all()
+    assert here.states() == ["done", "done"]
+    assert sorted((result.spec.seed, str(result.outcome)) for result in here.stored()) == [(n, "ok") for n in range(4)]
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_job_that_is_put_back_into_the_queue_ends_with_its_result_once(site: Make) -> None:
+    """By hand; by submitit, warned by its signal; by us, warned by SIGTERM; by Slurm, for a job of higher priority."""
+    here = site(4, steps=3 * SLOW)
+    here.sweep()
+    here.wait_until_measuring(range(4))
+    job = _job(here)
+    here.ask("scontrol", "requeue", f"{job}_0")
+    here.ask("scancel", "--signal=USR2", f"{job}_1")
+    here.ask("scancel", "--signal=TERM", f"{job}_2")
+    here.wait(lambda: here.states()[:3] == ["queued"] * 3, "the queue", 30)
+    assert here.stored() == [] or here.states()[3] == "done"
+    here.ask("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
+    here.wait_for_all()
+    assert here.states() == ["done"] * 4
+    assert sorted((result.spec.seed, str(result.outcome)) for result in here.stored()) == [(n, "ok") for n in range(4)]
+    said = [here.progress(cell) for cell in range(4)]
+    assert [one is not None and one.attempt for one in said] == [1] * 4
+
+
+def test_cancelled_cells_are_not_stored_and_can_be_swept_again(site: Make) -> None:
+    here = site(3, steps=10**6)
+    here.sweep("--jobs", "1")
+    here.wait_until_measuring([0])
+    assert here.states() == ["running", "queued", "queued"]
+    out, _ = here.zobench("cancel")
+    assert out.endswith(": 1 running, 2 queued\n")
+    here.wait_for_all()
+    assert here.states() == ["cancelled"] * 3
+    assert here.stored() == []
+    assert here.zobench("cancel", "cells")[0] == "nothing is queued or running\n"
+    assert here.ask("squeue", "--noheader") == ""
+    assert "3 of 3 cells to submit" in here.sweep("--dry-run")[0]
+
+
+def test_what_slurm_refuses_is_one_line_and_leaves_nothing(site: Make) -> None:
+    here = site(2)
+    _, told = here.zobench("sweep", "cells.toml", "--executor", "slurm", "--partition", "none", code=2)
+    assert told.splitlines()[-1].startswith("zobench: `sbatch` must take the jobs, but said: invalid partition")
+    assert list(here.results.glob(".jobs/*")) == []
+
+
+def test_a_cell_on_two_nodes_runs_on_both_and_is_stored_once(site: Make) -> None:
+    here = site(1, gpus=2, nodes=2, parallel="ddp", batch_size=2)
+    here.zobench("sweep", "cells.toml", "--executor", "slurm", "--partition", "both")
+    here.wait(lambda: len(_processes(b"zobench.execute.child", ZOBENCH_NODE_COUNT="2")) == 2, "both processes")
+    first, second = _processes(b"zobench.execute.child", ZOBENCH_NODE_COUNT="2").values()
+    assert {first["SLURM_NODEID"], second["SLURM_NODEID"]} == {"0", "1"}
+    host, port = first["ZOBENCH_RENDEZVOUS"].split(":")
+    assert first["ZOBENCH_RENDEZVOUS"] == second["ZOBENCH_RENDEZVOUS"]
+    assert socket.gethostbyname(host) == host
+    assert 20000 <= int(port) < 40000
+    here.wait_for_all()
+    assert here.states() == ["done"]
+    assert [str(result.outcome) for result in here.stored()] == ["ok"]
+    here.wait(lambda: here.ask("squeue", "--noheader") == "", "the end of the second node", 30)
+    ended = [path.read_text() for path in sorted(here.submission().log.glob("*_log.out"))]
+    assert ["Job completed successfully" in text for text in ended] == [True, True]

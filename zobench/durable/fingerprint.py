@@ -1,0 +1,38 @@
+"""Fingerprints of a base: whether the weights that a journal begins from are those that are here."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import torch
+
+from zobench.spec import RunSpec
+from zobench.weights import Weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_ELEMENTS = 1024
+"""Of a vector these are looked at, of a matrix three rows: whole files would take minutes for a large model."""
+
+
+def of_base(spec: RunSpec, model: PreTrainedModel, weights: Weights) -> str:
+    """A word for the values that ``model``, without weights and as it was built, begins with.
+
+    Random values follow from the seed. Of pretrained ones the first, the middle and the last row of every tensor count,
+    in the run's dtype, so that the same weights in other files are the same.
+    """
+    if spec.weights != "pretrained":
+        return f"{spec.weights}, seed {spec.seed}"
+    told = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        told.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        size = parameter.shape[0]
+        places = (0, size // 2, size - 1) if parameter.dim() > 1 else (0,)
+        for first in places:
+            rows = 1 if parameter.dim() > 1 else min(size, _ELEMENTS)
+            out = torch.empty(rows, *parameter.shape[1:], dtype=parameter.dtype)
+            weights.fill(name, out, first)
+            told.update(out.view(torch.uint8).numpy().data)
+    return f"sha256 {told.hexdigest()[:16]}"

@@ -1,0 +1,72 @@
+"""Going on: an engine and its method brought from a snapshot, or from the base, to where the journal ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from zobench.durable import snapshot
+from zobench.durable.journal import Item, Seen
+from zobench.durable.snapshot import SnapshotStart, passes
+from zobench.engine import Engine, history
+from zobench.engine.base import Moment
+from zobench.methods import Method
+from zobench.methods.base import Retraceable
+
+
+def newest(
+    folder: Path, header: Mapping[str, Any], items: Sequence[Item], say: Callable[[str], None]
+) -> SnapshotStart | None:
+    """The newest snapshot in ``folder`` from which a run can come to the end of ``items``, or None for its base.
+
+    ``say`` is told of each one that is left out although it was to be used, and why: damage, or that it is not of the
+    run and base of the journal's ``header``.
+    """
+    for step in reversed(snapshot.steps(folder)):
+        path = snapshot.place(folder, step)
+        try:
+            if passes(path) > sum(item.passes for item in items):
+                continue
+            start = SnapshotStart(path)
+        except ValueError as error:
+            say(f"warning: a snapshot is left out: {error}")
+            continue
+        if all(start.state.get(key) == header[key] for key in ("run", "base")):
+            return start
+        say(f"warning: a snapshot is left out: `{path}` is another run's; remove it")
+    return None
+
+
+def moments(engine: Engine, method: Method, items: Iterable[Item]) -> list[Moment]:
+    """What the journal's ``items`` did to the weights; the method, which was just made, is then as after them.
+
+    Raises ``ValueError`` if they are of another run, or of a version whose steps were others.
+    """
+    found: list[Moment] = []
+    count = 0
+    for item in items:
+        if isinstance(item, Seen):
+            found += [Moment()] * item.passes
+        else:
+            found += cast("Retraceable", method).retrace(engine, item)
+        count += item.passes
+        if len(found) != count:
+            raise ValueError(
+                f"a journal must be of this version, but its step {item.step} came to {count} passes over the model, "
+                f"here {len(found)}; remove its folder to begin anew"
+            )
+    return found
+
+
+def bring(engine: Engine, method: Method, items: Iterable[Item], start: SnapshotStart | None) -> None:
+    """Brings an engine built from ``start``, or from its base, and its method to the end of ``items``, bit for bit."""
+    history.retrace(plain(engine), moments(engine, method, items), start)
+
+
+def plain(engine: Engine) -> Engine:
+    """The engine itself, where it is one rank's."""
+    from zobench.parallel import ParallelEngine
+
+    found: object = engine  # a ParallelEngine answers like an Engine, but is none
+    return found.engine if isinstance(found, ParallelEngine) else engine

@@ -1,0 +1,266 @@
+"""Snapshots of weights at rest: sharded safetensors with checksums, in a folder that is there whole or not at all.
+
+``snapshot-N`` holds bytes of units (:func:`zobench.engine.history.read`) as tensors ``UNIT@FIRST`` of uint8, in shards
+``RANK-00001.safetensors``, and ``state.json``: each shard's size and checksum, how far each unit had come, and whose
+run it is. Units may stand at different steps: the journal brings each one up to date.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor
+
+from zobench.durable.files import forget, replace, sync
+from zobench.engine.base import Position
+
+SHARD_BYTES = 512 << 20
+STATE = "state.json"
+WAIT = 600.0
+"""Seconds that the leader waits for the other ranks' shards."""
+_NAME = re.compile(r"snapshot-(\d+)")
+_PIECE = 8 << 20
+"""Bytes that are hashed and written at once: they stay in the processor's cache between the two."""
+_HEAD = 64 << 10
+"""Bytes before a shard's tensors: its header grows with them, so its place is kept."""
+_CHECKSUM = "xxh3_128"
+
+
+def place(folder: Path, step: int) -> Path:
+    """Where the snapshot after ``step`` steps is, if there is one."""
+    return folder / f"snapshot-{step}"
+
+
+def steps(folder: Path) -> list[int]:
+    """After how many steps there are snapshots, in rising order."""
+    found = (_NAME.fullmatch(path.name) for path in folder.glob("snapshot-*"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def prune(folder: Path, keep: Collection[int]) -> None:
+    """Removes all snapshots but those of the steps in ``keep``, and what an interrupted write left."""
+    stale = [place(folder, step) for step in steps(folder) if step not in keep]
+    for path in [*stale, *folder.glob(".snapshot-*.tmp")]:
+        shutil.rmtree(path)
+
+
+def state(path: Path) -> dict[str, Any]:
+    """``state.json`` of a snapshot. Raises ``ValueError`` if it cannot be read."""
+    try:
+        return dict(json.loads((path / STATE).read_text()))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"`{path}` must be a whole snapshot, but is damaged ({error}); remove it") from error
+
+
+def positions(path: Path) -> dict[str, Position]:
+    """How far each unit of a snapshot had come. Raises ``ValueError`` if that cannot be read."""
+    try:
+        return {name: _position(row) for name, row in state(path)["positions"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"`{path}` must be a snapshot of units, but says nothing of them; remove it") from error
+
+
+def passes(path: Path) -> int:
+    """Passes of the unit of a snapshot that had come the furthest: a journal must tell at least as many."""
+    return max((position.passes for position in positions(path).values()), default=0)
+
+
+def to_json(positions: Mapping[str, Position]) -> dict[str, list[int]]:
+    """Positions by the names of units, as ``state.json`` has them: [passes, applied, part]."""
+    return {name: [p.passes, p.applied, p.part] for name, p in positions.items()}
+
+
+def _position(row: Sequence[int]) -> Position:
+    passes, applied, part = map(int, row)
+    return Position(passes=passes, applied=applied, part=part)
+
+
+class Writer:
+    """Writes ``folder/snapshot-step`` from one thread; nothing is there before :meth:`finish` returns.
+
+    Each of ``ranks`` may write shards of its own: with more than one, all give the same ``token``, new for each
+    snapshot, and a rank that does not lead only waits for its own shards. Raises ``OSError`` where the disk is full:
+    then call :meth:`abandon`.
+    """
+
+    def __init__(self, folder: Path, step: int, *, rank: int = 0, ranks: int = 1, token: str = "") -> None:
+        assert ranks == 1 or token, "ranks must agree on a token"
+        self._path = place(folder, step)
+        self._rank, self._ranks = rank, ranks
+        self._temporary = folder / f".{self._path.name}.{token or secrets.token_hex(4)}.tmp"
+        self._temporary.mkdir(exist_ok=ranks > 1)
+        self._shards: dict[str, dict[str, Any]] = {}
+        self._shard: _Shard | None = None
+        self.written = 0
+
+    def add(self, unit: str, first: int, data: Tensor) -> None:
+        """Bytes of a unit from byte ``first`` on: uint8, on the CPU, contiguous; each byte of a unit at most once."""
+        assert data.dtype == torch.uint8
+        assert data.is_contiguous()
+        name = f"{unit}@{first}"
+        if self._shard is not None and not self._shard.has_room(name):
+            self._end_shard()
+        if self._shard is None:
+            self._shard = _Shard(self._temporary / f"{self._rank}-{len(self._shards) + 1:05d}.safetensors")
+        self._shard.add(name, data.numpy().data)
+        self.written += data.nbytes
+        if self._shard.size >= SHARD_BYTES:
+            self._end_shard()
+
+    def finish(self, state: Mapping[str, Any]) -> Path:
+        """Returns when all is on the disk and has its name.
+
+        ``state``: JSON types; ``positions``, by the names of units (:func:`to_json`), and who reads it, ``run`` and
+        ``base``. Ranks say the same. Raises ``TimeoutError`` where another rank's shards do not come.
+        """
+        self._end_shard()
+        told = {"checksum": _CHECKSUM, "shards": self._shards, **state}
+        if self._rank > 0:
+            replace(self._temporary / f"{self._rank}.json", json.dumps(told).encode())
+            return self._path
+        for rank in range(1, self._ranks):
+            told["shards"] = told["shards"] | self._of(rank, told["positions"])
+        replace(self._temporary / STATE, json.dumps(told).encode())
+        if self._path.exists():  # damaged, else nobody would make it again
+            shutil.rmtree(self._path)
+        os.rename(self._temporary, self._path)
+        sync(self._path.parent)
+        return self._path
+
+    def abandon(self) -> None:
+        """Leaves nothing of it; the disk may be full."""
+        if self._shard is not None:
+            self._shard.close()
+            self._shard = None
+        shutil.rmtree(self._temporary, ignore_errors=True)  # what stopped the write is the error worth reporting
+
+    def _end_shard(self) -> None:
+        if self._shard is not None:
+            shard, self._shard = self._shard, None
+            self._shards[shard.path.name] = shard.end()
+
+    def _of(self, rank: int, positions: Mapping[str, Any]) -> dict[str, Any]:
+        """The shards of another rank, when they are all on the disk."""
+        path, end = self._temporary / f"{rank}.json", time.monotonic() + WAIT
+        while not path.exists():
+            if time.monotonic() > end:
+                raise TimeoutError(f"the shards of rank {rank} did not come within {WAIT:g} s")
+            if not self._temporary.exists():
+                raise FileNotFoundError("another rank gave its shards up")
+            time.sleep(0.01)
+        told = json.loads(path.read_text())
+        assert told["positions"] == positions, "ranks cut at different passes"
+        path.unlink()
+        return dict(told["shards"])
+
+
+class _Shard:
+    """A file of safetensors that grows: tensors first, then its header, in the place kept for it, padded by spaces."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.size = path, 0
+        self._file = path.open("wb", buffering=0)
+        self._file.seek(_HEAD)
+        self._entries: dict[str, Any] = {}
+        self._room = _HEAD - 64
+        self._sum = xxhash.xxh3_128()
+
+    def has_room(self, name: str) -> bool:
+        return len(name) * 2 + 128 <= self._room
+
+    def add(self, name: str, data: memoryview) -> None:
+        self._entries[name] = {"dtype": "U8", "shape": [len(data)], "data_offsets": [self.size, self.size + len(data)]}
+        self._room -= len(json.dumps({name: self._entries[name]}))
+        for first in range(0, len(data), _PIECE):
+            piece = data[first : first + _PIECE]
+            self._sum.update(piece)
+            while piece:  # a disk that is nearly full takes some of it, then fails
+                piece = piece[self._file.write(piece) or 0 :]
+        self.size += len(data)
+
+    def end(self) -> dict[str, Any]:
+        """Returns when the file is on the disk: its size, and the checksum of its tensors followed by its head."""
+        head = json.dumps(self._entries).encode()
+        head = (_HEAD - 8).to_bytes(8, "little") + head.ljust(_HEAD - 8)
+        assert len(head) == _HEAD
+        self._sum.update(head)
+        self._file.seek(0)
+        self._file.write(head)
+        os.fsync(self._file.fileno())
+        forget(self._file.fileno())
+        self.close()
+        return {"bytes": _HEAD + self.size, "sum": self._sum.hexdigest()}
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class SnapshotStart:
+    """Weights at rest that a snapshot holds: a :class:`zobench.engine.history.Start`.
+
+    Raises ``ValueError``, one line that names the file, if anything in it is not as it was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.state = path, state(path)
+        self._positions = positions(path)
+        try:
+            shards = {name: (told["bytes"], told["sum"]) for name, told in self.state["shards"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"`{path}` must be a snapshot of units, but names no shards; remove it") from error
+        self._where: dict[str, list[tuple[int, Path, str]]] = {}
+        for name, told in shards.items():
+            _check(path / name, *told)
+            for key in _keys(path / name):
+                unit, _, first = key.rpartition("@")
+                self._where.setdefault(unit, []).append((int(first), path / name, key))
+
+    @torch.no_grad()
+    def fill(self, unit: str, out: Tensor) -> bool:
+        """See :class:`zobench.engine.history.Start`."""
+        from safetensors import safe_open
+
+        for first, file, key in self._where.get(unit, ()):
+            with safe_open(file, framework="pt") as handle:  # anew each time: its pages count as this process's memory
+                data = handle.get_tensor(key)
+                out[first : first + len(data)].copy_(data)
+        return unit in self._where
+
+    def position(self, unit: str) -> Position:
+        """See :class:`zobench.engine.history.Start`."""
+        if unit not in self._positions:
+            raise ValueError(f"`{self.path}` must hold {unit}, but lacks it; remove {self.path}")
+        return self._positions[unit]
+
+
+def _check(file: Path, size: int, told: str) -> None:
+    found = file.stat().st_size if file.is_file() else -1
+    if found != size:
+        have = f"has {found}" if found >= 0 else "is missing"
+        raise ValueError(f"`{file}` must have {size} bytes, but {have}; remove {file.parent}")
+    checksum = xxhash.xxh3_128()
+    with file.open("rb", buffering=0) as handle:
+        head = handle.read(_HEAD)
+        while piece := handle.read(_PIECE):
+            checksum.update(piece)
+        forget(handle.fileno())
+    checksum.update(head)
+    if checksum.hexdigest() != told:
+        raise ValueError(f"`{file}` must be as it was written, but its checksum differs; remove {file.parent}")
+
+
+def _keys(file: Path) -> list[str]:
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as handle:
+        return list(handle.keys())

@@ -1,0 +1,235 @@
+"""Submitted sweeps: what was handed to Slurm or to the local pool, as small JSON files that any process can read.
+
+A sweep is a folder ``.jobs/<id>/`` inside its results folder. ``sweep.json`` says what was submitted and never changes;
+``<cell>.json`` is written by the job that runs a cell; ``jobs.json`` holds the scheduler's ids, ``cancelled.json``
+exists once somebody cancelled. ``log/`` is submitit's: what the jobs print, and its own pickled payload, which holds
+a folder's name and a number and is never read by anything but submitit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+from zobench.store import Store
+
+FOLDER = ".jobs"
+"""Beside the machines' folders of a store, which holds no results."""
+ACTIVE = ("queued", "running")
+"""States of a cell that is still to come; the others are ``lost``, ``cancelled``, ``unknown`` and the outcomes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Submission:
+    """What one sweep handed over. ``groups``: the cells (indices) of each job array; of a pool there is one.
+
+    ``place`` says where jobs of this kind run (partition, gres). ``retry``, ``timeout`` (seconds) and ``disk_dir`` as
+    in a sweep. ``gpus``: the UUIDs that a pool may use. ``submitted``: seconds since 1970.
+    """
+
+    folder: Path
+    name: str
+    executor: str
+    cells: tuple[RunSpec, ...]
+    groups: tuple[tuple[int, ...], ...]
+    submitted: float
+    place: str = ""
+    retry: tuple[str, ...] = ()
+    timeout: float | None = None
+    disk_dir: str | None = None
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Eight hexadecimal digits, the name of its folder."""
+        return self.folder.name
+
+    @property
+    def results(self) -> Path:
+        """The root of the store that it writes to."""
+        return self.folder.parent.parent
+
+    @property
+    def log(self) -> Path:
+        """Submitit's folder."""
+        return self.folder / "log"
+
+    def job_name(self, group: int) -> str:
+        """What Slurm calls the array of ``group``; the sweep can be found by it, whatever became of its submitter."""
+        return f"zobench-{self.id}-{group}"
+
+    def write(self) -> None:
+        """Makes the folder. Raises ``OSError`` where it cannot be written."""
+        body = asdict(self) | {"cells": [spec.to_dict() for spec in self.cells]}
+        del body["folder"]  # it may move, with the results
+        self.log.mkdir(parents=True)
+        write_json(self.folder / "sweep.json", body)
+
+    @classmethod
+    def read(cls, folder: Path) -> Submission:
+        """The inverse of :meth:`write`. Raises ``ValueError`` or ``OSError`` for a folder that holds none."""
+        body = json.loads((folder / "sweep.json").read_text())
+        try:
+            lists = {key: tuple(body[key]) for key in ("retry", "gpus")}
+            groups = tuple(tuple(group) for group in body["groups"])
+            cells = tuple(RunSpec.from_dict(values) for values in body["cells"])
+            return cls(**{**body, **lists, "folder": folder, "groups": groups, "cells": cells})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{folder / 'sweep.json'} is not a submitted sweep: {error}") from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """What the job of one cell says of itself: ``outcome`` is "" until it has ended. Times: seconds since 1970.
+
+    ``attempt`` counts how often Slurm has put the job back into the queue. ``action`` is its plan's: run, keep, skip.
+    """
+
+    job: str
+    host: str
+    began: float
+    attempt: int = 0
+    worker: int = 0
+    action: str = ""
+    machine: str = ""
+    ended: float | None = None
+    outcome: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What the scheduler says of one cell that it still knows: ``state`` is "queued" or "running"."""
+
+    job: str
+    state: str
+    reason: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellState:
+    """One row of ``zobench status``."""
+
+    spec: RunSpec
+    state: str
+    job: str = ""
+    host: str = ""
+    reason: str = ""
+    seconds: float | None = None
+
+
+def new_folder(results: Path) -> Path:
+    """Where a new sweep into ``results`` keeps its records; nothing is made."""
+    return results.absolute() / FOLDER / secrets.token_hex(4)
+
+
+def submissions(results: Path) -> list[Submission]:
+    """Every sweep that was submitted into ``results``, the oldest first; a folder that is not whole is none."""
+    found = []
+    for path in (results / FOLDER).glob("*/sweep.json"):
+        with contextlib.suppress(OSError, ValueError):  # half written, or of a later version
+            found.append(Submission.read(path.parent))
+    return sorted(found, key=lambda one: (one.submitted, one.id))
+
+
+def progress(submission: Submission, cell: int) -> Progress | None:
+    """What the job of ``cell`` (an index) has said so far; None before it begins."""
+    try:
+        return Progress(**json.loads((submission.folder / f"{cell}.json").read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def tell(submission: Submission, cell: int, said: Progress) -> None:
+    """Writes :func:`progress`, whole or not at all."""
+    write_json(submission.folder / f"{cell}.json", asdict(said))
+
+
+def job_ids(submission: Submission) -> list[str]:
+    """The scheduler's ids, one per group; empty if the submitter ended before it could write them."""
+    try:
+        return [str(job) for job in json.loads((submission.folder / "jobs.json").read_text())]
+    except FileNotFoundError:
+        return []
+
+
+def is_cancelled(submission: Submission) -> bool:
+    """Whether ``zobench cancel`` has named it."""
+    return (submission.folder / "cancelled.json").exists()
+
+
+def mark_cancelled(submission: Submission) -> None:
+    """Keeps jobs that are put back into the queue from beginning."""
+    write_json(submission.folder / "cancelled.json", {"when": time.time()})
+
+
+def states(submission: Submission, seen: Mapping[int, Seen] | None) -> list[CellState]:
+    """How each cell of ``submission`` stands.
+
+    ``seen``: the cells that the scheduler still knows, asked for before this call, so that what has left it has said
+    its last word; None if it cannot be asked.
+    """
+    gone, ids = is_cancelled(submission), job_ids(submission)
+    where = {cell: (group, place) for group, cells in enumerate(submission.groups) for place, cell in enumerate(cells)}
+    rows = []
+    for cell, spec in enumerate(submission.cells):
+        said, known = progress(submission, cell), None if seen is None else seen.get(cell)
+        group, place = where[cell]
+        job = f"{ids[group]}_{place}" if submission.executor == "slurm" and ids else ""
+        rows.append(_state(spec, said, known, seen is None, gone, job))
+    return rows
+
+
+def _state(
+    spec: RunSpec, said: Progress | None, known: Seen | None, blind: bool, cancelled: bool, job: str
+) -> CellState:
+    job, host = (said.job, said.host) if said else (known.job if known else job, "")
+    if said is not None and said.outcome:
+        seconds = None if said.ended is None else said.ended - said.began
+        reason = said.reason if said.outcome != "ok" else "kept" if said.action == "keep" else ""
+        return CellState(spec=spec, state=said.outcome, job=job, host=host, reason=reason, seconds=seconds)
+    if known is not None:
+        seconds = time.time() - said.began if said and known.state == "running" else None
+        where = (host or known.host) if known.state == "running" else ""
+        return CellState(spec=spec, state=known.state, job=known.job, host=where, reason=known.reason, seconds=seconds)
+    state = "unknown" if blind else "cancelled" if cancelled else "lost"
+    reason = {"lost": "its job ended without a result; the same sweep runs it again"}.get(state, "")
+    return CellState(spec=spec, state=state, job=job, host=host, reason=reason)
+
+
+def machines(found: Iterable[Submission], executor: str, place: str) -> set[str]:
+    """The ids of the machines that jobs of this kind have run on, as far as sweeps into this store know."""
+    alike = [one for one in found if (one.executor, one.place) == (executor, place)]
+    said = (progress(one, cell) for one in alike for cell in range(len(one.cells)))
+    return {one.machine for one in said if one is not None and one.machine}
+
+
+def kept(
+    cells: Sequence[RunSpec], store: Store, places: Iterable[str], retry: Collection[str]
+) -> dict[RunSpec, Result]:
+    """The stored result of each cell that need not be submitted: one of ``places`` has it, and ``retry`` does not
+    name its outcome."""
+    found: dict[RunSpec, Result] = {}
+    for place in sorted(places):
+        for spec in cells:
+            result = store.find(spec, place)
+            if result is not None and result.outcome is not Outcome.SKIPPED and str(result.outcome) not in retry:
+                found.setdefault(spec, result)
+    return found
+
+
+def write_json(path: Path, body: Any) -> None:
+    """Puts ``body`` at ``path`` in one step, so that a reader finds all of it or none."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(2)}.tmp")
+    temporary.write_text(json.dumps(body, indent=1) + "\n")
+    os.replace(temporary, path)

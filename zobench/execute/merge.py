@@ -1,0 +1,117 @@
+"""One result from those of a cell's ranks: the slowest times, the fullest device, or why it failed, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from zobench.measure.observe import crowded
+from zobench.parallel.world import GONE
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+
+_TOLD_BY_RANK = (
+    "device_peak_bytes", "device_reserved_peak_bytes", "device_process_peak_bytes", "host_rss_peak_bytes",
+    "host_unique_bytes",
+)  # fmt: skip
+
+
+def merged(spec: RunSpec, found: Mapping[int, Result]) -> Result:
+    """The result of all from those of the ranks in ``found``.
+
+    ``samples`` are of the slowest rank at each step, ``memory`` of the rank with the highest peak on its device, power
+    of all devices together; ``parts["exchanged_bytes"]``: what the rank that sent most sent the others in each step, so
+    that all had the same losses. Traces and all else are rank 0's. ``environment["ranks"]``: a row for each rank.
+    """
+    cause = _cause(spec, found)
+    if cause is not None:
+        outcome, reason, rank = cause
+        first = found.get(0) or found[rank]
+        own = found.get(rank, first)
+        return replace(
+            first, outcome=outcome, reason=reason, traceback=own.traceback, environment=_environment(first, found)
+        )
+    ranks = [found[rank] for rank in range(spec.gpus)]
+    first, fullest = ranks[0], max(ranks, key=lambda one: one.memory.get("device_peak_bytes") or 0)
+    power, crowd = _power(spec, ranks)
+    warnings = [text for one in ranks for text in one.warnings]
+    return replace(
+        first, samples=_slowest(ranks, "samples"), warmup=_slowest(ranks, "warmup"), memory=fullest.memory,
+        parts=_parts(ranks), power=power, warnings=[*dict.fromkeys(warnings), *crowd],
+        environment=_environment(first, found),
+    )  # fmt: skip
+
+
+def _cause(spec: RunSpec, found: Mapping[int, Result]) -> tuple[Outcome, str, int] | None:
+    """(outcome, reason, rank) of what ended or spoilt the run, None if nothing did: a rank that only saw another one's
+    end does not know it."""
+    bad = {rank: result for rank, result in found.items() if result.outcome is not Outcome.OK}
+    for kind in (Outcome.OOM, Outcome.FAILED, Outcome.TIMEOUT, Outcome.SKIPPED, Outcome.CONTAMINATED):
+        for rank, result in sorted(bad.items()):
+            if result.outcome is kind and not result.reason.startswith(GONE):
+                alike = len({one.reason for one in found.values()}) == 1 and len(found) == spec.gpus
+                named = alike or result.reason.startswith(f"rank {rank} ")
+                return kind, result.reason if named else f"rank {rank}: {result.reason}", rank
+    silent = [rank for rank in range(spec.gpus) if rank not in found]
+    if silent:
+        return Outcome.FAILED, f"rank {silent[0]} is gone without a word", silent[0]
+    if bad:
+        rank = min(bad)
+        return Outcome.FAILED, bad[rank].reason, rank
+    for rank in range(1, spec.gpus):
+        for name in ("loss", "projected_grad"):
+            if found[rank].samples.get(name) != found[0].samples.get(name):
+                return Outcome.FAILED, f"rank {rank} has another {name} than rank 0: they did not stay equal", rank
+    return None
+
+
+def _slowest(ranks: Sequence[Result], which: str) -> dict[str, list[float | None]]:
+    """The first rank's samples, each step as long as on the slowest."""
+    rows: list[dict[str, list[float | None]]] = [getattr(one, which) for one in ranks]
+    if "step_seconds" not in rows[0]:
+        return rows[0]
+    columns = zip(*(row["step_seconds"] for row in rows), strict=True)
+    return {**rows[0], "step_seconds": [_longest(column) for column in columns]}
+
+
+def _parts(ranks: Sequence[Result]) -> dict[str, list[float]]:
+    """Of each number the largest: seconds of the slowest rank, bytes of the one that sent most."""
+    found = {}
+    for name, values in ranks[0].parts.items():
+        columns = [one.parts.get(name, []) for one in ranks]
+        if all(len(column) == len(values) for column in columns):
+            found[name] = [max(column) for column in zip(*columns, strict=True)]
+    return found
+
+
+def _power(spec: RunSpec, ranks: Sequence[Result]) -> tuple[dict[str, Any], list[str]]:
+    """Power of all devices, and what a CPU's ranks say of other processes: those that are none of them."""
+    power = dict(ranks[0].power)
+    for name in ("energy_joules", "mean_power_watts"):
+        values = [one.power.get(name) for one in ranks]
+        power[name] = None if None in values else sum(values)
+    local = ranks[: spec.gpus // spec.nodes]  # rank 0's machine
+    own = [cores for one in local if (cores := one.power.get("own_cpu_cores")) is not None]
+    others = ranks[0].power.get("other_cpu_cores")
+    if others is None or len(own) < len(local):
+        return power, []
+    power |= {"other_cpu_cores": max(0.0, others + own[0] - sum(own)), "own_cpu_cores": sum(own)}
+    return power, crowded(power["other_cpu_cores"]) if spec.device == "cpu" else []
+
+
+def _environment(first: Result, found: Mapping[int, Result]) -> dict[str, Any]:
+    """The first rank's, and a row for each rank: where it ran, and its peaks in bytes."""
+    size = first.spec.gpus // first.spec.nodes
+    rows = [
+        {"rank": rank, "node": rank // size, "device": result.environment.get("device"),
+         "threads": result.environment.get("threads"), "machine": result.environment.get("machine"),
+         **{name: result.memory[name] for name in _TOLD_BY_RANK if result.memory.get(name) is not None}}
+        for rank, result in sorted(found.items())
+    ]  # fmt: skip
+    return {**first.environment, "ranks": rows}
+
+
+def _longest(column: Sequence[float | None]) -> float | None:
+    known = [value for value in column if value is not None]
+    return max(known, default=None)

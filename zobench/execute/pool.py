@@ -1,0 +1,231 @@
+"""The local pool: workers in the background, each running one cell after the other, never two on one GPU.
+
+Workers are submitit's local jobs, so they outlive the process that starts them. Each holds the lock of its own file
+while it lives; which cell comes next is decided under one more lock. A cell on GPUs runs while it leases them: locks
+by UUID that every pool of this machine respects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from zobench.execute import jobs
+from zobench.execute.jobs import Progress, Seen, Submission
+from zobench.execute.process import child_environment
+from zobench.execute.slurm import submitit_or_remedy
+from zobench.execute.task import run_cell, told_to_stop
+from zobench.spec import RunSpec
+
+LEASES = Path(tempfile.gettempdir()) / "zobench-gpus"
+"""A file per GPU, locked while a cell has it."""
+FOREVER_MINUTES = 60 * 24 * 365.0
+"""Submitit ends a local job after a time; a worker's is that of all its cells, which have limits of their own."""
+WAIT_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What submitit pickles: the sweep's folder and the worker's number."""
+
+    folder: str
+    number: int
+
+    def __call__(self) -> None:
+        """Runs cells until none is left, the sweep is cancelled or SIGTERM comes."""
+        submission = Submission.read(Path(self.folder))
+        with _alive(submission, self.number), told_to_stop():
+            while (cell := _next(submission, self.number)) is not None:
+                needed = gpus_needed(submission.cells[cell])
+                with leased(submission.gpus, needed) as held:
+                    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(held)  # of the cell's process, and all asked before
+                    done = run_cell(submission, cell, job=_job(self.number), worker=self.number)
+                if not done:
+                    raise SystemExit("this worker was ended before its cell was done")
+
+
+def here() -> str:
+    """The place of this machine's pool: locks and processes mean nothing on another."""
+    return f"host={socket.gethostname()}"
+
+
+def gpus_needed(spec: RunSpec) -> int:
+    """How many GPUs of this machine a cell takes."""
+    return spec.gpus if spec.device.startswith("cuda") else 0
+
+
+def workers(cells: Sequence[RunSpec], gpus: Sequence[str], side_by_side: int | None) -> int:
+    """How many workers: one per GPU, or on a CPU one, unless ``side_by_side`` says otherwise; never more than cells.
+
+    Raises ``ValueError`` for a cell that needs more GPUs than there are.
+    """
+    most = max(cells, key=gpus_needed)
+    if gpus_needed(most) > len(gpus):
+        raise ValueError(
+            f"`gpus` must be at most the GPUs of this machine, but got gpus={most.gpus}, and {len(gpus)} are visible; "
+            "use fewer, or --executor slurm"
+        )
+    usual = max(1, len(gpus)) if gpus_needed(most) else 1
+    return min(side_by_side or usual, len(cells))
+
+
+def submit(submission: Submission, count: int) -> list[str]:
+    """Starts ``count`` workers, detached from this terminal, and returns their names."""
+    submitit = submitit_or_remedy()
+    names = [_job(number) for number in range(count)]
+    jobs.write_json(submission.folder / "jobs.json", names)  # first: who asks must find the workers that there are
+    executor = submitit.LocalExecutor(folder=submission.log)
+    executor.update_parameters(timeout_min=FOREVER_MINUTES, gpus_per_node=0)
+    with _detached(), submitit.helpers.environment_variables(PYTHONPATH=child_environment()["PYTHONPATH"]):
+        for number in range(count):
+            executor.submit(Worker(str(submission.folder), number))
+    for number in range(count):
+        _wait_for_start(submission, number)
+    return names
+
+
+def look(submission: Submission) -> dict[int, Seen] | None:
+    """The cells that a worker runs or that one will come to, by index; None on a machine that is not the pool's."""
+    if submission.place != here():
+        return None
+    count = len(jobs.job_ids(submission))
+    pids = {number: pid for number in range(count) if (pid := _pid(submission, number)) is not None}
+    if not pids:
+        return {}
+    found = {}
+    for cell in range(len(submission.cells)):
+        said = jobs.progress(submission, cell)
+        if said is None:
+            found[cell] = Seen(job="", state="queued")
+        elif not said.outcome and said.worker in pids:
+            found[cell] = Seen(job=said.job, state="running", host=said.host)
+    return found
+
+
+def cancel(submission: Submission) -> None:
+    """Ends the workers; what they were running is not stored. Raises ``ValueError`` on another machine."""
+    if submission.place != here():
+        raise ValueError(
+            f"`cancel` must run where the pool does, but {submission.name} was started with {submission.place}, "
+            f"and this is {here()}; run it there"
+        )
+    for number in range(len(jobs.job_ids(submission))):
+        pid = _pid(submission, number)
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def leased(gpus: Sequence[str], count: int) -> Iterator[tuple[str, ...]]:
+    """Waits until ``count`` of ``gpus`` (UUIDs) are free, and holds them meanwhile.
+
+    All or none at a time: two workers that each hold half of what they need would wait for ever.
+    """
+    if not count:
+        yield ()
+        return
+    with contextlib.ExitStack() as stack:
+        while len(held := _try(gpus, count, stack)) < count:
+            stack.close()
+            time.sleep(WAIT_SECONDS)
+        yield held
+
+
+def _try(gpus: Sequence[str], count: int, stack: contextlib.ExitStack) -> tuple[str, ...]:
+    held: list[str] = []
+    for uuid in gpus:
+        file = stack.enter_context(_lease_file(uuid))
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.append(uuid)
+        if len(held) == count:
+            break
+    return tuple(held)
+
+
+def _lease_file(uuid: str) -> IO[bytes]:
+    """A file that every user of this machine can lock, whoever made it."""
+    with contextlib.suppress(FileExistsError):
+        LEASES.mkdir()
+        LEASES.chmod(0o1777)
+    path = LEASES / uuid
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    return path.open("rb")
+
+
+def _next(submission: Submission, worker: int) -> int | None:
+    """The first cell that no worker has begun, now begun by this one."""
+    with (submission.folder / "queue.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for cell in range(len(submission.cells)):
+            if jobs.is_cancelled(submission):
+                return None
+            if jobs.progress(submission, cell) is None:
+                host, now = socket.gethostname(), time.time()
+                jobs.tell(submission, cell, Progress(job=_job(worker), host=host, began=now, worker=worker))
+                return cell
+    return None
+
+
+def _job(number: int) -> str:
+    return f"worker {number}"
+
+
+@contextlib.contextmanager
+def _alive(submission: Submission, number: int) -> Iterator[None]:
+    """Holds this worker's lock, whose file says the process: the lock goes when the process does, however it ends."""
+    with (submission.folder / f"worker-{number}.lock").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _pid(submission: Submission, number: int) -> int | None:
+    """The process of a worker that lives, else None."""
+    try:
+        with (submission.folder / f"worker-{number}.lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        text = (submission.folder / f"worker-{number}.lock").read_text()
+        return int(text) if text else None
+    return None
+
+
+def _wait_for_start(submission: Submission, number: int, seconds: float = 30) -> None:
+    """Until the worker holds its lock, or has been here and is done. Raises ``OSError`` if it never comes."""
+    path, end = submission.folder / f"worker-{number}.lock", time.monotonic() + seconds
+    while not (path.exists() and path.read_text()):
+        if time.monotonic() > end:
+            raise OSError(f"a worker must start within {seconds:.0f} s, but did not; see {submission.log}")
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _detached() -> Iterator[None]:
+    """Processes that start meanwhile keep neither this one's terminal nor its pipes, and survive their closing."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited, as by nohup
+    kept, nothing = [os.dup(number) for number in range(3)], os.open(os.devnull, os.O_RDWR)
+    try:
+        for number in range(3):
+            os.dup2(nothing, number)
+        yield
+    finally:
+        for number, saved in enumerate(kept):
+            os.dup2(saved, number)
+            os.close(saved)
+        os.close(nothing)
+        signal.signal(signal.SIGHUP, before)

@@ -1,0 +1,200 @@
+"""Slurm: a sweep as job arrays, submitted through submitit, asked about and cancelled by name.
+
+Submitit pickles what each job calls (:class:`zobench.execute.task.CellJob`: a folder and a number) and whether it
+came back. That is how it starts jobs; results, checkpoints and the records of :mod:`zobench.execute.jobs` are data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zobench.execute.jobs import Seen, Submission, write_json
+from zobench.execute.process import child_environment
+from zobench.spec import RunSpec
+
+TIME = 3600.0
+"""Seconds of a job whose time is not given."""
+RESERVE_SECONDS = 120.0
+"""Of a job's time, kept from its cell: planning, and storing that the time was not enough."""
+SIGNAL_SECONDS = 30
+"""How long before the end of its time submitit asks Slurm to warn a job."""
+OURS = ("array", "error", "job_name", "nodes", "ntasks_per_node", "open_mode", "output", "requeue", "signal", "time",
+        "partition", "gres")  # fmt: skip
+"""Options of sbatch that a sweep decides, or that have an option of their own."""
+_RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What a sweep's jobs ask of Slurm. ``time``: seconds of one job, which is one cell. ``side_by_side``: how many
+    may run at once; None for as many as Slurm has room for. ``more``: further options of sbatch."""
+
+    partition: str | None = None
+    gres: str | None = None
+    time: float = TIME
+    side_by_side: int | None = None
+    more: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """Where these jobs run, in words that are equal for equal nodes."""
+        named = (("partition", self.partition), ("gres", self.gres), *sorted(self.more.items()))
+        return " ".join(f"{key}={value}" for key, value in named if value is not None)
+
+    @property
+    def cell_seconds(self) -> float:
+        """What a cell may use of its job's time."""
+        return max(self.time - RESERVE_SECONDS, self.time / 2)
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, str]:
+    """Option to value of every ``--slurm KEY=VALUE``. Raises ``ValueError`` for what is none, or is ours."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        key = key.strip().removeprefix("--").replace("-", "_")
+        if not sign or not key or not value:
+            raise ValueError(f"`--slurm` needs KEY=VALUE, but got {text!r}; for example --slurm account=mine")
+        if key in found:
+            raise ValueError(f"`--slurm {key}` must be given once, but got it twice; leave one out")
+        if key in OURS:
+            remedy = f"use --{key}" if key in ("partition", "gres", "time") else "leave it out"
+            raise ValueError(f"`--slurm` takes options that a sweep does not set, but got {key}; {remedy}")
+        found[key] = value
+    return found
+
+
+def wants_gpus(request: Request) -> bool:
+    """Whether its jobs get GPUs."""
+    kinds = [part.partition(":")[0] for part in (request.gres or "").split(",")]
+    return "gpu" in kinds or any(key in request.more for key in ("gpus", "gpus_per_node", "gpus_per_task"))
+
+
+def groups(cells: Sequence[RunSpec]) -> tuple[tuple[int, ...], ...]:
+    """The cells (indices) of each array: those that need equal nodes, in order."""
+    found: dict[tuple[int, int, bool], list[int]] = {}
+    for index, spec in enumerate(cells):
+        found.setdefault((spec.gpus, spec.nodes, spec.device == "cpu"), []).append(index)
+    return tuple(map(tuple, found.values()))
+
+
+def resources(request: Request, spec: RunSpec) -> dict[str, Any]:
+    """What the job of ``spec`` asks for, in sbatch's words; False for an option that is left out on purpose."""
+    asked: dict[str, Any] = {"nodes": spec.nodes, "ntasks_per_node": 1, "time": math.ceil(request.time / 60)}
+    if request.partition is not None:
+        asked["partition"] = request.partition
+    if gres := _gres(request.gres, spec):
+        asked["gres"] = gres
+    if spec.device == "cpu":
+        asked["exclusive"] = True  # two cells on one node's cores would measure each other
+    return asked | {key: {"yes": True, "no": False}.get(value, value) for key, value in request.more.items()}
+
+
+def _gres(text: str | None, spec: RunSpec) -> str:
+    """``text`` with as many GPUs on a node as ``spec`` has there; more than one need no asking."""
+    count = spec.gpus // spec.nodes
+    if spec.device == "cpu" or (count == 1 and text):
+        return text or ""
+    others = [part for part in (text or "").split(",") if part and part.partition(":")[0] != "gpu"]
+    kinds = [part.split(":") for part in (text or "").split(",") if part.partition(":")[0] == "gpu"]
+    kind = kinds[0][1] if kinds and len(kinds[0]) > 1 and not kinds[0][1].isdigit() else ""
+    return ",".join([*others, ":".join(filter(None, ("gpu", kind, str(count))))])
+
+
+def check() -> None:
+    """Raises ``ValueError`` where nothing can be submitted."""
+    absent = [name for name in ("sbatch", "srun", "squeue", "scancel") if shutil.which(name) is None]
+    if absent:
+        raise ValueError(
+            f"`--executor slurm` needs Slurm's commands, but {', '.join(absent)} cannot be found; "
+            "run it on a login node, or use --executor local"
+        )
+    submitit_or_remedy()
+
+
+def submit(submission: Submission, request: Request) -> list[str]:
+    """Hands the sweep over, an array per group, and returns the arrays' ids.
+
+    Raises ``ValueError`` with Slurm's words if it refuses; arrays that it had taken by then are cancelled.
+    """
+    submitit, path = submitit_or_remedy(), child_environment()["PYTHONPATH"]
+    ids: list[str] = []
+    from zobench.execute.task import CellJob
+
+    for number, cells in enumerate(submission.groups):
+        asked = resources(request, submission.cells[cells[0]])
+        known = {key: asked.pop(key) for key in ("nodes", "ntasks_per_node", "time")}
+        more = {"requeue": True} | {key: value for key, value in asked.items() if value is not False}
+        executor = submitit.SlurmExecutor(folder=submission.log)
+        executor.update_parameters(
+            **known, job_name=submission.job_name(number), signal_delay_s=SIGNAL_SECONDS,
+            array_parallelism=request.side_by_side or len(cells), setup=[f"export PYTHONPATH={shlex.quote(path)}"],
+            additional_parameters=more, wckey=None,
+        )  # fmt: skip
+        try:
+            with contextlib.redirect_stderr(io.StringIO()), executor.batch():  # Slurm's words are in the error too
+                made = [executor.submit(CellJob(str(submission.folder), cell)) for cell in cells]
+        except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
+            cancel(submission)
+            told = " ".join(str(error).replace("sbatch: error: ", "").split())
+            raise ValueError(
+                f"`sbatch` must take the jobs, but said: {told}; see --partition, --gres, --time and --slurm"
+            ) from None
+        ids.append(made[0].job_id.partition("_")[0])
+        write_json(submission.folder / "jobs.json", ids)
+    return ids
+
+
+def look(submission: Submission) -> dict[int, Seen] | None:
+    """The cells whose jobs Slurm still has, by index; None where there is no Slurm to ask.
+
+    Raises ``OSError`` if it does not answer.
+    """
+    names = {submission.job_name(number): cells for number, cells in enumerate(submission.groups)}
+    command = ["squeue", "--noheader", "--array", "--name", ",".join(names), "--format", "%j|%F|%K|%T|%r|%N"]
+    try:
+        answer = _ask(command)
+    except FileNotFoundError:
+        return None
+    found = {}
+    for line in answer.splitlines():
+        name, job, place, state, reason, host = line.strip().split("|")
+        cells = names[name]
+        number = int(place) if place.isdigit() else 0  # a group of one cell is no array
+        running = state in _RUNNING
+        told = "" if running or reason in ("None", "Priority", "Resources") else reason
+        label = f"{job}_{number}" if place.isdigit() else job
+        found[cells[number]] = Seen(job=label, state="running" if running else "queued", reason=told, host=host)
+    return found
+
+
+def cancel(submission: Submission) -> None:
+    """Ends the sweep's jobs, queued and running. Raises ``OSError`` if Slurm does not answer."""
+    for number in range(len(submission.groups)):
+        _ask(["scancel", "--name", submission.job_name(number)])
+
+
+def submitit_or_remedy() -> Any:
+    """The module. Raises ``ImportError`` with the remedy where it is not installed."""
+    try:
+        import submitit
+    except ImportError:
+        raise ImportError(
+            "submitting a sweep needs submitit, but it is not installed; pip install 'zobench[cluster]'"
+        ) from None
+    return submitit
+
+
+def _ask(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise OSError(f"{command[0]} failed: {' '.join(done.stderr.split()) or f'exit code {done.returncode}'}")
+    return done.stdout

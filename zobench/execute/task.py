@@ -1,0 +1,153 @@
+"""The job of one cell: on the node it plans its cell, runs it in a fresh process and stores what came out.
+
+A job depends on nothing but the files of its sweep: not on the process that submitted it, nor on the other jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import submitit
+
+from zobench import predict
+from zobench.execute import jobs, plan
+from zobench.execute.process import failed, run_in_process
+from zobench.execute.sweep import perform, save
+from zobench.measure.environment import fingerprint_without_torch
+from zobench.result import Outcome, Result
+from zobench.store import Store
+
+SETTLE_SECONDS = 2.0
+"""A job that is ended gets SIGTERM in all its processes; the cell's can be gone before this one has been told."""
+LEADER_SECONDS = 300.0
+"""How long the other nodes of a job wait for the first one's plan."""
+FIRST_PORT, PORTS = 20000, 20000
+"""Rendezvous ports: each job has its own, which all its nodes can work out."""
+
+
+@dataclass(frozen=True)
+class CellJob:
+    """What submitit pickles: the sweep's folder and a cell's index. Everything else is read from the folder."""
+
+    folder: str
+    cell: int
+
+    def __call__(self) -> None:
+        """Runs the cell on this node of a Slurm job. Raises ``SystemExit`` if it is ended before."""
+        environment = submitit.JobEnvironment()
+        submission = jobs.Submission.read(Path(self.folder))
+        if environment.num_nodes > 1:
+            os.environ |= rendezvous(environment)
+        attempt = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        if environment.node > 0:
+            follow(submission, self.cell, environment.job_id, attempt)
+        elif not run_cell(submission, self.cell, job=environment.job_id, attempt=attempt):
+            _back_into_the_queue(environment.raw_job_id)
+            raise SystemExit("this job was ended before its cell was done")
+
+    def checkpoint(self) -> submitit.helpers.DelayedSubmission:
+        """A job that is preempted begins again: a cell is the least that can be lost."""
+        return submitit.helpers.DelayedSubmission(self)
+
+
+def rendezvous(environment: submitit.JobEnvironment) -> dict[str, str]:
+    """Where the processes of a cell on several nodes meet: ``ZOBENCH_RENDEZVOUS`` (host:port of the job's first node)
+    and ``ZOBENCH_NODE_COUNT``."""
+    port = FIRST_PORT + int(environment.raw_job_id) % PORTS
+    address = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")  # of the first node, where the job's script runs srun
+    host = address if address.count(".") == 3 else environment.hostnames[0]
+    return {"ZOBENCH_RENDEZVOUS": f"{host}:{port}", "ZOBENCH_NODE_COUNT": str(environment.num_nodes)}
+
+
+def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int = 0, worker: int = 0) -> bool:
+    """Plans, runs and stores one cell, and tells how it goes; False if SIGTERM came before it was done.
+
+    Then nothing is stored: the cell is as if it had never begun.
+    """
+    if jobs.is_cancelled(submission):
+        return True
+    said = jobs.Progress(
+        job=job, host=socket.gethostname(), began=time.time(), attempt=attempt, worker=worker,
+        machine=fingerprint_without_torch()["machine"],
+    )  # fmt: skip
+    try:
+        with told_to_stop():
+            jobs.tell(submission, cell, said)
+            result, said = _measured(submission, cell, said)
+    except KeyboardInterrupt:
+        return False
+    told = " ".join(result.reason.split())
+    jobs.tell(submission, cell, replace(said, ended=time.time(), outcome=str(result.outcome), reason=told))
+    return True
+
+
+def _measured(submission: jobs.Submission, cell: int, said: jobs.Progress) -> tuple[Result, jobs.Progress]:
+    """The cell's result, which is stored, and what its plan was."""
+    spec, store = submission.cells[cell], Store(submission.results)
+    disk_dir = None if submission.disk_dir is None else Path(submission.disk_dir)
+    try:
+        rates = plan.calibration(store.root, said.machine, spec.device, disk_dir)
+        room = plan.limits(spec.device, disk_dir)
+        (step,) = plan.make([spec], store, said.machine, predict.Rates.of(rates), room, submission.retry)
+    except (OSError, ValueError) as error:  # a node without the device, or a disk folder that it lacks
+        result = failed(spec, Outcome.FAILED, str(error))
+        store.save(result)
+        return result, said
+    said = replace(said, action=step.action)
+    jobs.tell(submission, cell, said)
+    result = perform(step, None, submission.timeout, disk_dir, rates)
+    if result.outcome is Outcome.FAILED and "ended by SIGTERM" in result.reason:
+        time.sleep(SETTLE_SECONDS)  # if that was the end of the job, this is where it is told
+    save(step, result, store)
+    return result, said
+
+
+def follow(submission: jobs.Submission, cell: int, job: str, attempt: int) -> None:
+    """Runs this node's share of a cell on several nodes, if the first node runs it; that one plans and stores.
+
+    Raises ``OSError`` if the first node never says what it does.
+    """
+    end = time.monotonic() + LEADER_SECONDS
+    while time.monotonic() < end:
+        said = jobs.progress(submission, cell)
+        if said is not None and (said.job, said.attempt) == (job, attempt):
+            if said.action == "run":
+                disk_dir = None if submission.disk_dir is None else Path(submission.disk_dir)
+                with told_to_stop(), contextlib.suppress(KeyboardInterrupt):
+                    run_in_process(submission.cells[cell], timeout=submission.timeout, disk_dir=disk_dir)
+                return
+            if said.action or said.outcome:
+                return
+        elif jobs.is_cancelled(submission):
+            return
+        time.sleep(0.5)
+    raise OSError(f"the first node of job {job} must say what it does, but was silent for {LEADER_SECONDS:.0f} s")
+
+
+@contextlib.contextmanager
+def told_to_stop() -> Iterator[None]:
+    """Turns SIGTERM into a KeyboardInterrupt meanwhile, which ends the cell's process and stores nothing."""
+    before: Any = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _back_into_the_queue(job: str) -> None:
+    """Asks Slurm to run this job again, if it is still running: then it was not cancelled, but is about to be
+    preempted (and a job that ends within that grace time would count as done)."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):  # no Slurm commands on the nodes: it decides alone
+        command = ["squeue", "--noheader", "--jobs", job, "--format", "%T"]
+        state = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+        if state == "RUNNING":
+            subprocess.run(["scontrol", "requeue", job], timeout=30, check=True)

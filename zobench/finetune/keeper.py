@@ -1,0 +1,127 @@
+"""What a run leaves on the disk while it goes on: its journal, its snapshots, and a line per evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zobench.assemble import Tuner
+from zobench.durable import savers, snapshot, tensors
+from zobench.durable.journal import Item, JournalFile, Seen
+from zobench.durable.replay import plain
+from zobench.finetune.progress import EarlyResults
+from zobench.finetune.record import Record
+from zobench.spec import BACKWARD, RunSpec
+
+if TYPE_CHECKING:
+    from zobench.parallel import World
+
+EARLY = "progress.jsonl"
+
+
+class Keeper:
+    """Writes for one run into ``folder``; the ranks that do not lead have no ``journal`` and write only snapshots.
+
+    Zeroth-order methods: the journal is the record, and snapshots only shorten going on. They are made before each
+    evaluation, or as ``spec.checkpoint`` says, and one that fails is told. Methods that backpropagate: the newest
+    snapshot is the record, and one that fails ends the run. ``good``: steps of the snapshots known to be whole.
+    """
+
+    def __init__(
+        self, spec: RunSpec, folder: Path, journal: JournalFile | None, record: Record, lines: list[dict[str, Any]],
+        header: Mapping[str, Any], say: Callable[[str], None], world: World | None,
+    ) -> None:  # fmt: skip
+        self._spec, self._folder, self._journal, self._record = spec, folder, journal, record
+        self._run = {key: header[key] for key in ("run", "base")}
+        self._say, self._world = say, world
+        self._early = None if journal is None else EarlyResults(folder / EARLY, lines)
+        self._saver: savers.Saver | None = None
+        self._built: Tuner | None = None
+        self.good: list[int] = []
+
+    @contextlib.contextmanager
+    def keeping(self, built: Tuner, good: list[int]) -> Iterator[None]:
+        """Inside, ``built`` is what snapshots are of; ``good``: the whole ones that are there."""
+        self._built, self.good = built, good
+        if self._spec.method in BACKWARD:
+            yield
+            return
+        target = savers.Target(
+            folder=self._folder, state=lambda step: {**self._run, "step": step}, tell=self._tell,
+            seal=self.sync, kept=self._kept, world=self._world,
+        )  # fmt: skip
+        kind = self._spec.checkpoint if self._spec.checkpoint != "none" else "sync"
+        with savers.saving(kind, plain(built.engine), target) as self._saver:
+            yield
+
+    def wrote(self, item: Item) -> None:
+        """Counts a step or an evaluation in, and puts it into the journal."""
+        self._record.add(item)
+        if self._journal is not None:
+            self._journal.append(item)
+        if self._early is not None and isinstance(item, Seen):
+            self._early.add(self._record.line())
+
+    def after_step(self) -> None:
+        """Comes between two steps, of which the first is in the journal."""
+        step, every = self._record.step, self._spec.checkpoint_every
+        if every and step % every == 0:
+            self._save()
+        if self._saver is not None:
+            self._saver.after_step(step)
+
+    def before_evaluation(self) -> None:
+        """The weights that are judged are kept, unless snapshots have times of their own."""
+        if self._spec.checkpoint == "none" or self._spec.method in BACKWARD:
+            self._save()
+
+    def before_stop(self) -> None:
+        """Leaves what a later process needs to go on from here."""
+        if self._spec.method in BACKWARD:
+            self._save()
+        self.sync()
+
+    def sync(self) -> None:
+        """Returns when the journal is on the disk."""
+        if self._journal is not None:
+            self._journal.sync()
+
+    def _save(self) -> None:
+        step = self._record.step
+        if step in self.good or not step:
+            return
+        if self._saver is not None:
+            self.sync()
+            self._saver.begin(step)
+        else:
+            self._save_tensors(step)
+
+    def _save_tensors(self, step: int) -> None:
+        built = self._built
+        assert built is not None
+        self.sync()
+        trained = ((name, tensor) for name, tensor in built.engine.named_tensors() if name in built.trained)
+        every = itertools.chain(trained, built.engine.state_tensors())
+        tensors.write(self._folder, step, every, {**self._run, "step": step, "method": built.method.state()})
+        self._prune(step)
+
+    def _kept(self) -> None:
+        assert self._saver is not None
+        self._prune(self._saver.saved[-1].step)
+
+    def _prune(self, newest: int) -> None:
+        """Two stay: the newest, and that of the best weights or, where that is the newest, the one before."""
+        if self._journal is None:
+            return
+        older = [step for step in self.good if step < newest]
+        best = int(self._record.best[0]) if self._record.best else -1
+        second = best if best in older else (older[-1] if older else newest)
+        self.good = sorted({second, newest})
+        snapshot.prune(self._folder, self.good)
+
+    def _tell(self, text: str) -> None:
+        if self._world is None or self._world.leads:
+            self._say(f"warning: {text}; the journal holds the run")

@@ -1,0 +1,340 @@
+"""One copy of the streamed weights per node, in host memory that its ranks share; whole or sliced transfers of it.
+
+Each rank owns a page-aligned 1/n of every block (DistZO2, section 6.1, "thread-aligned memory partitioning"): it is the
+first to touch that part and the only one to write it back. With *sliced* transfers it also uploads only that part, and
+the ranks give each other theirs on the fast link; nobody reads what another has written back. With *whole* transfers
+each rank uploads all parts, so ranks have to wait for each other:
+
+- an upload waits until every rank has written its part back as often as this one;
+- a write-back waits until every rank has uploaded the block as often as this one.
+
+All ranks make the same transfers of a block in the same order (the same schedule over the same points and entries), so
+an upload finds exactly what the last write-backs left, all of it and nothing newer. No rank waits for ever: each wait,
+as each edge of a schedule and each exchange of losses, is for something that comes before in the order in which every
+rank issues its operations, a lane runs its own in that order, and the issuing thread waits only for earlier ones too.
+Of all operations that are not done, take the first of that order, on any rank: all it waits for is done, and so is all
+that is ahead of it in its lane, so it runs. A gather is the same operation on all ranks at once, for which this holds
+too.
+
+Reading weights outside of the lanes (``Tier.read``) is one more such transfer: all ranks read, in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from zobench.engine.tiers import pin, unpin
+from zobench.measure.directio import ALIGNMENT
+from zobench.measure.nvml import Nvml
+from zobench.parallel.world import PeerGoneError, World, telling, timeout
+from zobench.spec import RunSpec
+
+if TYPE_CHECKING:
+    from zobench.engine.tiers import Tier
+
+PAGE = max(mmap.PAGESIZE, ALIGNMENT)
+TOUCHED, FILLED, UPLOADS, WRITES = range(4)
+"""What each rank counts of each block in the shared memory."""
+NAP = 5e-5
+"""Seconds between two looks at another rank's count; a block's transfer takes milliseconds."""
+
+
+def own(nbytes: int, rank: int, ranks: int) -> tuple[int, int]:
+    """First byte, and the one after the last, of a rank's part of a block of ``nbytes``, padded for ``ranks``."""
+    part = nbytes // ranks
+    return rank * part, (rank + 1) * part
+
+
+def transfers(spec: RunSpec, local_ranks: int) -> tuple[str, str]:
+    """How the ranks of a node move the streamed weights of ``spec`` (resolved), and why, in a line for a result.
+
+    "sliced" or "whole" from one shared copy, or "own": each rank has a copy of its own. The same on all ranks.
+    """
+    if spec.engine != "offload" or local_ranks == 1:
+        return "own", ""
+    if spec.tier in ("disk", "checkpoint"):
+        return "own", f"transfers: each rank has a file of its own, because tier={spec.tier} is not shared"
+    if not hasattr(os, "memfd_create"):
+        return "own", "transfers: each rank has a copy of its own, because this system has no memfd_create"
+    if spec.transfers != "auto":
+        return spec.transfers, f"transfers: {spec.transfers}, as asked"
+    slow = "processes on a CPU have no link but its memory"
+    if spec.device.startswith("cuda"):
+        slow = _slow_pair(local_ranks, Nvml())
+    kind = "whole" if slow else "sliced"
+    return kind, f"transfers: {kind}, because {slow or 'all GPUs of the node are linked as peers'}"
+
+
+def _slow_pair(count: int, nvml: Nvml) -> str:
+    """Which two of the node's first ``count`` GPUs have no fast link between them, or ""."""
+    handles = [nvml.handle(str(torch.cuda.get_device_properties(index).uuid)) for index in range(count)]
+    for a in range(count):
+        for b in range(count):
+            if a == b:
+                continue
+            if not torch.cuda.can_device_access_peer(a, b):
+                return f"cuda:{a} cannot access cuda:{b}"
+            if None not in (handles[a], handles[b]):
+                status = nvml.ask("peer links", "nvmlDeviceGetP2PStatus", handles[a], handles[b], 2)  # 2: NVLink
+                if status:
+                    return f"cuda:{a} and cuda:{b} have no NVLink between them"
+    return ""
+
+
+def hosts_for(spec: RunSpec, world: World) -> SharedHosts | None:
+    """The memory that the ranks of this node share for ``spec`` (resolved); None where each has its own.
+
+    Every rank must call it, and build the same engines with what it returns, in the same order.
+    """
+    kind, _ = transfers(spec, world.local_ranks)
+    if kind == "own":
+        return None
+    return SharedHosts(world, sliced=kind == "sliced", coordinated=spec.weights != "shared")
+
+
+class SharedHosts:
+    """Implements :class:`~zobench.engine.tiers.Hosts` for the ranks of one node.
+
+    ``coordinated`` is off where several layers share a block (weights=shared): its values mean nothing then, and ranks
+    do not wait for each other.
+    """
+
+    def __init__(self, world: World, *, sliced: bool, coordinated: bool = True) -> None:
+        self._rank, self._ranks = world.local_rank, world.local_ranks
+        first = world.rank - world.local_rank
+        members = tuple(range(first, first + world.local_ranks))
+        with telling():
+            self._talk = _group(members, "gloo")
+            self._link = _group(members, "nccl") if sliced and world.device.startswith("cuda") else self._talk
+        self._sliced, self._coordinated = sliced, coordinated
+        self.waits = coordinated and not sliced
+
+    def padded(self, nbytes: int) -> int:
+        """``nbytes`` up to a whole number of pages for each rank."""
+        step = PAGE * self._ranks
+        return -(-nbytes // step) * step
+
+    def any(self, flags: list[bool]) -> list[bool]:
+        """Where this rank or another of the node has True."""
+        table = torch.tensor(flags, dtype=torch.int32)
+        with telling():
+            dist.all_reduce(table, dist.ReduceOp.MAX, group=self._talk)
+        return [bool(flag) for flag in table]
+
+    def tier(self, sizes: list[int], *, pinned: bool, device: str) -> Tier:
+        """A tier of blocks of these sizes, of which every rank maps the same memory."""
+        counts = 4 * len(sizes) * self._ranks * 8
+        head = -(-counts // PAGE) * PAGE
+        memory = self._map(head + sum(sizes))
+        table = memory[:counts].view(torch.int64).view(4, len(sizes), self._ranks)
+        blocks = list(memory[head:].split(sizes))
+        gather = functools.partial(_gather, self._link) if self._sliced else None
+        return SharedTier(
+            blocks, Counts(table, self._rank), gather, coordinated=self._coordinated, pinned=pinned, device=device
+        )
+
+    def _map(self, nbytes: int) -> Tensor:
+        """Maps ``nbytes`` of zeros that all ranks share, and that are gone when the last of them has ended.
+
+        The memory is a file without a name, so no limit of /dev/shm applies. The others open it through /proc.
+        """
+        leads = self._rank == 0
+        file = os.memfd_create("zobench") if leads else -1
+        if leads:
+            os.ftruncate(file, nbytes)
+        told = torch.tensor([os.getpid(), file, nbytes, self._sliced], dtype=torch.int64)
+        with telling():
+            dist.broadcast(told, group=self._talk, group_src=0)
+        pid, number, size, sliced = told.tolist()
+        if (size, sliced) != (nbytes, self._sliced):
+            raise ValueError(
+                f"ranks of one node must stream the same blocks, but got {size} and {nbytes} bytes, sliced "
+                f"{bool(sliced)} and {self._sliced}; start them with the same spec"
+            )
+        if not leads:
+            file = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+        pages = mmap.mmap(file, nbytes, flags=mmap.MAP_SHARED)
+        with telling():
+            dist.barrier(group=self._talk)  # until all have opened it
+        os.close(file)
+        with torch.inference_mode(False):  # an inference tensor could not be written outside of that mode
+            return torch.frombuffer(pages, dtype=torch.uint8)
+
+
+@functools.cache
+def _group(members: tuple[int, ...], backend: str) -> Any:
+    """The process group of these ranks, made once in a process and never closed before it leaves."""
+    return dist.new_group(list(members), backend=backend, use_local_synchronization=True)
+
+
+def _gather(group: Any, slot: Tensor, mine: Tensor) -> None:
+    """Makes ``slot`` whole on all ranks of ``group``, each of which holds its part, ``mine``, in place."""
+    with telling():
+        if slot.is_cuda:  # on the current stream, which the host does not wait for
+            dist.all_gather_into_tensor(slot, mine, group=group)
+            return
+        # Gloo gathers into memory of its own, a block more on every rank; a broadcast works in place.
+        parts = slot.split(mine.numel())
+        sent = [dist.broadcast(part, group=group, group_src=n, async_op=True) for n, part in enumerate(parts)]
+        for work in sent:
+            work.wait()
+
+
+class Counts:
+    """How often each rank has done what, block by block: int64 (kinds, blocks, ranks) in shared memory, of which a rank
+    writes its own column only."""
+
+    def __init__(self, table: Tensor, rank: int) -> None:
+        self._table, self.rank, self.ranks = table.numpy(), rank, table.shape[2]
+        self._lock = threading.Lock()
+
+    def tell(self, kind: int, block: int, count: int = 1) -> None:
+        """Lets the others know, after everything that this rank has written to memory before."""
+        self._fence()
+        self._table[kind, block, self.rank] = count
+
+    def wait(self, kind: int, block: int, count: int = 1, rank: int | None = None) -> None:
+        """Returns when all ranks, or ``rank``, have told at least ``count``; raises :class:`PeerGoneError`."""
+        row = self._table[kind, block] if rank is None else self._table[kind, block, rank : rank + 1]
+        deadline = time.monotonic() + timeout()
+        while (row < count).any():
+            if time.monotonic() > deadline:
+                late = int((row < count).argmax()) if rank is None else rank
+                raise PeerGoneError(
+                    f"another rank of the run is gone, or was silent for {timeout():g} s: local rank {late} at block "
+                    f"{block}"
+                )
+            time.sleep(NAP)
+        self._fence()
+
+    def _fence(self) -> None:
+        """Orders memory accesses before and after it, on processors that would not by themselves: what comes before
+        cannot pass the first release, what comes after not the second acquire."""
+        for _ in range(2):
+            with self._lock:
+                pass
+
+
+class SharedTier:
+    """Blocks in shared memory: see the module's docstring. ``gather`` makes a slot whole; None: transfers are whole.
+
+    With a CUDA device, sliced transfers are asynchronous on the current stream; whole ones are done on return.
+    """
+
+    def __init__(
+        self, blocks: list[Tensor], counts: Counts, gather: Callable[[Tensor, Tensor], None] | None, *,
+        coordinated: bool, pinned: bool, device: str,
+    ) -> None:  # fmt: skip
+        self._blocks, self._counts, self._gather = blocks, counts, gather
+        self._coordinated, self._pinned, self._device = coordinated, pinned, device
+        self._rank, self._ranks = counts.rank, counts.ranks
+        self._uploads, self._writes = [0] * len(blocks), [0] * len(blocks)
+        self._filled: set[int] = set()
+        self._registered: list[Tensor] = []
+
+    def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
+        """Block i is written by rank i mod n, after every rank has touched its part, which so lies near to it."""
+        if block >= len(self._blocks):
+            return
+        memory = self._blocks[block]
+        self._own(memory).zero_()
+        self._counts.tell(TOUCHED, block)
+        if self._pinned:
+            self._pin(block)
+        if block % self._ranks == self._rank:
+            self._counts.wait(TOUCHED, block)
+            write(memory)
+            self._counts.tell(FILLED, block)
+
+    def upload(self, block: int, slot: Tensor) -> None:
+        block %= len(self._blocks)
+        self._await_filling(block)
+        memory = self._blocks[block]
+        if self._gather is not None:
+            mine = self._own(slot)
+            mine.copy_(self._own(memory), non_blocking=True)
+            self._gather(slot, mine)
+        else:
+            self._copy(block, slot)
+
+    def read(self, block: int, out: Tensor) -> None:
+        block %= len(self._blocks)
+        self._await_filling(block)
+        if self._gather is not None and self._coordinated:
+            self._counts.tell(WRITES, block, self._writes[block])  # they are done, because the lanes are drained
+        self._copy(block, out)
+
+    def offload(self, block: int, slot: Tensor) -> None:
+        block %= len(self._blocks)
+        first, last = own(self._blocks[block].numel(), self._rank, self._ranks)
+        last = min(last, slot.numel())
+        if self._coordinated:
+            self._counts.wait(UPLOADS, block, self._uploads[block])
+        if first < last:
+            self._blocks[block][first:last].copy_(slot[first:last], non_blocking=self._pinned)
+        if self._coordinated:
+            self._writes[block] += 1
+            if self._gather is None:
+                self._settle(slot)
+                self._counts.tell(WRITES, block, self._writes[block])
+
+    def peek(self, block: int, out: Tensor, first: int) -> None:
+        """Bytes of this rank's own part (:func:`own`) only: the others' may be a pass ahead."""
+        memory = self._blocks[block % len(self._blocks)]
+        begin, end = own(memory.numel(), self._rank, self._ranks)
+        if not (begin <= first and first + out.numel() <= end):
+            raise ValueError(
+                f"a rank must peek at its own part of block {block}, bytes {begin} to {end}, but got {first} to "
+                f"{first + out.numel()}; leave the rest to the other ranks"
+            )
+        self._await_filling(block % len(self._blocks))
+        out.copy_(memory[first : first + out.numel()])
+
+    def close(self) -> None:
+        for memory in self._registered:
+            unpin(memory, self._device)
+        self._registered.clear()
+        self._blocks = []
+
+    def _copy(self, block: int, out: Tensor) -> None:
+        """Copies all ranks' parts as the last write-backs left them."""
+        if self._coordinated:
+            self._counts.wait(WRITES, block, self._writes[block])
+        out.copy_(self._blocks[block], non_blocking=True)
+        if self._coordinated:
+            self._settle(out)
+            self._uploads[block] += 1
+            self._counts.tell(UPLOADS, block, self._uploads[block])
+
+    def _settle(self, slot: Tensor) -> None:
+        """Waits for what the current stream copies: a count that is told must be true."""
+        if slot.is_cuda:
+            torch.cuda.current_stream(slot.device).synchronize()
+
+    def _await_filling(self, block: int) -> None:
+        if block not in self._filled:
+            self._counts.wait(FILLED, block, rank=block % self._ranks)
+            self._filled.add(block)
+
+    def _own(self, block: Tensor) -> Tensor:
+        first, last = own(block.numel(), self._rank, self._ranks)
+        return block[first:last]
+
+    def _pin(self, block: int) -> None:
+        """Registers what this rank copies: its part, or with whole transfers the block, once all have touched it."""
+        memory = self._own(self._blocks[block])
+        if self._gather is None:
+            self._counts.wait(TOUCHED, block)
+            memory = self._blocks[block]
+        pin(memory, self._device)
+        self._registered.append(memory)

@@ -1,0 +1,212 @@
+"""Starts the ranks of a run on this machine: torch's elastic agent, and the place where the agents and ranks meet.
+
+torchrun's own rendezvous listens on every interface and sends its state pickled. This one listens where it is told to,
+on loopback unless the user names an address, and carries nothing but text and numbers.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+
+from zobench.execute.child import LAUNCHER
+from zobench.execute.child import end_with_launcher as end_with_launcher
+from zobench.measure.device import check_devices
+from zobench.parallel.interface import address_towards, endpoint_of, interface_of, parse_endpoint
+from zobench.parallel.world import timeout
+from zobench.spec import RunSpec
+
+LOOPBACK = "127.0.0.1"
+SHUTDOWN_SECONDS = 15
+"""Between asking the other ranks to end and ending them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lost:
+    """A rank that ended before it was done. ``code``: its exit code, negative for a signal."""
+
+    rank: int
+    code: int
+
+    @property
+    def reason(self) -> str:
+        """One line."""
+        if self.code >= 0:
+            return f"rank {self.rank} ended with exit code {self.code}"
+        name = signal.Signals(-self.code).name if -self.code in set(signal.Signals) else f"signal {-self.code}"
+        return f"rank {self.rank} was ended by {name}"
+
+
+class Meeting(RendezvousHandler):
+    """A fixed number of machines that meet in a store: on this machine if it has the store's address, else there.
+
+    The machine with the store is the first, so that rank 0 is there; the others follow in the order in which they come.
+    A round is the first start or a restart: every machine loses ranks when one does, so all come to each round.
+    """
+
+    def __init__(self, *, run: str, nodes: int = 1, endpoint: str = "") -> None:
+        host, port = (LOOPBACK, 0) if not endpoint else parse_endpoint(endpoint)
+        patience = timedelta(seconds=timeout())
+        self.run, self.nodes, self.round = run, nodes, -1
+        found = _listen(host, port)
+        if found is None:
+            self.store = _reach(host, port, patience)
+        else:
+            port = found.getsockname()[1]
+            self.store = TCPStore(
+                host, port, is_master=True, wait_for_workers=False, master_listen_fd=found.detach(), timeout=patience
+            )
+        self.host, self.port, self.node = host, port, self._place(found is not None)
+
+    def _place(self, first: bool) -> int:
+        """0 for the machine with the store. Raises ``ValueError`` for one machine too many."""
+        place = 0 if first else int(self.store.add(f"{self.run}/nodes", 1))
+        if place >= self.nodes:
+            raise ValueError(
+                f"`nodes={self.nodes}` machines must meet at {self.host}:{self.port}, but one more has come; "
+                "give every run a port of its own"
+            )
+        return place
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Ranks use this store too: it outlives them."""
+        return True
+
+    def get_backend(self) -> str:
+        """Its name."""
+        return "zobench"
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Waits for all machines. Raises ``OSError`` if one does not come in time."""
+        self.round += 1
+        store = PrefixStore(f"{self.run}/round {self.round}", self.store)
+        store.set(f"here {self.node}", "")
+        try:
+            store.wait([f"here {node}" for node in range(self.nodes)])
+        except RuntimeError:
+            raise OSError(
+                errno.ETIMEDOUT, f"{self.nodes} machines must meet at {self.host}:{self.port}, but not all came within "
+                f"{timeout():g} s",
+            ) from None  # fmt: skip
+        return RendezvousInfo(store, self.node, self.nodes, RendezvousStoreInfo(self.host, self.port))
+
+    def is_closed(self) -> bool:
+        """Never: it ends with its process."""
+        return False
+
+    def set_closed(self) -> None:
+        """Nothing to tell anybody."""
+
+    def num_nodes_waiting(self) -> int:
+        """None: their number is fixed."""
+        return 0
+
+    def get_run_id(self) -> str:
+        """Under which ranks find their agent's folder of logs."""
+        return self.run
+
+    def shutdown(self) -> bool:
+        """The store ends with its process."""
+        return True
+
+
+def meet(spec: RunSpec, environment: Mapping[str, str] = os.environ) -> Meeting:
+    """The meeting of the machines of ``spec``, at ``ZOBENCH_RENDEZVOUS`` (HOST:PORT; the first machine's own address).
+
+    Raises ``ValueError`` if there are several and no such place is named.
+    """
+    return Meeting(run=spec.hash, nodes=spec.nodes, endpoint=endpoint_of(spec, environment))
+
+
+def start(command: Sequence[str], spec: RunSpec, meeting: Meeting, *, restarts: int = 0) -> Lost | None:
+    """Runs ``command`` as each rank of this machine until all are done; the first that was lost, if one was.
+
+    Each rank finds torchrun's variables in its environment. If one is lost all are ended, and started again up to
+    ``restarts`` times. Raises ``KeyboardInterrupt`` if this process is told to end; then they have ended.
+    """
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # a lost rank is told of in one line
+    os.environ |= rank_environment(spec, meeting.host)
+    work = WorkerSpec(
+        role="rank", local_world_size=spec.gpus // spec.nodes, rdzv_handler=meeting, entrypoint=command[0],
+        args=tuple(command[1:]), max_restarts=restarts, monitor_interval=0.1,
+    )  # fmt: skip
+    agent = LocalElasticAgent(
+        work, logs_specs=DefaultLogsSpecs(log_dir=os.devnull), exit_barrier_timeout=timeout(),
+        shutdown_timeout=SHUTDOWN_SECONDS,
+    )  # fmt: skip
+    try:
+        failures = agent.run().failures
+    except SignalException as ended:
+        raise KeyboardInterrupt(str(ended)) from None
+    if not failures:
+        return None
+    rank, first = min(failures.items(), key=lambda item: item[1].timestamp)
+    return Lost(rank=rank, code=first.exitcode)
+
+
+def _listen(host: str, port: int) -> socket.socket | None:
+    """A socket that accepts connections at ``host`` alone; None if that is another machine's, or has another's already.
+
+    Raises ``OSError``, as for a host that is not known.
+    """
+    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    found = socket.socket(family, kind, protocol)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(place)
+        found.listen(4096)
+    except OSError as error:
+        found.close()
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
+            return None
+        raise
+    return found
+
+
+def _reach(host: str, port: int, patience: timedelta) -> TCPStore:
+    """The store at another agent. Raises ``OSError`` if none answers in time."""
+    try:
+        return TCPStore(host, port, is_master=False, timeout=patience)
+    except RuntimeError:
+        seconds = patience.total_seconds()
+        raise OSError(
+            errno.ETIMEDOUT, f"the first machine must answer at {host}:{port}, but none did within {seconds:g} s"
+        ) from None
+
+
+def rank_environment(spec: RunSpec, host: str) -> dict[str, str]:
+    """What every rank finds in its environment, less what the user has put there: its share of the cores on a CPU, and
+    the interface that leads to the others."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = {"OMP_NUM_THREADS": str(max(1, cores // (spec.gpus // spec.nodes)))}
+    if (interface := interface_of(address_towards(host))) is not None:
+        wanted |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    return {**wanted, **{name: os.environ[name] for name in wanted if name in os.environ}, LAUNCHER: str(os.getpid())}
+
+
+def again(arguments: Sequence[str], spec: RunSpec, *, restarts: int = 0) -> int:
+    """Runs ``zobench ARGUMENTS`` as each rank of this machine, as torchrun would, and returns the exit code of all.
+
+    Raises ``KeyboardInterrupt`` if this process is told to end; then they have ended.
+    """
+    check_devices(spec)
+    lost = start((sys.executable, "-P", "-m", "zobench", *arguments), spec, meet(spec), restarts=restarts)
+    if lost is None:
+        return 0
+    if lost.code < 0:
+        print(f"zobench: {lost.reason}", file=sys.stderr)
+    return lost.code if lost.code > 0 else 128 - lost.code
