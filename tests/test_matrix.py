@@ -237,7 +237,8 @@ def test_a_mistake_is_one_line_that_names_the_file_and_what_is_wrong(
 def test_every_shipped_runner_loads_and_its_tables_exist(path: Path, device: str) -> None:
     loaded = matrix.load(path, device)
     assert loaded.cells
-    assert {cell.device for cell in loaded.cells} == {device}
+    for cell in loaded.cells:  # several ranks have a device each
+        assert cell.device == (device if cell.gpus == 1 else device.partition(":")[0])
     assert len({cell.hash for cell in loaded.cells}) == len(loaded.cells)
     for name in loaded.tables:
         load_table(recipe.find("tables", name))

@@ -421,6 +421,7 @@ def test_slices_follow_equation_3_and_are_taken_where_a_way_between_gpus_is_know
         assert is_sliced(ranks("2d", 4, transfers="sliced"), rates)
         assert not is_sliced(ranks("2d", 4, device="cpu"), rates)
     assert transfer_seconds(ranks("2d", 4), fast) < transfer_seconds(ranks("2d", 4), slow)
+    assert not is_sliced(ranks("2d", 4), dataclasses.replace(fast, between=2e6))  # through the host's link, no faster
     assert not is_sliced(ranks(), fast)
     assert not is_sliced(ranks("2d", 4, nodes=2, engine="resident"), fast)
 

@@ -154,10 +154,8 @@ def floor_share(result: Result) -> float | None:
 
 def link_rate(result: Result, part: str) -> float | None:
     """Parameters of the streamed blocks over the median seconds of ``part``, in which transfers alone bring them to
-    (``upload_seconds``) or from (``offload_seconds``) every rank: what DistZO2's table 2 shows.
-
-    Each parameter counts once, however many ranks it goes to: so OPT-175B's 8.77e9 per second with slices is 20 s for
-    a whole model, near the step that table 1's 508 tokens/s leave it (16 s); counted once a rank it would be 80 s.
+    (``upload_seconds``) or from (``offload_seconds``) every rank: what DistZO2's table 2 shows. Each parameter counts
+    once, however many ranks it goes to (:func:`zobench.measure.links.alone` says why).
     """
     known = [seconds for seconds in result.parts.get(part, []) if seconds and seconds > 0]
     if not known or result.spec.model not in models.REGISTRY:
@@ -232,10 +230,12 @@ def _sharers(spec: RunSpec) -> int:
 
 
 def is_sliced(spec: RunSpec, rates: Rates) -> bool:
-    """Whether the ranks of ``spec`` will bring slices: where asked, or where GPUs have a way between them."""
+    """Whether the ranks of ``spec`` will bring slices: where asked, or where GPUs have a way between them that is
+    faster than the host's link: without NVLink what they give each other takes that link too."""
     if spec.engine != "offload" or _local(spec) == 1 or spec.tier not in ("pinned", "pageable"):
         return False
-    wanted = spec.transfers == "auto" and spec.device.startswith("cuda") and rates.between is not None
+    linked = rates.between is not None and rates.between > rates.bytes_up["pinned"]
+    wanted = spec.transfers == "auto" and spec.device.startswith("cuda") and linked
     return wanted or spec.transfers == "sliced"
 
 

@@ -34,8 +34,9 @@ class Result:
     alone, with several ranks of uploads and of offloads (:func:`zobench.measure.links.alone`), and ``update_survival``,
     a share. ``environment["calibration"]``: the machine's rates, if a sweep ran it.
     ``evaluation``: of a run with a task, what :mod:`zobench.finetune` found: the curve on dev, the accuracy on test.
-    ``timeline``: [lane, kind, block, start_s, end_s] of the last step. ``trace``: the process's memory over time, as
-    :func:`zobench.measure.history.memory_over_time` makes it; empty if nothing was recorded.
+    ``timeline``: [lane, kind, block, start_s, end_s] of the last step, of the last two in a run with checkpoints.
+    ``trace``: the process's memory over time, as :func:`zobench.measure.history.memory_over_time` makes it; empty if
+    nothing was recorded.
     """
 
     spec: RunSpec

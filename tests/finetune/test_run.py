@@ -44,6 +44,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "lazy": {"engine": "offload", "noise": "counter", "writeback_every": 3, "dtype": "bf16"},
     "wire": {"engine": "offload", "wire": "fp16"},
     "cons": {"method": "zo-sgd-cons", "noise": "counter"},
+    "cons in place": {"method": "zo-sgd-cons", "engine": "offload"},
     "block": {"method": "zo-sgd-block"},
     "sparse": {"method": "zo-sgd-sparse", "sparsity": 0.5, "engine": "offload"},
     "first order": {"method": "fo-adam"},

@@ -20,6 +20,7 @@ def test_rates_of_the_cpu(tmp_path):
     assert list(rates["noise_elements_per_second"]) == ["torch", "counter", "fused"]
     assert all(rate > 1e6 for rate in rates["noise_elements_per_second"].values())
     assert rates["disk_both_bytes_per_second"] > 0
+    assert rates["between_ranks_bytes_per_second"] > 1e6
     assert rates["link_up_bytes_per_second"] is None
     assert "link: none, because the device is the CPU" in rates["notes"]
 
@@ -27,6 +28,7 @@ def test_rates_of_the_cpu(tmp_path):
 def test_tf32_is_a_rate_of_cuda_alone_and_its_switch_is_left_as_it_was(monkeypatch):
     monkeypatch.setattr(calibrate, "link_rates", lambda *_: {})
     monkeypatch.setattr(calibrate, "disk_rates", lambda *_: {})
+    monkeypatch.setattr(calibrate, "between_rate", lambda *_: None)
     for name in ("copy_rate", "noise_rates"):
         monkeypatch.setattr(calibrate, name, lambda *_: 1.0)
     during = {}
@@ -77,6 +79,8 @@ def test_report_names_a_remedy_for_what_is_missing(tmp_path, monkeypatch, fake_n
     assert {"noise torch", "noise counter", "noise fused"} < set(found)
     assert found["noise fused"].value.endswith(" G elements/s")
     assert found["disk read"].value.endswith("GB/s")
+    assert found["between ranks"].value.endswith("GB/s")
+    assert found["submitit"].value == "needed for sweeps on Slurm and in the background: pip install 'zobench[cluster]'"
     assert all(isinstance(part, str) for line in lines for part in line)
 
 

@@ -25,7 +25,8 @@ def z_of(seed):
 
 
 class Three:
-    """What methods use of an engine: ``probe``, ``commit``, ``parts`` (one for each number); losses in float64."""
+    """What methods use of an engine: ``probe``, ``commit``, ``parts`` (one for each number), ``shared``; losses in
+    float64."""
 
     parts = 3
 
@@ -43,6 +44,9 @@ class Three:
         self.probed.append(list(points))
         moves = [0 if p.seed is None else p.scale * self._direction(p.seed, p.part) for p in points]
         return [self.function(self.x + move) for move in moves]
+
+    def shared(self, values):
+        return list(values)
 
     def commit(self, entries):
         self.committed += entries

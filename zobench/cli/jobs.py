@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
+import shlex
 import shutil
 import time
 from collections.abc import Sequence
@@ -30,24 +30,27 @@ Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A submitted 
 def status(name: Name = None, results: Results = Path("results")) -> None:
     """Show the cells of submitted sweeps: queued, running, done."""
     from zobench import console
+    from zobench.cli import jobs_view
 
     check_results(results)
     for submission, states in _chosen(results, name):
-        _show(console.answer_console(), submission, states)
+        jobs_view.show(console.answer_console(), submission, states)
 
 
 @app.command()
 def cancel(name: Name = None, results: Results = Path("results")) -> None:
     """End the jobs of submitted sweeps; finished cells stay."""
+    from zobench.cli import jobs_view
     from zobench.execute import jobs
 
     check_results(results)
     ended = 0
     for submission, states in _chosen(results, name):
-        if left := [state for state in states if state.state in jobs.ACTIVE]:
+        if left := [state for state in states if state.state in (*jobs.ACTIVE, "unknown")]:
+            _check_reach(submission)
             jobs.mark_cancelled(submission)
             _backend(submission).cancel(submission)
-            print(f"cancelled {submission.name} {submission.id}: {_counts(left)}")
+            print(f"cancelled {submission.name} {submission.id}: {jobs_view.counts(left)}")
             ended += len(left)
     if not ended:
         print("nothing is queued or running")
@@ -99,13 +102,17 @@ def submit_matrix(
     from zobench.store import Store
 
     values, bound, again = changed(changes), parse_seconds("--timeout", timeout), parse_outcomes(retry)
-    path = recipe.find("runners", name)
+    path, device = recipe.find("runners", name), str(values.pop("device", device))
     check_results(results)
+    if device.startswith("cuda:") and device != "cuda:0":
+        raise ValueError(
+            f"`device` must be auto, cpu or cuda with --executor {wanted.executor}, which gives each cell its GPUs, but "
+            f"got {device}; use --device cuda, and CUDA_VISIBLE_DEVICES or --gres to say which"
+        )
     request = slurm.Request(
         partition=wanted.partition, gres=wanted.gres, time=parse_seconds("--time", wanted.time) or slurm.TIME,
         side_by_side=wanted.jobs, more=slurm.parse_options(wanted.slurm),
     )  # fmt: skip
-    device = str(values.pop("device", device))
     store, common = Store(results), {"name": path.stem, "retry": tuple(sorted(again)), "submitted": time.time()}
     common["disk_dir"] = None if disk_dir is None else str(disk_dir.absolute())
     if wanted.executor == "slurm":
@@ -131,6 +138,7 @@ def _to_slurm(
     dry_run: bool,
 ) -> None:  # fmt: skip
     from zobench import console
+    from zobench.cli import jobs_view
     from zobench.execute import jobs, slurm
 
     if not dry_run:
@@ -139,8 +147,10 @@ def _to_slurm(
     kept = jobs.kept(specs, store, jobs.machines(earlier, "slurm", request.place), common["retry"])
     cells = tuple(spec for spec in specs if spec not in kept)
     screen = console.answer_console() if dry_run else console.error_console()
-    _say(screen, told[1:])
-    _show_plan(screen, told[0], specs, cells, [_asks(slurm.resources(request, spec)) for spec in cells])
+    jobs_view.say(screen, told[1:])
+    jobs_view.show_plan(
+        screen, told[0], specs, cells, [jobs_view.asks(slurm.resources(request, spec)) for spec in cells]
+    )
     refuse_twice(store.root, cells)
     if dry_run or not cells:
         return
@@ -162,15 +172,15 @@ def _to_pool(
     told: tuple[str, str, str], disk_dir: Path | None, dry_run: bool,
 ) -> None:  # fmt: skip
     from zobench import console, predict
+    from zobench.cli import jobs_view
     from zobench.execute import jobs, plan, pool, slurm
     from zobench.measure.environment import fingerprint_without_torch
 
     slurm.submitit_or_remedy()
     device, facts = specs[0].device, fingerprint_without_torch()
     gpus = plan.gpu_uuids() if device.startswith("cuda") else ()
-    count = pool.workers(specs, gpus, side_by_side)
     screen = console.answer_console() if dry_run else console.error_console()
-    _say(screen, (f"{told[1]}; machine {facts['machine']} ({facts['description']})", told[2]))
+    jobs_view.say(screen, (f"{told[1]}; machine {facts['machine']} ({facts['description']})", told[2]))
     with console.error_console().status("measuring this machine's rates, once"):
         measured = plan.calibration(store.root, facts["machine"], device, disk_dir)
     room = plan.limits(device, disk_dir)
@@ -185,8 +195,8 @@ def _to_pool(
         place=pool.here(), gpus=gpus, **common,
     )  # fmt: skip
     submission.write()
-    names = pool.submit(submission, min(count, len(cells)))
-    _handed_over(submission, f"to {len(names)} {'workers' if len(names) > 1 else 'worker'} in the background")
+    names = pool.submit(submission, pool.workers(cells, gpus, side_by_side))
+    _handed_over(submission, f"to {jobs_view.number(len(names), 'worker')} in the background")
 
 
 def refuse_twice(results: Path, cells: Sequence[RunSpec]) -> None:
@@ -201,8 +211,8 @@ def refuse_twice(results: Path, cells: Sequence[RunSpec]) -> None:
             name = submission.name
             raise BusyError(
                 f"a cell must be in one sweep at a time, but {len(twice)} of these are queued or running in {name} "
-                f"{submission.id}; wait for it (zobench status), end it (zobench cancel {submission.id}), "
-                "or name another --results"
+                f"{submission.id}; wait for it (zobench status{_where(results)}), end it (zobench cancel {submission.id}"
+                f"{_where(results)}), or name another --results"
             )
 
 
@@ -255,80 +265,26 @@ def _backend(submission: Submission) -> Any:
     return {"slurm": slurm, "local": pool}[submission.executor]
 
 
+def _check_reach(submission: Submission) -> None:
+    """Raises ``ValueError`` where nobody can end its jobs."""
+    from zobench.execute import pool, slurm
+
+    if submission.executor == "slurm":
+        slurm.check()
+    else:
+        pool.check(submission)
+
+
 def _handed_over(submission: Submission, where: str) -> None:
+    from zobench.cli import jobs_view
+
+    typed = f"{submission.name}{_where(submission.results)}"
     print(
-        f"{len(submission.cells)} cells handed over {where}; "
-        f"`zobench status {submission.name}` shows them, `zobench cancel {submission.name}` ends them"
+        f"{jobs_view.number(len(submission.cells), 'cell')} handed over {where}; "
+        f"`zobench status {typed}` shows, `zobench cancel {typed}` ends them"
     )
 
 
-def _say(screen: Console, lines: Sequence[str]) -> None:
-    for line in lines:
-        if line:
-            screen.print(line, style="dim", markup=False, soft_wrap=True)
-
-
-def _asks(asked: dict[str, Any]) -> str:
-    """``--time=60 --gres=gpu:1``: what a job asks for beyond one process on one node."""
-    plain = {"nodes": 1, "ntasks_per_node": 1}
-    rest = {key.replace("_", "-"): value for key, value in asked.items() if value != plain.get(key, False)}
-    return " ".join(f"--{key}" if value is True else f"--{key}={value}" for key, value in rest.items())
-
-
-def _show_plan(
-    screen: Console, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], asked: Sequence[str]
-) -> None:
-    """One line per cell, done or to submit; then what the jobs ask for."""
-    from rich.text import Text
-
-    from zobench.console import columns, shared_words
-
-    shared = shared_words([spec.label for spec in specs])
-    screen.print(Text(f"{title}; all cells: {' '.join(shared)}" if shared else title, style="bold"))
-    table = columns("cell", "plan")
-    for spec in specs:
-        words, style = ("submit", "") if spec in cells else ("done", "green")
-        cell = " ".join(word for word in spec.label.split() if word not in shared) or "this one"
-        table.add_row(Text(cell, style=style), Text(words, style=style))
-    screen.print(table)
-    for words in dict.fromkeys(asked):
-        screen.print(Text(f"{asked.count(words)} jobs of one cell each: {words}", style="dim"), soft_wrap=True)
-    screen.print(Text(f"{len(cells)} of {len(specs)} cells to submit", style="bold"))
-
-
-STYLES = {"done": "green", "running": "bold", "queued": "", "failed": "red", "lost": "red"}
-
-
-def _show(screen: Console, submission: Submission, states: Sequence[CellState]) -> None:
-    """One sweep: how many cells are where, then one line per cell."""
-    from rich.text import Text
-
-    from zobench.console import columns, shared_words
-    from zobench.execute.plan import duration
-    from zobench.store import printable
-
-    shared = shared_words([state.spec.label for state in states])
-    when = datetime.datetime.fromtimestamp(submission.submitted).strftime("%Y-%m-%d %H:%M")
-    screen.print(Text(f"{submission.name} {submission.id}: {_counts(states)}", style="bold"), soft_wrap=True)
-    told = f"{submission.executor}, {submission.place or 'default partition'}, since {when}"
-    screen.print(Text(f"{told}; all cells: {' '.join(shared)}" if shared else told, style="dim"), soft_wrap=True)
-    table = columns("cell", "job", "state", "where", "time", "why")
-    for state in states:
-        cell = " ".join(word for word in state.spec.label.split() if word not in shared) or "this one"
-        spent = "" if state.seconds is None else duration(state.seconds)
-        texts = (cell, state.job, _word(state), state.host, spent, state.reason)
-        table.add_row(*(Text(printable(text), style=STYLES.get(_word(state), "yellow")) for text in texts))
-    screen.print(table)
-    if any(state.state in ("lost", "failed") for state in states):
-        screen.print(Text(f"what the jobs said: {submission.log}", style="dim"), soft_wrap=True)
-
-
-def _word(state: CellState) -> str:
-    return "done" if state.state == "ok" else state.state
-
-
-def _counts(states: Sequence[CellState]) -> str:
-    """``7 done, 2 running, 3 queued``."""
-    words = [_word(state) for state in states]
-    order = ("done", "running", "queued", *words)
-    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(order) if word in words)
+def _where(results: Path) -> str:
+    """The option that names ``results``, if it must be named."""
+    return "" if results.absolute() == Path("results").absolute() else f" --results {shlex.quote(str(results))}"

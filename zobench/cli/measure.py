@@ -170,9 +170,9 @@ def run_matrix(
     check_results(results)
     chosen, why = choose_device(str(values.pop("device", device)))
     cells, specs, memory_note = matrix_cells(path, chosen, values)
-    refuse_twice(results, specs)
     if wanted is not None and not (specs := tuple(spec for spec in specs if wanted(spec))):
         raise ValueError(f"the matrix {name} must make a run that is shown, but makes none here; name another runner")
+    refuse_twice(results, specs)
     limit = parse_seconds("--budget", budget or cells.budget)
     told = cells.tables if tables is None else tables
     for recipe_name in told:  # a mistake in them should not wait for the end of the sweep
@@ -191,6 +191,7 @@ def run_matrix(
     if dry_run:
         return
     with keeping(store, errors), console.SweepProgress(errors, steps) as bar:
+        refuse_twice(results, specs)  # again: nothing kept a sweep from being submitted before this one had the lock
         progress = runner.Progress(begin=bar.begin, tick=bar.tick, end=bar.end)
         summary = runner.sweep(
             steps, store, budget=limit, timeout=bound, disk_dir=disk_dir, calibration=measured, progress=progress

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from zobench.durable.files import replace
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
 from zobench.store import Store
@@ -26,6 +26,8 @@ FOLDER = ".jobs"
 """Beside the machines' folders of a store, which holds no results."""
 ACTIVE = ("queued", "running")
 """States of a cell that is still to come; the others are ``lost``, ``cancelled``, ``unknown`` and the outcomes."""
+_WHERE = {"slurm": "no squeue here to ask", "local": "only the machine with {} can tell"}
+"""Why a cell's state is unknown, by executor."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,11 +145,15 @@ def submissions(results: Path) -> list[Submission]:
 
 
 def progress(submission: Submission, cell: int) -> Progress | None:
-    """What the job of ``cell`` (an index) has said so far; None before it begins."""
+    """What the job of ``cell`` (an index) has said so far; None before it begins. Raises ``ValueError`` for a file that
+    no job of this version wrote."""
+    path = submission.folder / f"{cell}.json"
     try:
-        return Progress(**json.loads((submission.folder / f"{cell}.json").read_text()))
+        return Progress(**json.loads(path.read_text()))
     except FileNotFoundError:
         return None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} must be what a job wrote, but {error}; delete it: its cell is lost") from None
 
 
 def tell(submission: Submission, cell: int, said: Progress) -> None:
@@ -185,13 +191,16 @@ def states(submission: Submission, seen: Mapping[int, Seen] | None) -> list[Cell
     for cell, spec in enumerate(submission.cells):
         said, known = progress(submission, cell), None if seen is None else seen.get(cell)
         group, place = where[cell]
-        job = f"{ids[group]}_{place}" if submission.executor == "slurm" and ids else ""
-        rows.append(_state(spec, said, known, seen is None, gone, job))
+        job = ""
+        if submission.executor == "slurm" and group < len(ids):
+            job = f"{ids[group]}_{place}" if len(submission.groups[group]) > 1 else ids[group]
+        blind = "" if seen is not None else _WHERE[submission.executor].format(submission.place)
+        rows.append(_state(spec, said, known, blind, gone, job))
     return rows
 
 
 def _state(
-    spec: RunSpec, said: Progress | None, known: Seen | None, blind: bool, cancelled: bool, job: str
+    spec: RunSpec, said: Progress | None, known: Seen | None, blind: str, cancelled: bool, job: str
 ) -> CellState:
     job, host = (said.job, said.host) if said else (known.job if known else job, "")
     if said is not None and said.outcome:
@@ -203,7 +212,7 @@ def _state(
         where = (host or known.host) if known.state == "running" else ""
         return CellState(spec=spec, state=known.state, job=known.job, host=where, reason=known.reason, seconds=seconds)
     state = "unknown" if blind else "cancelled" if cancelled else "lost"
-    reason = {"lost": "its job ended without a result; the same sweep runs it again"}.get(state, "")
+    reason = {"lost": "its job ended without a result; the same sweep runs it again", "unknown": blind}.get(state, "")
     return CellState(spec=spec, state=state, job=job, host=host, reason=reason)
 
 
@@ -229,7 +238,5 @@ def kept(
 
 
 def write_json(path: Path, body: Any) -> None:
-    """Puts ``body`` at ``path`` in one step, so that a reader finds all of it or none."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(2)}.tmp")
-    temporary.write_text(json.dumps(body, indent=1) + "\n")
-    os.replace(temporary, path)
+    """Puts ``body`` at ``path`` in one step, so that a reader finds all of it or none, also after a power loss."""
+    replace(path, (json.dumps(body, indent=1) + "\n").encode())

@@ -12,7 +12,6 @@ import fcntl
 import os
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,8 +25,8 @@ from zobench.execute.slurm import submitit_or_remedy
 from zobench.execute.task import run_cell, told_to_stop
 from zobench.spec import RunSpec
 
-LEASES = Path(tempfile.gettempdir()) / "zobench-gpus"
-"""A file per GPU, locked while a cell has it."""
+LEASES = Path("/tmp/zobench-gpus")
+"""A file per GPU, locked while a cell has it. TMPDIR would give every user and every session leases of their own."""
 FOREVER_MINUTES = 60 * 24 * 365.0
 """Submitit ends a local job after a time; a worker's is that of all its cells, which have limits of their own."""
 WAIT_SECONDS = 0.5
@@ -45,7 +44,7 @@ class Worker:
         submission = Submission.read(Path(self.folder))
         with _alive(submission, self.number), told_to_stop():
             while (cell := _next(submission, self.number)) is not None:
-                needed = gpus_needed(submission.cells[cell])
+                needed = min(gpus_needed(submission.cells[cell]), len(submission.gpus))  # its plan says what it lacks
                 with leased(submission.gpus, needed) as held:
                     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(held)  # of the cell's process, and all asked before
                     done = run_cell(submission, cell, job=_job(self.number), worker=self.number)
@@ -64,17 +63,8 @@ def gpus_needed(spec: RunSpec) -> int:
 
 
 def workers(cells: Sequence[RunSpec], gpus: Sequence[str], side_by_side: int | None) -> int:
-    """How many workers: one per GPU, or on a CPU one, unless ``side_by_side`` says otherwise; never more than cells.
-
-    Raises ``ValueError`` for a cell that needs more GPUs than there are.
-    """
-    most = max(cells, key=gpus_needed)
-    if gpus_needed(most) > len(gpus):
-        raise ValueError(
-            f"`gpus` must be at most the GPUs of this machine, but got gpus={most.gpus}, and {len(gpus)} are visible; "
-            "use fewer, or --executor slurm"
-        )
-    usual = max(1, len(gpus)) if gpus_needed(most) else 1
+    """How many workers: one per GPU, or on a CPU one, unless ``side_by_side`` says otherwise; never more than cells."""
+    usual = max(1, len(gpus)) if any(map(gpus_needed, cells)) else 1
     return min(side_by_side or usual, len(cells))
 
 
@@ -107,21 +97,28 @@ def look(submission: Submission) -> dict[int, Seen] | None:
         if said is None:
             found[cell] = Seen(job="", state="queued")
         elif not said.outcome and said.worker in pids:
-            found[cell] = Seen(job=said.job, state="running", host=said.host)
+            waits = not said.machine  # it has not come to its plan
+            reason = "waits for a GPU" if waits and gpus_needed(submission.cells[cell]) else ""
+            found[cell] = Seen(job=said.job, state="queued" if waits else "running", host=said.host, reason=reason)
     return found
 
 
-def cancel(submission: Submission) -> None:
-    """Ends the workers; what they were running is not stored. Raises ``ValueError`` on another machine."""
+def check(submission: Submission) -> None:
+    """Raises ``ValueError`` on a machine that is not the pool's."""
     if submission.place != here():
         raise ValueError(
             f"`cancel` must run where the pool does, but {submission.name} was started with {submission.place}, "
             f"and this is {here()}; run it there"
         )
+
+
+def cancel(submission: Submission) -> None:
+    """Ends the workers; what they were running is not stored. Only where :func:`check` passes."""
     for number in range(len(jobs.job_ids(submission))):
         pid = _pid(submission, number)
         if pid is not None:
-            os.kill(pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it was just done
+                os.kill(pid, signal.SIGTERM)
 
 
 @contextlib.contextmanager
@@ -160,6 +157,7 @@ def _lease_file(uuid: str) -> IO[bytes]:
     path = LEASES / uuid
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        path.chmod(0o644)  # whatever the umask is
     return path.open("rb")
 
 

@@ -22,13 +22,19 @@ from zobench.spec import RunSpec
 
 TIME = 3600.0
 """Seconds of a job whose time is not given."""
-RESERVE_SECONDS = 120.0
-"""Of a job's time, kept from its cell: planning, and storing that the time was not enough."""
+LEAST_TIME = 300.0
+"""Seconds that a job must have: most of less would be reserve."""
+RESERVE_SECONDS = 180.0
+"""Of a job's time, kept from its cell: planning, and storing that the time was not enough, before Slurm warns the job
+(it may do so 60 s early), for then submitit puts it back into the queue."""
 SIGNAL_SECONDS = 30
 """How long before the end of its time submitit asks Slurm to warn a job."""
-OURS = ("array", "error", "job_name", "nodes", "ntasks_per_node", "open_mode", "output", "requeue", "signal", "time",
-        "partition", "gres")  # fmt: skip
+GPUS = ("gpus", "gpus_per_node", "gpus_per_socket", "gpus_per_task")
+OURS = ("array", "error", "job_name", "nodes", "ntasks", "ntasks_per_node", "open_mode", "output", "requeue", "signal",
+        "time", "partition", "gres", *GPUS)  # fmt: skip
 """Options of sbatch that a sweep decides, or that have an option of their own."""
+ANSWER_SECONDS = 60.0
+"""Within which Slurm's commands must answer."""
 _RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 
 
@@ -52,7 +58,14 @@ class Request:
     @property
     def cell_seconds(self) -> float:
         """What a cell may use of its job's time."""
-        return max(self.time - RESERVE_SECONDS, self.time / 2)
+        return self.time - RESERVE_SECONDS
+
+    def __post_init__(self) -> None:
+        if self.time < LEAST_TIME:
+            raise ValueError(
+                f"`--time >= {LEAST_TIME / 60:.0f}m` must hold, because {RESERVE_SECONDS / 60:.0f}m of it are kept for "
+                f"planning and storing, but got {self.time:g}s; give it more, and a cell less with --timeout"
+            )
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, str]:
@@ -67,6 +80,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, str]:
             raise ValueError(f"`--slurm {key}` must be given once, but got it twice; leave one out")
         if key in OURS:
             remedy = f"use --{key}" if key in ("partition", "gres", "time") else "leave it out"
+            remedy = "use --gres gpu:1" if key in GPUS else remedy
             raise ValueError(f"`--slurm` takes options that a sweep does not set, but got {key}; {remedy}")
         found[key] = value
     return found
@@ -74,8 +88,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, str]:
 
 def wants_gpus(request: Request) -> bool:
     """Whether its jobs get GPUs."""
-    kinds = [part.partition(":")[0] for part in (request.gres or "").split(",")]
-    return "gpu" in kinds or any(key in request.more for key in ("gpus", "gpus_per_node", "gpus_per_task"))
+    return "gpu" in [part.partition(":")[0] for part in (request.gres or "").split(",")]
 
 
 def groups(cells: Sequence[RunSpec]) -> tuple[tuple[int, ...], ...]:
@@ -110,7 +123,7 @@ def _gres(text: str | None, spec: RunSpec) -> str:
 
 
 def check() -> None:
-    """Raises ``ValueError`` where nothing can be submitted."""
+    """Raises ``ValueError`` where nothing can be submitted or cancelled."""
     absent = [name for name in ("sbatch", "srun", "squeue", "scancel") if shutil.which(name) is None]
     if absent:
         raise ValueError(
@@ -194,7 +207,10 @@ def submitit_or_remedy() -> Any:
 
 
 def _ask(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"{command[0]} must answer within {ANSWER_SECONDS:g} s, but did not; try again later") from None
     if done.returncode != 0:
         raise OSError(f"{command[0]} failed: {' '.join(done.stderr.split()) or f'exit code {done.returncode}'}")
     return done.stdout

@@ -14,24 +14,28 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import submitit
+from typing import TYPE_CHECKING, Any
 
 from zobench import predict
 from zobench.execute import jobs, plan
 from zobench.execute.process import failed, run_in_process
+from zobench.execute.slurm import submitit_or_remedy
 from zobench.execute.sweep import perform, save
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Outcome, Result
-from zobench.store import Store
+from zobench.store import Store, StoreError
+
+if TYPE_CHECKING:
+    from submitit import JobEnvironment
+    from submitit.helpers import DelayedSubmission
 
 SETTLE_SECONDS = 2.0
 """A job that is ended gets SIGTERM in all its processes; the cell's can be gone before this one has been told."""
 LEADER_SECONDS = 300.0
 """How long the other nodes of a job wait for the first one's plan."""
-FIRST_PORT, PORTS = 20000, 20000
-"""Rendezvous ports: each job has its own, which all its nodes can work out."""
+FIRST_PORT, PORTS = 20000, 12000
+"""Rendezvous ports: each job has its own, which all its nodes can work out. They end below 32768, where Linux begins to
+take ports for outgoing connections."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class CellJob:
 
     def __call__(self) -> None:
         """Runs the cell on this node of a Slurm job. Raises ``SystemExit`` if it is ended before."""
-        environment = submitit.JobEnvironment()
+        environment = submitit_or_remedy().JobEnvironment()
         submission = jobs.Submission.read(Path(self.folder))
         if environment.num_nodes > 1:
             os.environ |= rendezvous(environment)
@@ -51,15 +55,16 @@ class CellJob:
         if environment.node > 0:
             follow(submission, self.cell, environment.job_id, attempt)
         elif not run_cell(submission, self.cell, job=environment.job_id, attempt=attempt):
-            _back_into_the_queue(environment.raw_job_id)
+            if not jobs.is_cancelled(submission):
+                _back_into_the_queue(environment.raw_job_id)
             raise SystemExit("this job was ended before its cell was done")
 
-    def checkpoint(self) -> submitit.helpers.DelayedSubmission:
+    def checkpoint(self) -> DelayedSubmission:
         """A job that is preempted begins again: a cell is the least that can be lost."""
-        return submitit.helpers.DelayedSubmission(self)
+        return submitit_or_remedy().helpers.DelayedSubmission(self)
 
 
-def rendezvous(environment: submitit.JobEnvironment) -> dict[str, str]:
+def rendezvous(environment: JobEnvironment) -> dict[str, str]:
     """Where the processes of a cell on several nodes meet: ``ZOBENCH_RENDEZVOUS`` (host:port of the job's first node)
     and ``ZOBENCH_NODE_COUNT``."""
     port = FIRST_PORT + int(environment.raw_job_id) % PORTS
@@ -71,7 +76,7 @@ def rendezvous(environment: submitit.JobEnvironment) -> dict[str, str]:
 def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int = 0, worker: int = 0) -> bool:
     """Plans, runs and stores one cell, and tells how it goes; False if SIGTERM came before it was done.
 
-    Then nothing is stored: the cell is as if it had never begun.
+    Then nothing is stored: the cell is as if it had never begun. A result that cannot be stored is told as lost.
     """
     if jobs.is_cancelled(submission):
         return True
@@ -85,6 +90,10 @@ def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int =
             result, said = _measured(submission, cell, said)
     except KeyboardInterrupt:
         return False
+    except StoreError as error:  # its disk is full, which is no reason to leave a pool's other cells out
+        told = f"its result could not be stored: {error.strerror or error}"
+        jobs.tell(submission, cell, replace(said, ended=time.time(), outcome="lost", reason=told))
+        return True
     told = " ".join(result.reason.split())
     jobs.tell(submission, cell, replace(said, ended=time.time(), outcome=str(result.outcome), reason=told))
     return True
@@ -105,7 +114,7 @@ def _measured(submission: jobs.Submission, cell: int, said: jobs.Progress) -> tu
     said = replace(said, action=step.action)
     jobs.tell(submission, cell, said)
     result = perform(step, None, submission.timeout, disk_dir, rates)
-    if result.outcome is Outcome.FAILED and "ended by SIGTERM" in result.reason:
+    if result.outcome is Outcome.FAILED and "ended by SIG" in result.reason:
         time.sleep(SETTLE_SECONDS)  # if that was the end of the job, this is where it is told
     save(step, result, store)
     return result, said

@@ -1,4 +1,4 @@
-"""The ceilings of this machine, measured: matrix products, memory, noise, link and disk."""
+"""The ceilings of this machine, measured: matrix products, memory, noise, link, ranks and disk."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from zobench.measure.directio import CHUNK, DirectFile, aligned, memory_of
+from zobench.measure.peers import between_rate
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +23,7 @@ def calibrate(device: str, seconds: float = 5.0, disk_dir: str | os.PathLike[str
     """Rates of ``device`` ("cpu" or "cuda...") and of the disk under ``disk_dir``, in about ``seconds`` seconds.
 
     FLOP/s, bytes/s and elements/s; copy counts bytes read plus bytes written; "both" is the sum of two directions at
-    once. None where there is no such thing here, and ``notes`` say why.
+    once; "between ranks" is what each of them receives. None where there is no such thing here, and ``notes`` say why.
     """
     notes: list[str] = []
     products = ("fp32", "fp16", "bf16", *(("tf32",) if device.startswith("cuda") else ()))
@@ -31,6 +32,7 @@ def calibrate(device: str, seconds: float = 5.0, disk_dir: str | os.PathLike[str
         "copy_bytes_per_second": copy_rate(device, seconds * 0.05),
         "noise_elements_per_second": noise_rates(device, seconds * 0.05),
         **link_rates(device, notes),
+        "between_ranks_bytes_per_second": between_rate(device, notes),
         **disk_rates(disk_dir or tempfile.gettempdir(), seconds * 0.4, notes),
     }
     return {**rates, "notes": notes}

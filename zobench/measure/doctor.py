@@ -15,6 +15,7 @@ OPTIONAL = {
     "matplotlib": ("figures", "zobench[report]"),
     "jinja2": ("the HTML report", "zobench[report]"),
     "scipy": ("comparing runs", "zobench[report]"),
+    "submitit": ("sweeps on Slurm and in the background", "zobench[cluster]"),
 }
 """Package: (what it is for, what to install)."""
 LOW_DISK = 10e9
@@ -95,7 +96,7 @@ def _rates(rates: dict[str, Any]) -> list[Line]:
         Line("rates", f"noise {name}", f"{rate / 1e9:.3g} G elements/s", "info")
         for name, rate in rates["noise_elements_per_second"].items()
     ]
-    names = ("copy", "link_up", "link_down", "link_both", "disk_read", "disk_write", "disk_both")
+    names = ("copy", "link_up", "link_down", "link_both", "between_ranks", "disk_read", "disk_write", "disk_both")
     for name in names:
         rate = rates[f"{name}_bytes_per_second"]
         if rate is not None:

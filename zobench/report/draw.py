@@ -224,7 +224,8 @@ def _timeline(plot: Plot, chosen: Mapping[str, Result], machine: str) -> Chart:
     description = first.environment.get("description", "")
     labels = [result.spec.label.split() for result in chosen.values()]
     shared = [word for word in labels[0] if all(word in label for label in labels)]
-    remarks = [f"{' '.join(shared)}: the last measured step of each run."]
+    saves = any(result.spec.checkpoint != "none" for result in chosen.values())
+    remarks = [f"{' '.join(shared)}: the last {'two measured steps' if saves else 'measured step'} of each run."]
     return Chart(
         name=plot.name,
         kind="timeline",

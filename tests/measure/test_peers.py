@@ -1,0 +1,106 @@
+"""What ranks receive from each other: really exchanged, on loopback alone, and a reason where it cannot be measured."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.cuda import nccl
+from torch.distributed import HashStore
+
+from zobench.measure import peers
+
+
+def listening() -> set[str]:
+    """Local addresses, hexadecimal, at which this process accepts connections."""
+    mine = set()
+    for link in Path(f"/proc/{os.getpid()}/fd").iterdir():
+        try:
+            mine.add(os.readlink(link))
+        except OSError:  # closed meanwhile
+            continue
+    found = set()
+    for name in ("tcp", "tcp6"):
+        for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            columns = row.split()
+            if columns[3] == "0A" and f"socket:[{columns[9]}]" in mine:
+                found.add(columns[1].partition(":")[0])
+    return found
+
+
+def test_two_ranks_have_each_others_half_and_listen_on_loopback_alone() -> None:
+    store, slots = HashStore(), {rank: torch.full((10,), rank, dtype=torch.uint8) for rank in range(2)}
+    listened: list[set[str]] = []
+    before = listening()
+
+    def rank(number: int) -> None:
+        group = peers._gloo(store, number)
+        peers._exchange_halves(group, slots[number])
+        listened.append(listening() - before)
+        peers._exchange_halves(group, slots[number])  # so that neither is gone while the other looks
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [slots[number].tolist() for number in range(2)] == [[0] * 5 + [1] * 5] * 2
+    assert len(listened) == 2
+    assert set().union(*listened) <= {"0100007F"}
+
+
+def test_a_rate_is_what_one_rank_receives_over_the_fastest_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_best_seconds", lambda action: (action(), 0.5)[1])
+    notes: list[str] = []
+    assert peers._among_processes(nbytes=1000) == 1000
+    for name in ("ones", "empty"):
+        plain = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda *shape, device, plain=plain, **rest: plain(*shape, **rest))
+    gathered = []
+    monkeypatch.setattr(nccl, "all_gather", lambda parts, slots: gathered.append((len(parts), slots[0].numel())))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda index: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")  # the user's own stays
+    assert peers._among_gpus(notes, nbytes=1000) == 3 * 250 / 0.5
+    assert gathered == [(4, 1000)]
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "eth7"
+    assert notes == []
+
+
+def test_the_fastest_of_all_repeats_counts_and_the_first_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([3.0, 2.0, 5.0, 4.0, 6.0, 7.0])
+    now = [0.0]
+    runs: list[int] = []
+
+    def action() -> None:
+        runs.append(1)
+        now[0] += next(seconds) if len(runs) > 1 else 1.0
+
+    monkeypatch.setattr(peers, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    assert peers._best_seconds(action) == 2.0
+    assert len(runs) == 1 + peers.REPEATS
+
+
+def test_without_peers_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert peers.between_rate("cuda:0", notes) is None
+    assert notes == ["between ranks: none, because one GPU is visible"]
+
+
+def test_what_gloo_says_is_the_reason_whichever_rank_it_failed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for broken in range(2):
+        notes: list[str] = []
+
+        def gloo(store: object, rank: int, broken: int = broken) -> object:
+            if rank == broken:
+                raise RuntimeError("no\nroute")
+            return SimpleNamespace(broadcast=lambda *_: SimpleNamespace(wait=lambda: None))
+
+        monkeypatch.setattr(peers, "_gloo", gloo)
+        assert peers.between_rate("cpu", notes) is None
+        assert notes == ["between ranks: not measured (no route)"]

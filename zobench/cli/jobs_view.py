@@ -1,0 +1,89 @@
+"""What the commands of submitted sweeps show: the plan of one, and how its cells stand."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from zobench.console import columns, shared_words
+from zobench.execute.plan import duration
+from zobench.store import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from zobench.execute.jobs import CellState, Submission
+    from zobench.spec import RunSpec
+
+STYLES = {"done": "green", "running": "bold", "queued": "", "failed": "red", "lost": "red"}
+"""By state; any other is a warning."""
+
+
+def say(screen: Console, lines: Sequence[str]) -> None:
+    """Those that are not empty."""
+    for line in lines:
+        if line:
+            screen.print(line, style="dim", markup=False, soft_wrap=True)
+
+
+def asks(asked: dict[str, Any]) -> str:
+    """``--time=60 --gres=gpu:1``: what a job asks for beyond one process on one node."""
+    plain = {"nodes": 1, "ntasks_per_node": 1}
+    rest = {key.replace("_", "-"): value for key, value in asked.items() if value != plain.get(key, False)}
+    return " ".join(f"--{key}" if value is True else f"--{key}={value}" for key, value in rest.items())
+
+
+def show_plan(
+    screen: Console, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], asked: Sequence[str]
+) -> None:
+    """One line per cell, done or to submit; then what the jobs ask for."""
+    shared = shared_words([spec.label for spec in specs])
+    screen.print(Text(f"{title}; all cells: {' '.join(shared)}" if shared else title, style="bold"))
+    table = columns("cell", "plan")
+    for spec in specs:
+        words, style = ("submit", "") if spec in cells else ("done", "green")
+        cell = " ".join(word for word in spec.label.split() if word not in shared) or "this one"
+        table.add_row(Text(cell, style=style), Text(words, style=style))
+    screen.print(table)
+    for words in dict.fromkeys(asked):
+        told = f"{number(asked.count(words), 'job')} of one cell each: {words}"
+        screen.print(Text(told, style="dim"), soft_wrap=True)
+    screen.print(Text(f"{len(cells)} of {len(specs)} cells to submit", style="bold"))
+
+
+def show(screen: Console, submission: Submission, states: Sequence[CellState]) -> None:
+    """One sweep: how many cells are where, then one line per cell."""
+    shared = shared_words([state.spec.label for state in states])
+    when = datetime.datetime.fromtimestamp(submission.submitted).strftime("%Y-%m-%d %H:%M")
+    screen.print(Text(f"{submission.name} {submission.id}: {counts(states)}", style="bold"), soft_wrap=True)
+    told = f"{submission.executor}, {submission.place or 'default partition'}, since {when}"
+    screen.print(Text(f"{told}; all cells: {' '.join(shared)}" if shared else told, style="dim"), soft_wrap=True)
+    table = columns("cell", "job", "state", "where", "time", "why")
+    for state in states:
+        cell = " ".join(word for word in state.spec.label.split() if word not in shared) or "this one"
+        spent = "" if state.seconds is None else duration(state.seconds)
+        texts = (cell, state.job, state_word(state), state.host, spent, state.reason)
+        table.add_row(*(Text(printable(text), style=STYLES.get(state_word(state), "yellow")) for text in texts))
+    screen.print(table)
+    if any(state.state in ("lost", "failed") for state in states):
+        screen.print(Text(f"what the jobs said: {submission.log}", style="dim"), soft_wrap=True)
+
+
+def state_word(state: CellState) -> str:
+    """What a person calls it."""
+    return "done" if state.state == "ok" else state.state
+
+
+def counts(states: Sequence[CellState]) -> str:
+    """``7 done, 2 running, 3 queued``."""
+    words = [state_word(state) for state in states]
+    order = ("done", "running", "queued", *words)
+    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(order) if word in words)
+
+
+def number(count: int, thing: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"

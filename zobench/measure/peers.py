@@ -1,0 +1,111 @@
+"""How fast the ranks of one machine give each other their slices of a block, with nothing beside it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+MIB = 2**20
+LOOPBACK = "127.0.0.1"
+PATIENCE = timedelta(seconds=60)
+REPEATS = 6
+"""The same on all ranks: one that stopped earlier would leave the others waiting."""
+
+
+def between_rate(device: str, notes: list[str]) -> float | None:
+    """Bytes per second that a rank receives from the others while all receive (B_NVLink of DistZO2's equation 3).
+
+    On CUDA NCCL's all-gather among all visible GPUs; on the CPU two ranks that broadcast a half each over Gloo on
+    loopback, which is how :mod:`zobench.parallel.hosts` makes a block whole there. None where there are no peers, or
+    they cannot talk; then ``notes`` say why.
+    """
+    try:
+        return _among_gpus(notes) if device.startswith("cuda") else _among_processes()
+    except (RuntimeError, AttributeError) as error:  # of Gloo and NCCL, or a torch that was built without them
+        notes.append(f"between ranks: not measured ({' '.join(str(error).split())})")
+        return None
+
+
+def _among_gpus(notes: list[str], nbytes: int = 256 * MIB) -> float | None:
+    import torch
+    from torch.cuda import nccl
+
+    count = torch.cuda.device_count()
+    if count < 2:
+        notes.append("between ranks: none, because one GPU is visible")
+        return None
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # all GPUs are this process's: nobody else need reach it
+    part = nbytes // count
+    parts = [torch.ones(part, dtype=torch.uint8, device=f"cuda:{index}") for index in range(count)]
+    slots = [torch.empty(part * count, dtype=torch.uint8, device=f"cuda:{index}") for index in range(count)]
+
+    def gather() -> None:
+        nccl.all_gather(parts, slots)
+        for index in range(count):
+            torch.cuda.synchronize(index)
+
+    return part * (count - 1) / _best_seconds(gather)
+
+
+def _among_processes(nbytes: int = 64 * MIB) -> float:
+    """Two ranks as threads of this process: the bytes go through the same sockets, and no process need start."""
+    import torch
+    from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+    store, rates, failures = HashStore(), dict[int, float](), list[Exception]()
+
+    def rank(number: int) -> None:
+        try:
+            group, slot = _gloo(store, number), torch.ones(nbytes, dtype=torch.uint8)
+            rates[number] = nbytes / 2 / _best_seconds(lambda: _exchange_halves(group, slot))
+        except (RuntimeError, AttributeError) as error:
+            failures.append(error)
+
+    other = threading.Thread(target=rank, args=(1,))
+    other.start()
+    rank(0)
+    other.join()
+    if failures:
+        raise failures[0]
+    return min(rates.values())
+
+
+def _gloo(store: Store, rank: int) -> Any:
+    """A group of two that listens on loopback alone. Torch has no public way to make two in one process."""
+    import torch.distributed as dist
+
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
+    options._devices, options._timeout = [gloo.create_device(hostname=LOOPBACK)], PATIENCE
+    return gloo(store, rank, 2, options)
+
+
+def _exchange_halves(group: Any, slot: Tensor) -> None:
+    import torch.distributed as dist
+
+    sent = []
+    for number, half in enumerate(slot.chunk(2)):
+        how = dist.BroadcastOptions()
+        how.rootRank = number
+        sent.append(group.broadcast([half], how))
+    for work in sent:
+        work.wait()
+
+
+def _best_seconds(action: Callable[[], None]) -> float:
+    """Seconds of the fastest of ``REPEATS`` runs after a first one."""
+    action()
+    best = float("inf")
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        action()
+        best = min(best, time.perf_counter() - began)
+    return best
