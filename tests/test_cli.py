@@ -27,7 +27,7 @@ from zobench.store import Store, StoreError, files
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
 GB = 10**9
 OPTIONS = {
-    "sweep": 15, "ablate": 8, "run": 8, "table": 4, "list": 0, "doctor": 2, "reproduce": 7, "report": 2, "status": 1,
+    "sweep": 16, "ablate": 8, "run": 9, "table": 4, "list": 0, "doctor": 2, "reproduce": 7, "report": 2, "status": 1,
     "cancel": 1, "results": 4, "compare": 5, "trace": 2, "finetune": 13, "search": 11,
 }  # fmt: skip
 """Options per command. A new one needs a user, and a change here."""

@@ -91,8 +91,8 @@ def test_more_of_anything_never_needs_less(spec: RunSpec, name: str, more: int) 
     larger = spec.replace(**{name: getattr(spec, name) + more})
     assert all(a >= b for a, b in zip(memory(larger), memory(spec), strict=True))
     assert step_seconds(larger, RATES) >= step_seconds(spec, RATES)
-    if name != "slots":
-        assert memory(larger)[0] > memory(spec)[0]
+    if name != "slots":  # the peak need not grow: filling a disk can be it
+        assert footprint.activations(larger) > footprint.activations(spec)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
@@ -440,6 +440,8 @@ def test_each_rank_has_a_file_of_its_own_on_the_one_disk() -> None:
     rates = Rates.of(SLOW_DISK)
     alone, two = (ranks(*how, device="cpu", tier="disk") for how in ((), ("pertp", 2)))
     assert transfer_seconds(two, rates) == pytest.approx(2 * transfer_seconds(alone, rates))
+    slow = dataclasses.replace(rates, disk_both=1e5)  # both ways at once are what bounds a step
+    assert floor_seconds(two, slow) == pytest.approx(2 * floor_seconds(alone, slow))
 
 
 @given(

@@ -13,12 +13,13 @@ from zobench.durable import savers
 from zobench.durable.savers import Target, saving
 from zobench.parallel import join
 
-CASES = list(itertools.product(("sync", "async", "journal"), ("sliced", "whole"), ("torch", "counter")))
+KINDS = ("sync", "async", "journal")
+CASES = [*itertools.product(KINDS, ["sliced"], ["torch"]), *itertools.product(KINDS, ["whole"], ["counter"])]
 
 
 def main():
     found, folder = {}, Path(sys.argv[1])
-    savers.GROUP = 100_000
+    savers.journal.GROUP = 100_000
     spec = RunSpec(
         model="opt-tiny", engine="offload", tier="pageable", gpus=2, parallel="ddp", batch_size=2, seq_len=16, lr=1e-2
     )

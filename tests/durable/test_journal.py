@@ -98,7 +98,7 @@ def test_one_changed_bit_before_the_last_record_is_found(
     place = data.draw(st.integers(0, len(content) - SIZE - 1))
     content[place] ^= 1 << data.draw(st.integers(0, 7))
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"is damaged; take another copy$|is of an earlier one; remove "):
+    with pytest.raises(ValueError, match=r"is damaged; take another copy, or remove .*|is of an earlier one; remove "):
         read(path)
 
 
@@ -107,10 +107,10 @@ def test_damage_in_the_middle_is_told_with_its_place(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[head(path) + SIZE + 20] ^= 1
     path.write_bytes(content)
-    told = f"`{path}` must hold whole records, but number 2 of 12 is damaged; take another copy"
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+    told = f"`{path}` must hold whole records, but number 2 of 12 is damaged; take another copy, or"
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
         read(path)
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
         JournalFile(path, HEADER)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -78,6 +79,7 @@ def test_how_each_cell_stands(tmp_path: Path) -> None:
     assert [row.reason for row in rows[1:5]] == ["it broke", "", "BeginTime", rows[4].reason]
     assert rows[4].reason == "its job ended without a result; the same sweep runs it again"
     assert [row.state for row in jobs.states(made, None)][2:] == ["unknown"] * 5
+    assert jobs.states(made, None)[6].reason == "no squeue here to ask"
     jobs.mark_cancelled(made)
     assert [row.state for row in jobs.states(made, {})] == ["ok", "failed"] + ["cancelled"] * 5
 
@@ -103,7 +105,8 @@ def test_two_sweeps_of_one_cell_are_refused_before_work_starts(tmp_path: Path, m
         refuse_twice(tmp_path, [cell(seed=2), cell(seed=9)])
     assert str(error.value) == (
         f"a cell must be in one sweep at a time, but 1 of these are queued or running in mine {made.id}; wait for it "
-        f"(zobench status), end it (zobench cancel {made.id}), or name another --results"
+        f"(zobench status --results {tmp_path}), end it (zobench cancel {made.id} --results {tmp_path}), or name "
+        "another --results"
     )
 
 
@@ -124,8 +127,8 @@ CUDA: dict[str, Any] = {"device": "cuda", "parallel": "ddp", "batch_size": 8}
     ],
 )
 def test_what_a_job_asks_for(gres: str | None, spec: RunSpec, asked: dict[str, Any]) -> None:
-    usual = {"nodes": 1, "ntasks_per_node": 1, "time": 2}
-    assert slurm.resources(slurm.Request(gres=gres, time=90), spec) == usual | asked
+    usual = {"nodes": 1, "ntasks_per_node": 1, "time": 6}
+    assert slurm.resources(slurm.Request(gres=gres, time=301), spec) == usual | asked
 
 
 def test_options_of_sbatch_come_last_and_yes_and_no_are_flags() -> None:
@@ -141,8 +144,15 @@ def test_cells_that_need_equal_nodes_are_one_array() -> None:
 
 
 def test_a_cell_ends_before_its_job_does() -> None:
-    assert slurm.Request(time=3600).cell_seconds == 3480
-    assert slurm.Request(time=60).cell_seconds == 30
+    """90 s before the job's: submitit asks for a warning 30 s before, and Slurm may send it 60 s early."""
+    assert slurm.Request(time=3600).cell_seconds == 3420
+    assert slurm.Request(time=300).cell_seconds == 120
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        slurm.Request(time=299)
+    assert str(error.value) == (
+        "`--time >= 5m` must hold, because 3m of it are kept for planning and storing, but got 299s; "
+        "give it more, and a cell less with --timeout"
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,6 +161,10 @@ def test_a_cell_ends_before_its_job_does() -> None:
         (["account"], "`--slurm` needs KEY=VALUE, but got 'account'; for example --slurm account=mine"),
         (["qos=a", "--qos=b"], "`--slurm qos` must be given once, but got it twice; leave one out"),
         (["gres=gpu:1"], "`--slurm` takes options that a sweep does not set, but got gres; use --gres"),
+        (
+            ["gpus-per-node=2"],
+            "`--slurm` takes options that a sweep does not set, but got gpus_per_node; use --gres gpu:1",
+        ),
         (["array=1"], "`--slurm` takes options that a sweep does not set, but got array; leave it out"),
     ],
 )
@@ -195,6 +209,11 @@ def test_here_is_not_submitted() -> None:
     [
         ("sweep smoke --executor slurm --device cuda", 2,
          "`device=cuda` needs jobs with a GPU, but got no --gres; add --gres gpu:1"),
+        ("sweep smoke --executor slurm --device cuda:1 --gres gpu:1", 2,
+         "`device` must be auto, cpu or cuda with --executor slurm, which gives each cell its GPUs, but got cuda:1; "
+         "use --device cuda, and CUDA_VISIBLE_DEVICES or --gres to say which"),
+        ("sweep smoke --executor slurm --time 90s", 2, "`--time >= 5m` must hold, because 3m of it are kept for "
+         "planning and storing, but got 90s; give it more, and a cell less with --timeout"),
         ("sweep smoke --executor slurm", 2, "`--executor slurm` needs Slurm's commands, but sbatch, srun, squeue, "
          "scancel cannot be found; run it on a login node, or use --executor local"),
         ("status smoke", 2, "no sweep 'smoke' was submitted into results; "
@@ -238,3 +257,145 @@ def test_jobs_that_start_together_measure_their_machine_once(tmp_path: Path, mon
         thread.join()
     assert found == [CALIBRATION] * 3
     assert len(asked) == 1
+
+
+def test_a_job_that_is_no_array_goes_by_its_own_number(tmp_path: Path) -> None:
+    made = submitted(tmp_path, 3, groups=((0, 2), (1,)))
+    jobs.write_json(made.folder / "jobs.json", ["7", "9"])
+    assert [row.job for row in jobs.states(made, {})] == ["7_0", "9", "7_1"]
+    jobs.write_json(made.folder / "jobs.json", ["7"])  # the submitter ended between the two
+    assert [row.job for row in jobs.states(made, {})] == ["7_0", "", "7_1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("", "Expecting value: line 1 column 1 (char 0)"), ('{"later": 1}', "unexpected keyword argument 'later'")],
+)
+def test_what_no_job_of_this_version_wrote_is_named(text: str, told: str, tmp_path: Path) -> None:
+    made = submitted(tmp_path)
+    (made.folder / "1.json").write_text(text)
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        jobs.states(made, {})
+    assert str(error.value).startswith(f"{made.folder / '1.json'} must be what a job wrote, but ")
+    assert str(error.value).endswith(f"{told}; delete it: its cell is lost")
+
+
+def test_slurm_that_does_not_answer_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm, "ANSWER_SECONDS", 0.2)
+    with pytest.raises(OSError, match=r"^squeue must answer within 0\.2 s, but did not; try again later$"):
+        slurm.look(submitted(tmp_path))
+
+
+def test_squeue_that_fails_says_why_and_none_is_nobody_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = submitted(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert slurm.look(made) is None
+    (tmp_path / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: no\n way' >&2\nexit 1\n")
+    (tmp_path / "squeue").chmod(0o755)
+    with pytest.raises(OSError, match=r"^squeue failed: slurm_load_jobs error: no way$"):
+        slurm.look(made)
+
+
+@pytest.mark.parametrize(
+    ("executor", "place", "told"),
+    [
+        ("slurm", "partition=p", "`--executor slurm` needs Slurm's commands, but sbatch, srun, squeue, scancel cannot "
+         "be found; run it on a login node, or use --executor local"),
+        ("local", "host=elsewhere", "`cancel` must run where the pool does, but mine was started with host=elsewhere, "
+         "and this is "),
+    ],
+)  # fmt: skip
+def test_a_sweep_that_cannot_be_reached_is_not_said_to_be_over(
+    executor: str, place: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    made = submitted(tmp_path, executor=executor, place=place)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["cancel", "--results", str(tmp_path)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"zobench: {told}")
+    assert not jobs.is_cancelled(made)
+    cli_main("status", "--results", str(tmp_path))
+    assert "3 unknown" in capsys.readouterr().out
+
+
+def cli_main(*arguments: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 0
+
+
+def test_status_and_other_sweeps_need_no_submitit(tmp_path: Path) -> None:
+    made = submitted(tmp_path, executor="local", place="host=elsewhere")
+    program = (
+        "import sys; sys.modules['submitit'] = None\n"
+        f"from zobench import cli; cli.main(['status', '--results', {str(tmp_path)!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert made.id in done.stdout
+
+
+def test_arrays_that_slurm_had_taken_are_cancelled_when_it_refuses_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Slurm of shell scripts: the second sbatch is refused."""
+    cells = (cell(), cell(gpus=2, parallel="ddp", batch_size=2))
+    made = submitted(tmp_path, cells=cells, groups=((0,), (1,)))
+    taken, ended = tmp_path / "taken", tmp_path / "ended"
+    scripts = {
+        "sbatch": f"if [ -e {taken} ]; then echo 'sbatch: error: over the limit' >&2; exit 1; fi\n"
+        f"touch {taken}\necho Submitted batch job 7",
+        "scancel": f'echo "$@" >> {ended}',
+        "srun": "exit 0",
+    }
+    for name, text in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ValueError, match=r"^`sbatch` must take the jobs, but said: over the limit; see --partition"):
+        slurm.submit(made, slurm.Request())
+    assert jobs.job_ids(made) == ["7"]
+    assert ended.read_text().splitlines() == [f"--name zobench-{made.id}-{number}" for number in range(2)]
+
+
+@pytest.mark.parametrize("executor", ["slurm", "local"])
+def test_nothing_is_submitted_into_a_store_that_a_sweep_writes(
+    executor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Store(tmp_path).lock(), pytest.raises(SystemExit) as ended:
+        cli.main(["sweep", "smoke", "--executor", executor, "--device", "cpu", "--results", str(tmp_path)])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"zobench: {tmp_path} must have one writer, but another sweep uses it; name another --results"
+    )
+    assert jobs.submissions(tmp_path) == []
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_a_sweep_here_looks_for_submitted_cells_before_it_plans_and_once_it_has_the_store(
+    refused: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    locked: list[bool] = []
+
+    def refuse(results: Path, cells: object) -> None:
+        try:
+            with Store(results).lock():
+                locked.append(False)
+        except BusyError:
+            locked.append(True)
+        if len(locked) == refused:
+            raise BusyError("queued elsewhere")
+
+    monkeypatch.setattr("zobench.cli.jobs.refuse_twice", refuse)
+    monkeypatch.setattr(plan, "calibration", lambda *_: CALIBRATION)
+    monkeypatch.setattr("zobench.execute.sweep.run_in_process", lambda *_, **__: pytest.fail("it ran"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["sweep", "smoke", "--device", "cpu", "--results", str(tmp_path)])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "zobench: queued elsewhere"
+    assert locked == [False, True][:refused]

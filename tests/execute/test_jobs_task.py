@@ -7,6 +7,7 @@ import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from zobench.execute.jobs import Progress
 from zobench.execute.process import failed
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
-from zobench.store import Store
+from zobench.store import Store, StoreError
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +73,42 @@ def test_a_cell_that_is_ended_is_as_if_it_had_never_begun(tmp_path: Path, monkey
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_result_that_cannot_be_stored_is_lost_and_its_worker_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreError(28, "a result must be writable, but the disk is full")
+
+    made, seeds = submitted(tmp_path), runs(monkeypatch, Outcome.OK)
+    monkeypatch.setattr(Store, "save", full)
+    assert task.run_cell(made, 0, job="7_0")
+    said = jobs.progress(made, 0)
+    assert said is not None
+    assert (said.outcome, said.reason) == (
+        "lost", "its result could not be stored: a result must be writable, but the disk is full"
+    )  # fmt: skip
+    (first, *_) = jobs.states(made, {})
+    assert (first.state, first.reason) == ("lost", said.reason)
+    assert seeds == [0]
+
+
+def test_ports_of_the_rendezvous_are_none_that_linux_gives_to_outgoing_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1")
+    ports = []
+    for job in (0, 11999, 12000, 31999, 4_000_000):
+        where = task.rendezvous(SimpleNamespace(raw_job_id=str(job), num_nodes=2))  # type: ignore[arg-type]
+        assert where["ZOBENCH_NODE_COUNT"] == "2"
+        host, port = where["ZOBENCH_RENDEZVOUS"].split(":")
+        assert host == "10.0.0.1"
+        ports.append(int(port))
+    assert ports == [20000, 31999, 20000, 27999, 24000]
+    monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "fe80::1")
+    where = task.rendezvous(SimpleNamespace(raw_job_id="1", num_nodes=2, hostnames=["n1", "n2"]))  # type: ignore[arg-type]
+    assert where["ZOBENCH_RENDEZVOUS"] == "n1:20001"
+
+
 def test_a_cancelled_sweep_begins_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, seeds = submitted(tmp_path), runs(monkeypatch, Outcome.OK)
     jobs.mark_cancelled(made)
@@ -94,12 +131,16 @@ def test_a_node_that_lacks_what_the_cell_needs_is_the_cells_failure(
     assert seeds == []
 
 
-@pytest.mark.parametrize(("action", "ran"), [("run", [0]), ("keep", []), ("skip", [])])
+@pytest.mark.parametrize(("action", "ran"), [("run", [0]), ("keep", []), ("skip", []), ("", [])])
 def test_the_other_nodes_do_what_the_first_does_and_store_nothing(
     action: str, ran: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also if it failed before it came to its plan."""
     made, seeds = submitted(tmp_path), runs(monkeypatch, Outcome.OK)
-    jobs.tell(made, 0, Progress(job="7_0", host="n1", began=1.0, attempt=1, action=action))
+    jobs.tell(
+        made, 0, Progress(job="7_0", host="n1", began=1.0, attempt=1, action=action, outcome="" if action else "failed")
+    )
+    monkeypatch.setattr(task, "LEADER_SECONDS", 0.3)
     task.follow(made, 0, "7_0", 1)
     assert seeds == ran
     assert Store(tmp_path).load() == []

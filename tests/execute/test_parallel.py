@@ -15,10 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+from tests.execute.test_merge import one
 from tests.execute.test_process import gone
-from zobench.execute.merge import merged
-from zobench.execute.process import run_in_process
+from zobench.cli import main
+from zobench.execute import cell as measure
+from zobench.execute import rank
+from zobench.execute.process import check_start, run_in_process
+from zobench.parallel.interface import endpoint_of
+from zobench.parallel.launch import Lost, Meeting
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
 
@@ -118,12 +124,12 @@ def listeners(pids: set[int]) -> set[str]:
 @pytest.fixture(scope="module")
 def alone() -> Result:
     """The same cell on one device."""
-    return run_in_process(RunSpec(**FIELDS).resolve("cpu"))
+    return measure.run(RunSpec(**FIELDS).resolve("cpu"))
 
 
-@pytest.mark.parametrize(("parallel", "gpus"), [("pertp", 2), ("ddp", 2), ("ddp", 4), ("2d", 4), ("2d-outer", 4)])
-def test_ranks_give_one_result_of_the_global_batch(parallel: str, gpus: int, alone: Result) -> None:
-    result = run_in_process(cell(parallel, gpus))
+def test_ranks_give_one_result_of_the_global_batch(alone: Result) -> None:
+    gpus = 4
+    result = run_in_process(cell("2d", gpus))
     assert (result.outcome, result.reason) == (Outcome.OK, "")
     assert result.tokens_per_step == 4 * 16
     assert result.samples["loss"] == pytest.approx(alone.samples["loss"], rel=1e-6)
@@ -138,41 +144,74 @@ def test_ranks_give_one_result_of_the_global_batch(parallel: str, gpus: int, alo
 
 
 def test_ranks_listen_on_loopback_alone_and_a_killed_one_ends_all() -> None:
-    running = Running(cell("2d", 4, **LONG))
+    running = Running(cell("pertp", 2, **LONG))
     ranks = running.ranks()
     assert listeners({os.getpid(), *children(os.getpid())}) == {"127.0.0.1"}
-    os.kill(ranks[2], signal.SIGKILL)
+    everything = children(os.getpid())  # their samplers, too
+    os.kill(ranks[1], signal.SIGKILL)
     result = running.ended()
-    assert (result.outcome, result.reason) == (Outcome.FAILED, "rank 2 was ended by SIGKILL")
-    assert all(gone(pid) for pid in ranks.values())
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "rank 1 was ended by SIGKILL")
+    assert all(gone(pid) for pid in everything)
 
 
 def test_a_rank_that_is_silent_is_waited_for_no_longer_than_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "5")
-    running = Running(cell("ddp", 2, **LONG))
+    """In a group of the mesh, where the other one waits for it."""
+    monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "12")
+    running = Running(cell("pertp", 2, **LONG))
     ranks = running.ranks()
     os.kill(ranks[1], signal.SIGSTOP)
     try:
-        result = running.ended(90)
+        result = running.ended(120)
     finally:
         if not gone(ranks[1], 0.2):
             os.kill(ranks[1], signal.SIGKILL)
     assert result.outcome is Outcome.FAILED
     assert result.reason == "rank 1 is gone without a word"
+    assert all(gone(pid) for pid in ranks.values())
 
 
-def test_a_kill_of_the_launcher_or_a_timeout_ends_all_ranks() -> None:
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_kill_of_the_launcher_or_an_interrupt_ends_all_ranks() -> None:
     running = Running(cell("pertp", 2, **LONG))
-    ranks = running.ranks()
-    (launcher,) = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in ranks.values()}
+    ranks, everything = running.ranks(), children(os.getpid())
+    (launcher,) = {parent(pid) for pid in ranks.values()}
     os.kill(launcher, signal.SIGKILL)
     result = running.ended()
     assert (result.outcome, result.reason) == (Outcome.FAILED, "the cell's process was ended by SIGKILL")
-    assert all(gone(pid) for pid in ranks.values())
-    running = Running(cell("pertp", 2, **LONG), timeout=20)
-    ranks = running.ranks()
-    assert running.ended().outcome is Outcome.TIMEOUT
-    assert all(gone(pid, 0.2) for pid in ranks.values())  # the launcher has waited for them
+    assert all(gone(pid) for pid in everything)
+    everything.clear()
+
+    def interrupted() -> None:
+        if len(found := ranks_of(os.getpid())) == 2 and all(children(pid) for pid in found.values()):
+            everything.extend(children(os.getpid()))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_process(cell("pertp", 2, **LONG), while_waiting=interrupted)
+    assert len(everything) >= 3
+    assert all(gone(pid, 0.5) for pid in everything)  # the launcher has waited for them
+
+
+def test_what_one_rank_cannot_do_is_told_at_once_though_others_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rank 0 waits in a transfer for a block that rank 1 has no memory to fill."""
+    monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "600")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if os.environ.get('RANK') == '1' and 'zobench.execute.rank' in sys.orig_argv:\n"
+        "    from zobench.parallel import hosts\n"
+        "    def fill(self, block, write):\n"
+        "        raise MemoryError('pinning failed')\n"
+        "    hosts.SharedTier.fill = fill\n"
+    )
+    result = Running(cell("pertp", 2)).ended(120)
+    assert (result.outcome, result.reason) == (Outcome.OOM, "rank 1: host memory ran out: pinning failed")
+    assert "fill" in result.traceback
 
 
 def test_an_error_of_all_ranks_is_told_once() -> None:
@@ -191,13 +230,41 @@ def free_port() -> int:
 def test_two_nodes_on_one_machine_meet_at_the_given_address(monkeypatch: pytest.MonkeyPatch, alone: Result) -> None:
     monkeypatch.setenv("ZOBENCH_RENDEZVOUS", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("ZOBENCH_NODE_COUNT", "2")
-    spec = cell("2d", 4, nodes=2)
+    spec = cell("2d-outer", 4, nodes=2)
     first, second = Running(spec), Running(spec)
     results = [first.ended(120), second.ended(120)]
     assert [result.outcome for result in results] == [Outcome.OK, Outcome.OK], [r.reason for r in results]
     assert results[0].samples == results[1].samples
     assert [row["node"] for row in results[0].environment["ranks"]] == [0, 0, 1, 1]
     assert results[0].samples["loss"] == pytest.approx(alone.samples["loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("killed", "reasons"),
+    [
+        (0, ("the cell's process was ended by SIGKILL", "the first machine of the run, at 127.0.0.1:{port}, is gone")),
+        (1, ("rank 1 is gone without a word", "the cell's process was ended by SIGKILL")),
+    ],
+)
+def test_a_node_that_is_gone_ends_the_others(
+    killed: int, reasons: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    monkeypatch.setenv("ZOBENCH_RENDEZVOUS", f"127.0.0.1:{port}")
+    spec = cell("ddp", 2, nodes=2, **LONG)
+    both = [Running(spec), Running(spec)]
+    ranks, everything = both[0].ranks(), children(os.getpid())
+    os.kill(parent(ranks[killed]), signal.SIGKILL)
+    told = {one.ended().reason for one in both}
+    assert told == {reason.format(port=port) for reason in reasons}
+    assert all(gone(pid) for pid in everything)
+
+
+def test_a_result_may_be_longer_than_what_a_store_takes() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    samples = {"loss": [1 / 3 + step for step in range(600_000)]}
+    rank._put(store, "result", one(0, samples=samples))
+    assert rank._get(store, "result", 1).samples == samples
 
 
 def zobench(*words: str, torchrun: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -211,15 +278,7 @@ def zobench(*words: str, torchrun: tuple[str, ...] = ()) -> subprocess.Completed
 TORCHRUN = ("--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
 
 
-def test_the_users_own_torchrun_starts_the_ranks_and_only_rank_0_prints() -> None:
-    done = zobench("--set", "gpus=2", "--set", "parallel=ddp", "--json", "-", torchrun=TORCHRUN)
-    assert done.returncode == 0, done.stderr
-    result = Result.from_dict(json.loads(done.stdout))  # twice would not be JSON
-    assert result.outcome is Outcome.OK
-    assert len(result.environment["ranks"]) == 2
-
-
-def test_torchrun_starts_the_ranks_again_after_one_is_lost(tmp_path: Path) -> None:
+def test_the_users_own_torchrun_starts_ranks_again_and_only_rank_0_prints(tmp_path: Path) -> None:
     """The ranks of the second start meet in the store of the first, which still has what rank 1 said there."""
     script = tmp_path / "once.py"
     script.write_text(
@@ -244,25 +303,66 @@ def test_torchrun_starts_the_ranks_again_after_one_is_lost(tmp_path: Path) -> No
     command = (sys.executable, "-m", "torch.distributed.run", *TORCHRUN, "--max-restarts", "1", str(script), *words)
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert Result.from_dict(json.loads(done.stdout)).outcome is Outcome.OK
+    result = Result.from_dict(json.loads(done.stdout))  # twice would not be JSON
+    assert result.outcome is Outcome.OK
+    assert len(result.environment["ranks"]) == 2
     assert "Signals.SIGKILL" in done.stderr or "exitcode: -9" in done.stderr
 
 
+def test_ranks_of_another_number_are_told_so_once() -> None:
+    done = zobench(torchrun=TORCHRUN)
+    assert done.returncode != 0
+    said = "`gpus` must be 2, the ranks that torchrun has started, but got gpus=1; add --set gpus=2 and a parallel, or "
+    assert done.stderr.count(f"zobench: {said}start zobench without torchrun") == 1
+
+
+PAIRS = ("--set=gpus=4", "--set=nodes=2", "--set=parallel=2d", "--set=batch_size=4")
+
+
 @pytest.mark.parametrize(
-    ("words", "torchrun", "said"),
+    ("words", "said"),
     [
-        ((), TORCHRUN, "`gpus` must be 2, the ranks that torchrun has started, but got gpus=1; add --set gpus=2 and a "
-         "parallel, or start zobench without torchrun"),
-        (("--set=gpus=3", "--set=parallel=2d"), (), "`parallel=2d` needs an even number of gpus, at least 4, but got "
-         "gpus=3; use parallel=ddp, or gpus=4"),
-        (("--set=gpus=4", "--set=nodes=2", "--set=parallel=2d"), (), "`nodes=2` needs ZOBENCH_RENDEZVOUS=HOST:PORT on "
-         "each of them, but it is not set; name an address of the first machine and a free port there"),
+        (("run", "--set=gpus=3", "--set=parallel=2d"), "`parallel=2d` needs an even number of gpus, at least 4, but "
+         "got gpus=3; use parallel=ddp, or gpus=4"),
+        (("run", *PAIRS), "`nodes=2` needs --rendezvous HOST:PORT on each of them, but got none; name an address of "
+         "the first machine and a free port there"),
+        (("run", *PAIRS, "--rendezvous=here"), "`--rendezvous` must be HOST:PORT, but got 'here'; for example "
+         "10.0.0.1:29500"),
+        (("run", "--rendezvous=127.0.0.1:29500"), "`--rendezvous` needs nodes > 1, but got nodes=1; leave it out, or "
+         "add --set nodes=2"),
+        (("sweep", "smoke", "--rendezvous=x:1", "--executor=slurm"), "`--rendezvous` needs --executor here, but got "
+         "--executor slurm; leave it out: jobs on several nodes find a place of their own"),
+        (("sweep", "smoke", "--rendezvous=x:0"), "`--rendezvous` must be HOST:PORT, but got 'x:0'; for example "
+         "10.0.0.1:29500"),
     ],
 )  # fmt: skip
-def test_what_cannot_start_is_told_before_it_does(words: tuple[str, ...], torchrun: tuple[str, ...], said: str) -> None:
-    done = zobench(*words, torchrun=torchrun)
-    assert done.returncode != 0
-    assert done.stderr.count(f"zobench: {said}") == 1
+def test_what_cannot_start_is_told_before_it_does(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = dict(os.environ)
+    model = ("--model=opt-tiny", "--engine=offload") if words[0] == "run" else ()
+    with pytest.raises(SystemExit) as ended:
+        main([*words, *model, "--device=cpu"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"zobench: {said}\n"
+    assert dict(os.environ) == before
+
+
+def test_the_rendezvous_option_says_where_the_ranks_meet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint = f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("ZOBENCH_RENDEZVOUS", "127.0.0.1:1")  # the option comes first
+    asked: list[str] = []
+
+    def run(spec: RunSpec, **_: Any) -> Result:
+        asked.append(endpoint_of(spec, os.environ))
+        return one(0, spec=spec)
+
+    monkeypatch.setattr("zobench.execute.process.run_in_process", run)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--model=opt-tiny", "--engine=offload", "--device=cpu", *PAIRS, f"--rendezvous={endpoint}"])
+    assert (ended.value.code, asked) == (0, [endpoint])
 
 
 def test_gpus_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,25 +377,31 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     check_devices(spec.replace(nodes=2))
 
 
-def one(rank: int, **changes: Any) -> Result:
-    values: dict[str, Any] = {"samples": {"step_seconds": [1.0 + rank], "loss": [2.0], "projected_grad": [3.0]}}
-    return Result(**{"spec": cell("ddp", 2), "outcome": Outcome.OK, **values, **changes})
-
-
 @pytest.mark.parametrize(
-    ("changes", "outcome", "reason"),
+    ("told", "code", "oom", "outcome", "reason"),
     [
-        ({0: {"outcome": Outcome.FAILED, "reason": "another rank of the run is gone, or ..."},
-          1: {"outcome": Outcome.OOM, "reason": "host memory ran out: x"}},
-         Outcome.OOM, "rank 1: host memory ran out: x"),
-        ({1: {"outcome": Outcome.CONTAMINATED, "reason": "swapped"}}, Outcome.CONTAMINATED, "rank 1: swapped"),
-        ({1: {"samples": {"step_seconds": [1.0], "loss": [2.5], "projected_grad": [3.0]}}},
-         Outcome.FAILED, "rank 1 has another loss than rank 0: they did not stay equal"),
-        ({}, Outcome.OK, ""),
+        ({}, -9, False, Outcome.FAILED, "rank 1 was ended by SIGKILL"),
+        ({}, -9, True, Outcome.OOM, "rank 1: host memory ran out: the system killed rank 1"),
+        ({}, 1, False, Outcome.FAILED, "rank 1 ended with exit code 1"),
+        ({1: "what it said itself"}, 1, False, Outcome.FAILED, "rank 1: what it said itself"),
+        ({0: "another rank of the run is gone"}, -9, False, Outcome.FAILED, "rank 1 was ended by SIGKILL"),
     ],
-)  # fmt: skip
-def test_the_first_cause_is_the_reason(changes: dict[int, Any], outcome: Outcome, reason: str) -> None:
-    result = merged(cell("ddp", 2), {rank: one(rank, **changes.get(rank, {})) for rank in range(2)})
+)
+def test_how_a_rank_ended_is_told_unless_it_did_so_itself(
+    told: dict[int, str], code: int, oom: bool, outcome: Outcome, reason: str
+) -> None:
+    meeting = Meeting(run="a")
+    meeting.round = 0
+    for number, text in told.items():
+        rank._tell(PrefixStore("attempt 0", meeting.store), number, one(number, outcome=Outcome.FAILED, reason=text))
+    result = rank._after(cell("ddp", 2), Lost(rank=1, code=code), meeting, oom)
     assert (result.outcome, result.reason) == (outcome, reason)
-    if outcome is Outcome.OK:
-        assert result.samples["step_seconds"] == [2.0]
+
+
+def test_a_start_that_contradicts_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"`nodes=2` must be ZOBENCH_NODE_COUNT, but that is 3; make them equal"):
+        endpoint_of(cell("2d", 4, nodes=2), {"ZOBENCH_NODE_COUNT": "3", "ZOBENCH_RENDEZVOUS": "10.0.0.1:1"})
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"`--timeout` needs zobench to start the ranks, but torchrun has; leave one"):
+        check_start(cell("ddp", 2), 60.0)

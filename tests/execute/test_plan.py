@@ -154,9 +154,7 @@ def test_gpus_that_are_not_there_are_told_before_work_starts(tmp_path: Path) -> 
     steps = made(tmp_path, two, four, four.replace(nodes=2), four.replace(parallel="ddp", nodes=4), room=room)
     assert [step.action for step in steps] == ["run", "skip", "skip", "skip"]
     assert steps[1].reason == "needs 4 GPUs, 2 GPUs are visible"
-    assert steps[2].reason == (
-        "needs 2 nodes, this is one node; use --executor slurm, or set ZOBENCH_RENDEZVOUS on all nodes"
-    )
+    assert steps[2].reason == ("needs 2 nodes, this is one node; use --executor slurm, or --rendezvous on all nodes")
     screen = rich.console.Console(record=True, width=200)
     console.show_plan(screen, "Ranks", steps[:2], None)
     assert "not enough here: 2 GPUs are visible" in screen.export_text()
@@ -233,6 +231,17 @@ def test_rates_that_cannot_be_kept_are_used_all_the_same(tmp_path: Path, monkeyp
     rates = plan.calibration(tmp_path / "results", MACHINE, "cpu", None)
     assert rates["notes"][0].startswith("not kept, because ")
     assert predict.Rates.of(rates) == RATES
+
+
+@pytest.mark.parametrize(("others", "kept"), [(0.1, True), (None, True), (2.5, False)])
+def test_rates_of_a_busy_machine_serve_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: float | None, kept: bool
+) -> None:
+    monkeypatch.setattr(plan, "_ask", lambda *_: json.dumps(CALIBRATION | {"other_cpu_cores": others}))
+    rates = plan.calibration(tmp_path, MACHINE, "cpu", None)
+    assert predict.Rates.of(rates) == RATES
+    assert (tmp_path / ".calibration" / f"{MACHINE}-cpu.json").exists() == kept
+    assert any("kept 2.5 cores busy" in note for note in rates["notes"]) != kept
 
 
 def test_a_measurement_that_fails_is_one_line() -> None:

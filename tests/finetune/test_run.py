@@ -376,9 +376,7 @@ def test_a_finished_run_is_only_read(spec: Any, data_dir: Path, tmp_path: Path) 
 def test_a_folder_of_another_run_is_refused(spec: Any, data_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(ConnectionError):
         run(spec(), folder=tmp_path, data_dir=data_dir, progress=at(2, crash))
-    with pytest.raises(
-        ValueError, match=r"`--out` must be a new folder or this run's own, but .* holds another run \("
-    ):
+    with pytest.raises(ValueError, match=r"`--out` must be a new folder or this run's own, but .* holds a run with "):
         run(spec(lr=2e-3), folder=tmp_path, data_dir=data_dir)
 
 

@@ -72,14 +72,15 @@ def delayed(delays, seed):
     return Slow
 
 
-def run(case, number, out):
+def run(case, number, out, device):
     spec = RunSpec(**case["spec"])
-    world = world_of(spec, "cpu")
+    world = world_of(spec, device)
     hosts.SharedTier = delayed(case.get("delays", {}).get(str(world.rank), {}), number * 8 + world.rank)
     hosts.Counts = planted(case["planted"]) if "planted" in case else Counts
     model = models.build(spec.model, spec.dtype)
     shared = hosts.hosts_for(spec, world)
-    engine = Engine(model, EngineConfig(**case["engine"]), weights=weights.RandomWeights(model, 3), hosts=shared)
+    config = EngineConfig(device=device, **case["engine"])
+    engine = Engine(model, config, weights=weights.RandomWeights(model, 3), hosts=shared)
     with ParallelEngine(engine, world) as parallel:
         steps = steps_of(case, parallel)
         save_file(dict(parallel.named_tensors()), f"{out}.{number}.{world.rank}.safetensors")
@@ -103,11 +104,11 @@ class Kept:
         return self._positions.get(unit, Position())
 
 
-def resumed(case, number, out):
+def resumed(case, number, out, device):
     """Whether an engine that starts from what all ranks have read of another is that engine, and knows it."""
     hosts.SharedTier, hosts.Counts = Tier, Counts
     spec = RunSpec(**case["spec"])
-    world = world_of(spec, "cpu")
+    world = world_of(spec, device)
 
     def build(start=None):
         model = models.build(spec.model, spec.dtype)
@@ -167,7 +168,7 @@ def warm_up(spec):
 def weigh(spec, world):
     """Bytes of a run that the blocks of its model dominate: before it was built, and after two steps."""
     config = OPTConfig(
-        vocab_size=256, hidden_size=256, num_hidden_layers=200, ffn_dim=1024, num_attention_heads=4,
+        vocab_size=256, hidden_size=256, num_hidden_layers=100, ffn_dim=1024, num_attention_heads=4,
         max_position_embeddings=64, word_embed_proj_dim=256,
     )  # fmt: skip
     warm_up(spec)
@@ -201,9 +202,10 @@ def main():
     with join(spec) as world:
         if told["cases"]:
             ways = {"run": run, "resumed": resumed}
-            results = [ways[case.get("way", "run")](case, n, out) for n, case in enumerate(told["cases"])]
+            cases = enumerate(told["cases"])
+            results = [ways[case.get("way", "run")](case, number, out, world.device) for number, case in cases]
         else:
-            results = [weigh(spec, world)]
+            results = [weigh(spec.replace(transfers=way), world) for way in ("whole", "sliced")]
         dist.barrier()
     Path(f"{out}.{world.rank}.json").write_text(json.dumps(results))
 

@@ -27,18 +27,21 @@ def engine(case, spec):
 
 def main():
     cases, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-    told = []
+    told, sent = [], []
     with join(RunSpec(**cases[0]["spec"])) as first:
         rank = first.rank
         for number, case in enumerate(cases):
             spec = RunSpec(**case["spec"])
             world = world_of(spec, "cpu")
             with ParallelEngine(engine(case, spec), world) as parallel:
-                stepped = methods.make(spec)
-                steps = [stepped.step(parallel, batch) for batch in batches(spec, spec.steps)]
+                stepped, steps = methods.make(spec), []
+                for batch in batches(spec, spec.steps):
+                    with world.traffic:
+                        steps.append(stepped.step(parallel, batch))
                 told.append({"losses": [s.loss for s in steps], "gs": [s.projected_grad for s in steps]})
+                sent.append(world.traffic.taken)
                 save_file(dict(parallel.named_tensors()), f"{out}.{number}.{world.rank}.safetensors")
-    Path(f"{out}.{rank}.json").write_text(json.dumps(told))
+    Path(f"{out}.{rank}.json").write_text(json.dumps([told, sent]))
 
 
 if __name__ == "__main__":

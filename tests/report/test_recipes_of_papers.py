@@ -199,6 +199,32 @@ def test_every_ablation_stands_under_its_own_heading(name: str) -> None:
             assert cell.paper["switch"] == (SWITCHES.get(last, "") if "(no " in cell.column.header else "")
 
 
+STRATEGIES = {
+    "single": "none", "pertp": "pertp", "ddp": "ddp", "pertp+ddp": "2d", "pertp(inner)+ddp(outer)": "2d",
+    "ddp(inner)+pertp(outer)": "2d-outer",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(MEASURED) if name.startswith("distzo2/")])
+def test_every_value_of_distzo2_is_beside_runs_of_its_own_strategy_and_number_of_gpus(name: str) -> None:
+    table, checked = MEASURED[name], 0
+    for cell in cells(table):
+        if cell.paper is None or not cell.paper["gpus"]:
+            continue
+        where = conditions(table, cell.row, cell.column)
+        place, checked = (cell.row.header, cell.column.header), checked + 1
+        assert where["gpus"] == (int(cell.paper["gpus"]),), place
+        setting = cell.paper["setting"]
+        if setting in STRATEGIES:
+            alone = where["gpus"] == (1,)
+            assert where["parallel"] == ("none" if alone else STRATEGIES[setting],), place
+        else:
+            assert where["transfers"] == ("sliced" if setting.endswith("+sliced") else "whole",), place
+            assert cell.column.quantity == ("offload_rate" if setting.startswith("offload") else ""), place
+        assert where["engine"] == ("resident" if cell.paper["method"] == "mezo" else "offload",), place
+    assert checked or name == "distzo2/table6"  # of which the paper says no number
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", sorted(set(recipe.names("runners")) - {"smoke"}))
 def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(name: str, device: str) -> None:

@@ -38,6 +38,9 @@ Time = Annotated[str | None, typer.Option(metavar="TIME", help="Of slurm: time o
 Slurm = Annotated[
     list[str] | None, typer.Option("--slurm", metavar="KEY=VALUE", help="Another option of sbatch; repeatable.")
 ]
+Rendezvous = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where the nodes of a cell meet: an address of the first one.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
 
 

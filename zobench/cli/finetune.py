@@ -76,10 +76,6 @@ def finetune(
         given = [word for name, place in places.items() if place is not None for word in (name, str(place))]
         told = [*(f"--set={option}" for option in options), "--device", device, *given, *["--resume"] * resume]
         raise typer.Exit(_as_ranks(["finetune", *told], spec))
-    if torchrun_ranks():
-        from zobench.parallel.launch import end_with_launcher
-
-        end_with_launcher()
     for note in () if quiet else (*notes, f"folder: {folder}"):
         errors.print(note, style="dim", markup=False, soft_wrap=True)
     bar = TuningBar(errors)

@@ -16,8 +16,6 @@ import typer
 from zobench.cli.common import Results, app, changed, check_folder, check_results, parse_outcomes, parse_seconds
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from zobench.execute.jobs import CellState, Submission
     from zobench.execute.slurm import Request
     from zobench.spec import RunSpec
@@ -106,8 +104,8 @@ def submit_matrix(
     check_results(results)
     if device.startswith("cuda:") and device != "cuda:0":
         raise ValueError(
-            f"`device` must be auto, cpu or cuda with --executor {wanted.executor}, which gives each cell its GPUs, but "
-            f"got {device}; use --device cuda, and CUDA_VISIBLE_DEVICES or --gres to say which"
+            f"`device` must be auto, cpu or cuda with --executor {wanted.executor}, which gives each cell its GPUs, "
+            f"but got {device}; use --device cuda, and CUDA_VISIBLE_DEVICES or --gres to say which"
         )
     request = slurm.Request(
         partition=wanted.partition, gres=wanted.gres, time=parse_seconds("--time", wanted.time) or slurm.TIME,
@@ -164,7 +162,7 @@ def _to_slurm(
     except ValueError:
         shutil.rmtree(submission.folder)
         raise
-    _handed_over(submission, f"to Slurm as job {', '.join(ids)}")
+    _handed_over(submission, store.root, f"to Slurm as job {', '.join(ids)}")
 
 
 def _to_pool(
@@ -196,7 +194,7 @@ def _to_pool(
     )  # fmt: skip
     submission.write()
     names = pool.submit(submission, pool.workers(cells, gpus, side_by_side))
-    _handed_over(submission, f"to {jobs_view.number(len(names), 'worker')} in the background")
+    _handed_over(submission, store.root, f"to {jobs_view.number(len(names), 'worker')} in the background")
 
 
 def refuse_twice(results: Path, cells: Sequence[RunSpec]) -> None:
@@ -208,11 +206,11 @@ def refuse_twice(results: Path, cells: Sequence[RunSpec]) -> None:
     for submission in jobs.submissions(results):
         twice = [s for s in _states(submission) if s.state in jobs.ACTIVE and s.spec.hash in wanted]
         if twice:
-            name = submission.name
+            name, number, where = submission.name, submission.id, _where(results)
             raise BusyError(
                 f"a cell must be in one sweep at a time, but {len(twice)} of these are queued or running in {name} "
-                f"{submission.id}; wait for it (zobench status{_where(results)}), end it (zobench cancel {submission.id}"
-                f"{_where(results)}), or name another --results"
+                f"{number}; wait for it (zobench status{where}), end it (zobench cancel {number}{where}), "
+                "or name another --results"
             )
 
 
@@ -275,13 +273,13 @@ def _check_reach(submission: Submission) -> None:
         pool.check(submission)
 
 
-def _handed_over(submission: Submission, where: str) -> None:
+def _handed_over(submission: Submission, results: Path, where: str) -> None:
     from zobench.cli import jobs_view
 
-    typed = f"{submission.name}{_where(submission.results)}"
+    typed = f"{submission.name}{_where(results)}"
     print(
         f"{jobs_view.number(len(submission.cells), 'cell')} handed over {where}; "
-        f"`zobench status {typed}` shows, `zobench cancel {typed}` ends them"
+        f"`zobench status {typed}` shows them, `zobench cancel {typed}` ends them"
     )
 
 

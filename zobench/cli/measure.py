@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -22,6 +23,7 @@ from zobench.cli.common import (
     Jobs,
     Json,
     Partition,
+    Rendezvous,
     Results,
     Retry,
     Slurm,
@@ -52,7 +54,7 @@ def sweep(
     changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
     device_memory: DeviceMemory = None, executor: Executor = "here", jobs: Jobs = None, partition: Partition = None,
-    gres: Gres = None, time: Time = None, slurm: Slurm = None,
+    gres: Gres = None, time: Time = None, slurm: Slurm = None, rendezvous: Rendezvous = None,
 ) -> None:  # fmt: skip
     """Run a matrix of cells and print its tables, or hand it over (--executor local, slurm).
 
@@ -63,7 +65,14 @@ def sweep(
 
     changes = named(changes, device_memory=device_memory)
     wanted = Wanted(executor=executor, jobs=jobs, partition=partition, gres=gres, time=time, slurm=tuple(slurm or ()))
-    if submits(wanted, budget):
+    submitted = submits(wanted, budget)
+    if submitted and rendezvous is not None:
+        raise ValueError(
+            f"`--rendezvous` needs --executor here, but got --executor {executor}; leave it out: jobs on several nodes "
+            "find a place of their own"
+        )
+    meet_at(rendezvous)
+    if submitted:
         submit_matrix(name, changes, device, results, timeout, retry, disk_dir, dry_run, wanted)
         return
     run_matrix(name, changes, device, results, budget, timeout, retry, disk_dir, dry_run)
@@ -83,7 +92,7 @@ def run(
     model: Annotated[str | None, typer.Option(help="A model of `zobench list models`.")] = None,
     engine: Annotated[str | None, typer.Option(help="resident (MeZO) or offload (ZO2).")] = None,
     changes: Changes = None, device: Device = "auto", device_memory: DeviceMemory = None,
-    output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None,
+    output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None, rendezvous: Rendezvous = None,
 ) -> None:  # fmt: skip
     """Measure one cell in a fresh process."""
     from zobench import console, footprint, matrix
@@ -100,6 +109,9 @@ def run(
         check_file("--json", Path(output))
     chosen, why = choose_device(str(values.pop("device", device)))
     spec = matrix.single(values, chosen)
+    if rendezvous is not None and spec.nodes == 1:
+        raise ValueError("`--rendezvous` needs nodes > 1, but got nodes=1; leave it out, or add --set nodes=2")
+    meet_at(rendezvous)
     check_start(spec, bound)
     check_devices(spec)
     need, reason = footprint.memory(spec), footprint.fit(spec)[1]
@@ -183,6 +195,9 @@ def run_matrix(
         errors.print(memory_note, style="dim", soft_wrap=True)
     with errors.status("measuring this machine's rates, once"):
         measured = plan.calibration(results, facts["machine"], chosen, disk_dir)
+    for note in measured["notes"]:
+        if note.startswith("not kept"):
+            errors.print(f"warning: this machine's rates were {note}", style="yellow", markup=False, soft_wrap=True)
     rates = predict.Rates.of(measured)
     steps = plan.make(specs, store, facts["machine"], rates, plan.limits(chosen, disk_dir), again)
     for problem in store.problems:
@@ -190,12 +205,13 @@ def run_matrix(
     console.show_plan(console.answer_console() if dry_run else errors, cells.title, steps, limit)
     if dry_run:
         return
-    with keeping(store, errors), console.SweepProgress(errors, steps) as bar:
+    with keeping(store, errors):
         refuse_twice(results, specs)  # again: nothing kept a sweep from being submitted before this one had the lock
-        progress = runner.Progress(begin=bar.begin, tick=bar.tick, end=bar.end)
-        summary = runner.sweep(
-            steps, store, budget=limit, timeout=bound, disk_dir=disk_dir, calibration=measured, progress=progress
-        )
+        with console.SweepProgress(errors, steps) as bar:
+            progress = runner.Progress(begin=bar.begin, tick=bar.tick, end=bar.end)
+            summary = runner.sweep(
+                steps, store, budget=limit, timeout=bound, disk_dir=disk_dir, calibration=measured, progress=progress
+            )
     console.show_summary(errors, summary.results, summary.unsaved, summary.interrupted)
     for recipe_name in told:
         print("\n" + table_text(recipe_name, results, "terminal", facts["machine"], summary.results), end="")
@@ -203,6 +219,15 @@ def run_matrix(
         raise typer.Exit(130)
     broken = summary.unsaved or any(result.outcome is Outcome.FAILED for result in summary.results)
     raise typer.Exit(1 if broken else 0)
+
+
+def meet_at(endpoint: str | None) -> None:
+    """Lets the processes of cells on several nodes meet at ``endpoint``, if it is given. Raises ``ValueError``."""
+    from zobench.parallel.interface import parse_endpoint
+
+    if endpoint is not None:
+        parse_endpoint(endpoint, "--rendezvous")
+        os.environ["ZOBENCH_RENDEZVOUS"] = endpoint
 
 
 @contextmanager

@@ -202,7 +202,7 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Item], list[tu
     if data.startswith(_EARLIER):
         raise ValueError(f"`{path}` must be of this version, but is of an earlier one; remove {path.parent}")
     if not data.startswith(MAGIC) or len(line) < 2 or told != b"%08x" % chain:
-        raise ValueError(f"`{path}` must be a journal of zobench, but its head is damaged; take another copy")
+        raise ValueError(f"`{path}` must be a journal of zobench, but its head is damaged; {_remedy(path)}")
     items: list[Item] = []
     waiting: list[tuple[Any, ...]] = []
     rest = line[1]
@@ -227,8 +227,12 @@ def _forgive(path: Path, rest: bytes, start: int) -> None:
     if start + SIZE < len(rest) and rest[start:].strip(b"\0"):
         raise ValueError(
             f"`{path}` must hold whole records, but number {start // SIZE + 1} of {len(rest) // SIZE} is damaged; "
-            "take another copy"
+            f"{_remedy(path)}"
         )
+
+
+def _remedy(path: Path) -> str:
+    return f"take another copy, or remove {path.parent} to begin anew"
 
 
 def _bodies(item: Item) -> list[bytes]:

@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +89,17 @@ class Writer:
     """Writes ``folder/snapshot-step`` from one thread; nothing is there before :meth:`finish` returns.
 
     Each of ``ranks`` may write shards of its own: with more than one, all give the same ``token``, new for each
-    snapshot, and a rank that does not lead only waits for its own shards. Raises ``OSError`` where the disk is full:
-    then call :meth:`abandon`.
+    snapshot, and a rank that does not lead only waits for its own shards. The first waits for all of them, until
+    ``given_up`` says that they will not come. Raises ``OSError`` where the disk is full: then call :meth:`abandon`.
     """
 
-    def __init__(self, folder: Path, step: int, *, rank: int = 0, ranks: int = 1, token: str = "") -> None:
+    def __init__(
+        self, folder: Path, step: int, *, rank: int = 0, ranks: int = 1, token: str = "",
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
         assert ranks == 1 or token, "ranks must agree on a token"
         self._path = place(folder, step)
-        self._rank, self._ranks = rank, ranks
+        self._rank, self._ranks, self._given_up = rank, ranks, given_up
         self._temporary = folder / f".{self._path.name}.{token or secrets.token_hex(4)}.tmp"
         self._temporary.mkdir(exist_ok=ranks > 1)
         self._shards: dict[str, dict[str, Any]] = {}
@@ -155,8 +158,8 @@ class Writer:
         while not path.exists():
             if time.monotonic() > end:
                 raise TimeoutError(f"the shards of rank {rank} did not come within {WAIT:g} s")
-            if not self._temporary.exists():
-                raise FileNotFoundError("another rank gave its shards up")
+            if self._given_up() or not self._temporary.exists():
+                raise FileNotFoundError(f"rank {rank} gave its shards up")
             time.sleep(0.01)
         told = json.loads(path.read_text())
         assert told["positions"] == positions, "ranks cut at different passes"

@@ -126,16 +126,16 @@ class Engine:
                 f"`batch` must be a zobench.Batch, but got {type(batch).__name__}; build Batch(ids, labels)"
             )
         points = tuple(points)
+        route: tuple[Point, ...] = ()
         if not points:
             raise ValueError("`points` must not be empty, but got none; give at least Point() for the loss at W")
         if looked is not None:
-            self.arithmetic.route = points
-            points = tuple(points[number] for number in looked)
+            points, route = tuple(points[number] for number in looked), points
         if batch.choices is None:
-            return [float(loss) for loss in self._pass(batch, None, points).tolist()]
+            return [float(loss) for loss in self._pass(batch, None, points, route).tolist()]
         choices = batch.choices.to("cpu")
         asked = only_right(choices) if choices.loss == "lm" else choices
-        return [float(choice_loss(picked, asked)) for picked in self._pass(batch, asked, points)]
+        return [float(choice_loss(picked, asked)) for picked in self._pass(batch, asked, points, route)]
 
     @torch.inference_mode()
     def scores(self, batch: Batch) -> Tensor:
@@ -148,9 +148,11 @@ class Engine:
         choices = batch.choices.to("cpu")
         return candidate_scores(self._pass(batch, choices, (BASE,))[0], choices)
 
-    def _pass(self, batch: Batch, choices: Choices | None, points: Sequence[Point]) -> Tensor:
+    def _pass(
+        self, batch: Batch, choices: Choices | None, points: Sequence[Point], route: tuple[Point, ...] = ()
+    ) -> Tensor:
         """One pass over the model: float32 on the CPU, the batch's mean loss at each point, (points,), or with
-        ``choices`` the log-probability of each of their tokens, (points, n)."""
+        ``choices`` the log-probability of each of their tokens, (points, n). ``route``: what ``points`` are some of."""
         device = self.config.device
         ids, mask = batch.input_ids.to(device), batch.attention_mask
         mask = None if mask is None else mask.to(device).repeat(len(points), 1)
@@ -159,6 +161,7 @@ class Engine:
         self.forwards.begin(points, len(ids))
         self.forget()
         self.failed = True  # until it is through: half a pass may have applied half of an update
+        self.arithmetic.route = route
         with precision(self.config):
             hidden = self.drive(self.model, ids.repeat(len(points), 1), mask)
             result = torch.stack(self.forwards.judge(hidden, places, targets))

@@ -126,7 +126,7 @@ def classify(error: BaseException, device: str) -> tuple[Outcome, str]:
 
 def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording, world: World | None) -> None:
     batches = stream(spec, model.config.vocab_size, model.config.pad_token_id)
-    with tuner(spec, model=model) as built:
+    with tuner(spec, model=model, world=world) as built:
         engine, method = built.engine, built.method
         if spec.tier == "disk":
             recording.warnings += _disk_warnings(engine)

@@ -43,8 +43,10 @@ def main() -> None:
 
 
 def end_with_launcher() -> None:
-    """Makes a rank end when the process does that started it; nothing where that was the user's torchrun."""
-    if launcher := os.environ.get(LAUNCHER):
+    """Makes a rank end when the process does that started it, this program's or the user's torchrun: else its ranks
+    would go on, and the same command could not."""
+    launcher = os.environ.get(LAUNCHER, os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None)
+    if launcher is not None:
         end_with(int(launcher))
 
 

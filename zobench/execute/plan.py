@@ -25,6 +25,9 @@ from zobench.store import Store
 HOST_RESERVE = 1 << 30
 """Bytes of host memory left for the interpreter, the libraries and everything else on the machine."""
 
+BUSY_CORES = 0.5
+"""Cores kept busy by others from which on the machine's rates are not worth keeping."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
@@ -116,9 +119,7 @@ def absent(spec: RunSpec, room: Limits) -> str:
         visible = "1 GPU is visible" if room.devices == 1 else f"{room.devices} GPUs are visible"
         return f"needs {ranks} GPUs{' on each node' if spec.nodes > 1 else ''}, {visible}"
     if spec.nodes > 1 and not room.meets:
-        return (
-            f"needs {spec.nodes} nodes, this is one node; use --executor slurm, or set ZOBENCH_RENDEZVOUS on all nodes"
-        )
+        return f"needs {spec.nodes} nodes, this is one node; use --executor slurm, or --rendezvous on all nodes"
     return ""
 
 
@@ -156,7 +157,8 @@ def duration(seconds: float) -> str:
 def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) -> dict[str, Any]:
     """The machine's rates: measured at the first sweep into ``root``, then read from there.
 
-    Jobs that start together on one machine measure once: the others wait for the first, then read.
+    Jobs that start together on one machine measure once: the others wait for the first, then read. Rates that were
+    measured while others kept the machine busy serve once, and are not kept: they would spoil every later plan.
     """
     path = root / ".calibration" / f"{machine}-{device.partition(':')[0]}.json"
     if (kept := _kept_rates(path)) is not None:
@@ -165,6 +167,9 @@ def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) ->
         if (kept := _kept_rates(path)) is not None:
             return kept
         rates = json.loads(_ask(_CALIBRATE, device, str(disk_dir or tempfile.gettempdir())))
+        if (others := rates.get("other_cpu_cores") or 0.0) > BUSY_CORES:
+            rates["notes"] = [*rates["notes"], f"not kept, because other processes kept {others:.1f} cores busy"]
+            return dict(rates)
         try:
             path.write_text(json.dumps(rates, indent=1, sort_keys=True))
         except OSError:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from zobench.durable.scratch import clear
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.parallel.interface import endpoint_of
 from zobench.result import Outcome, Result
@@ -88,6 +89,7 @@ def _run(spec: RunSpec, timeout: float | None, disk_dir: Path | None, while_wait
                 expired = _wait(process, json.dumps(spec.to_dict()).encode(), timeout, while_waiting)
             finally:
                 _end(process, gently=spec.gpus > 1)
+                clear(_disk_dir(disk_dir))
         if expired:
             assert timeout is not None
             return failed(spec, Outcome.TIMEOUT, f"the cell took longer than the {round(timeout, 1):g} s it was given")
@@ -115,6 +117,12 @@ def child_environment(disk_dir: Path | None = None) -> dict[str, str]:
     path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
     quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     return {"GLIBC_TUNABLES": MALLOC, **os.environ, "PYTHONPATH": path, **quiet, **_disk_folder(disk_dir)}
+
+
+def _disk_dir(disk_dir: Path | None) -> Path | None:
+    """The cell's own: see :func:`zobench.assemble.disk_dir`."""
+    named = child_environment(disk_dir).get("ZOBENCH_DISK_DIR")
+    return Path(named) if named else None
 
 
 def _disk_folder(disk_dir: Path | None) -> dict[str, str]:

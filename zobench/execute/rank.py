@@ -6,6 +6,7 @@ with it but its own: the others say what happened to them, and the one that star
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -22,12 +23,14 @@ from zobench.execute.merge import merged
 from zobench.execute.process import failed, oom_kills
 from zobench.measure.device import check_devices
 from zobench.parallel.launch import Lost, Meeting, meet, start
-from zobench.parallel.world import join, meeting_place, timeout
+from zobench.parallel.world import GONE, join, meeting_place, timeout
 from zobench.result import Outcome, Result
 from zobench.spec import RunSpec
 
 GRACE = 10.0
 """Seconds in which ranks say what happened to them, once one knows that it is over."""
+PIECE = 4 << 20
+"""Characters that go to a store at a time: torch's takes no more than 8 MiB, and a long run's result is longer."""
 
 
 def main() -> None:
@@ -61,28 +64,41 @@ def launched(spec: RunSpec, answer: Path) -> Result:
 def measured(spec: RunSpec) -> Result:
     """What came of the cell of which this process is a rank; the same on every rank, but for rank 0's traces."""
     place, rank = meeting_place(), int(os.environ["RANK"])
-    own = _own(spec)
-    _tell(place, rank, own)
-    if rank == 0:
-        found = {**_told(place, spec.gpus, timeout() if own.outcome is Outcome.OK else GRACE), 0: own}
-        result = merged(spec, found)
-        place.set("result", _text(result))
-        return result
-    place.wait(["result"], timedelta(seconds=timeout() + GRACE))
-    return Result.from_dict(json.loads(place.get("result")))
-
-
-def _own(spec: RunSpec) -> Result:
-    """What came of this rank; whatever fails is its outcome, and ends no other rank without a word."""
     try:
         from zobench.execute import cell
     except ImportError as error:
-        return failed(spec, Outcome.FAILED, f"ImportError: {error}", traceback.format_exc())
+        own = failed(spec, Outcome.FAILED, f"ImportError: {error}", traceback.format_exc())
+        return _exchanged(spec, place, rank, own)
+    found: Result | None = None
     try:
         with join(spec) as world:
-            return cell.run(spec, world)
-    except Exception as error:
-        return failed(spec, *cell.classify(error, spec.device), traceback.format_exc())
+            found = cell.run(spec, world)
+            if found.outcome is not Outcome.OK:
+                _tell(place, rank, found)  # before it leaves the groups, which may wait for a device that hangs
+    except Exception as error:  # whatever fails is this rank's outcome, and ends no other rank without a word
+        if found is None or found.outcome is Outcome.OK:
+            found = failed(spec, *cell.classify(error, spec.device), traceback.format_exc())
+    return _exchanged(spec, place, rank, found)
+
+
+def _exchanged(spec: RunSpec, place: Store, rank: int, own: Result) -> Result:
+    """The result of all ranks, each of which has its ``own``.
+
+    A rank that knows what went wrong does not wait long for those that may not know it yet: when it ends, its agent
+    ends them.
+    """
+    knows = own.outcome is not Outcome.OK and not own.reason.startswith(GONE)
+    try:
+        _tell(place, rank, own)
+        if rank == 0:
+            found = {**_told(place, spec.gpus, timeout() if own.outcome is Outcome.OK else GRACE), 0: own}
+            result = merged(spec, found)
+            _put(place, "result", _without_traces(result))
+            return result
+        return _get(place, "result", GRACE if knows else timeout() + GRACE)
+    except RuntimeError as error:  # rank 0 is silent, or its machine gone
+        silent = failed(spec, Outcome.FAILED, f"{GONE}, or was silent: there is no result of all", str(error))
+        return own if knows else silent
 
 
 def _after(spec: RunSpec, lost: Lost, meeting: Meeting, killed_for_memory: bool) -> Result:
@@ -92,30 +108,35 @@ def _after(spec: RunSpec, lost: Lost, meeting: Meeting, killed_for_memory: bool)
         end = failed(spec, Outcome.OOM, f"host memory ran out: the system killed rank {lost.rank}")
     else:
         end = failed(spec, Outcome.FAILED, lost.reason)
-    if not place.check([f"result of {lost.rank}"]):
-        _tell(place, lost.rank, end)
-    if meeting.node == 0 and not place.check(["result"]):  # rank 0 has been ended before it could
-        found = _told(place, spec.gpus, patience=0.0)
-        place.set("result", _text(merged(spec, found)))
     try:
-        place.wait(["result"], timedelta(seconds=2 * GRACE))
-        result = Result.from_dict(json.loads(place.get("result")))
-        _part(place, meeting.node, meeting.nodes)
-    except RuntimeError:  # the first machine is gone too
-        return end
+        if not place.check([f"result of {lost.rank}"]):
+            _tell(place, lost.rank, end)
+        if meeting.node == 0 and not place.check(["result"]):  # rank 0 has been ended before it could
+            _put(place, "result", merged(spec, _told(place, spec.gpus, patience=0.0)))
+        result = _get(place, "result", 2 * GRACE)
+        place.set(f"read by {meeting.node}", "")
+    except RuntimeError:
+        if killed_for_memory or lost.code < 0:
+            return end
+        return failed(spec, Outcome.FAILED, f"the first machine of the run, at {meeting.host}:{meeting.port}, is gone")
+    if meeting.node == 0:
+        _part(place, meeting.nodes)
     return result
 
 
-def _part(place: Store, node: int, nodes: int) -> None:
-    """Says that this machine has the result; the first one, whose store it is, waits for the others to say so."""
-    place.set(f"read by {node}", "")
-    if node == 0:
+def _part(place: Store, nodes: int) -> None:
+    """Waits until all machines have the result, whose store is this one's; a machine that is gone needs none."""
+    with contextlib.suppress(RuntimeError):
         place.wait([f"read by {other}" for other in range(nodes)], timedelta(seconds=GRACE))
 
 
 def _tell(place: Store, rank: int, result: Result) -> None:
-    """Leaves ``rank``'s result for the others, without its traces: they may be long, and rank 0's are kept."""
-    place.set(f"result of {rank}", _text(replace(result, trace={}, timeline=[])))
+    """Leaves ``rank``'s result for the others, without its traces: rank 0's are kept."""
+    _put(place, f"result of {rank}", _without_traces(result))
+
+
+def _without_traces(result: Result) -> Result:
+    return replace(result, trace={}, timeline=[])
 
 
 def _told(place: Store, count: int, patience: float) -> dict[int, Result]:
@@ -126,8 +147,24 @@ def _told(place: Store, count: int, patience: float) -> dict[int, Result]:
         while not place.check([key]) and time.monotonic() < end:
             time.sleep(0.02)
         if place.check([key]):
-            found[rank] = Result.from_dict(json.loads(place.get(key)))
+            found[rank] = _get(place, key, GRACE)
     return found
+
+
+def _put(place: Store, key: str, result: Result) -> None:
+    """Leaves ``result`` under ``key``, which is there when all of it is."""
+    text = _text(result)
+    pieces = [text[first : first + PIECE] for first in range(0, len(text), PIECE)]
+    for number, piece in enumerate(pieces):
+        place.set(f"{key}, piece {number}", piece)
+    place.set(key, str(len(pieces)))
+
+
+def _get(place: Store, key: str, patience: float) -> Result:
+    """What was put under ``key``, or is within ``patience`` seconds. Raises ``RuntimeError`` if it is not."""
+    place.wait([key], timedelta(seconds=patience))
+    pieces = [place.get(f"{key}, piece {number}") for number in range(int(place.get(key)))]
+    return Result.from_dict(json.loads(b"".join(pieces)))
 
 
 def _text(result: Result) -> str:

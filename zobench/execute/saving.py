@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zobench.assemble import disk_dir
 from zobench.durable import savers, snapshot
+from zobench.durable.replay import plain
 from zobench.durable.savers import Saved, Saver, Target
+from zobench.durable.scratch import scratch
 from zobench.measure.memory import is_in_memory
 from zobench.spec import RunSpec
 
@@ -75,35 +72,21 @@ def checkpoints(
     if spec.checkpoint == "none":
         yield Checkpoints(spec, None)
         return
-    folder = _folder(world)
-    if is_in_memory(folder):
-        warnings.append("checkpoints go to memory (tmpfs), not to a disk; name another folder with --disk-dir")
+    with scratch(disk_dir(), "checkpoints", world) as folder:
+        if is_in_memory(folder.parent):
+            warnings.append("checkpoints go to memory (tmpfs), not to a disk; name another folder with --disk-dir")
 
-    def prune() -> None:
-        if world is None or world.leads:
-            snapshot.prune(folder, snapshot.steps(folder)[-KEPT:])
+        def prune() -> None:
+            if world is None or world.leads:
+                snapshot.prune(folder, snapshot.steps(folder)[-KEPT:])
 
-    target = Target(
-        folder=folder, state=lambda step: {"run": spec.hash, "base": "", "step": step}, tell=warnings.append,
-        kept=prune, world=world,
-    )  # fmt: skip
-    try:
-        with savers.saving(spec.checkpoint, getattr(engine, "engine", engine), target) as saver:
+        target = Target(
+            folder=folder, state=lambda step: {"run": spec.hash, "base": "", "step": step}, tell=warnings.append,
+            kept=prune, world=world,
+        )  # fmt: skip
+        with savers.saving(spec.checkpoint, plain(engine), target) as saver:
             yield Checkpoints(spec, saver)
         _tell(spec, saver, parts, memory, warnings)
-    finally:
-        if world is None or world.leads:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _folder(world: World | None) -> Path:
-    """A new folder, on all ranks the same."""
-    drawn = secrets.randbits(48)
-    token = drawn if world is None else world.from_first([drawn])[0]
-    folder = (disk_dir() or Path(tempfile.gettempdir())) / f"zobench-checkpoints-{token:012x}"
-    with contextlib.suppress(FileExistsError):  # another rank was first
-        folder.mkdir(mode=0o700)
-    return folder
 
 
 def _tell(

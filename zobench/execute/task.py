@@ -61,7 +61,8 @@ class CellJob:
 
     def checkpoint(self) -> DelayedSubmission:
         """A job that is preempted begins again: a cell is the least that can be lost."""
-        return submitit_or_remedy().helpers.DelayedSubmission(self)
+        delayed: DelayedSubmission = submitit_or_remedy().helpers.DelayedSubmission(self)
+        return delayed
 
 
 def rendezvous(environment: JobEnvironment) -> dict[str, str]:

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ from zobench.caution import cautions, empty
 from zobench.data.tasks import TaskData
 from zobench.durable import fingerprint, journal, replay, snapshot
 from zobench.durable.journal import Item, JournalFile, Seen
+from zobench.durable.scratch import scratch
 from zobench.durable.snapshot import SnapshotStart
 from zobench.finetune import tokenizer
 from zobench.finetune.evaluate import evaluate
@@ -101,19 +101,11 @@ def _ranks(spec: RunSpec) -> Iterator[World | None]:
 
 def cell(spec: RunSpec) -> Result:
     """A run as a cell of a sweep: its data are in ``ZOBENCH_DATA_DIR`` or on the hub; only the result stays."""
-    with _ranks(spec) as world, tempfile.TemporaryDirectory(prefix="zobench-run-", dir=disk_dir()) as folder:
-        path = Path(folder if world is None else _from_first(world, folder))
-        result = run(spec, folder=path, data_dir=usual_data_dir())
+    with _ranks(spec) as world, scratch(disk_dir(), "run", world) as folder:
+        result = run(spec, folder=folder, data_dir=usual_data_dir())
         if world is not None:
             world.barrier()  # what the first rank has made goes when all are done
     return result
-
-
-def _from_first(world: World, text: str) -> str:
-    """Rank 0's ``text`` on all ranks."""
-    data = text.encode()
-    [size] = world.from_first([len(data)])
-    return bytes(world.from_first([*data[:size].ljust(size, b"\0")])).decode()
 
 
 def usual_data_dir() -> Path | None:
@@ -147,9 +139,10 @@ def _finished(spec: RunSpec, folder: Path, resume: bool, world: World | None) ->
 def _check_own(spec: RunSpec, folder: Path) -> None:
     header, _ = journal.read(folder / JOURNAL)
     if header["run"] != spec.hash:
-        other = RunSpec.from_dict(header["spec"]).label
+        own, other = spec.to_dict(), RunSpec.from_dict(header["spec"]).to_dict()
+        differs = ", ".join(f"{key}={other[key]} and not {own[key]}" for key in own if own[key] != other[key])
         raise ValueError(
-            f"`--out` must be a new folder or this run's own, but {folder} holds another run ({other}); name another"
+            f"`--out` must be a new folder or this run's own, but {folder} holds a run with {differs}; name another"
         )
 
 
@@ -181,7 +174,7 @@ def _trained(
         progress.say(note)
     facts = environment(spec.device) | plan
     header = _header(spec, model)
-    observer, begin = Observer(spec.device, SAMPLE_SECONDS), time.monotonic()
+    observer, begin = Observer(spec.device, SAMPLE_SECONDS, alone=world is None), time.monotonic()
     try:
         with ExitStack() as during:
             file, items = during.enter_context(_journal(folder, header, world))

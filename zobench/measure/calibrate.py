@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.measure.directio import CHUNK, DirectFile, aligned, memory_of
 from zobench.measure.peers import between_rate
+from zobench.measure.readers import HostReader
 
 if TYPE_CHECKING:
     import torch
@@ -24,18 +25,33 @@ def calibrate(device: str, seconds: float = 5.0, disk_dir: str | os.PathLike[str
 
     FLOP/s, bytes/s and elements/s; copy counts bytes read plus bytes written; "both" is the sum of two directions at
     once; "between ranks" is what each of them receives. None where there is no such thing here, and ``notes`` say why.
+    ``other_cpu_cores``: how many cores others kept busy while products, copies and noise were measured.
     """
     notes: list[str] = []
+    reader, begin = HostReader(os.getpid()), time.monotonic()
+    before = reader.read()
     products = ("fp32", "fp16", "bf16", *(("tf32",) if device.startswith("cuda") else ()))
     rates: dict[str, Any] = {
         "matmul_flops_per_second": {name: matmul_rate(device, name, seconds * 0.1) for name in products},
         "copy_bytes_per_second": copy_rate(device, seconds * 0.05),
         "noise_elements_per_second": noise_rates(device, seconds * 0.05),
+        "other_cpu_cores": _others(before, reader.read(), time.monotonic() - begin),
         **link_rates(device, notes),
         "between_ranks_bytes_per_second": between_rate(device, notes),
         **disk_rates(disk_dir or tempfile.gettempdir(), seconds * 0.4, notes),
     }
     return {**rates, "notes": notes}
+
+
+def _others(before: dict[str, float | None], after: dict[str, float | None], seconds: float) -> float | None:
+    """Cores that all other processes kept busy between two readings; None where the system does not tell."""
+    grown = []
+    for name in ("machine_busy_seconds", "cpu_seconds"):
+        first, last = before[name], after[name]
+        if first is None or last is None:
+            return None
+        grown.append(last - first)
+    return max(0.0, grown[0] - grown[1]) / seconds
 
 
 def matmul_rate(device: str, dtype: str, budget: float) -> float:

@@ -36,7 +36,7 @@ from torch import Tensor
 from zobench.engine.tiers import pin, unpin
 from zobench.measure.directio import ALIGNMENT
 from zobench.measure.nvml import Nvml
-from zobench.parallel.world import PeerGoneError, World, telling, timeout
+from zobench.parallel.world import PeerGoneError, World, group, telling, timeout
 from zobench.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -113,9 +113,8 @@ class SharedHosts:
         self._rank, self._ranks = world.local_rank, world.local_ranks
         first = world.rank - world.local_rank
         members = tuple(range(first, first + world.local_ranks))
-        with telling():
-            self._talk = _group(members, "gloo")
-            self._link = _group(members, "nccl") if sliced and world.device.startswith("cuda") else self._talk
+        self._talk = group(members, "gloo", "blocks")
+        self._link = group(members, "nccl", "blocks") if sliced and world.device.startswith("cuda") else self._talk
         self._sliced, self._coordinated = sliced, coordinated
         self.waits = coordinated and not sliced
 
@@ -171,21 +170,15 @@ class SharedHosts:
             return torch.frombuffer(pages, dtype=torch.uint8)
 
 
-@functools.cache
-def _group(members: tuple[int, ...], backend: str) -> Any:
-    """The process group of these ranks, made once in a process and never closed before it leaves."""
-    return dist.new_group(list(members), backend=backend, use_local_synchronization=True)
-
-
-def _gather(group: Any, slot: Tensor, mine: Tensor) -> None:
-    """Makes ``slot`` whole on all ranks of ``group``, each of which holds its part, ``mine``, in place."""
+def _gather(link: Any, slot: Tensor, mine: Tensor) -> None:
+    """Makes ``slot`` whole on all ranks of the group ``link``, each of which holds its part, ``mine``, in place."""
     with telling():
         if slot.is_cuda:  # on the current stream, which the host does not wait for
-            dist.all_gather_into_tensor(slot, mine, group=group)
+            dist.all_gather_into_tensor(slot, mine, group=link)
             return
         # Gloo gathers into memory of its own, a block more on every rank; a broadcast works in place.
         parts = slot.split(mine.numel())
-        sent = [dist.broadcast(part, group=group, group_src=n, async_op=True) for n, part in enumerate(parts)]
+        sent = [dist.broadcast(part, group=link, group_src=n, async_op=True) for n, part in enumerate(parts)]
         for work in sent:
             work.wait()
 
@@ -197,6 +190,10 @@ class Counts:
     def __init__(self, table: Tensor, rank: int) -> None:
         self._table, self.rank, self.ranks = table.numpy(), rank, table.shape[2]
         self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Lets go of the shared memory; there is nothing to count any more."""
+        self._table = self._table[:0, :0, :0].copy()
 
     def tell(self, kind: int, block: int, count: int = 1) -> None:
         """Lets the others know, after everything that this rank has written to memory before."""
@@ -305,12 +302,15 @@ class SharedTier:
             unpin(memory, self._device)
         self._registered.clear()
         self._blocks = []
+        self._counts.close()  # the last that holds the memory: it must not stay until the engine is collected
 
     def _copy(self, block: int, out: Tensor) -> None:
         """Copies all ranks' parts as the last write-backs left them."""
         if self._coordinated:
             self._counts.wait(WRITES, block, self._writes[block])
-        out.copy_(self._blocks[block], non_blocking=True)
+        parts = zip(out.split(self._part(block)), self._blocks[block].split(self._part(block)), strict=True)
+        for target, source in parts:  # CUDA copies nothing that is pinned in part only, as with slices a block is
+            target.copy_(source, non_blocking=True)
         if self._coordinated:
             self._settle(out)
             self._uploads[block] += 1
@@ -325,6 +325,10 @@ class SharedTier:
         if block not in self._filled:
             self._counts.wait(FILLED, block, rank=block % self._ranks)
             self._filled.add(block)
+
+    def _part(self, block: int) -> int:
+        """Bytes that are copied at a time: a rank's part with sliced transfers, else the block."""
+        return self._blocks[block].numel() // (1 if self._gather is None else self._ranks)
 
     def _own(self, block: Tensor) -> Tensor:
         first, last = own(block.numel(), self._rank, self._ranks)

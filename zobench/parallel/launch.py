@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,13 +26,22 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 from zobench.execute.child import LAUNCHER
 from zobench.execute.child import end_with_launcher as end_with_launcher
 from zobench.measure.device import check_devices
-from zobench.parallel.interface import address_towards, endpoint_of, interface_of, parse_endpoint
+from zobench.parallel.interface import (
+    LIBRARIES,
+    address_towards,
+    endpoint_of,
+    interface_of,
+    parse_endpoint,
+    socket_interface,
+)
 from zobench.parallel.world import timeout
 from zobench.spec import RunSpec
 
 LOOPBACK = "127.0.0.1"
 SHUTDOWN_SECONDS = 15
 """Between asking the other ranks to end and ending them."""
+RETRY_SECONDS = 0.2
+"""Between two looks for the first machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,13 +73,15 @@ class Meeting(RendezvousHandler):
         self.run, self.nodes, self.round = run, nodes, -1
         found = _listen(host, port)
         if found is None:
-            self.store = _reach(host, port, patience)
+            self.store = _reach(host, port, f"{run}/open", patience)
         else:
             port = found.getsockname()[1]
             self.store = TCPStore(
                 host, port, is_master=True, wait_for_workers=False, master_listen_fd=found.detach(), timeout=patience
             )
-        self.host, self.port, self.node = host, port, self._place(found is not None)
+            self.store.set(f"{run}/open", "")
+        self.host, self.port = host, port
+        self.node = self._place(found is not None)
 
     def _place(self, first: bool) -> int:
         """0 for the machine with the store. Raises ``ValueError`` for one machine too many."""
@@ -99,8 +111,8 @@ class Meeting(RendezvousHandler):
             store.wait([f"here {node}" for node in range(self.nodes)])
         except RuntimeError:
             raise OSError(
-                errno.ETIMEDOUT, f"{self.nodes} machines must meet at {self.host}:{self.port}, but not all came within "
-                f"{timeout():g} s",
+                errno.ETIMEDOUT, f"{self.nodes} machines must meet at {self.host}:{self.port} with the same command, "
+                f"but not all did within {timeout():g} s; compare their --set, and that each reaches that address",
             ) from None  # fmt: skip
         return RendezvousInfo(store, self.node, self.nodes, RendezvousStoreInfo(self.host, self.port))
 
@@ -120,12 +132,23 @@ class Meeting(RendezvousHandler):
         return self.run
 
     def shutdown(self) -> bool:
-        """The store ends with its process."""
+        """Lets no other machine in; the store ends with its process."""
+        if self.node == 0:
+            self.store.delete_key(f"{self.run}/open")
         return True
 
 
+class Agent(LocalElasticAgent):
+    """Torch's agent, which would give every rank half a minute to end, also one that has been stopped."""
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = SHUTDOWN_SECONDS) -> None:
+        if self._pcontext is not None:
+            self._pcontext.close(death_sig, min(timeout, SHUTDOWN_SECONDS))
+        super()._shutdown(death_sig)
+
+
 def meet(spec: RunSpec, environment: Mapping[str, str] = os.environ) -> Meeting:
-    """The meeting of the machines of ``spec``, at ``ZOBENCH_RENDEZVOUS`` (HOST:PORT; the first machine's own address).
+    """The meeting of the machines of ``spec``, at ``ZOBENCH_RENDEZVOUS`` (HOST:PORT, an address of the first machine).
 
     Raises ``ValueError`` if there are several and no such place is named.
     """
@@ -144,14 +167,13 @@ def start(command: Sequence[str], spec: RunSpec, meeting: Meeting, *, restarts: 
         role="rank", local_world_size=spec.gpus // spec.nodes, rdzv_handler=meeting, entrypoint=command[0],
         args=tuple(command[1:]), max_restarts=restarts, monitor_interval=0.1,
     )  # fmt: skip
-    agent = LocalElasticAgent(
-        work, logs_specs=DefaultLogsSpecs(log_dir=os.devnull), exit_barrier_timeout=timeout(),
-        shutdown_timeout=SHUTDOWN_SECONDS,
-    )  # fmt: skip
+    agent = Agent(work, logs_specs=DefaultLogsSpecs(log_dir=os.devnull), exit_barrier_timeout=timeout())
     try:
         failures = agent.run().failures
     except SignalException as ended:
         raise KeyboardInterrupt(str(ended)) from None
+    finally:
+        meeting.shutdown()
     if not failures:
         return None
     rank, first = min(failures.items(), key=lambda item: item[1].timestamp)
@@ -177,15 +199,24 @@ def _listen(host: str, port: int) -> socket.socket | None:
     return found
 
 
-def _reach(host: str, port: int, patience: timedelta) -> TCPStore:
-    """The store at another agent. Raises ``OSError`` if none answers in time."""
-    try:
-        return TCPStore(host, port, is_master=False, timeout=patience)
-    except RuntimeError:
-        seconds = patience.total_seconds()
-        raise OSError(
-            errno.ETIMEDOUT, f"the first machine must answer at {host}:{port}, but none did within {seconds:g} s"
-        ) from None
+def _reach(host: str, port: int, key: str, patience: timedelta) -> TCPStore:
+    """The store at the first machine, once ``key`` is there: until then it may be that of the run before, which ends.
+
+    Raises ``OSError`` if none answers in time.
+    """
+    end = time.monotonic() + patience.total_seconds()
+    while (left := end - time.monotonic()) > 0:
+        try:
+            with socket.create_connection((host, port), left):  # a try of TCPStore's own says much on stderr
+                pass
+            store = TCPStore(host, port, is_master=False, timeout=patience)
+            if store.check([key]):
+                return store
+        except (OSError, RuntimeError):  # nobody is there yet, or not any more
+            pass
+        time.sleep(min(RETRY_SECONDS, left))
+    seconds = patience.total_seconds()
+    raise OSError(errno.ETIMEDOUT, f"the first machine must answer at {host}:{port}, but none did within {seconds:g} s")
 
 
 def rank_environment(spec: RunSpec, host: str) -> dict[str, str]:
@@ -194,7 +225,7 @@ def rank_environment(spec: RunSpec, host: str) -> dict[str, str]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = {"OMP_NUM_THREADS": str(max(1, cores // (spec.gpus // spec.nodes)))}
     if (interface := interface_of(address_towards(host))) is not None:
-        wanted |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+        wanted |= dict(socket_interface(library, interface) for library in LIBRARIES)
     return {**wanted, **{name: os.environ[name] for name in wanted if name in os.environ}, LAUNCHER: str(os.getpid())}
 
 

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from zobench.measure.device import check_devices
-from zobench.parallel.interface import address_towards, interface_of
+from zobench.parallel.interface import LIBRARIES, address_towards, interface_of, socket_interface
 from zobench.parallel.mesh import Mesh
 from zobench.parallel.traffic import Traffic
 from zobench.spec import RunSpec
@@ -123,9 +124,9 @@ def join(spec: RunSpec) -> Iterator[World]:
         yield _joined[0]
         return
     device = rank_device(spec)
-    for library in ("GLOO", "NCCL"):
-        if (interface := interface_of(address_towards(os.environ["MASTER_ADDR"]))) is not None:
-            os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
+    if (interface := interface_of(address_towards(os.environ["MASTER_ADDR"]))) is not None:
+        for library in LIBRARIES:
+            os.environ.setdefault(*socket_interface(library, interface))
     with telling():
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo", store=meeting_place(),
@@ -185,9 +186,27 @@ def rank_device(spec: RunSpec) -> str:
 def world_of(spec: RunSpec, device: str) -> World:
     """The ranks, joined already, on the mesh of ``spec``."""
     mesh = Mesh.of(spec, dist.get_rank())
-    with telling():
-        devices = init_device_mesh("cpu", mesh.shape, mesh_dim_names=mesh.order)
     return World(
         mesh=mesh, local_rank=int(os.environ["LOCAL_RANK"]), local_ranks=int(os.environ["LOCAL_WORLD_SIZE"]),
-        device=device, devices=devices, traffic=Traffic(),
+        device=device, devices=_devices(mesh), traffic=Traffic(),
     )  # fmt: skip
+
+
+def _devices(mesh: Mesh) -> DeviceMesh:
+    """The ranks on their mesh. Its groups are made here: those that torch makes would wait half an hour for a silent
+    rank, whatever the timeout."""
+    table = torch.arange(mesh.shards * mesh.signs).view(mesh.shape)
+    row, column = divmod(mesh.rank, mesh.shape[1])
+    groups = [group(tuple(ranks.tolist()), "gloo", "scalars") for ranks in (table[:, column], table[row])]
+    return DeviceMesh.from_group(groups, "cpu", mesh=table, mesh_dim_names=mesh.order)
+
+
+@functools.cache
+def group(members: tuple[int, ...], backend: str, use: str) -> Any:
+    """The process group of these ranks, of which this is one, for one use: two threads may not share a group.
+
+    Made once in a process, and closed when that leaves.
+    """
+    patience = timedelta(seconds=timeout())
+    with telling():
+        return dist.new_group(list(members), timeout=patience, backend=backend, use_local_synchronization=True)

@@ -23,6 +23,8 @@ same order."""
 
 _BAR = 0.58
 """Share of its row that a rectangle takes; above it stand the numbers that do not fit inside."""
+_THIN = 0.004
+"""Share of the time axis, about 2 points, below which a rectangle has no edge to tell it from the next one."""
 
 _INSIDE: dict[str, Any] = {"ha": "center", "va": "center_baseline"}
 _ABOVE: dict[str, Any] = {
@@ -86,8 +88,10 @@ def paint(frame: Frame) -> Fit:
     for kind, code in palette.items():
         frame.legend.add(0, kind, Patch(facecolor=code))
     for kind, code in palette.items():
-        boxes = [_corners(event, lanes, scale) for event in panel.events if event.kind == kind]
-        axes.add_collection(PolyCollection(boxes, facecolors=code, edgecolors="white", linewidths=0.25), autolim=False)
+        for wide, edge, line in ((False, code, 0.5), (True, "white", 0.25)):  # an edge in white would hide a thin one
+            drawn = (e for e in panel.events if e.kind == kind and (e.end - e.start >= _THIN * (high - low)) == wide)
+            boxes = [_corners(event, lanes, scale) for event in drawn]
+            axes.add_collection(PolyCollection(boxes, facecolors=code, edgecolors=edge, linewidths=line), autolim=False)
     written: list[Text] = []
     return lambda: _number(axes, panel, lanes, palette, scale, written)
 

@@ -1,0 +1,60 @@
+"""One result from those of a cell's ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zobench.execute.merge import merged
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+
+
+def cell() -> RunSpec:
+    return RunSpec(model="opt-tiny", engine="offload", parallel="ddp", gpus=2, batch_size=4).resolve("cpu")
+
+
+def one(number: int, **changes: Any) -> Result:
+    values: dict[str, Any] = {"samples": {"step_seconds": [1.0 + number], "loss": [2.0], "projected_grad": [3.0]}}
+    return Result(**{"spec": cell(), "outcome": Outcome.OK, **values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "reason"),
+    [
+        ({0: {"outcome": Outcome.FAILED, "reason": "another rank of the run is gone, or ..."},
+          1: {"outcome": Outcome.OOM, "reason": "host memory ran out: x"}},
+         Outcome.OOM, "rank 1: host memory ran out: x"),
+        ({0: {"outcome": Outcome.FAILED, "reason": "another rank of the run is gone, or ..."},
+          1: {"outcome": Outcome.FAILED, "reason": "no"}},
+         Outcome.FAILED, "rank 1: no"),
+        ({0: {"outcome": Outcome.FAILED, "reason": "no"}, 1: {"outcome": Outcome.OOM, "reason": "full"}},
+         Outcome.OOM, "rank 1: full"),
+        ({1: {"outcome": Outcome.CONTAMINATED, "reason": "swapped"}}, Outcome.CONTAMINATED, "rank 1: swapped"),
+        ({1: {"samples": {"step_seconds": [1.0], "loss": [2.5], "projected_grad": [3.0]}}},
+         Outcome.FAILED, "rank 1 has another loss than rank 0: they did not stay equal"),
+        ({}, Outcome.OK, ""),
+    ],
+)  # fmt: skip
+def test_the_first_cause_is_the_reason(changes: dict[int, Any], outcome: Outcome, reason: str) -> None:
+    result = merged(cell(), {number: one(number, **changes.get(number, {})) for number in range(2)})
+    assert (result.outcome, result.reason) == (outcome, reason)
+    if outcome is Outcome.OK:
+        assert result.samples["step_seconds"] == [2.0]
+
+
+def test_of_each_number_the_result_has_what_bounds_all_ranks() -> None:
+    """The slowest transfers, the rank that sends most, the fullest device, all devices' power, nobody else's cores."""
+    values: list[dict[str, Any]] = [
+        {"parts": {"exchanged_bytes": [9.0, 5.0]}, "memory": {"device_peak_bytes": 10, "host_rss_peak_bytes": 3},
+         "power": {"energy_joules": 1.0, "mean_power_watts": None, "own_cpu_cores": 1.0, "other_cpu_cores": 3.0}},
+        {"parts": {"exchanged_bytes": [7.0, 8.0]}, "memory": {"device_peak_bytes": 20, "host_rss_peak_bytes": 2},
+         "power": {"energy_joules": 2.0, "mean_power_watts": 4.0, "own_cpu_cores": 2.0, "other_cpu_cores": 2.0}},
+    ]  # fmt: skip
+    result = merged(cell(), {number: one(number, **fields) for number, fields in enumerate(values)})
+    assert result.parts == {"exchanged_bytes": [9.0, 8.0]}
+    assert result.memory == {"device_peak_bytes": 20, "host_rss_peak_bytes": 2}
+    power = {"energy_joules": 3.0, "mean_power_watts": None, "own_cpu_cores": 3.0, "other_cpu_cores": 1.0}
+    assert result.power == power
+    assert [row["device_peak_bytes"] for row in result.environment["ranks"]] == [10, 20]

@@ -1,0 +1,107 @@
+"""A run of two ranks as a user has it: a cell of a sweep, and the user's own torchrun, which loses a rank or ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zobench.execute.process import run_in_process
+from zobench.result import Outcome, Result
+from zobench.spec import RunSpec
+
+SCRIPT = """
+import os, signal, sys, time
+from zobench.cli import main
+from zobench.finetune import training
+
+steps, lost, counted = {"launcher": 6, "rank": 13}, os.environ["LOST"], training.Training._step
+open(f"{sys.argv[1]}-{os.environ['RANK']}.pid", "w").write(str(os.getpid()))
+
+def step(self):
+    counted(self)
+    if self._record.step == steps[lost] and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid() if lost == "rank" else os.getppid(), signal.SIGKILL)
+        if lost == "launcher":
+            time.sleep(60)  # it is over before
+
+training.Training._step = step
+main(sys.argv[2:])
+"""
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent is gone")
+
+
+def torchrun(folder: Path, lost: str, words: list[str]) -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    command += [
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "127.0.0.1:0",
+        str(folder / "script.py"),
+        str(folder / "r"),
+    ]
+    return subprocess.run(
+        [*command, *words], env={**os.environ, "LOST": lost, "OMP_NUM_THREADS": "1"}, cwd=folder, text=True,
+        capture_output=True, timeout=200, check=False,
+    )  # fmt: skip
+
+
+def ended(pid: int) -> bool:
+    """Within half a minute."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        stat = Path(f"/proc/{pid}/stat")
+        try:
+            if stat.read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@linux
+def test_torchrun_loses_itself_and_then_a_rank_and_the_run_ends_as_the_cell_that_nobody_killed(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
+    (tmp_path / "disk").mkdir()
+    wanted = spec(gpus=2, parallel="ddp", steps=20, eval_every=5)
+    cell = run_in_process(wanted, disk_dir=tmp_path / "disk")
+    assert cell.outcome is Outcome.OK, cell.reason
+    assert len(cell.environment["ranks"]) == 2
+    assert list((tmp_path / "disk").iterdir()) == []
+
+    usual = RunSpec(model="opt-tiny").to_dict()
+    fields = {name: value for name, value in wanted.to_dict().items() if value != usual[name]}
+    words = [
+        "finetune",
+        "--model",
+        "opt-tiny",
+        "--out",
+        "mine",
+        *(f"--set={name}={value}" for name, value in fields.items()),
+    ]
+    gone = torchrun(tmp_path, "launcher", words)
+    assert gone.returncode == -signal.SIGKILL, gone.stderr[-3000:]
+    assert all(ended(int((tmp_path / f"r-{rank}.pid").read_text())) for rank in range(2))
+    done = torchrun(tmp_path, "rank", [*words, "--resume"])
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stderr.splitlines()
+    assert "goes on after step 6, from mine/snapshot-5" in lines
+    assert any(line in lines for line in (f"goes on after step {n}, from mine/snapshot-10" for n in (12, 13)))
+    result = Result.from_dict(json.loads((tmp_path / "mine" / "result.json").read_text()))
+    assert result.spec.hash == cell.spec.hash
+    assert result.evaluation == cell.evaluation
+    assert result.samples["loss"] == cell.samples["loss"]
+    assert (tmp_path / "mine" / "model").is_dir()

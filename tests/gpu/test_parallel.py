@@ -1,0 +1,196 @@
+"""On CUDA devices: ranks on NCCL get the bits of one device; on a single device, one rank over shared pinned memory."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from zobench import Engine, EngineConfig, RunSpec, models, weights
+from zobench.execute.process import run_in_process
+from zobench.parallel.hosts import Counts, SharedTier
+from zobench.result import Outcome
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+several = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+STEPS, EXAMPLES = 6, 4
+ENGINES = {
+    "torch": {"noise": "torch"},
+    "torch, a slot": {"noise": "torch", "slots": 1, "overlap": False},
+    "counter": {"noise": "counter"},
+    "counter, allocated": {"noise": "counter", "reusable_memory": False},
+    "counter, fp8": {"noise": "counter", "wire": "fp8", "writeback_every": 4, "granularity": "linear"},
+}
+
+
+def spec_of(engine, **changes):
+    fields = {
+        "model": "opt-tiny", "dtype": "fp32", "batch_size": EXAMPLES, "seq_len": 9, "steps": STEPS, "lr": 1e-4,
+        "seed": 7, "noise": engine["noise"], "engine": "offload", "device": "cuda", "tier": "pinned",
+    }  # fmt: skip
+    return RunSpec(**{**fields, **changes})
+
+
+def steps_of(engine, spec):
+    from tests.parallel.rank import batches
+    from zobench import methods
+
+    method = methods.make(spec)
+    steps = [method.step(engine, batch) for batch in batches(spec, STEPS)]
+    return [step.loss for step in steps], [step.projected_grad for step in steps]
+
+
+def build(engine, hosts=None):
+    model = models.build("opt-tiny", "fp32")
+    config = EngineConfig(device="cuda:0", tier="pinned", **engine)
+    return Engine(model, config, weights=weights.RandomWeights(model, 3), hosts=hosts)
+
+
+def alone(engine):
+    """Losses, g and weights of a single device with memory of its own."""
+    with build(engine) as ran:
+        losses, gs = steps_of(ran, spec_of(engine))
+        return losses, gs, dict(ran.named_tensors())
+
+
+class OneRank:
+    """Host memory as a single rank has it: ``sliced`` gathers its own part, which is all of it."""
+
+    def __init__(self, sliced):
+        self.waits, self._sliced = not sliced, sliced
+
+    def padded(self, nbytes):
+        return -(-nbytes // 4096) * 4096
+
+    def any(self, flags):
+        return flags
+
+    def tier(self, sizes, *, pinned, device):
+        memory = torch.zeros(sum(sizes) + 4096, dtype=torch.uint8)
+        start = -memory.data_ptr() % 4096
+        blocks = list(memory[start : start + sum(sizes)].split(sizes))
+        counts = Counts(torch.zeros(4, len(sizes), 1, dtype=torch.int64), 0)
+        gather = (lambda slot, mine: None) if self._sliced else None
+        return SharedTier(blocks, counts, gather, coordinated=True, pinned=pinned, device=device)
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+def test_one_rank_over_shared_pinned_memory_is_a_device_with_its_own(engine, sliced):
+    with build(engine, OneRank(sliced)) as ran:
+        losses, gs = steps_of(ran, spec_of(engine))
+        tensors = dict(ran.named_tensors())
+    expected = alone(engine)
+    assert (losses, gs) == expected[:2]
+    assert all(torch.equal(tensors[name], value) for name, value in expected[2].items())
+
+
+def test_blocks_that_are_pinned_in_part_are_read_and_given_back():
+    """Of a block with slices a rank pins its part only, and CUDA refuses to copy across the edge of what is pinned."""
+    page, size = 4096, 4 * 4096
+    memory = torch.zeros(3 * size, dtype=torch.uint8)
+    start = -memory.data_ptr() % page
+    block = memory[start : start + size]
+    table = torch.ones(4, 1, 4, dtype=torch.int64)
+    tier = SharedTier(
+        [block], Counts(table, 1), lambda slot, mine: None, coordinated=True, pinned=True, device="cuda:0"
+    )
+    tier.fill(0, lambda buffer: None)
+    block.copy_(torch.arange(size) % 251)
+    assert [block[at : at + 1].is_pinned() for at in range(0, size, page)] == [False, True, False, False]
+    out = torch.zeros(size, dtype=torch.uint8, device="cuda:0")
+    tier.read(0, out)
+    torch.cuda.synchronize()
+    assert torch.equal(out.cpu(), block)
+    tier.close()
+    assert not block[page : page + 1].is_pinned()
+
+
+def ranks(cases, folder, gpus=2):
+    """What ``gpus`` ranks got in each case, started once: losses and g of each rank, and its tensors."""
+    (folder / "told.json").write_text(json.dumps({"spec": cases[0]["spec"], "cases": cases}))
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
+        *("-m", "tests.parallel.host_rank", str(folder / "told.json"), str(folder / "out")),
+    ]
+    told = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "ZOBENCH_PEER_TIMEOUT": "60"}
+    done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(gpus)]
+    for number in range(len(cases)):
+        files = [folder / f"out.{number}.{rank}.safetensors" for rank in range(gpus)]
+        yield [result[number] for result in results], [load_file(file) for file in files]
+
+
+@several
+def test_two_ranks_on_nccl_get_the_bits_of_one_device(tmp_path):
+    """Three examples cannot be cut, so both ranks see what one device does; PertP, whole and sliced."""
+    from tests.parallel.host_rank import alone as plain_spec
+    from tests.parallel.host_rank import steps_of as take
+
+    cases = [
+        {
+            "spec": spec_of(engine, gpus=2, parallel="pertp", transfers=transfers).to_dict(),
+            "engine": {**engine, "tier": "pinned"},
+        }
+        for transfers in ("whole", "sliced")
+        for engine in ENGINES.values()
+    ]
+    for case, (told, tensors) in zip(cases, ranks(cases, tmp_path), strict=True):
+        assert plain_spec(RunSpec(**case["spec"])).gpus == 1
+        engine = {key: value for key, value in case["engine"].items() if key != "tier"}
+        with build(engine) as ran:
+            steps = take(case, ran)
+            final = dict(ran.named_tensors())
+        expected = {"losses": [step.loss for step in steps], "gs": [step.projected_grad for step in steps]}
+        for own, weights_of in zip(told, tensors, strict=True):
+            assert own == expected, case
+            assert all(torch.equal(weights_of[name], value) for name, value in final.items()), case
+
+
+@several
+@pytest.mark.parametrize("transfers", ["whole", "sliced"])
+@pytest.mark.parametrize("parallel", ["pertp", "ddp"])
+def test_a_cell_on_two_devices_has_the_losses_of_one(parallel, transfers):
+    fields = {"steps": 3, "warmup": 1}
+    one = run_in_process(spec_of({"noise": "counter"}, **fields))
+    two = run_in_process(
+        spec_of({"noise": "counter"}, gpus=2, parallel=parallel, transfers=transfers, parts=True, **fields), timeout=300
+    )
+    assert (two.outcome, two.reason) in ((Outcome.OK, ""), (Outcome.CONTAMINATED, two.reason))
+    assert two.samples["loss"] == pytest.approx(one.samples["loss"], rel=1e-6)
+    assert [row["device"] for row in two.environment["ranks"]] == ["cuda:0", "cuda:1"]
+    assert all(row["device_peak_bytes"] > 0 for row in two.environment["ranks"])
+    assert len(two.parts["upload_seconds"]) == 2
+    assert all(0 < count < 1024 for count in two.parts["exchanged_bytes"])
+
+
+@several
+def test_a_device_whose_memory_runs_out_is_told(tmp_path, monkeypatch):
+    """Rank 0 waits in an all-gather on its device for a rank that has failed."""
+    monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "30")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if os.environ.get('RANK') == '1' and 'zobench.execute.rank' in sys.orig_argv:\n"
+        "    import torch\n"
+        "    from zobench.parallel import hosts\n"
+        "    upload, seen = hosts.SharedTier.upload, []\n"
+        "    def failing(self, block, slot):\n"
+        "        seen.append(block)\n"
+        "        if len(seen) == 5:\n"
+        "            torch.empty(1 << 50, device='cuda')\n"
+        "        upload(self, block, slot)\n"
+        "    hosts.SharedTier.upload = failing\n"
+    )
+    spec = spec_of({"noise": "counter"}, gpus=2, parallel="pertp", transfers="sliced")
+    result = run_in_process(spec, timeout=200)
+    assert result.outcome is Outcome.OOM
+    assert result.reason.startswith("rank 1: device memory ran out on cuda:1")

@@ -1,0 +1,47 @@
+"""Checkpoints of a run beside its steps: with the run held, in the paper's two halves, or as bases for a journal.
+
+``sync`` holds the run until all is on the disk. ``async`` is ZO-Offloading's scheme (ICLR'25, section 5.5): the half of
+the model that a step is through with is copied, then saved, while the other half is computed. ``journal`` copies a
+group of units at a time, those first that the next step needs last, and the journal brings each unit up to date: so the
+copy is small, and what waits for it is hardly ever needed meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from zobench.durable.savers.base import Saved as Saved
+from zobench.durable.savers.base import Saver as Saver
+from zobench.durable.savers.base import Target as Target
+from zobench.durable.savers.halves import HalvesSaver
+from zobench.durable.savers.held import SyncSaver, TensorSaver
+from zobench.durable.savers.journal import JournalSaver
+
+if TYPE_CHECKING:
+    from zobench.engine import Engine
+
+
+def make(kind: str, engine: Engine, target: Target) -> Saver:
+    """The saver of ``RunSpec.checkpoint`` "sync", "async" or "journal" for ``engine``, one rank's own."""
+    if not hasattr(engine, "before_change"):
+        return TensorSaver(engine, target)
+    kinds: dict[str, type[SyncSaver | HalvesSaver | JournalSaver]] = {
+        "sync": SyncSaver,
+        "async": HalvesSaver,
+        "journal": JournalSaver,
+    }
+    return kinds[kind](engine, target)
+
+
+@contextlib.contextmanager
+def saving(kind: str, engine: Engine, target: Target) -> Iterator[Saver]:
+    """A saver that is closed at the end; after an error without finishing what is under way."""
+    saver = make(kind, engine, target)
+    try:
+        yield saver
+    except BaseException:
+        saver.close(finish=False)
+        raise
+    saver.close()

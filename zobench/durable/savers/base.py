@@ -1,0 +1,173 @@
+"""What every saver needs: where checkpoints go, what there is to tell of one, and its bytes on their way there."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from zobench.durable import snapshot
+from zobench.durable.snapshot import Writer
+from zobench.engine.base import Position
+from zobench.engine.blocks import PAGE, Unit
+from zobench.engine.lanes import Event
+
+if TYPE_CHECKING:
+    from zobench.engine import Engine
+    from zobench.parallel import World
+
+
+@dataclass(kw_only=True, slots=True)
+class Saved:
+    """One checkpoint: begun after ``step`` steps; for how many seconds the run was held, after how many it was on the
+    disk, how many bytes this rank wrote. ``beside``: whether steps went on until all was copied, so that ``stall`` is
+    all that they had to wait. ``error``: why there is no checkpoint, after all."""
+
+    step: int
+    stall: float = 0.0
+    seconds: float = 0.0
+    nbytes: int = 0
+    beside: bool = True
+    error: str = ""
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """Where checkpoints go, ``folder``, and what goes with them.
+
+    ``state(step)``: JSON types beside the weights, ``run`` and ``base`` among them. Called by a thread of the saver's:
+    ``seal()`` before a checkpoint gets its name, when the journal must be on the disk as far as that refers to it, and
+    ``kept()`` afterwards. ``tell(text)``, by the thread that steps: a checkpoint that failed, which ends no run.
+    ``world``: the ranks that save together; those of the first node write, each its part of every unit.
+    """
+
+    folder: Path
+    state: Callable[[int], Mapping[str, Any]]
+    tell: Callable[[str], None]
+    seal: Callable[[], None] = _nothing
+    kept: Callable[[], None] = _nothing
+    world: World | None = None
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """(This rank, of how many) of those that write."""
+        return (self.world.local_rank, self.world.local_ranks) if self.world is not None else (0, 1)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank is one of those."""
+        return self.world is None or self.world.rank < self.world.local_ranks
+
+    def anywhere(self, *facts: bool) -> list[bool]:
+        """Of each fact, whether it holds on any rank. Raises ``PeerGoneError`` where one is gone."""
+        if self.world is None:
+            return list(facts)
+        return [count > 0 for count in self.world.sum(torch.tensor(facts, dtype=torch.float64)).tolist()]
+
+    def token(self) -> str:
+        """A new one for all ranks."""
+        drawn = int.from_bytes(os.urandom(7), "little")
+        return f"{drawn if self.world is None else self.world.from_first([drawn])[0]:014x}"
+
+
+class Saver(Protocol):
+    """Saves a run. ``saved``: its checkpoints so far; ``events``: what its lanes ``copy`` and ``save`` did for the last
+    one, in seconds of ``time.perf_counter``; ``held_bytes``: host memory that it keeps for copies."""
+
+    saved: list[Saved]
+    events: list[Event]
+    held_bytes: int
+
+    def begin(self, step: int) -> None:
+        """Asks for a checkpoint at the boundary after ``step`` steps, before its :meth:`after_step`; one that another
+        is still under way at begins when that is done."""
+
+    def after_step(self, step: int) -> None:
+        """Comes at the boundary after every step, in the thread that steps."""
+
+    def close(self, finish: bool = True) -> None:
+        """Returns when all checkpoints are on the disk; without ``finish``, as after an error, leaves the last."""
+
+
+PEER_FAILED = "another rank could not write its part"
+
+
+class Cut:
+    """A checkpoint under way: what belongs to it, and its writer, from its first bytes on. Once it has ``failed``, also
+    where another rank's part did, no thread does or awaits anything more for it."""
+
+    def __init__(self, made: Saved, target: Target) -> None:
+        self.made, self._target = made, target
+        self.state = dict(target.state(made.step))
+        self.positions: dict[str, Position] = {}
+        self.began = time.perf_counter()
+        self.rest: list[list[Unit]] = []
+        self.failed = False
+        self._token = target.token()
+        self._writer: Writer | None = None
+
+    def add(self, unit: Unit, first: int, data: Tensor) -> None:
+        """Writes bytes of a unit."""
+        self._open().add(unit.name, first, data)
+        self.made.nbytes += data.numel()
+
+    def finish(self) -> None:
+        """Returns when all is on the disk under its name."""
+        self._target.seal()
+        if self._target.writes:
+            self._open().finish({**self.state, "positions": snapshot.to_json(self.positions)})
+        self._writer = None
+
+    def abandon(self) -> None:
+        """Leaves nothing behind."""
+        self.failed = True
+        if self._writer is not None:
+            self._writer.abandon()
+            self._writer = None
+
+    def _open(self) -> Writer:
+        if self._writer is None:
+            rank, ranks = self._target.share
+            self._writer = Writer(
+                self._target.folder, self.made.step, rank=rank, ranks=ranks, token=self._token,
+                given_up=lambda: self.failed,
+            )  # fmt: skip
+        return self._writer
+
+
+def part(engine: Engine, unit: Unit, target: Target) -> tuple[int, int]:
+    """The bytes of ``unit``, from page to page, that this rank saves once a step has changed them.
+
+    Where ranks share the unit's memory (:class:`zobench.parallel.hosts.SharedHosts`) they are those that no other rank
+    writes back.
+    """
+    (rank, ranks), kept = target.share, engine.kept_bytes(unit)
+    if not (unit.trained and target.writes):
+        return 0, 0
+    size = part_size(engine, unit, ranks)
+    return min(kept, size * rank), min(kept, size * (rank + 1))
+
+
+def part_size(engine: Engine, unit: Unit, ranks: int) -> int:
+    """Bytes of each rank's part of ``unit``, but for those that end before."""
+    pages = -(-engine.rest_bytes(unit) // PAGE)
+    return -(-pages // ranks) * PAGE
+
+
+def block_of(engine: Engine, unit: Unit) -> int:
+    """The number that a timeline has for a unit: of a streamed one its own, of another its part of the model."""
+    return engine.number(unit) if unit.streamed else max(0, unit.part)
+
+
+def failure(made: Saved) -> str:
+    return f"the checkpoint after {made.step} steps could not be written, and the run goes on without it: {made.error}"

@@ -1,0 +1,247 @@
+"""What savers beside the steps share: a thread that copies, one that writes, and who waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from zobench.durable.savers.base import PEER_FAILED, Cut, Saved, Target, block_of, failure
+from zobench.engine import history
+from zobench.engine.blocks import Unit
+from zobench.engine.lanes import Event
+from zobench.engine.tiers import allocate
+
+if TYPE_CHECKING:
+    from zobench.engine import Engine
+
+GLANCE = 0.05
+"""Seconds between two looks at the other ranks, when no step comes any more."""
+LEAVE = 10.0
+"""Seconds that an interrupted run waits for its savers' threads."""
+
+
+@dataclass(eq=False, slots=True)
+class Copy:
+    """Bytes of a unit on their way: who ``claimed`` it copies it, then it is ``done``, also where that failed."""
+
+    unit: Unit
+    first: int
+    data: Tensor
+    claimed: bool = False
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Worker:
+    """One thread of low priority that does jobs in order."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Does ``job`` after all others; it must raise nothing."""
+        self._jobs.put(job)
+
+    def end(self, timeout: float | None) -> None:
+        """Returns when all jobs are done, or ``timeout`` seconds later."""
+        self._jobs.put(None)
+        self._thread.join(timeout)
+
+    def _work(self) -> None:
+        if hasattr(os, "setpriority"):
+            with contextlib.suppress(OSError):  # a hint: only Linux gives threads priorities of their own
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        while (job := self._jobs.get()) is not None:
+            job()
+
+
+class Beside:
+    """What the two forms that save beside the steps share: a thread that copies, one that writes, and who waits.
+
+    Weights are copied while no step touches them: ``_due`` holds the units whose copy is not done, and the engine calls
+    :meth:`_touch` before it changes a unit. A write that fails is told; any other error is raised in the next call.
+    """
+
+    def __init__(self, engine: Engine, target: Target) -> None:
+        self.engine, self.target = engine, target
+        self.saved: list[Saved] = []
+        self.events: list[Event] = []
+        self.held_bytes = 0
+        self._cut: Cut | None = None
+        self._due: dict[int, Copy] = {}
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._idle = threading.Event()
+        self._idle.set()
+        self._asked = False
+        self._error: BaseException | None = None
+        self._copier, self._writer = Worker("zobench-copy"), Worker("zobench-save")
+        engine.before_change = self._touch
+
+    def begin(self, step: int) -> None:
+        """See :class:`Saver`."""
+        self._asked = True
+
+    def after_step(self, step: int) -> None:
+        """See :class:`Saver`."""
+        start = time.perf_counter()
+        held = self._cut
+        if held is not None or self._asked:
+            self._boundary()
+            if self._cut is None and self._asked and self._settled():
+                self._asked = False
+                self.events.clear()
+                self.saved.append(Saved(step=step))
+                self._cut = held = Cut(self.saved[-1], self.target)
+                self._start()
+        if held is not None:
+            held.made.stall += time.perf_counter() - start
+
+    def close(self, finish: bool = True) -> None:
+        """See :class:`Saver`."""
+        try:
+            while finish and self._cut is not None:
+                while not self._settled(wait=GLANCE):  # as long as all ranks are there
+                    pass
+                made = self._cut.made
+                self._last()
+                made.beside = made.beside and self._cut is None
+        finally:
+            if self._cut is not None:
+                self._cut.failed = True
+            for worker in (self._copier, self._writer):
+                worker.end(None if self._cut is None else LEAVE)
+            self.engine.before_change = lambda unit: None
+        if finish:
+            self._raise()
+
+    def _start(self) -> None:
+        """Begins ``_cut`` at a boundary."""
+        raise NotImplementedError
+
+    def _boundary(self) -> None:
+        """Goes on with ``_cut`` at a boundary."""
+        raise NotImplementedError
+
+    def _last(self) -> None:
+        """Goes on with ``_cut`` when no step comes any more and the threads have nothing to do."""
+        raise NotImplementedError
+
+    def _touch(self, unit: Unit) -> None:
+        """Comes before a unit is changed, in the thread that steps."""
+        if self._cut is not None:
+            start = time.perf_counter()
+            self._hold(unit)
+            self._cut.made.stall += time.perf_counter() - start
+
+    def _hold(self, unit: Unit) -> None:
+        """Returns when a step may change the unit."""
+        raise NotImplementedError
+
+    def _settled(self, wait: float = 0.0) -> bool:
+        """Whether the threads of all ranks have nothing to do, ``wait`` seconds from now at the latest.
+
+        Ranks also learn here that another one's part has failed, for which they would wait in vain.
+        """
+        idle = self._idle.wait(wait)
+        self._raise()
+        busy, failed = self.target.anywhere(not idle, self._cut is not None and self._cut.failed)
+        if failed and self._cut is not None:
+            self._cut.failed, self._cut.made.error = True, self._cut.made.error or PEER_FAILED
+        return not busy
+
+    def _send(self, copies: Sequence[Copy], ends: bool) -> None:
+        """Has the threads copy and write these, which no step may change from now on; ``ends``: then comes the end."""
+        cut = self._cut
+        assert cut is not None
+        with self._lock:
+            self._under_way += 1
+            self._idle.clear()
+        self._due.update((id(copy.unit), copy) for copy in copies)
+        self._copier.put(lambda: self._take(cut, copies, ends))
+
+    def _take(self, cut: Cut, copies: Sequence[Copy], ends: bool) -> None:
+        """Copies each that nobody has claimed, in the copying thread."""
+        for copy in copies:
+            if self._claim(copy):
+                self._copy(cut, copy)
+            copy.done.wait()
+            self._writer.put(lambda copy=copy: self._write(cut, copy))  # type: ignore[misc]
+        self._writer.put(lambda: self._after(cut, ends))
+
+    def _claim(self, copy: Copy) -> bool:
+        with self._lock:
+            mine, copy.claimed = not copy.claimed, True
+        return mine
+
+    def _copy(self, cut: Cut, copy: Copy) -> None:
+        """Copies a unit, in any thread."""
+        start = time.perf_counter()
+        try:
+            if not cut.failed:
+                history.read(self.engine, copy.unit, copy.data, copy.first)
+        except BaseException as error:  # raised again by the thread that steps, which must not wait for ever
+            self._error, cut.failed = self._error or error, True
+        self.events.append(("copy", "copy", block_of(self.engine, copy.unit), start, time.perf_counter()))
+        self._due.pop(id(copy.unit), None)
+        copy.done.set()
+
+    def _write(self, cut: Cut, copy: Copy) -> None:
+        start = time.perf_counter()
+        self._try(cut, lambda: cut.add(copy.unit, copy.first, copy.data))
+        self.events.append(("save", "save", block_of(self.engine, copy.unit), start, time.perf_counter()))
+
+    def _after(self, cut: Cut, ends: bool) -> None:
+        """When a group is written."""
+        if ends:
+            self._try(cut, cut.finish)
+            self._try(cut, self.target.kept)
+            cut.made.seconds = time.perf_counter() - cut.began
+        with self._lock:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    def _try(self, cut: Cut, work: Callable[[], object]) -> None:
+        """Does ``work`` unless something has failed; a disk that fails ends this checkpoint only."""
+        if cut.failed:
+            cut.abandon()
+            return
+        try:
+            work()
+        except OSError as error:  # TimeoutError is one: another rank's shards did not come
+            cut.made.error = cut.made.error or f"{error}"
+            cut.abandon()
+        except BaseException as error:
+            self._error = self._error or error
+            cut.abandon()
+
+    def _end(self) -> None:
+        """Lets go of a checkpoint that is done."""
+        assert self._cut is not None
+        if self._cut.made.error:
+            self.target.tell(failure(self._cut.made))
+        self._cut = None
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def wait(copies: Sequence[Copy]) -> None:
+    for copy in copies:
+        copy.done.wait()
+
+
+def touched(nbytes: int) -> Tensor:
+    """Host memory that is there, so that no copy waits for fresh pages."""
+    return allocate(nbytes).fill_(1)

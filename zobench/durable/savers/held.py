@@ -1,0 +1,106 @@
+"""Savers that hold the run until all is on the disk."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from zobench.durable import tensors
+from zobench.durable.savers.base import PEER_FAILED, Cut, Saved, Target, block_of, failure, part
+from zobench.engine import history
+from zobench.engine.lanes import Event
+from zobench.engine.tiers import allocate
+
+if TYPE_CHECKING:
+    from zobench.engine import Engine
+
+PIECE = 64 << 20
+"""Bytes that a synchronous checkpoint reads at a time."""
+
+
+class TensorSaver:
+    """Holds the run and writes named tensors: for engines that backpropagate, whose weights no journal tells."""
+
+    def __init__(self, engine: Engine, target: Target) -> None:
+        self.engine, self.target = engine, target
+        self.saved: list[Saved] = []
+        self.events: list[Event] = []
+        self.held_bytes = 0
+
+    def begin(self, step: int) -> None:
+        """See :class:`Saver`."""
+        start, made = time.perf_counter(), Saved(step=step)
+        self.events.clear()
+        self.saved.append(made)
+        try:
+            self._save(made)
+            self.target.kept()
+        except ConnectionError:  # another rank is gone
+            raise
+        except OSError as error:
+            made.error = f"{error}"
+            self.target.tell(failure(made))
+        end = time.perf_counter()
+        made.stall = made.seconds = end - start
+
+    def after_step(self, step: int) -> None:
+        """See :class:`Saver`."""
+
+    def close(self, finish: bool = True) -> None:
+        """See :class:`Saver`."""
+
+    def _save(self, made: Saved) -> None:
+        everything = itertools.chain(self.engine.named_tensors(), self.engine.state_tensors())
+
+        def counted() -> Iterator[tuple[str, Tensor]]:
+            for name, tensor in everything:
+                made.nbytes += tensor.nbytes
+                yield name, tensor
+
+        start = time.perf_counter()
+        tensors.write(self.target.folder, made.step, counted(), self.target.state(made.step))
+        self.events.append(("save", "save", 0, start, time.perf_counter()))
+
+
+class SyncSaver(TensorSaver):
+    """Holds the run and writes the weights at rest: what a checkpoint costs without any of the below."""
+
+    def __init__(self, engine: Engine, target: Target) -> None:
+        super().__init__(engine, target)
+        self._buffer = allocate(PIECE)
+        self.held_bytes = PIECE
+
+    def _save(self, made: Saved) -> None:
+        """The first rank finishes when it knows that the others are done, so it never waits for one that is gone."""
+        cut = Cut(made, self.target)
+        cut.positions = {unit.name: self.engine.position(unit) for unit in self.engine.units}
+        leads, failure = self.target.share[0] == 0, None
+        try:
+            try:
+                self._add_all(cut)
+                if not leads:
+                    cut.finish()
+            except OSError as error:
+                failure = error
+            if any(self.target.anywhere(failure is not None)):
+                raise failure or OSError(PEER_FAILED)
+            if leads:
+                cut.finish()
+        except BaseException:
+            cut.abandon()
+            raise
+
+    def _add_all(self, cut: Cut) -> None:
+        for unit in self.engine.units:
+            start = time.perf_counter()
+            first, last = part(self.engine, unit, self.target) if unit.changed else (0, 0)
+            for place in range(first, last, PIECE):
+                out = self._buffer[: min(PIECE, last - place)]
+                history.read(self.engine, unit, out, place)
+                cut.add(unit, place, out)
+            if last > first:
+                self.events.append(("save", "save", block_of(self.engine, unit), start, time.perf_counter()))

@@ -1,0 +1,60 @@
+"""Folders that go with the process that made them: at its end, or after a kill -9 when the next one begins."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zobench.parallel import World
+
+PREFIX = "zobench-scratch-"
+_NEW = ".zobench-new-"
+
+
+@contextlib.contextmanager
+def scratch(parent: Path | None, purpose: str, world: World | None = None) -> Iterator[Path]:
+    """A new folder in ``parent``, or where temporary files go, which is gone afterwards; with ``world`` one for all
+    ranks of the first one's machine, which removes it. Folders whose processes were killed go now."""
+    place, drawn = parent or Path(tempfile.gettempdir()), secrets.randbits(48)
+    leads = world is None or world.leads
+    with _made(place, f"{purpose}-{drawn:012x}") if leads else contextlib.nullcontext():
+        token = drawn if world is None else world.from_first([drawn])[0]
+        yield place / f"{PREFIX}{purpose}-{token:012x}"
+
+
+def clear(parent: Path | None) -> None:
+    """Removes the folders in ``parent``, or where temporary files go, whose processes are gone."""
+    for path in (parent or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # another user's, in use, or just removed by another process
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+            finally:
+                os.close(lock)
+
+
+@contextlib.contextmanager
+def _made(place: Path, name: str) -> Iterator[None]:
+    """A lock on the folder says that its process lives, on whichever machine: a number of a process may be another's.
+    Nobody looks at a folder before it has its name, and then it is locked."""
+    clear(place)
+    new, path = place / f"{_NEW}{name}", place / f"{PREFIX}{name}"
+    new.mkdir(mode=0o700)
+    lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: there nobody can clear it either
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        new.rename(path)
+        yield
+    finally:
+        shutil.rmtree(path, ignore_errors=True)  # what ended its process is the error worth reporting
+        os.close(lock)
