@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from zobench import finetune
+from zobench.assemble import empty_model
 from zobench.durable import files, journal, snapshot
-from zobench.finetune import Progress
+from zobench.finetune import Progress, tokenizer
 from zobench.spec import RunSpec
 
 
@@ -93,9 +94,20 @@ def run(plan: dict[str, Any]) -> int:
     return 0
 
 
+def load(plan: dict[str, Any]) -> None:
+    """What every run imports, once for all of them."""
+    spec = RunSpec(**plan["spec"]).resolve("cpu")
+    tokenizer.load(spec)
+    empty_model(spec)
+
+
 def main() -> None:
+    loaded = False
     for line in sys.stdin:
         plan = json.loads(line)
+        if not loaded:
+            load(plan)
+            loaded = True
         if "wait" in plan:
             answer = os.waitstatus_to_exitcode(os.waitpid(plan["wait"], 0)[1])
         else:

@@ -21,7 +21,7 @@ from zobench.durable import journal, snapshot
 from zobench.durable.journal import JournalError
 from zobench.durable.replay import moments
 from zobench.finetune import Interrupted, Progress, run
-from zobench.finetune.run import _best as best_weights
+from zobench.finetune.examine import best_weights
 from zobench.methods import ZOSGD
 from zobench.methods.base import Taken
 from zobench.result import Result

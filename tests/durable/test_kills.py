@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from zobench.durable import journal, snapshot
-from zobench.finetune.run import _best as best_weights
+from zobench.finetune.examine import best_weights
 from zobench.methods.base import Taken
 from zobench.spec import RunSpec
 
@@ -33,6 +33,8 @@ KILLS = int(os.environ.get("ZOBENCH_TEST_KILLS", "8"))
 SEED = int(os.environ.get("ZOBENCH_TEST_SEED", "0"))
 EACH = 4 if KILLS > 8 else 2
 STEPS = 200 if KILLS > 8 else 60
+LAST = STEPS - STEPS // 8
+"""Steps after which nobody is killed: little would come any more at which to die."""
 ONE: dict[str, dict[str, Any]] = {
     "resident": {},
     "disk": {"engine": "offload", "checkpoint": "journal", "checkpoint_every": 7},
@@ -165,7 +167,7 @@ def killed_and_finished(runner: Runner, spec: RunSpec, folder: Path, random_: ra
     attempts = 0
     while len(deaths) < EACH and attempts < 3 * EACH:
         attempts += 1
-        step = random_.randrange(min(done(folder), STEPS - 1), STEPS)
+        step = random_.randrange(min(done(folder), LAST - 1), LAST)
         rank = random_.randrange(spec.gpus)
         place = random_.choice(OUTSIDE if rank else PLACES + OUTSIDE)  # the first rank alone writes most of it
         if place in OUTSIDE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import resource
@@ -142,6 +141,19 @@ def test_a_short_or_missing_shard_is_named(tmp_path: Path) -> None:
         SnapshotStart(file.parent)
 
 
+def test_a_changed_state_is_found(tmp_path: Path) -> None:
+    file = written(tmp_path) / "state.json"
+    text = file.read_text()
+    for changed in (text.replace("[5, 4, 0]", "[6, 4, 0]"), text.replace('"bytes"', '"bites"'), "{}"):
+        assert changed != text
+        file.write_text(changed)
+        with pytest.raises(
+            ValueError, match=r"must be a whole snapshot, but is damaged \(the checksum of state.json d"
+        ):
+            SnapshotStart(file.parent)
+        assert snapshot.steps(tmp_path) == [4]
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -153,8 +165,7 @@ def test_a_short_or_missing_shard_is_named(tmp_path: Path) -> None:
 )
 def test_a_state_that_says_too_little_is_one_line(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
     path = written(tmp_path)
-    file = path / "state.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    snapshot.write_state(path, {**snapshot.state(path), **changes})
     with pytest.raises(ValueError, match=f"^`{re.escape(str(path))}` {told}$"):
         SnapshotStart(path)
 

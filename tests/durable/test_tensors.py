@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,11 +29,16 @@ def written(folder: Path, step: int = 4) -> Path:
     return tensors.write(folder, step, TENSORS.items(), {"step": step})
 
 
+def state_of(path: Path) -> dict[str, Any]:
+    """What it was given."""
+    return {name: value for name, value in snapshot.state(path).items() if name != "shards"}
+
+
 def test_tensors_and_state_are_read_back_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors, "SHARD_BYTES", 64)  # two shards
     path = written(tmp_path)
     assert len(list(path.glob("*.safetensors"))) == 2
-    assert snapshot.state(path) == {"step": 4}
+    assert state_of(path) == {"step": 4}
     source = SnapshotWeights(path)
     assert set(source.names) == TENSORS.keys()
     for name, tensor in TENSORS.items():
@@ -73,7 +79,8 @@ def test_of_the_same_step_only_the_state_is_renewed(tmp_path: Path) -> None:
     before = {file.name: file.stat().st_ino for file in path.glob("*.safetensors")}
     assert tensors.write(tmp_path, 4, iter([("never", torch.ones(1))]), {"step": 4, "more": 1}) == path
     assert {file.name: file.stat().st_ino for file in path.glob("*.safetensors")} == before
-    assert snapshot.state(path) == {"step": 4, "more": 1}
+    assert state_of(path) == {"step": 4, "more": 1}
+    assert set(SnapshotWeights(path).names) == TENSORS.keys()
 
 
 def test_only_what_is_kept_stays(tmp_path: Path) -> None:
@@ -101,10 +108,14 @@ def test_a_snapshot_that_is_not_there_is_no_base(tmp_path: Path) -> None:
             SnapshotWeights(tmp_path / name, SnapshotWeights(tmp_path / "snapshot-4"))
 
 
-def test_a_damaged_file_of_tensors_is_one_line(tmp_path: Path) -> None:
-    path = written(tmp_path)
-    (path / "00001.safetensors").write_bytes(b"torn")
-    with pytest.raises(
-        ValueError, match=r"00001.safetensors` must be whole safetensors, but is damaged \(.*\); remove "
-    ):
-        SnapshotWeights(path)
+@pytest.mark.parametrize(("place", "told"), [(-1, "be as it was written, but its checksum differs"), (None, "have ")])
+def test_a_damaged_file_of_tensors_is_one_line(tmp_path: Path, place: int | None, told: str) -> None:
+    file = written(tmp_path) / "00001.safetensors"
+    content = bytearray(file.read_bytes())
+    if place is None:
+        content = content[:-1]
+    else:
+        content[place] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"00001.safetensors` must {told}.*; remove {file.parent}$"):
+        SnapshotWeights(file.parent)

@@ -3,6 +3,7 @@ and that nothing hangs and nothing is left running, whoever is killed."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +36,16 @@ LONG = {"steps": 100_000, "warmup": 0}
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Also ends what a test that fails leaves running: it would never end by itself."""
     monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "90")
     for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "ZOBENCH_RENDEZVOUS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
+    yield
+    for pid in children(os.getpid()):
+        with contextlib.suppress(OSError):  # it ends by itself
+            if b"zobench.execute.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
 
 
 def cell(parallel: str, gpus: int, **changes: Any) -> RunSpec:
@@ -73,7 +81,7 @@ class Running(threading.Thread):
     """A cell that runs while the test does something to it."""
 
     def __init__(self, spec: RunSpec, **options: Any) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self.spec, self.options = spec, options
         self.result: Result | None = None
         self.start()

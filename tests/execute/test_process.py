@@ -70,6 +70,15 @@ def test_the_answer_of_the_process_is_the_result(child: Any, tmp_path: Path) -> 
     assert RunSpec.from_dict(json.loads((tmp_path / "question").read_text())) == SPEC
 
 
+@pytest.mark.parametrize("end", ["exit 3", "kill -9 $$", "sleep 60"])
+def test_what_a_dead_cell_has_left_in_the_disk_folder_is_removed(child: Any, tmp_path: Path, end: str) -> None:
+    disk = tmp_path / "disk"
+    (disk / "other").mkdir(parents=True)
+    made = "mkdir $ZOBENCH_DISK_DIR/zobench-scratch-run-0; echo x > $ZOBENCH_DISK_DIR/zobench-scratch-run-0/file"
+    assert child(f"{made}; {end}", disk_dir=disk, timeout=2).outcome is not Outcome.OK
+    assert [path.name for path in disk.iterdir()] == ["other"]
+
+
 @pytest.mark.parametrize(
     ("script", "outcome", "reason"),
     [

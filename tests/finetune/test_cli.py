@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -236,3 +237,28 @@ def test_memory_that_runs_out_is_one_line(zobench: Command, given: list[str], mo
     code, _, err = zobench("finetune", *given, "--steps", "2")
     assert code == 1
     assert err.splitlines()[-1] == "oom: host memory ran out: no 9 GB"
+
+
+def test_ranks_are_started_with_the_same_command(
+    zobench: Command, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[list[str], int, int]] = []
+
+    def again(arguments: list[str], spec: Any, restarts: int) -> int:
+        started.append((arguments, spec.gpus, restarts))
+        return 7
+
+    monkeypatch.setattr("zobench.parallel.launch.again", again)
+    monkeypatch.setenv("ZOBENCH_RESTARTS", "2")
+    more = ["--set", "gpus=2", "--set", "parallel=ddp", "--out", "mine", "--resume"]
+    assert zobench("finetune", *given, "--steps", "2", *more)[0] == 7
+    ((arguments, gpus, restarts),) = started
+    assert (gpus, restarts, arguments[0]) == (2, 2, "finetune")
+    assert {"--set=steps=2", "--set=gpus=2", "--set=lr=1e-3", "--resume"} <= set(arguments)
+    pairs = list(itertools.pairwise(arguments))
+    assert {("--out", "mine"), ("--results", "results"), ("--device", "cpu")} <= set(pairs)
+    assert ("--data-dir", given[given.index("--data-dir") + 1]) in pairs
+    monkeypatch.setenv("ZOBENCH_RESTARTS", "some")
+    code, _, err = zobench("finetune", *given, "--steps", "2", *more)
+    told = "zobench: `ZOBENCH_RESTARTS` must be a whole number, but got 'some'; for example 2"
+    assert (code, err.splitlines()[-1]) == (2, told)

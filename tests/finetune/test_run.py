@@ -23,9 +23,9 @@ from zobench.engine import Engine
 from zobench.execute.cell import run as measured
 from zobench.finetune import Interrupted, Progress, cell, run, tokenizer
 from zobench.finetune.evaluate import evaluate
+from zobench.finetune.examine import best_weights
 from zobench.finetune.progress import Evaluation, Moment
 from zobench.finetune.record import best
-from zobench.finetune.run import _best as best_weights
 from zobench.finetune.stop import Stop
 from zobench.methods.base import Taken
 from zobench.result import Outcome, Result

@@ -161,7 +161,10 @@ def _as_ranks(arguments: list[str], spec: RunSpec) -> int:
     started again after one was lost."""
     from zobench.parallel.launch import again
 
-    return again(arguments, spec, restarts=int(os.environ.get("ZOBENCH_RESTARTS", "0")))
+    restarts = os.environ.get("ZOBENCH_RESTARTS", "0")
+    if not restarts.isdecimal():
+        raise ValueError(f"`ZOBENCH_RESTARTS` must be a whole number, but got {restarts!r}; for example 2")
+    return again(arguments, spec, restarts=int(restarts))
 
 
 def _virtual(spec: RunSpec) -> int:

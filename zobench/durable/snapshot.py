@@ -55,11 +55,24 @@ def prune(folder: Path, keep: Collection[int]) -> None:
 
 
 def state(path: Path) -> dict[str, Any]:
-    """``state.json`` of a snapshot. Raises ``ValueError`` if it cannot be read."""
+    """``state.json`` of a snapshot. Raises ``ValueError`` if it is not as it was written."""
     try:
-        return dict(json.loads((path / STATE).read_text()))
+        told = dict(json.loads((path / STATE).read_text()))
+        if told.pop("sum", None) != _sum(told):
+            raise ValueError(f"the checksum of {STATE} differs")
     except (OSError, ValueError) as error:
         raise ValueError(f"`{path}` must be a whole snapshot, but is damaged ({error}); remove it") from error
+    return told
+
+
+def write_state(folder: Path, told: Mapping[str, Any]) -> None:
+    """Puts ``told``, JSON types, into ``folder`` as :func:`state` reads it, with a checksum."""
+    told = json.loads(json.dumps(dict(told)))
+    replace(folder / STATE, json.dumps({**told, "sum": _sum(told)}).encode())
+
+
+def _sum(told: Mapping[str, Any]) -> str:
+    return xxhash.xxh3_128(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def positions(path: Path) -> dict[str, Position]:
@@ -133,7 +146,7 @@ class Writer:
             return self._path
         for rank in range(1, self._ranks):
             told["shards"] = told["shards"] | self._of(rank, told["positions"])
-        replace(self._temporary / STATE, json.dumps(told).encode())
+        write_state(self._temporary, told)
         if self._path.exists():  # damaged, else nobody would make it again
             shutil.rmtree(self._path)
         os.rename(self._temporary, self._path)
@@ -187,8 +200,7 @@ class _Shard:
         for first in range(0, len(data), _PIECE):
             piece = data[first : first + _PIECE]
             self._sum.update(piece)
-            while piece:  # a disk that is nearly full takes some of it, then fails
-                piece = piece[self._file.write(piece) or 0 :]
+            self._write(piece)
         self.size += len(data)
 
     def end(self) -> dict[str, Any]:
@@ -198,7 +210,7 @@ class _Shard:
         assert len(head) == _HEAD
         self._sum.update(head)
         self._file.seek(0)
-        self._file.write(head)
+        self._write(memoryview(head))
         os.fsync(self._file.fileno())
         forget(self._file.fileno())
         self.close()
@@ -206,6 +218,11 @@ class _Shard:
 
     def close(self) -> None:
         self._file.close()
+
+    def _write(self, data: memoryview) -> None:
+        """All of it, or the error: a disk that is nearly full takes some, then fails."""
+        while data:
+            data = data[self._file.write(data) or 0 :]
 
 
 class SnapshotStart:
@@ -218,12 +235,11 @@ class SnapshotStart:
         self.path, self.state = path, state(path)
         self._positions = positions(path)
         try:
-            shards = {name: (told["bytes"], told["sum"]) for name, told in self.state["shards"].items()}
+            shards = check(path, self.state)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"`{path}` must be a snapshot of units, but names no shards; remove it") from error
         self._where: dict[str, list[tuple[int, Path, str]]] = {}
-        for name, told in shards.items():
-            _check(path / name, *told)
+        for name in shards:
             for key in _keys(path / name):
                 unit, _, first = key.rpartition("@")
                 self._where.setdefault(unit, []).append((int(first), path / name, key))
@@ -246,20 +262,33 @@ class SnapshotStart:
         return self._positions[unit]
 
 
+def check(path: Path, state: Mapping[str, Any]) -> list[str]:
+    """The names of a snapshot's shards, as its ``state`` has them. Raises ``ValueError`` if one is not as it was."""
+    shards = {name: (told["bytes"], told["sum"]) for name, told in state["shards"].items()}
+    for name, told in shards.items():
+        _check(path / name, *told)
+    return list(shards)
+
+
 def _check(file: Path, size: int, told: str) -> None:
     found = file.stat().st_size if file.is_file() else -1
     if found != size:
         have = f"has {found}" if found >= 0 else "is missing"
         raise ValueError(f"`{file}` must have {size} bytes, but {have}; remove {file.parent}")
-    checksum = xxhash.xxh3_128()
+    if checksum(file) != told:
+        raise ValueError(f"`{file}` must be as it was written, but its checksum differs; remove {file.parent}")
+
+
+def checksum(file: Path) -> str:
+    """Of a shard: of its tensors, then of the place that its header has, as it is written."""
+    found = xxhash.xxh3_128()
     with file.open("rb", buffering=0) as handle:
         head = handle.read(_HEAD)
         while piece := handle.read(_PIECE):
-            checksum.update(piece)
+            found.update(piece)
         forget(handle.fileno())
-    checksum.update(head)
-    if checksum.hexdigest() != told:
-        raise ValueError(f"`{file}` must be as it was written, but its checksum differs; remove {file.parent}")
+    found.update(head)
+    return found.hexdigest()
 
 
 def _keys(file: Path) -> list[str]:

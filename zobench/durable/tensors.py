@@ -6,7 +6,6 @@ it has come to. It is there whole or not at all.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -17,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zobench.durable.files import replace, sync
-from zobench.durable.snapshot import STATE, place
+from zobench.durable import snapshot
+from zobench.durable.files import sync
+from zobench.durable.snapshot import STATE, checksum, place, write_state
 from zobench.weights import Weights
 
 SHARD_BYTES = 1 << 30
@@ -31,14 +31,17 @@ def write(folder: Path, step: int, tensors: Iterable[tuple[str, Tensor]], state:
     """
     path = place(folder, step)
     if path.exists():
-        replace(path / STATE, json.dumps(dict(state)).encode())
+        write_state(path, {**state, "shards": snapshot.state(path)["shards"]})
         return path
     temporary = folder / f".{path.name}.{secrets.token_hex(4)}.tmp"
     temporary.mkdir()
     try:
+        shards = {}
         for number, shard in enumerate(_shards(tensors)):
-            _save(shard, temporary / f"{number + 1:05d}.safetensors")
-        replace(temporary / STATE, json.dumps(dict(state)).encode())
+            file = temporary / f"{number + 1:05d}.safetensors"
+            _save(shard, file)
+            shards[file.name] = {"bytes": file.stat().st_size, "sum": checksum(file)}
+        write_state(temporary, {**state, "shards": shards})
         os.rename(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)  # what stopped the write is the error worth reporting
@@ -50,13 +53,15 @@ def write(folder: Path, step: int, tensors: Iterable[tuple[str, Tensor]], state:
 class SnapshotWeights:
     """The tensors of a snapshot by name, also those of an optimizer's state; ``base`` gives all that are not there.
 
-    Raises ``ValueError`` if there is no snapshot: else ``base`` would silently stand for what was trained.
+    Raises ``ValueError`` if there is no snapshot, for which ``base`` would silently stand, or it is not as it was
+    written.
     """
 
     def __init__(self, path: Path, base: Weights | None = None) -> None:
         if not (path / STATE).is_file():
             raise ValueError(f"`{path}` must be a whole snapshot, but is none; name another folder to begin anew")
         self._path, self._base = path, base
+        snapshot.check(path, snapshot.state(path))
         self._where = {name: file for file in sorted(path.glob("*.safetensors")) for name in _names(file)}
 
     @property

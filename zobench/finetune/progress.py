@@ -35,6 +35,11 @@ class Evaluation:
     count: int
     best: bool = False
 
+    @property
+    def point(self) -> dict[str, Any]:
+        """As a result has it."""
+        return {"step": self.step, "loss": self.loss, "accuracy": self.accuracy, "count": self.count}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:

@@ -5,43 +5,40 @@ With several ranks each one trains; the first keeps what the run comes to, and a
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zobench import kernels, methods, models
-from zobench.assemble import Tuner, disk_dir, empty_model, initial_weights, planned, tuner
+from zobench.assemble import disk_dir, empty_model, planned, tuner
 from zobench.caution import cautions, empty
 from zobench.data.tasks import TaskData
-from zobench.durable import fingerprint, journal, replay, snapshot
-from zobench.durable.journal import Item, JournalFile, Seen
+from zobench.durable import files, journal, snapshot
 from zobench.durable.scratch import scratch
-from zobench.durable.snapshot import SnapshotStart
-from zobench.finetune import tokenizer
-from zobench.finetune.evaluate import evaluate
+from zobench.finetune import origin, tokenizer
+from zobench.finetune.examine import examined
 from zobench.finetune.keeper import Keeper
-from zobench.finetune.progress import Evaluation, Progress
+from zobench.finetune.origin import JOURNAL
+from zobench.finetune.progress import Progress
 from zobench.finetune.record import Record
 from zobench.finetune.seal import Seal, check_winner
-from zobench.finetune.stop import Interrupted, Stop
+from zobench.finetune.stop import Stop
 from zobench.finetune.training import Training
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
 from zobench.result import Outcome, Result
-from zobench.spec import BACKWARD, RunSpec
+from zobench.spec import RunSpec
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
     from zobench.parallel import World
 
-JOURNAL, RESULT, MODEL = "journal.bin", "result.json", "model"
+RESULT = "result.json"
 SAMPLE_SECONDS = 0.5
 """Between two looks at the machine: a run of many hours keeps all of them until its end."""
 
@@ -81,7 +78,7 @@ def run(
             if examine and leads:
                 check_winner(spec.hash, folder)
                 seal.break_for(spec.label)
-                result = _examined(result, folder, data, words, progress, stop)
+                result = examined(result, folder, data, words, progress, stop)
                 _keep(folder, result)
                 snapshot.prune(folder, ())
     return result
@@ -173,16 +170,16 @@ def _trained(
     for note in () if (nothing := empty(spec)) is None else (f"warning: {nothing}",):
         progress.say(note)
     facts = environment(spec.device) | plan
-    header = _header(spec, model)
+    header = origin.header_of(spec, model)
     observer, begin = Observer(spec.device, SAMPLE_SECONDS, alone=world is None), time.monotonic()
     try:
         with ExitStack() as during:
-            file, items = during.enter_context(_journal(folder, header, world))
-            items, start, path, good = _from(spec, folder, header, file, items, progress.say)
+            file, items = during.enter_context(origin.opened(folder, header, world))
+            items, start, path, good = origin.found(spec, folder, header, file, items, progress.say)
             built = during.enter_context(tuner(chosen, path, model, start=start, world=world))
             record = Record()
             keeper = Keeper(spec, folder, file, record, list(record.replay(items)), header, progress.say, world)
-            _bring(spec, built, items, start, path)
+            origin.bring(spec, built, items, start, path)
             if world is not None:
                 world.barrier()  # all have read what the first will replace
             during.enter_context(keeper.keeping(built, good))
@@ -192,65 +189,6 @@ def _trained(
     finally:
         seen = observer.stop((begin, time.monotonic()))
     return _result(spec, record, data, where, facts, seen, at_rest, skipped)
-
-
-def _header(spec: RunSpec, model: PreTrainedModel) -> dict[str, Any]:
-    """The journal's. ``complete``: whether weights are base and journal; what backpropagation changes is in none."""
-    base = fingerprint.of_base(spec, model, initial_weights(spec, model))
-    return {"run": spec.hash, "spec": spec.to_dict(), "base": base, "complete": spec.method not in BACKWARD}
-
-
-@contextmanager
-def _journal(
-    folder: Path, header: dict[str, Any], world: World | None
-) -> Iterator[tuple[JournalFile | None, list[Item]]]:
-    """(the journal, which only the first rank writes, and what it tells all ranks)."""
-    if world is None or world.leads:
-        folder.mkdir(parents=True, exist_ok=True)
-        with JournalFile(folder / JOURNAL, header) as file:
-            if not file.items:
-                snapshot.prune(folder, ())  # of a run whose journal was taken away
-            if world is not None:
-                world.from_first([len(file.items)])
-            yield file, list(file.items)
-    else:
-        items: list[Item] = []
-        if world.from_first([0])[0]:
-            told, items = journal.read(folder / JOURNAL)
-            journal.check_header(folder / JOURNAL, told, header)
-        yield None, items
-
-
-def _from(
-    spec: RunSpec, folder: Path, header: dict[str, Any], file: JournalFile | None, items: list[Item],
-    say: Callable[[str], None],
-) -> tuple[list[Item], SnapshotStart | None, Path | None, list[int]]:  # fmt: skip
-    """What a run goes on from: all of its journal and the newest snapshot that is whole; where it backpropagates, the
-    newest snapshot and what the journal tells up to it. Also the steps of the snapshots that stay."""
-    start, path, steps = None, None, snapshot.steps(folder)
-    if spec.method in BACKWARD:
-        last = steps[-1] if steps else 0
-        path = snapshot.place(folder, last) if steps else None
-        items = [item for item in items if (item.step if isinstance(item, Seen) else item.step + 1) <= last]
-        assert file is not None
-        file.cut(len(items))
-    elif (start := replay.newest(folder, header, items, say)) is not None:
-        last, path = int(start.state["step"]), None
-    else:
-        last = 0
-    place = path or (start.path if start is not None else None)
-    done = sum(not isinstance(item, Seen) for item in items)
-    if items:
-        say(f"goes on after step {done}, from {place or 'the base'}")
-    return items, start, path, [step for step in steps if step <= last]
-
-
-def _bring(spec: RunSpec, built: Tuner, items: list[Item], start: SnapshotStart | None, path: Path | None) -> None:
-    """Brings engine and method to the end of ``items``."""
-    if spec.method not in BACKWARD:
-        replay.bring(built.engine, built.method, items, start)
-    elif path is not None:
-        built.method.restore(snapshot.state(path)["method"])
 
 
 def _without_folders(where: str) -> str:
@@ -272,57 +210,12 @@ def _result(
         memory={**seen.memory, "blocks_at_rest_bytes": at_rest},
         warnings=[*models.differences(spec), *told, *disturbed, *seen.warnings], skipped_updates=skipped,
         evaluation={
-            "curve": record.curve, "start": _point(record.at(0)), "best": _point(record.at(int(record.best[0]))),
+            "curve": record.curve, "start": record.at(0).point, "best": record.at(int(record.best[0])).point,
             "majority": {name: data.majority(name) for name in ("dev", "test")},
             "task": data.facts, "definition": methods.definition(spec), "tokenizer": _without_folders(where),
         },
     )  # fmt: skip
 
 
-def _point(seen: Evaluation) -> dict[str, Any]:
-    return {"step": seen.step, "loss": seen.loss, "accuracy": seen.accuracy, "count": seen.count}
-
-
-def _examined(
-    result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, progress: Progress, stop: Stop
-) -> Result:
-    """Looks at the test set with the best weights, and saves them."""
-    step = int(result.evaluation["best"]["step"])
-
-    def halt() -> None:
-        if stop.wanted:
-            raise Interrupted(result.spec.steps, folder)
-
-    with _best(result.spec, folder, step, progress.say) as built:
-        seen = evaluate(built.engine, data, "test", step, halt)
-        temporary = folder / f".{MODEL}.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        built.scheme.save(temporary, built.engine.named_tensors())
-    words.save_pretrained(str(temporary))
-    shutil.rmtree(folder / MODEL, ignore_errors=True)
-    temporary.rename(folder / MODEL)
-    progress.evaluated(seen)
-    return dataclasses.replace(result, evaluation={**result.evaluation, "test": _point(seen)})
-
-
-@contextmanager
-def _best(spec: RunSpec, folder: Path, step: int, say: Callable[[str], None]) -> Iterator[Tuner]:
-    """The weights that were judged after ``step`` steps: their snapshot, or an earlier one and the journal."""
-    alone = planned(spec if spec.gpus == 1 else spec.replace(gpus=1, nodes=1, parallel="none", transfers="auto"))[0]
-    if spec.method in BACKWARD:
-        with tuner(alone, snapshot.place(folder, step)) as built:
-            yield built
-        return
-    header, items = journal.read(folder / JOURNAL)
-    journal.check_header(folder / JOURNAL, header, _header(spec, empty_model(spec)))
-    items = items[: next(n for n, item in enumerate(items) if isinstance(item, Seen) and item.step == step)]
-    start = replay.newest(folder, header, items, say)
-    with tuner(alone, start=start) as built:
-        replay.bring(built.engine, built.method, items, start)
-        yield built
-
-
 def _keep(folder: Path, result: Result) -> None:
-    temporary = folder / f".{RESULT}.tmp"
-    temporary.write_text(json.dumps(result.to_dict(), indent=1, allow_nan=False) + "\n")
-    temporary.replace(folder / RESULT)
+    files.replace(folder / RESULT, (json.dumps(result.to_dict(), indent=1, allow_nan=False) + "\n").encode())

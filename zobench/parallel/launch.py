@@ -26,14 +26,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 from zobench.execute.child import LAUNCHER
 from zobench.execute.child import end_with_launcher as end_with_launcher
 from zobench.measure.device import check_devices
-from zobench.parallel.interface import (
-    LIBRARIES,
-    address_towards,
-    endpoint_of,
-    interface_of,
-    parse_endpoint,
-    socket_interface,
-)
+from zobench.parallel.interface import endpoint_of, parse_endpoint
 from zobench.parallel.world import timeout
 from zobench.spec import RunSpec
 
@@ -162,7 +155,7 @@ def start(command: Sequence[str], spec: RunSpec, meeting: Meeting, *, restarts: 
     ``restarts`` times. Raises ``KeyboardInterrupt`` if this process is told to end; then they have ended.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # a lost rank is told of in one line
-    os.environ |= rank_environment(spec, meeting.host)
+    os.environ |= rank_environment(spec)
     work = WorkerSpec(
         role="rank", local_world_size=spec.gpus // spec.nodes, rdzv_handler=meeting, entrypoint=command[0],
         args=tuple(command[1:]), max_restarts=restarts, monitor_interval=0.1,
@@ -219,13 +212,10 @@ def _reach(host: str, port: int, key: str, patience: timedelta) -> TCPStore:
     raise OSError(errno.ETIMEDOUT, f"the first machine must answer at {host}:{port}, but none did within {seconds:g} s")
 
 
-def rank_environment(spec: RunSpec, host: str) -> dict[str, str]:
-    """What every rank finds in its environment, less what the user has put there: its share of the cores on a CPU, and
-    the interface that leads to the others."""
+def rank_environment(spec: RunSpec) -> dict[str, str]:
+    """What every rank finds in its environment, less what the user has put there: its share of the cores on a CPU."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = {"OMP_NUM_THREADS": str(max(1, cores // (spec.gpus // spec.nodes)))}
-    if (interface := interface_of(address_towards(host))) is not None:
-        wanted |= dict(socket_interface(library, interface) for library in LIBRARIES)
     return {**wanted, **{name: os.environ[name] for name in wanted if name in os.environ}, LAUNCHER: str(os.getpid())}
 
 

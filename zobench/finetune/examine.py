@@ -1,0 +1,70 @@
+"""Looking at the test set, once, with the best weights on dev, which are saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zobench.assemble import Tuner, empty_model, planned, tuner
+from zobench.data.tasks import TaskData
+from zobench.durable import journal, replay, snapshot
+from zobench.durable.files import sync
+from zobench.durable.journal import Seen
+from zobench.finetune import origin
+from zobench.finetune.evaluate import evaluate
+from zobench.finetune.origin import JOURNAL
+from zobench.finetune.progress import Progress
+from zobench.finetune.stop import Interrupted, Stop
+from zobench.result import Result
+from zobench.spec import BACKWARD, RunSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MODEL = "model"
+
+
+def examined(
+    result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, progress: Progress, stop: Stop
+) -> Result:
+    """Looks at the test set with the best weights, and saves them."""
+    step = int(result.evaluation["best"]["step"])
+
+    def halt() -> None:
+        if stop.wanted:
+            raise Interrupted(result.spec.steps, folder)
+
+    with best_weights(result.spec, folder, step, progress.say) as built:
+        seen = evaluate(built.engine, data, "test", step, halt)
+        temporary = folder / f".{MODEL}.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        built.scheme.save(temporary, built.engine.named_tensors())
+    words.save_pretrained(str(temporary))
+    for path in (*temporary.rglob("*"), temporary):  # on the disk before the snapshots that it was made of go
+        sync(path)
+    shutil.rmtree(folder / MODEL, ignore_errors=True)
+    temporary.rename(folder / MODEL)
+    sync(folder)
+    progress.evaluated(seen)
+    return dataclasses.replace(result, evaluation={**result.evaluation, "test": seen.point})
+
+
+@contextmanager
+def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], None]) -> Iterator[Tuner]:
+    """The weights that were judged after ``step`` steps: their snapshot, or an earlier one and the journal."""
+    alone = planned(spec if spec.gpus == 1 else spec.replace(gpus=1, nodes=1, parallel="none", transfers="auto"))[0]
+    if spec.method in BACKWARD:
+        with tuner(alone, snapshot.place(folder, step)) as built:
+            yield built
+        return
+    header, items = journal.read(folder / JOURNAL)
+    journal.check_header(folder / JOURNAL, header, origin.header_of(spec, empty_model(spec)))
+    items = items[: next(n for n, item in enumerate(items) if isinstance(item, Seen) and item.step == step)]
+    start = replay.newest(folder, header, items, say)
+    with tuner(alone, start=start) as built:
+        replay.bring(built.engine, built.method, items, start)
+        yield built
