@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def main():
                 told.append({"losses": [s.loss for s in steps], "gs": [s.projected_grad for s in steps]})
                 sent.append(world.traffic.taken)
                 save_file(dict(parallel.named_tensors()), f"{out}.{number}.{world.rank}.safetensors")
-    Path(f"{out}.{rank}.json").write_text(json.dumps([told, sent]))
+    interfaces = [os.environ[f"{library}_SOCKET_IFNAME"] for library in ("GLOO", "NCCL")]
+    Path(f"{out}.{rank}.json").write_text(json.dumps([told, sent, interfaces]))
 
 
 if __name__ == "__main__":
