@@ -475,6 +475,9 @@ def test_a_direction_that_is_not_finite_is_left_out_and_counted():
         def probe(self, batch, points):
             return [math.nan, 1.0, 2.0, 1.0]
 
+        def shared(self, values):
+            return list(values)
+
         def commit(self, entries):
             self.entries = entries
 
