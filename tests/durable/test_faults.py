@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from zobench.durable import journal, snapshot
 from zobench.durable.journal import JournalError
 from zobench.durable.replay import moments
+from zobench.durable.snapshot import SnapshotStart
 from zobench.finetune import Interrupted, Progress, run
 from zobench.finetune.examine import best_weights
 from zobench.methods import ZOSGD
@@ -128,6 +129,22 @@ def test_other_weights_than_the_run_began_with_are_refused(
     assert (tmp_path / "run" / "journal.bin").read_bytes() == content
 
 
+def test_other_weights_than_were_trained_are_not_looked_at_test_with(
+    spec: Any, go: Run, data_dir: Path, tmp_path: Path, weights_path: Path
+) -> None:
+    folder = tmp_path / "weights"
+    shutil.copytree(weights_path, folder)
+    wanted = spec(weights_path=str(folder))
+    go(wanted, tmp_path / "run")
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("layers.1.fc1.weight"))
+    tensors[name][0, 0] += 1
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"journal.bin` must go with the weights that it began from"):
+        run(wanted, folder=tmp_path / "run", data_dir=data_dir)
+    assert not (tmp_path / "run" / "model").exists()
+
+
 @pytest.mark.parametrize("form", ["none", "sync", "async", "journal"])
 def test_a_disk_that_is_full_for_a_snapshot_ends_no_run(
     spec: Any, go: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
@@ -187,6 +204,19 @@ def test_a_torn_journal_costs_the_steps_that_it_lost(spec: Any, go: Run, tmp_pat
     found = go(spec(), parts, said)
     assert f"goes on after step 6, from {parts / 'snapshot-4'}" in said
     assert_same(spec(), whole, parts, expected, found)
+
+
+def test_a_snapshot_ahead_of_the_journal_is_made_anew_when_the_run_comes_there(
+    spec: Any, go: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(ConnectionAbortedError):
+        go(spec(), tmp_path, after_9=crash)
+    path = tmp_path / "journal.bin"
+    os.truncate(path, path.stat().st_size - 9 * journal.SIZE)  # three steps of three records
+    damage(tmp_path / "snapshot-8")
+    with pytest.raises(ConnectionAbortedError):
+        go(spec(), tmp_path, after_9=crash)
+    assert SnapshotStart(tmp_path / "snapshot-8").state["step"] == 8
 
 
 def test_a_journal_that_is_damaged_before_its_end_is_refused(spec: Any, go: Run, tmp_path: Path) -> None:

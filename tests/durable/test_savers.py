@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,13 +20,14 @@ from zobench import ZOSGD, RunSpec, models
 from zobench.assemble import tuner
 from zobench.data.tokens import stream
 from zobench.durable import savers, snapshot
-from zobench.durable.savers import Target, saving
+from zobench.durable.savers import Saved, Target, saving
 from zobench.durable.snapshot import SnapshotStart, Writer
 from zobench.durable.tensors import SnapshotWeights
 from zobench.engine import history
 from zobench.engine.base import BASE, Moment, Position
 from zobench.engine.tiers import DiskTier, HostTier
 from zobench.execute.cell import run
+from zobench.execute.saving import Checkpoints, _tell
 from zobench.parallel import PeerGoneError
 
 ROOT = Path(__file__).parents[2]
@@ -377,6 +379,25 @@ def test_a_cell_stores_what_its_checkpoints_cost(kind, tmp_path, monkeypatch):
         assert lanes >= ({"save"} if kind == "sync" else {"copy", "save"})
 
 
+def test_what_a_cell_tells_of_its_checkpoints():
+    """A failed one counts nowhere, and one that no step waited for is no measure of the wait."""
+    spec = RunSpec(model="opt-tiny", checkpoint="journal", checkpoint_every=2, steps=8)
+    saver = SimpleNamespace(
+        saved=[Saved(step=2, stall=0.5, seconds=1.0, nbytes=7), Saved(step=4, stall=0.25, seconds=2.0, nbytes=8,
+               beside=False), Saved(step=6, stall=9.0, seconds=9.0, error="full")],
+        events=[("copy", "copy", 3, 9.0, 9.5), ("save", "save", 4, 10.5, 11.0)], held_bytes=9,
+    )  # fmt: skip
+    parts, memory, warnings = {}, {}, []
+    _tell(spec, saver, parts, memory, warnings)
+    assert (memory, warnings) == ({"checkpoint_bytes": 9}, [])
+    assert parts == {
+        "checkpoint_stall_seconds": [0.5], "checkpoint_seconds": [1.0, 2.0], "checkpoint_written_bytes": [7.0, 8.0],
+    }  # fmt: skip
+    told = Checkpoints(spec, saver)
+    told._origin = 10.0  # what came before is not in the timeline
+    assert told.events() == [["save", "save", 4, 0.5, 1.0]]
+
+
 def test_a_cell_says_that_no_checkpoint_was_due(tmp_path):
     spec = RunSpec(model="opt-tiny", seq_len=16, steps=4, checkpoint="journal", checkpoint_every=3, device="cpu")
     found = run(spec)
@@ -427,7 +448,7 @@ class Ranks:
         return table
 
 
-def first_of_two(kind, folder, world):
+def first_of_two(kind, folder, world, gone_at_last=False):
     """(what it saved, what it told) of a rank that makes a step, a checkpoint, and three more steps."""
     TOLD.clear()
     target = Target(folder=folder, state=lambda step: {}, tell=TOLD.append, world=world)
@@ -439,19 +460,23 @@ def first_of_two(kind, folder, world):
             if step == 1:
                 saver.begin(step)
             saver.after_step(step)
+        world.gone = world.gone or gone_at_last
     return saver.saved, list(TOLD)
 
 
 @pytest.fixture
 def short_wait(monkeypatch):
-    """Long enough to tell a wait from none."""
-    monkeypatch.setattr(snapshot, "WAIT", 20.0)
+    """A wait for another rank's shards, if there is one, fails."""
+    monkeypatch.setattr(snapshot, "WAIT", 5.0)
+    monkeypatch.setattr(snapshot, "TimeoutError", AssertionError, raising=False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_rank_that_is_gone_is_not_waited_for(kind, tmp_path, short_wait):
+@pytest.mark.parametrize(
+    ("kind", "when"), [*itertools.product(KINDS, ["at once"]), ("async", "at last"), ("journal", "at last")]
+)
+def test_a_rank_that_is_gone_is_not_waited_for(kind, when, tmp_path, short_wait):
     with pytest.raises(PeerGoneError):
-        first_of_two(kind, tmp_path, Ranks(gone=True))
+        first_of_two(kind, tmp_path, Ranks(gone=when == "at once"), gone_at_last=when == "at last")
     assert not list(tmp_path.iterdir())
     assert not [thread for thread in threading.enumerate() if thread.name in ("zobench-copy", "zobench-save")]
 
@@ -465,3 +490,32 @@ def test_a_part_that_another_rank_could_not_write_is_not_waited_for(kind, tmp_pa
         "another rank could not write its part"
     ]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_journal_is_on_the_disk_before_a_checkpoint_has_its_name_and_others_go_after(kind, tmp_path):
+    order = []
+    target = Target(
+        folder=tmp_path, state=lambda step: {}, tell=TOLD.append,
+        seal=lambda: order.append(("seal", snapshot.steps(tmp_path))),
+        kept=lambda: order.append(("kept", snapshot.steps(tmp_path))),
+    )  # fmt: skip
+    with tuner(a_spec("torch pageable")) as built, saving(kind, built.engine, target) as saver:
+        saver.begin(1)
+        saver.after_step(1)
+    assert order == [("seal", []), ("kept", [1])]
+
+
+def test_what_a_step_touches_first_is_copied_last(tmp_path, monkeypatch):
+    """So that no step waits for a copy: the engine comes to the last blocks when they have long been copied."""
+    monkeypatch.setattr(savers.journal, "GROUP", 100_000)
+    written, add = [], Writer.add
+    monkeypatch.setattr(Writer, "add", lambda self, unit, *rest: written.append(unit) or add(self, unit, *rest))
+    target = Target(folder=tmp_path, state=lambda step: {}, tell=TOLD.append)
+    with tuner(a_spec("torch pageable")) as built, saving("journal", built.engine, target) as saver:
+        config = models.build_config("opt-tiny")
+        built.method.step(built.engine, next(stream(a_spec("torch pageable"), config.vocab_size, config.pad_token_id)))
+        saver.begin(1)
+        saver.after_step(1)
+        blocks = [unit.name for unit in built.engine.blocks]
+    assert [name for name in written if name in blocks] == blocks[::-1]

@@ -53,6 +53,29 @@ def test_units_are_read_back_bit_for_bit(tmp_path: Path) -> None:
     assert load_file(files[0]).keys() == {"a@0", "a@8192", "b.c@0"}  # files for anybody
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_all_is_on_the_disk_before_it_has_its_name_and_then_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(handle: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        fsync(handle)
+
+    def renamed(old: Path, new: Path) -> None:
+        done.append("named")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    written(tmp_path)
+    assert done[-2:] == ["named", tmp_path.name]
+    assert {"0-00001.safetensors", ".state.json.tmp"} <= set(done[:-2])
+    assert done[-3].startswith(".snapshot-4.")  # the folder: the names of its files
+
+
 def test_a_unit_that_is_as_it_was_is_not_in_it(tmp_path: Path) -> None:
     writer = Writer(tmp_path, 1)
     start = SnapshotStart(writer.finish(STATE))
@@ -147,9 +170,7 @@ def test_a_changed_state_is_found(tmp_path: Path) -> None:
     for changed in (text.replace("[5, 4, 0]", "[6, 4, 0]"), text.replace('"bytes"', '"bites"'), "{}"):
         assert changed != text
         file.write_text(changed)
-        with pytest.raises(
-            ValueError, match=r"must be a whole snapshot, but is damaged \(the checksum of state.json d"
-        ):
+        with pytest.raises(ValueError, match=r"but is damaged \(the checksum of state.json differs\); remove it$"):
             SnapshotStart(file.parent)
         assert snapshot.steps(tmp_path) == [4]
 
