@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from zobench.engine import EngineConfig as EngineConfig
     from zobench.engine import Entry as Entry
     from zobench.engine import Point as Point
-    from zobench.execute.cell import run as run
     from zobench.methods import ZOSGD as ZOSGD
     from zobench.methods import StepResult as StepResult
+    from zobench.programs.cell import run as run
     from zobench.result import Result as Result
-    from zobench.spec import RunSpec as RunSpec
+    from zobench.runspec import RunSpec as RunSpec
 
 __version__ = "0.1.0"
 
@@ -24,11 +24,11 @@ _HOMES = {
     "EngineConfig": "zobench.engine",
     "Entry": "zobench.engine",
     "Point": "zobench.engine",
-    "run": "zobench.execute.cell",
+    "run": "zobench.programs.cell",
     "StepResult": "zobench.methods",
     "ZOSGD": "zobench.methods",
     "Result": "zobench.result",
-    "RunSpec": "zobench.spec",
+    "RunSpec": "zobench.runspec",
 }
 __all__ = [*_HOMES, "__version__"]
 

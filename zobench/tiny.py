@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from zobench import models
 from zobench.data import IGNORED
-from zobench.data.tasks.prompts import TASKS, Example, Row
+from zobench.data.tasks.prompts import TASKS, Example, Record
 from zobench.data.tasks.read import read
 from zobench.engine.checkpoint import save_checkpoint
 
@@ -78,7 +78,7 @@ def sentences(data_dir: Path | None) -> list[Example]:
     Raises ``ValueError`` as :func:`zobench.data.tasks.read.read` does.
     """
 
-    def form(row: Row) -> tuple[str, tuple[str, ...]]:
+    def form(row: Record) -> tuple[str, tuple[str, ...]]:
         return row["sentence"].strip(), tuple(f" It was{word}" for word in LABELS)
 
     return read("sst2", form, data_dir)[0].examples
@@ -194,7 +194,7 @@ def make(out: Path, data_dir: Path | None, recipe: Recipe) -> None:
     """Makes the checkpoint folder ``out``, which must be new or empty, and shows progress on standard error."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from zobench.console import error_console
+    from zobench.cli.console import error_console
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"`--out` must be a new or empty folder, but got {out}; name another one")

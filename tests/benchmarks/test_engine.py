@@ -9,11 +9,12 @@ import time
 import pytest
 import torch
 
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models, weights
+from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine import schedule
 from zobench.engine.noise import TorchNoise
 from zobench.measure.sampler import Sampler
+from zobench.models import weights
 
 
 def test_building_a_schedule_of_96_blocks(benchmark):

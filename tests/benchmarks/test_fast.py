@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from tests.engine.reference import mezo
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, kernels, models, weights
+from zobench import ZOSGD, Engine, EngineConfig, RunSpec, kernels, models
 from zobench.data.tokens import stream
+from zobench.models import weights
 
 ROUNDS = 5
 

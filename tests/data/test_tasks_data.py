@@ -20,7 +20,7 @@ from zobench.data.tasks import Example, TaskData
 from zobench.data.tasks.encode import Encoded, Encoder, collate
 from zobench.data.tasks.prompts import TASKS, form_of
 from zobench.data.tasks.read import read
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data, ../shared/data, is not here")

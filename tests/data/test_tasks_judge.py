@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zobench.data import Choices
-from zobench.data.tasks import Judgement, judge
+from zobench.data.tasks import Score, judge
 
 
 def choices(sizes: Sequence[int], answers: Sequence[int], loss: str = "choice") -> Choices:
@@ -32,8 +32,8 @@ def test_judging_by_hand() -> None:
     assert (found.right, found.count) == (1, 2)
     assert found.loss_sum == pytest.approx(sum(softmax), rel=1e-6)
     found = judge(choices([2, 3], [1, 0], "lm"), torch.tensor([-2.0, -1.0, -3.0, -1.0, -2.0]))
-    assert found == Judgement(1, 2, 4.0)
-    assert Judgement(1, 2, 4.0) + Judgement(0, 1, 0.5) == Judgement(1, 3, 4.5)
+    assert found == Score(1, 2, 4.0)
+    assert Score(1, 2, 4.0) + Score(0, 1, 0.5) == Score(1, 3, 4.5)
 
 
 def test_the_first_of_equal_scores_is_the_choice_and_nan_is_never_right() -> None:

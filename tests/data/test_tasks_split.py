@@ -11,7 +11,7 @@ import pytest
 from zobench.data.tasks.prompts import TASKS, form_of
 from zobench.data.tasks.read import read
 from zobench.data.tasks.split import split
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data, ../shared/data, is not here")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zobench.data import IGNORED, Batch
 from zobench.data.tokens import FIRST_TOKEN, ragged_batch, random_batch, stream
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 
 def spec(**changes: object) -> RunSpec:

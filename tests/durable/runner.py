@@ -17,10 +17,11 @@ from typing import Any
 import torch
 
 from zobench import finetune
-from zobench.assemble import empty_model
-from zobench.durable import files, journal, snapshot
-from zobench.finetune import Progress, tokenizer
-from zobench.spec import RunSpec
+from zobench.durable import journal, snapshot
+from zobench.finetune import Hooks, tokenizer
+from zobench.finetune.assemble import empty_model
+from zobench.machine import files
+from zobench.runspec import RunSpec
 
 
 def kill_self() -> None:
@@ -82,7 +83,7 @@ def run(plan: dict[str, Any]) -> int:
     os.environ |= plan.get("environment", {})
     torch.set_num_threads(1)
     told = arm(plan["die"], plan["after"]) if "die" in plan else lambda step: None
-    progress = Progress(step=lambda moment: told(moment.step), begin=lambda done, total: print("begins", done))
+    progress = Hooks(step=lambda moment: told(moment.step), begin=lambda done, total: print("begins", done))
     spec = RunSpec(**plan["spec"]).resolve("cpu")
     try:
         finetune.run(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.durable.test_savers import TOLD, Recorder, restored, weights_of
 from zobench import RunSpec, models
-from zobench.assemble import tuner
 from zobench.data.tokens import stream
 from zobench.durable import savers
 from zobench.durable.savers import Target, saving
+from zobench.finetune.assemble import tuner
 from zobench.parallel import join
 
 KINDS = ("sync", "async", "journal")

@@ -21,12 +21,12 @@ from zobench.durable import journal, snapshot
 from zobench.durable.journal import JournalError
 from zobench.durable.replay import moments
 from zobench.durable.snapshot import SnapshotStart
-from zobench.finetune import Interrupted, Progress, run
+from zobench.finetune import Hooks, Interrupted, run
 from zobench.finetune.examine import best_weights
 from zobench.methods import ZOSGD
 from zobench.methods.base import Taken
 from zobench.result import Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 Run = Callable[..., Result]
 
@@ -39,7 +39,7 @@ def go(data_dir: Path) -> Run:
         def step(moment: Any) -> None:
             acts.get(f"after_{moment.step}", lambda: None)()
 
-        progress = Progress(say=(said if said is not None else []).append, step=step)
+        progress = Hooks(say=(said if said is not None else []).append, step=step)
         return run(spec, folder=folder, data_dir=data_dir, examine=False, progress=progress)
 
     return call

@@ -14,7 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zobench.durable import journal
-from zobench.durable.journal import MAGIC, SIZE, Item, JournalError, JournalFile, Seen, entries, is_begun, read
+from zobench.durable.journal import (
+    MAGIC,
+    SIZE,
+    EvaluationItem,
+    Item,
+    JournalError,
+    JournalFile,
+    entries,
+    is_begun,
+    read,
+)
 from zobench.engine import Entry
 from zobench.methods.base import Taken
 
@@ -30,14 +40,14 @@ def taken(step: int, *updates: Entry, gradients: tuple[float, ...] = (0.5,), **m
 
 
 ITEMS: list[Item] = [
-    Seen(step=0, loss=0.69, accuracy=0.5, count=12, passes=3),
+    EvaluationItem(step=0, loss=0.69, accuracy=0.5, count=12, passes=3),
     taken(0, Entry(step=0, seed=7, g=-1.5, lr=1e-6)),
     taken(1, gradients=(math.inf,), applied=False, loss=1e300, passes=2),
     taken(
         2, Entry(step=2, seed=999_999_999, g=2.5e-300, lr=1e-7, weight_decay=0.1, part=0),
         Entry(step=2, seed=0, g=1 / 3, lr=1e-7, part=25), gradients=(1.0, 2.0), directions=((999_999_999, 0), (0, 25)),
     ),
-    Seen(step=2**40, loss=math.inf, accuracy=1.0, count=2**40, passes=0),
+    EvaluationItem(step=2**40, loss=math.inf, accuracy=1.0, count=2**40, passes=0),
 ]  # fmt: skip
 RECORDS = [1, 3, 2, 5, 1]
 """Records of each item: of a step its directions, its updates, and itself."""

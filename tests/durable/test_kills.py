@@ -25,7 +25,7 @@ import torch
 from zobench.durable import journal, snapshot
 from zobench.finetune.examine import best_weights
 from zobench.methods.base import Taken
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

@@ -17,18 +17,18 @@ import pytest
 import torch
 
 from zobench import ZOSGD, RunSpec, models
-from zobench.assemble import tuner
 from zobench.data.tokens import stream
 from zobench.durable import savers, snapshot
 from zobench.durable.savers import Saved, Target, saving
 from zobench.durable.snapshot import SnapshotStart, Writer
 from zobench.durable.tensors import SnapshotWeights
 from zobench.engine import history
-from zobench.engine.base import BASE, Moment, Position
+from zobench.engine.base import BASE, PassRecord, Position
 from zobench.engine.tiers import DiskTier, HostTier
-from zobench.execute.cell import run
-from zobench.execute.saving import Checkpoints, _tell
+from zobench.finetune.assemble import tuner
 from zobench.parallel import PeerGoneError
+from zobench.programs.cell import run
+from zobench.programs.saving import Checkpoints, _tell
 
 ROOT = Path(__file__).parents[2]
 STEPS, AT = 6, 2
@@ -98,7 +98,7 @@ class Recorder:
         setattr(engine, name, watched)
 
     def told(self):
-        return [Moment(points=points, entries=entries) for points, entries in self.moments]
+        return [PassRecord(points=points, entries=entries) for points, entries in self.moments]
 
 
 def weights_of(engine):

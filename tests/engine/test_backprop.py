@@ -7,10 +7,10 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from tests.engine.test_tangent import MODELS, choosing, filled, padded, plain_loss, select
-from zobench import Batch, Engine, EngineConfig, Entry, Point, models, weights
+from zobench import Batch, Engine, EngineConfig, Entry, Point, models
 from zobench.engine.backprop import Backprop
 from zobench.engine.optimizers import OPTIMIZERS
-from zobench.models import blocks
+from zobench.models import blocks, weights
 
 RESIDENT = EngineConfig(placement="resident")
 BATCHES = {"causal": padded, "choice": lambda: choosing("choice"), "lm": lambda: choosing("lm")}

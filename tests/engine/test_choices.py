@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.reference import draw_seeds, perturb, replay, update, z_of
-from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, models, weights
+from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, models
 from zobench.data import IGNORED, Batch, Choices
 from zobench.engine import blocks as units
 from zobench.engine.base import BASE
 from zobench.engine.loss import candidate_scores, choice_loss, only_right
+from zobench.models import weights
 
 MODELS = ("opt-tiny", "qwen3-tiny", "llama-tiny")
 EPS, SEED, CLOSE = 1e-3, 11, 1e-5

@@ -8,7 +8,7 @@ import torch
 from tests.engine.test_races import model, resident
 from zobench import ZOSGD, Batch, Engine, EngineConfig
 from zobench.engine.lanes import CudaLanes
-from zobench.weights import RandomWeights
+from zobench.models.weights import RandomWeights
 
 
 class Stream:

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from tests.engine.reference import draw_seeds, perturb, pristine_mezo, update
-from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, kernels, models, weights
+from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, kernels, models
 from zobench.data.tokens import stream
 from zobench.engine import blocks as units
 from zobench.engine import forwards, linear
 from zobench.engine.survival import Survival
 from zobench.engine.tiers import HostTier, allocate
 from zobench.engine.wire import Wire
+from zobench.models import weights
 
 STEPS, EPS, LR, RUN_SEED = 50, 1e-3, 1e-3, 7
 PLACES = {

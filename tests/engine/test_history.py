@@ -6,12 +6,13 @@ import time
 import pytest
 import torch
 
-from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, models, weights
+from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine import history
-from zobench.engine.base import Moment, Position
+from zobench.engine.base import PassRecord, Position
 from zobench.engine.rules import Momentum
 from zobench.engine.tiers import allocate
+from zobench.models import weights
 
 STEPS, EPS = 6, 1e-3
 ENGINES = {
@@ -65,10 +66,10 @@ def run(engine, name, queries, parts=(None,), evaluated=3):
         losses.append(engine.probe(batch, points))
         entries = entries_of(step, points, losses[-1]) if step != 2 else ()  # a step whose g was not finite
         engine.commit(entries)
-        moments.append(Moment(points=points, entries=entries))
+        moments.append(PassRecord(points=points, entries=entries))
         if step == evaluated:
             engine.evaluate(batch)
-            moments.append(Moment())
+            moments.append(PassRecord())
     return moments, losses
 
 
@@ -171,7 +172,7 @@ def test_a_run_goes_on_from_units_read_at_different_steps(config, rule):
             points = pairs([100 * step])
             losses = ran.probe(batch, points)
             ran.commit(entries_of(step, points, losses))
-            moments.append(Moment(points=points, entries=entries_of(step, points, losses)))
+            moments.append(PassRecord(points=points, entries=entries_of(step, points, losses)))
             if len(moments) == cuts[0]:
                 kept = Kept(ran)
             elif len(moments) == cuts[1]:
@@ -256,7 +257,7 @@ def test_the_method_is_none_the_wiser():
         moments = []
         for batch in data[:3]:
             result = method.step(ran, batch)
-            moments.append(Moment(points=pairs(result.seeds), entries=tuple(ran.journal[len(moments) :])))
+            moments.append(PassRecord(points=pairs(result.seeds), entries=tuple(ran.journal[len(moments) :])))
         history.retrace(again, moments)
         other = ZOSGD(lr=1e-3, eps=EPS, seed=4)
         other.restore(method.state())

@@ -3,9 +3,9 @@
 import pytest
 
 from zobench.execute.process import run_in_process
-from zobench.measure.memory import available_host_bytes, free_disk_bytes
+from zobench.machine.memory import available_host_bytes, free_disk_bytes
 from zobench.result import Outcome
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 GB = 10**9
 

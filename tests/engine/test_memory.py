@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from zobench import ZOSGD, Batch, Engine, EngineConfig, RunSpec, footprint, models, weights
+from zobench import ZOSGD, Batch, Engine, EngineConfig, RunSpec, models
 from zobench.measure.ledger import Ledger
+from zobench.models import weights
+from zobench.predict import footprint
 
 
 def planned(name, dtype, seq_len, **config):

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from tests.engine.reference import draw_seeds, mezo
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models, weights
+from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
+from zobench.models import weights
 
 MODELS = ("opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny")
 STEPS, EPS, LR, RUN_SEED = 20, 1e-3, 1e-3, 7

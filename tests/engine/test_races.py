@@ -17,7 +17,7 @@ from zobench.engine.arithmetic import InPlace
 from zobench.engine.lanes import ThreadLanes
 from zobench.engine.pipeline import Pipeline
 from zobench.engine.tiers import HostTier
-from zobench.weights import RandomWeights
+from zobench.models.weights import RandomWeights
 
 MOODS = ("random", "eager", "slow-upload", "slow-offload")
 SWITCHES = [

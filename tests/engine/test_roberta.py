@@ -10,12 +10,13 @@ from torch.nn import functional
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from tests.engine.reference import draw_seeds, mezo, perturb, z_of
-from zobench import ZOSGD, Engine, EngineConfig, Point, RunSpec, models, weights
+from zobench import ZOSGD, Engine, EngineConfig, Point, RunSpec, models
 from zobench.data import IGNORED, Batch, Choices
 from zobench.data.tokens import stream
 from zobench.engine import blocks as units
 from zobench.engine.backprop import Backprop
 from zobench.engine.base import BASE
+from zobench.models import weights
 
 NAME, STEPS, EPS, LR, RUN_SEED, CLOSE = "roberta-tiny", 20, 1e-3, 1e-3, 7, 1e-5
 TORCH = {

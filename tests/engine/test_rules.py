@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from tests.engine.reference import plain_loss, z_of
-from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models, weights
+from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine import general
 from zobench.engine import noise as noise_module
 from zobench.engine.noise import MASK
+from zobench.models import weights
 
 EPS, LR, STEPS = 1e-3, 1e-3, 6
 MODES = {

@@ -3,9 +3,10 @@
 import pytest
 
 from tests.engine.test_parity import batches
-from zobench import Engine, EngineConfig, RunSpec, models, weights
+from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.engine.survival import Survival
 from zobench.methods import make, rule, thresholds
+from zobench.models import weights
 
 
 def build(spec, **config):

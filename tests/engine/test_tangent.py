@@ -8,9 +8,10 @@ import torch
 from torch.autograd import forward_ad
 
 from tests.engine.reference import z_of
-from zobench import Batch, Engine, EngineConfig, Entry, Point, models, weights
+from zobench import Batch, Engine, EngineConfig, Entry, Point, models
 from zobench.data import Choices
 from zobench.engine import tangent
+from zobench.models import weights
 
 MODELS = ("opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny")
 SEED, MASK = 7, 10**9

@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.engine.reference import draw_seeds, mezo, perturb, update
 from tests.engine.test_parity import MODES, batches, materialised
-from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, Point, RunSpec, models, run, weights
+from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, Point, RunSpec, models, run
+from zobench.models import weights
 
 
 def engine(name="opt-tiny", dtype="fp32", tied=True, **config):

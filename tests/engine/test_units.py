@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from zobench import Batch, Engine, EngineConfig, Point, models, weights
+from zobench import Batch, Engine, EngineConfig, Point, models
 from zobench.engine import schedule
 from zobench.engine.base import BASE, transitions
 from zobench.engine.fold import fold, join, split
 from zobench.engine.lanes import ThreadLanes
 from zobench.engine.loss import causal_loss, rows_per_chunk
 from zobench.engine.tiers import DiskTier, HostTier, allocate
+from zobench.models import weights
 
 
 def test_mezos_sequence_is_plus_minus_two_plus():

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_predict import CALIBRATION
+from tests.predict.test_predict import CALIBRATION
 from zobench.execute import jobs, pool
 from zobench.measure.environment import fingerprint_without_torch
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 from zobench.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_a_cell_sees_the_gpus_that_it_has_leased_and_no_others(tmp_path: Path, m
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pool.leased(GPUS, 1) as first, pool.leased(GPUS, 1) as second, pool.leased(GPUS, 0) as none:
         assert (first, second, none) == (("GPU-a",), ("GPU-b",), ())
-    pool.Worker(str(submission.folder), 0)()
+    pool.PoolWorker(str(submission.folder), 0)()
     assert seen == [(0, "GPU-a"), (1, "GPU-a,GPU-b"), (2, "")]
 
 
@@ -65,7 +65,7 @@ def test_a_cell_that_needs_more_gpus_than_there_are_gets_all_so_that_its_plan_sa
     submission.write()
     seen: list[str] = []
     monkeypatch.setattr(pool, "run_cell", lambda *_, **__: (seen.append(os.environ["CUDA_VISIBLE_DEVICES"]), True)[1])
-    pool.Worker(str(submission.folder), 0)()
+    pool.PoolWorker(str(submission.folder), 0)()
     assert seen == ["GPU-a"]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from zobench.execute.merge import merged
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 
 def cell() -> RunSpec:

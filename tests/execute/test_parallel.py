@@ -22,13 +22,13 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from tests.execute.test_merge import one
 from tests.execute.test_process import gone
 from zobench.cli import main
-from zobench.execute import cell as measure
 from zobench.execute import rank
 from zobench.execute.process import check_start, run_in_process
-from zobench.parallel.interface import endpoint_of
+from zobench.machine.network import endpoint_of
 from zobench.parallel.launch import Lost, Meeting
+from zobench.programs import cell as measure
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 FIELDS: dict[str, Any] = {"model": "opt-tiny", "engine": "offload", "batch_size": 4, "seq_len": 16, "steps": 3}
@@ -376,7 +376,7 @@ def test_the_rendezvous_option_says_where_the_ranks_meet(
 def test_gpus_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from zobench.measure.device import check_devices
+    from zobench.machine.device import check_devices
 
     spec = RunSpec(**FIELDS, gpus=4, parallel="2d", device="cuda")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

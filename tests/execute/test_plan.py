@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import rich.console
 
-from tests.test_predict import CALIBRATION, RATES
-from zobench import console, footprint, predict
+from tests.predict.test_predict import CALIBRATION, RATES
+from zobench import predict
+from zobench.cli import console
 from zobench.execute import plan
+from zobench.predict import footprint
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 from zobench.store import Store
 
 MACHINE = "cpu-2c-4f2a91"

@@ -21,10 +21,10 @@ import pytest
 import torch
 
 from zobench.execute import process
-from zobench.execute.cell import classify
 from zobench.execute.process import run_in_process
+from zobench.programs.cell import classify
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 SPEC = RunSpec(model="opt-tiny", seq_len=32).resolve("cpu")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
@@ -189,7 +189,7 @@ def test_a_real_cell_ends_when_the_process_that_waits_for_it_is_killed(tmp_path:
 import os, sys
 from pathlib import Path
 import zobench.execute.process as process
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 start = process.subprocess.Popen
 def popen(*args, **options):
     child = start(*args, **options)

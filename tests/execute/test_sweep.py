@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.test_predict import RATES
+from tests.predict.test_predict import RATES
 from zobench import predict
 from zobench.execute import sweep as module
 from zobench.execute.plan import Step
-from zobench.execute.sweep import Progress, Summary, sweep
+from zobench.execute.sweep import Summary, SweepHooks, sweep
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 from zobench.store import Store, files
 
 MACHINE = "cpu-2c-4f2a91"
@@ -180,7 +180,7 @@ def test_an_interrupt_between_two_cells_is_the_same(run: Any, results: Store, ho
         if at.spec.seed == 1:
             raise KeyboardInterrupt
 
-    summary, _ = run([step(n) for n in range(3)], progress=Progress(**{hook: stop}))
+    summary, _ = run([step(n) for n in range(3)], progress=SweepHooks(**{hook: stop}))
     assert summary.interrupted
     assert len(results.load()) == len(summary.results) == (1 if hook == "begin" else 2)
 
@@ -215,7 +215,7 @@ def test_a_results_folder_that_refuses_is_told_and_the_sweep_goes_on(
 
 def test_progress_is_told_of_every_cell_in_order(run: Any) -> None:
     told: list[str] = []
-    progress = Progress(
+    progress = SweepHooks(
         begin=lambda at: told.append(f"begin {at.spec.seed}"),
         tick=lambda: told.append("tick"),
         end=lambda at, got: told.append(f"end {at.spec.seed} {got.outcome}"),

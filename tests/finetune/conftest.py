@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from zobench import models
-from zobench.spec import RunSpec
-from zobench.weights import RandomWeights, materialise
+from zobench.models.weights import RandomWeights, materialise
+from zobench.runspec import RunSpec
 
 GOOD, BAD = ("fine", "warm", "bright", "lovely", "sharp"), ("dull", "cold", "dreary", "stale", "flat")
 NOUNS = ("film", "plot", "cast", "score")

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from tests import tiny as cache
 from zobench import tiny
-from zobench.assemble import tuner
 from zobench.data.tasks import TaskData
 from zobench.finetune import run, tokenizer
+from zobench.finetune.assemble import tuner
 from zobench.finetune.evaluate import evaluate
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 pytestmark = [
     pytest.mark.slow,

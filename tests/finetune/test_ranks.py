@@ -15,7 +15,7 @@ import pytest
 
 from zobench.execute.process import run_in_process
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 SCRIPT = """
 import os, signal, sys, time

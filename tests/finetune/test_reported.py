@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from zobench.console import numbers
+from zobench.cli.console import numbers
+from zobench.cli.listing import show_runs
 from zobench.finetune import run
-from zobench.listing import show_runs
 from zobench.report.cells import dev_loss, fill
 from zobench.report.curves import curve
 from zobench.report.quantity import QUANTITIES

@@ -15,21 +15,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from zobench import finetune, models, tuned
-from zobench.assemble import tuner
+from zobench import finetune, models
 from zobench.data.tasks import TaskData
 from zobench.durable import journal, snapshot
 from zobench.engine import Engine
-from zobench.execute.cell import run as measured
-from zobench.finetune import Interrupted, Progress, cell, run, tokenizer
+from zobench.finetune import Hooks, Interrupted, cell, run, tokenizer
+from zobench.finetune.assemble import tuner
 from zobench.finetune.evaluate import evaluate
 from zobench.finetune.examine import best_weights
-from zobench.finetune.progress import Evaluation, Moment
+from zobench.finetune.progress import Evaluation, StepReport
 from zobench.finetune.record import best
 from zobench.finetune.stop import Stop
 from zobench.methods.base import Taken
+from zobench.predict import sizes
+from zobench.programs.cell import run as measured
 from zobench.result import Outcome, Result
-from zobench.spec import BACKWARD, RunSpec
+from zobench.runspec import BACKWARD, RunSpec
 
 WAYS: dict[str, dict[str, Any]] = {
     "resident": {},
@@ -77,9 +78,9 @@ def items(folder: Path) -> list[Any]:
     return [replace(item, seconds=0.0) if isinstance(item, Taken) else item for item in told]
 
 
-def at(step: int, act: Callable[[], Any]) -> Progress:
+def at(step: int, act: Callable[[], Any]) -> Hooks:
     """Acts after ``step`` steps."""
-    return Progress(step=lambda moment: act() if moment.step == step else None)
+    return Hooks(step=lambda moment: act() if moment.step == step else None)
 
 
 def terminate() -> None:
@@ -119,7 +120,7 @@ def test_a_run_that_crashed_or_was_stopped_ends_as_one_that_was_not(
     with pytest.raises(Interrupted, match="stopped after 7 steps"):
         run(wanted, folder=parts, data_dir=data_dir, examine=False, progress=at(7, terminate))
     began: list[tuple[int, int]] = []
-    progress = Progress(begin=lambda done, total: began.append((done, total)))
+    progress = Hooks(begin=lambda done, total: began.append((done, total)))
     found = run(wanted, folder=parts, data_dir=data_dir, examine=False, progress=progress, resume=True)
     assert began == [(7, 10)]
     assert_same(whole, parts, expected, found)
@@ -148,7 +149,7 @@ def test_a_snapshot_takes_what_was_predicted(way: str, spec: Any, data_dir: Path
     tensors = {name: tensor for file in files for name, tensor in load_file(file).items()}
     taken = sum(tensor.nbytes for name, tensor in tensors.items() if not name.endswith("#step"))
     room = 0 if way in BACK else sum(4096 + 64 * 64 for _ in tensors)
-    assert 0 <= taken - tuned.snapshot_bytes(wanted) <= room
+    assert 0 <= taken - sizes.snapshot_bytes(wanted) <= room
 
 
 def test_resident_and_disk_runs_are_the_same(spec: Any, data_dir: Path, tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_early_results_that_a_crash_tore_or_lost_are_told_again(spec: Any, data_
 
 def test_the_curve_its_best_and_the_test_set(spec: Any, data_dir: Path, tmp_path: Path) -> None:
     seen: list[Evaluation] = []
-    moments: list[Moment] = []
+    moments: list[StepReport] = []
     early: list[int] = []
 
     def evaluated(evaluation: Evaluation) -> None:
@@ -206,7 +207,7 @@ def test_the_curve_its_best_and_the_test_set(spec: Any, data_dir: Path, tmp_path
         early.append(len((tmp_path / "progress.jsonl").read_text().splitlines()))
 
     wanted = spec(lr=1e-2, lr_schedule="linear")
-    progress = Progress(evaluated=evaluated, step=moments.append)
+    progress = Hooks(evaluated=evaluated, step=moments.append)
     result = run(wanted, folder=tmp_path, data_dir=data_dir, progress=progress)
     found = result.evaluation
     assert result.outcome is Outcome.OK
@@ -323,8 +324,8 @@ def test_a_step_whose_g_is_not_finite_is_skipped_counted_and_told(
         return [math.nan, 1.0] if calls in (3, 5) else losses
 
     monkeypatch.setattr(Engine, "probe", sometimes)
-    moments: list[Moment] = []
-    result = run(spec(), folder=tmp_path, data_dir=data_dir, progress=Progress(step=moments.append))
+    moments: list[StepReport] = []
+    result = run(spec(), folder=tmp_path, data_dir=data_dir, progress=Hooks(step=moments.append))
     assert result.skipped_updates == 2
     assert [moment.skipped for moment in moments] == [0, 0, 1, 1, 2, 2, 2, 2, 2, 2]
     told = journal.read(tmp_path / "journal.bin")[1]
@@ -361,7 +362,7 @@ def test_texts_that_were_cut_are_told(spec: Any, data_dir: Path, tmp_path: Path)
     said: dict[int, list[str]] = {6: [], 7: []}
     for limit, lines in said.items():  # "</s> a fine film It was great" has 7 tokens
         wanted = spec(steps=1, seq_len=limit, truncate=True)
-        run(wanted, folder=tmp_path / str(limit), data_dir=data_dir, progress=Progress(say=lines.append))
+        run(wanted, folder=tmp_path / str(limit), data_dir=data_dir, progress=Hooks(say=lines.append))
     told = "truncate: 24 train, 12 dev, 16 test texts lost tokens; the longest has 7"
     assert [told in lines for lines in said.values()] == [True, False]
     assert not any("truncate" in line for line in said[7])

@@ -11,9 +11,9 @@ import pytest
 from zobench.finetune import grids, run
 from zobench.finetune import search as module
 from zobench.finetune.seal import Seal
-from zobench.finetune.search import Cell, cells, search
+from zobench.finetune.search import Trial, cells, search
 from zobench.result import Outcome, Result
-from zobench.spec import CHOICES
+from zobench.runspec import CHOICES
 
 AXES = {"lr": [1e-3, 1e-2, 3e-2], "eps": [1e-3]}
 
@@ -132,7 +132,7 @@ def test_a_seal_breaks_once() -> None:
 )  # fmt: skip
 def test_ranks(spec: Any, losses: list[Any], accuracies: list[float], wins: int) -> None:
     found = [
-        Cell(changes={"lr": n}, result=Result(
+        Trial(changes={"lr": n}, result=Result(
             spec=spec(), outcome=Outcome.OK, evaluation={"best": {"step": 1, "loss": loss, "accuracy": accuracy}}
         ))
         for n, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True))

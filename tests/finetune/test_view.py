@@ -10,7 +10,7 @@ from rich.console import Console
 
 from zobench.cli import tuning_view
 from zobench.cli.tuning_view import TuningBar
-from zobench.finetune.progress import Evaluation, Moment
+from zobench.finetune.progress import Evaluation, StepReport
 
 
 def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(
@@ -25,7 +25,7 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(
     hooks.evaluated(Evaluation(split="dev", step=10, loss=0.5, accuracy=0.625, count=8, best=True))
     hooks.evaluated(Evaluation(split="dev", step=20, loss=0.6, accuracy=0.75, count=8))
     clock[0] += 4.0
-    hooks.step(Moment(step=30, loss=0.51234, g=-1.5, lr=1e-6, skipped=2))
+    hooks.step(StepReport(step=30, loss=0.51234, g=-1.5, lr=1e-6, skipped=2))
     (task,) = bar._bars.tasks
     assert (task.completed, task.total, task.description) == (30, 110, "opt-tiny sst2 zo-sgd")
     assert task.fields["told"] == (
@@ -42,7 +42,7 @@ def test_the_next_run_of_a_search_has_a_bar_of_its_own(spec: Any) -> None:
     for lr in (1e-3, 1e-4):
         hooks = bar.hooks(spec(lr=lr))
         hooks.begin(0, 5)
-        hooks.step(Moment(step=1, loss=1.0, g=1.0, lr=lr, skipped=0))
+        hooks.step(StepReport(step=1, loss=1.0, g=1.0, lr=lr, skipped=0))
     (task,) = bar._bars.tasks
     assert task.completed == 1
     assert "lr 0.0001" in task.fields["told"]

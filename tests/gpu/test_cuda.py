@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.engine.reference import draw_seeds, mezo
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models, weights
+from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.execute.process import run_in_process
+from zobench.models import weights
 from zobench.result import Outcome
 
 pytestmark = [

@@ -27,8 +27,8 @@ from zobench.engine import blocks as units
 from zobench.execute.process import run_in_process
 from zobench.kernels import Span, Update
 from zobench.measure.ledger import Ledger
+from zobench.models.weights import RandomWeights
 from zobench.result import Outcome
-from zobench.weights import RandomWeights
 
 pytestmark = [
     pytest.mark.gpu,

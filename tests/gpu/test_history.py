@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from tests.engine.test_history import Kept, batches, entries_of, pairs, run
-from zobench import Engine, EngineConfig, models, weights
+from zobench import Engine, EngineConfig, models
 from zobench.engine import history
-from zobench.engine.base import Moment
+from zobench.engine.base import PassRecord
 from zobench.engine.tiers import allocate
+from zobench.models import weights
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,7 +49,7 @@ def test_units_are_read_by_another_thread_before_the_step_touches_them(config):
             points = pairs([100 * step])
             entries = entries_of(step, points, ran.probe(batch, points))
             ran.commit(entries)
-            moments.append(Moment(points=points, entries=entries))
+            moments.append(PassRecord(points=points, entries=entries))
         kept, locks = Kept(ran), {unit.name: threading.Lock() for unit in ran.units}
         early, done = {}, set()
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from zobench import RunSpec, models
-from zobench.assemble import tuner
 from zobench.data import Batch, Choices
 from zobench.data.tokens import stream
-from zobench.spec import BACKWARD, CHOICES, STATEFUL
+from zobench.finetune.assemble import tuner
+from zobench.runspec import BACKWARD, CHOICES, STATEFUL
 
 pytestmark = [
     pytest.mark.gpu,

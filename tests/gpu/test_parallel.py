@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from zobench import Engine, EngineConfig, RunSpec, models, weights
+from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.execute.process import run_in_process
+from zobench.models import weights
 from zobench.parallel.hosts import Counts, SharedTier
 from zobench.result import Outcome
 

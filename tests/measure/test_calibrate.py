@@ -5,8 +5,8 @@ import time
 import pytest
 import torch
 
+from zobench.machine.directio import DirectFile
 from zobench.measure import calibrate, doctor
-from zobench.measure.directio import DirectFile
 
 
 def test_rates_of_the_cpu(tmp_path):

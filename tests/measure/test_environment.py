@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from zobench.machine.nvml import Nvml
 from zobench.measure import environment
-from zobench.measure.nvml import Nvml
 
 SOURCE = Path(__file__).resolve().parents[2]
 

@@ -14,10 +14,10 @@ from zobench.data.tokens import stream
 from zobench.engine import assemble, core
 from zobench.engine.loss import causal_loss
 from zobench.execute.process import run_in_process
-from zobench.measure.directio import aligned
+from zobench.machine.directio import aligned
 from zobench.measure.ledger import Ledger, trace_peak
 from zobench.methods import ZOSGD
-from zobench.weights import RandomWeights, materialise
+from zobench.models.weights import RandomWeights, materialise
 
 MIB = 2**20
 

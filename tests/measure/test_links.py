@@ -5,8 +5,9 @@ import itertools
 import pytest
 import torch
 
-from zobench import ZOSGD, Batch, Engine, EngineConfig, models, weights
+from zobench import ZOSGD, Batch, Engine, EngineConfig, models
 from zobench.measure import links
+from zobench.models import weights
 
 
 class Recorded:

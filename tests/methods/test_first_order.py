@@ -11,9 +11,10 @@ import torch
 from tests.engine.test_backprop import RESIDENT, Values, backprop
 from tests.engine.test_tangent import MODELS, choosing, filled, padded, plain_loss
 from tests.methods.three import quadratic_gradient
-from zobench import Batch, Engine, EngineConfig, models, weights
+from zobench import Batch, Engine, EngineConfig, models
 from zobench.engine import optimizers
 from zobench.methods.first_order import FIRST_SCALE, FirstOrder
+from zobench.models import weights
 
 
 def batches(count):

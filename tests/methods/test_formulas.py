@@ -12,7 +12,7 @@ from zobench import RunSpec
 from zobench.methods import definition, learning_rate, make, rule
 from zobench.methods.base import StepResult
 from zobench.methods.table import AS_SHIPPED, AS_WRITTEN
-from zobench.spec import CHOICES, SHIPPED, STATEFUL
+from zobench.runspec import CHOICES, SHIPPED, STATEFUL
 
 LR, EPS, SEED, STEPS = 1e-3, 1e-2, 11, 6
 ZEROTH_ORDER = (

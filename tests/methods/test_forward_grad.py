@@ -12,7 +12,7 @@ from tests.engine.test_tangent import SEED as SLOPE_SEED
 from tests.methods.test_first_order import batches, without_loss
 from tests.methods.three import Three, quadratic, quadratic_gradient, z_of
 from zobench import RunSpec
-from zobench.assemble import tuner
+from zobench.finetune.assemble import tuner
 from zobench.methods.forward_grad import ForwardGrad
 
 SEED, LR = 5, 1e-3

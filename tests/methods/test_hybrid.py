@@ -12,10 +12,11 @@ from tests.engine.test_backprop import BEFORE, RESIDENT, Values, backprop
 from tests.engine.test_tangent import MODELS, choosing, filled, padded, plain_loss
 from tests.methods.test_first_order import batches, without_loss
 from tests.methods.three import quadratic, quadratic_gradient, z_of
-from zobench import Engine, EngineConfig, models, weights
+from zobench import Engine, EngineConfig, models
 from zobench.engine.backprop import Backprop
 from zobench.methods.first_order import FirstOrder
 from zobench.methods.hybrid import Hybrid
+from zobench.models import weights
 
 SEED, EPS, LR = 5, 1e-3, 1e-2
 

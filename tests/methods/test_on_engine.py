@@ -11,10 +11,11 @@ from tests.engine.reference import plain_loss, z_of
 from tests.engine.test_parity import batches, materialised
 from tests.methods.test_estimate import beta, cos2
 from tests.methods.test_formulas import DEFINITIONS
-from zobench import Engine, EngineConfig, RunSpec, models, weights
+from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.methods import make, rule, thresholds
 from zobench.methods.sparsity import layer_sparsity
-from zobench.spec import STATEFUL
+from zobench.models import weights
+from zobench.runspec import STATEFUL
 
 LR, EPS, STEPS, SPARSITY = 1e-3, 1e-2, 3, 0.4
 RATES = {"zo-sgd-sign": 1e-4, "zo-sgd-cons": 1e-2, "zo-adam": 1e-4}

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from tests.methods.three import Three, quadratic
-from zobench import RunSpec, kernels, models, weights
+from zobench import RunSpec, kernels, models
 from zobench.engine.general import General
 from zobench.methods import make, sparsity, thresholds
+from zobench.models import weights
 
 SHARES = (0.0, 0.1, 0.5, 0.93)
 

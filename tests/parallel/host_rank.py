@@ -13,11 +13,12 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from transformers import OPTConfig, OPTForCausalLM
 
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models, weights
+from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine import history
 from zobench.engine.base import Position
 from zobench.engine.tiers import allocate
+from zobench.models import weights
 from zobench.parallel import ParallelEngine, hosts, join
 from zobench.parallel.world import world_of
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from zobench import Engine, EngineConfig, RunSpec, methods, models, weights
+from zobench import Engine, EngineConfig, RunSpec, methods, models
 from zobench.data.tokens import stream
+from zobench.models import weights
 from zobench.parallel import ParallelEngine, join
 from zobench.parallel.world import world_of
 

@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 
 from tests.measure.fake_nvml import FakeNvml
 from tests.parallel.host_rank import alone, steps_of
-from zobench import Engine, EngineConfig, RunSpec, models, weights
-from zobench.measure.nvml import Nvml
+from zobench import Engine, EngineConfig, RunSpec, models
+from zobench.machine.nvml import Nvml
+from zobench.models import weights
 from zobench.parallel import PeerGoneError, hosts
 
 STEPS = 5

@@ -13,7 +13,8 @@ from tests.engine import reference
 from tests.engine.reference import draw_seeds, perturb, pristine_mezo, update
 from tests.parallel import rank
 from tests.parallel.rank import batches
-from zobench import RunSpec, methods, models, weights
+from zobench import RunSpec, methods, models
+from zobench.models import weights
 
 STEPS = 20
 WAYS = {2: ("pertp", "ddp"), 4: ("ddp", "2d", "2d-outer")}

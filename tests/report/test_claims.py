@@ -47,7 +47,7 @@ def table(tmp_path: Path) -> Table:
     return table_from(tmp_path, TINY + CLAIMS)
 
 
-def verdicts(found: list[claims.Verdict]) -> list[tuple[str, list[tuple[str, float]]]]:
+def verdicts(found: list[claims.CheckedClaim]) -> list[tuple[str, list[tuple[str, float]]]]:
     return [(verdict.verdict, [(ratio.header, ratio.value) for ratio in verdict.ratios]) for verdict in found]
 
 

@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
+from tests.predict.test_predict import CALIBRATION, RATES
 from tests.report.test_table import MIB, PAPER, TINY, result
-from tests.test_predict import CALIBRATION, RATES
-from zobench import footprint
 from zobench.measure.statistics import median_interval
-from zobench.predict import step_seconds
+from zobench.predict import footprint, step_seconds
 from zobench.report import artifacts
 from zobench.report.draw import blank, chart, timelines
 from zobench.report.plot import Plot, load_plot
 from zobench.report.render import grids
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 BARS = 'kind = "bars"\n' + TINY + "[axes]\nx = 'Model'\nlog_y = true\nlimit = { value = 1e9, label = '1 GB' }\n"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from zobench.footprint import memory
+from zobench.predict.footprint import memory
 from zobench.report import render
 from zobench.report.artifacts import load_file
 from zobench.report.facts import FACTS, Facts
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 TEXT = """
 kind = "facts"

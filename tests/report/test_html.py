@@ -24,9 +24,9 @@ from zobench.report.html import write
 from zobench.report.html.machines import machines
 from zobench.report.html.page import status
 from zobench.report.html.runs import embedded, runs
-from zobench.report.sheet import Entry, Group, Sheet, number
+from zobench.report.sheet import CellText, Group, Sheet, number
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 ATTACK = "</script></style><img src=x onerror=\"window.hacked='yes'\">'\u2028\u2029&amp;<!--"
 """What a result may say anywhere; a reader must see exactly this."""
@@ -52,11 +52,11 @@ def result(model: str = "opt-tiny", *, machine: str = "box-1", **changes: Any) -
     )
 
 
-def entry(text: str, tone: str = "value", detail: str = "", *notes: str) -> Entry:
-    return Entry(text=text, tone=tone, detail=detail, own=notes)
+def entry(text: str, tone: str = "value", detail: str = "", *notes: str) -> CellText:
+    return CellText(text=text, tone=tone, detail=detail, own=notes)
 
 
-def sheet(*rows: tuple[str, Entry, Entry], title: str = "Speed", word: str = "") -> Sheet:
+def sheet(*rows: tuple[str, CellText, CellText], title: str = "Speed", word: str = "") -> Sheet:
     """Two columns under one heading; ``word`` is added to every text there is."""
     said = [(label + word, *(dataclasses.replace(e, text=e.text + word) for e in entries)) for label, *entries in rows]
     return number(

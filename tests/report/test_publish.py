@@ -12,7 +12,7 @@ import pytest
 
 from tests.report.test_draw import BARS, LINES, TIMELINE, recorded
 from tests.report.test_table import EVIL, MIB, PAPER, TINY, result
-from zobench import recipe
+from zobench import recipes
 from zobench.report import artifacts, publish
 from zobench.report.formats import macros
 from zobench.report.reference import COLUMNS, Reference
@@ -45,7 +45,7 @@ def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         writer.writeheader()
         writer.writerows(PAPER.rows)
     (tmp_path / "here").mkdir()
-    monkeypatch.setattr(recipe, "_PACKAGE", tmp_path / "source" / "zobench")
+    monkeypatch.setattr(recipes, "_PACKAGE", tmp_path / "source" / "zobench")
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
 

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from zobench import matrix, recipe
+from zobench import recipes
+from zobench.recipes import matrix
 from zobench.report import claims
 from zobench.report.artifacts import Recipe, load, shows
-from zobench.report.cells import Cell, conditions, fill, lacking
+from zobench.report.cells import TableCell, conditions, fill, lacking
 from zobench.report.facts import Facts
 from zobench.report.plot import Plot
 from zobench.report.reference import Reference
 from zobench.report.table import Table
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 TABLES = {
     "zo-offloading-neurips24": "1 2",
@@ -40,7 +41,7 @@ MEASURED = {name: item for name, item in LOADED.items() if isinstance(item, Tabl
 REFERENCE = Reference.load()
 
 
-def cells(table: Table) -> Iterator[Cell]:
+def cells(table: Table) -> Iterator[TableCell]:
     """All cells of the paper's own rows; nothing is measured."""
     for row in fill(table, [], REFERENCE):
         for group in row:
@@ -49,15 +50,15 @@ def cells(table: Table) -> Iterator[Cell]:
 
 def laid_out() -> dict[str, Table]:
     """Every recipe with cells: the papers' tables and figures, and zobench's own figures."""
-    items = {**LOADED, **{name: load(name) for name in recipe.names("plots")}}
+    items = {**LOADED, **{name: load(name) for name in recipes.names("plots")}}
     tables = {name: item.table if isinstance(item, Plot) else item for name, item in items.items()}
     return {name: table for name, table in tables.items() if isinstance(table, Table)}
 
 
 def test_all_30_tables_and_11_figures_of_the_five_papers_are_there() -> None:
     assert (len(TABLE_NAMES), len(FIGURE_NAMES)) == (30, 11)
-    assert set(TABLE_NAMES) == {name for name in recipe.names("tables") if "/" in name}
-    assert set(FIGURE_NAMES) == {name for name in recipe.names("plots") if "/" in name}
+    assert set(TABLE_NAMES) == {name for name in recipes.names("tables") if "/" in name}
+    assert set(FIGURE_NAMES) == {name for name in recipes.names("plots") if "/" in name}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,7 +70,7 @@ def test_a_recipe_names_the_artifact_that_its_file_is_called_by(name: str) -> No
 
 
 def test_no_two_recipes_have_the_same_title() -> None:
-    titles = Counter(load(name).title for kind in ("tables", "plots") for name in recipe.names(kind))
+    titles = Counter(load(name).title for kind in ("tables", "plots") for name in recipes.names(kind))
     assert [title for title, count in titles.items() if count > 1] == []
 
 
@@ -100,7 +101,7 @@ def test_what_can_be_measured_names_its_runner_and_what_cannot_says_what_is_miss
     if item.lacks:
         assert not item.runner
         return
-    assert item.runner in recipe.names("runners")
+    assert item.runner in recipes.names("runners")
     if table is None:  # a timeline
         assert isinstance(item, Plot)
         assert item.lanes
@@ -123,7 +124,7 @@ def test_a_cell_is_a_run_that_can_be_asked_for_and_no_other_kind_of_run_matches_
 def test_the_runner_of_a_table_makes_every_run_that_its_cells_show(name: str) -> None:
     """Extra rows are for small machines; a runner need not fill all their columns."""
     table = laid_out()[name]
-    path = recipe.find("runners", table.runner)
+    path = recipes.find("runners", table.runner)
     runs = [spec.resolve(device) for device in ("cpu", "cuda") for spec in matrix.load(path, device).cells]
     for row in table.rows:
         wanted = [conditions(table, row, column) for column in table.columns if not lacking(table, row, column)]
@@ -226,18 +227,18 @@ def test_every_value_of_distzo2_is_beside_runs_of_its_own_strategy_and_number_of
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("name", sorted(set(recipe.names("runners")) - {"smoke"}))
+@pytest.mark.parametrize("name", sorted(set(recipes.names("runners")) - {"smoke"}))
 def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(name: str, device: str) -> None:
     """Nothing is measured that nobody sees; `smoke` only tries the engine."""
-    cells_of = matrix.load(recipe.find("runners", name), device)
-    items = [load(item) for kind in ("tables", "plots") for item in recipe.names(kind)]
+    cells_of = matrix.load(recipes.find("runners", name), device)
+    items = [load(item) for kind in ("tables", "plots") for item in recipes.names(kind)]
     own = [item for item in items if item.runner == name or item.name in cells_of.tables]
     assert [spec.label for spec in cells_of.cells if not any(shows(item, spec) for item in own)] == []
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_first_order_cells_are_the_last_of_the_main_table_and_stand_in_no_table(device: str) -> None:
-    cells_of = matrix.load(recipe.find("runners", "main_table"), device).cells
+    cells_of = matrix.load(recipes.find("runners", "main_table"), device).cells
     methods = [spec.method for spec in cells_of]
     assert methods == ["zo-sgd"] * methods.count("zo-sgd") + ["fo-sgd", "fo-adam"] * 6
     shown = [item for item in LOADED.values() if isinstance(item, Table) and item.runner == "main_table"]
@@ -247,10 +248,10 @@ def test_first_order_cells_are_the_last_of_the_main_table_and_stand_in_no_table(
 
 
 def test_on_a_cpu_the_memory_of_every_method_is_measured_on_the_smallest_model_first_and_not_for_hours() -> None:
-    found = matrix.load(recipe.find("runners", "zo_bench_memory"), "cpu")
+    found = matrix.load(recipes.find("runners", "zo_bench_memory"), "cpu")
     assert found.budget == "15m"
     assert {spec.model for spec in found.cells[:13]} == {"OPT-125M"}
     assert {spec.method for spec in found.cells[:8]} == {
         "zo-sgd", "zo-sgd-cons", "zo-sgd-sign", "zo-sgd-mmt", "zo-adam", "forward-grad", "fo-sgd", "fo-adam"
     }  # fmt: skip
-    assert matrix.load(recipe.find("runners", "zo_bench_memory"), "cuda").budget is None
+    assert matrix.load(recipes.find("runners", "zo_bench_memory"), "cuda").budget is None

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.test_predict import CALIBRATION
-from zobench import matrix, models, recipe
+from tests.predict.test_predict import CALIBRATION
+from zobench import models, recipes
+from zobench.recipes import matrix
 from zobench.report import FORMATS, Table, load_table, render
 from zobench.report.cells import conditions, fill
 from zobench.report.quantity import rounded
 from zobench.report.reference import COLUMNS, Reference
 from zobench.result import Outcome, Result
-from zobench.spec import FIRST_ORDER, RunSpec
+from zobench.runspec import FIRST_ORDER, RunSpec
 
 TINY = """
 title = "Tiny"
@@ -246,7 +247,7 @@ def test_the_same_input_gives_the_same_text_in_any_order(tiny: Table, fmt: str) 
 
 @pytest.mark.parametrize("name", ["zo2/table1", "zo2/table3"])
 def test_the_papers_columns_equal_the_reported_values_cell_by_cell(name: str) -> None:
-    table = load_table(recipe.find("tables", name))
+    table = load_table(recipes.find("tables", name))
     artifact = name.removeprefix("zo2/")
     reported = [row for row in Reference.load().rows if row["paper"] == "zo2" and row["artifact"] == artifact]
     told = rows(render(table, [], "csv"))
@@ -272,10 +273,10 @@ def test_the_papers_columns_equal_the_reported_values_cell_by_cell(name: str) ->
 
 
 def test_the_papers_table_prints_its_numbers_as_the_paper_does() -> None:
-    text = render(load_table(recipe.find("tables", "zo2/table1")), [], "markdown")
+    text = render(load_table(recipes.find("tables", "zo2/table1")), [], "markdown")
     assert "| OPT-1.3B | 8898 | 5098 | 5814 | 3750 |" in text
     assert "| OPT-30B | - | 122 | 641 | 514 |" in text
-    text = render(load_table(recipe.find("tables", "zo2/table3")), [], "markdown")
+    text = render(load_table(recipes.find("tables", "zo2/table3")), [], "markdown")
     assert "| OPT-6.7B | 492 | 225 | 184 | 373 | 485 |" in text
     assert "| OPT-175B | - | 8 | 5 | 13 | 14 |" in text
 
@@ -287,7 +288,7 @@ def test_zobenchs_own_column_and_the_floor_are_beside_the_papers_and_not_in_its_
         result("OPT-1.3B", "offload", seconds=1.0, seq_len=2048, **own),
         result("OPT-1.3B", "offload", "bf16", seconds=0.5, seq_len=2048, device="cpu", **own),
     ]
-    text = render(load_table(recipe.find("tables", "zo2/table1")), results, "markdown")
+    text = render(load_table(recipes.find("tables", "zo2/table1")), results, "markdown")
     first, paper = text.split("### ")[1:]
     assert "| OPT-1.3B | · | 1024 | 2048 | · | · | 4096 |" in first
     floor = 4 * 1_315_758_080 * 2048 / 1e11 / 2
@@ -307,7 +308,7 @@ def test_the_papers_ratios_follow_from_the_same_rule() -> None:
         ("offload", "fp16", 3750),
     ]
     results = [result("OPT-1.3B", e, d, memory=mb * MIB, seq_len=2048) for e, d, mb in cells]
-    text = render(load_table(recipe.find("tables", "zo2/table1")), results, "markdown")
+    text = render(load_table(recipes.find("tables", "zo2/table1")), results, "markdown")
     assert "| OPT-1.3B | 8898 | 5098 (x0.57) | · | 5814 (x0.65) | 3750 (x0.42) | · |" in text
     assert "| OPT-1.3B | 8898 (x1.00) | 5098 (x1.00) | 5814 (x1.00) | 3750 (x1.00) |" in text
     assert "zobench's own implementations" in text
@@ -317,7 +318,7 @@ def test_each_ablation_lands_in_its_own_column() -> None:
     off = {"overlap": 4.0, "reusable_memory": 5.0, "fused_update": 2.5}
     results = [result("OPT-1.3B", "offload", seconds=s, seq_len=2048, **{name: False}) for name, s in off.items()]
     results += [result("OPT-1.3B", seconds=1.0, seq_len=2048), result("OPT-1.3B", "offload", seconds=2.0, seq_len=2048)]
-    text = render(load_table(recipe.find("tables", "zo2/table3")), results, "markdown")
+    text = render(load_table(recipes.find("tables", "zo2/table3")), results, "markdown")
     assert "| OPT-1.3B | 2048 | 512 (x0.25) | 410 (x0.20) | 819 (x0.40) | 1024 (x0.50) |" in text
     assert "results match" not in text
 
@@ -394,8 +395,8 @@ def test_a_mistake_in_a_table_of_no_paper_is_one_line(tmp_path: Path, old: str, 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 @pytest.mark.parametrize("runner", ["main_table", "ablation", "fast_ablation", "update_accuracy", "gpu_fast"])
 def test_every_cell_of_a_shipped_runner_has_one_place_in_its_first_table(runner: str, device: str) -> None:
-    loaded = matrix.load(recipe.find("runners", runner), device)
-    table = load_table(recipe.find("tables", loaded.tables[0]))
+    loaded = matrix.load(recipes.find("runners", runner), device)
+    table = load_table(recipes.find("tables", loaded.tables[0]))
     for spec in loaded.cells:
         if spec.method in FIRST_ORDER:  # of the papers' figures only
             continue
@@ -409,12 +410,12 @@ def test_every_cell_of_a_shipped_runner_has_one_place_in_its_first_table(runner:
 
 
 def test_the_cpus_main_table_measures_the_smallest_model_in_all_columns_first() -> None:
-    cells = matrix.load(recipe.find("runners", "main_table"), "cpu").cells
+    cells = matrix.load(recipes.find("runners", "main_table"), "cpu").cells
     assert [cell.model for cell in cells[:7]] == ["OPT-125M"] * 6 + ["OPT-350M"]
 
 
 def test_extra_rows_appear_only_when_measured_and_name_their_source() -> None:
-    table = load_table(recipe.find("tables", "zo2/table1"))
+    table = load_table(recipes.find("tables", "zo2/table1"))
     assert "OPT-125M" not in render(table, [], "markdown")
     text = render(table, [result("OPT-125M", seq_len=2048, seconds=1.0)], "markdown")
     assert "| OPT-125M<sup>1</sup> | 200 |" in text
@@ -613,7 +614,7 @@ def test_a_reference_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_no_column_is_lost_on_a_narrow_terminal(width: int) -> None:
-    text = render(load_table(recipe.find("tables", "zo2/table1")), [], "terminal", width=width)
+    text = render(load_table(recipes.find("tables", "zo2/table1")), [], "terminal", width=width)
     rows = " ".join(line for line in text.splitlines() if "OPT-175B" in line)
     for value in ("34015", "18039", "14", "37"):  # all that the paper has of it
         assert re.search(rf"\b{value}\b", rows), value
@@ -629,7 +630,7 @@ def test_no_value_is_cut_at_any_width(width: int) -> None:
         for dtype in ("fp32", "bf16")
         for noise in ("torch", "counter")
     ]
-    table = load_table(recipe.find("tables", "zo2/table1"))
+    table = load_table(recipes.find("tables", "zo2/table1"))
     text = render(table, results, "terminal", width=width)
     assert max(map(len, text.splitlines())) <= width
     wide = render(table, results, "terminal", width=400)
@@ -651,7 +652,7 @@ def test_runs_on_the_cpu_of_a_machine_with_a_gpu_are_not_mixed_with_those_on_the
 
 
 def test_every_table_says_how_close_its_runs_come_to_the_machines_floor() -> None:
-    table = load_table(recipe.find("tables", "zo2/table3"))
+    table = load_table(recipes.find("tables", "zo2/table3"))
     one = result("OPT-1.3B", seconds=2.0, seq_len=2048, calibration=CALIBRATION)
     share = 100 * 4 * 1_315_758_080 * 2048 / 1e11 / 2
     told = render(table, [one], "markdown")
@@ -663,12 +664,12 @@ def test_every_table_says_how_close_its_runs_come_to_the_machines_floor() -> Non
 
 @pytest.mark.parametrize("name", ["zo-bench/table1", "zo-bench/tableA1"])
 def test_what_cannot_be_measured_is_said_also_where_nothing_was_measured_yet(name: str) -> None:
-    text = render(load_table(recipe.find("tables", name)), [], "markdown")
+    text = render(load_table(recipes.find("tables", name)), [], "markdown")
     assert re.search(rf"Nothing measured yet: .*{name}.*Parts of it cannot be measured: they need \w", text)
 
 
 def test_quantities_of_one_column_stand_side_by_side_on_a_terminal() -> None:
-    table = load_table(recipe.find("tables", "zo-bench/table4"))
+    table = load_table(recipes.find("tables", "zo-bench/table4"))
     text = render(table, [], "terminal", width=80)
     (line,) = [line for line in text.splitlines() if line.startswith(" ZO-SGD-Cons ")]
     assert line.split() == ["ZO-SGD-Cons", "64", "27.6"]
@@ -681,7 +682,7 @@ def test_quantities_of_one_column_stand_side_by_side_on_a_terminal() -> None:
 
 
 def test_uploads_and_offloads_are_both_the_papers_link_rate_and_each_stands_in_its_own_column() -> None:
-    table = load_table(recipe.find("tables", "distzo2/table2"))
+    table = load_table(recipes.find("tables", "distzo2/table2"))
     fields: dict[str, Any] = {"seq_len": 2048, "batch_size": 4, "gpus": 4, "parallel": "2d", "parts": True}
     streamed = 24 * models.block_parameter_count("OPT-1.3B")
     runs = [

@@ -17,7 +17,7 @@ from zobench.report.compose import measured_sheet
 from zobench.report.quantity import QUANTITIES, binomial_interval
 from zobench.report.table import Table
 from zobench.result import Outcome, Result
-from zobench.spec import CHOICES, RunSpec
+from zobench.runspec import CHOICES, RunSpec
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import peft
 import torch
 
 from tests.engine.reference import z_of
-from zobench import RunSpec, models, schemes, weights
+from zobench import RunSpec, models, schemes
 from zobench.data import IGNORED
 from zobench.data.tokens import stream
+from zobench.models import weights
 
 
 def batches(name, count, kind="random", seq_len=17):

@@ -10,11 +10,12 @@ from safetensors.torch import load_file
 from transformers import DistilBertConfig, DistilBertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
 from tests.schemes.reference import adapter, applied, base_model, batches, loss, peft_name
-from zobench import Engine, EngineConfig, RunSpec, methods, models, schemes, weights
+from zobench import Engine, EngineConfig, RunSpec, methods, models, schemes
 from zobench.engine import Batch
 from zobench.engine.drive import plain
 from zobench.engine.fold import split
 from zobench.engine.tiers import DiskTier
+from zobench.models import weights
 from zobench.schemes.base import real_tokens
 from zobench.schemes.prefix import PrefixCache
 

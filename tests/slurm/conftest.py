@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.predict.test_predict import CALIBRATION
 from tests.slurm import cluster
-from tests.test_predict import CALIBRATION
 from zobench.execute import jobs
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Result
@@ -75,7 +75,7 @@ class Site:
     def submission(self) -> jobs.Submission:
         return jobs.submissions(self.results)[-1]
 
-    def progress(self, cell: int) -> jobs.Progress | None:
+    def progress(self, cell: int) -> jobs.JobReport | None:
         return jobs.progress(self.submission(), cell)
 
     def wait(self, ready: Callable[[], bool], what: str, seconds: float = 90) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.test_predict import CALIBRATION
+from tests.predict.test_predict import CALIBRATION
 from zobench import cli
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 from zobench.store import Store
 
 MACHINE = "epyc-2c-fcab62"

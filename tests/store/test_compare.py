@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.store.stores import ENVIRONMENT, MACHINE, command, run, specs
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 from zobench.store import Store, ranks
 from zobench.store.compare import DISTURBED, Verdict, cautions, compare, judge, regressions, side
 

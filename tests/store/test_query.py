@@ -13,7 +13,7 @@ import pytest
 
 from tests.store.stores import ENVIRONMENT, MACHINE, command, run, specs
 from zobench.result import Outcome, Result
-from zobench.spec import FIELDS, RunSpec
+from zobench.runspec import FIELDS, RunSpec
 from zobench.store import BusyError, Store, frame, query
 from zobench.store.merge import merge
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.store import stores
-from zobench.listing import show_runs
+from zobench.cli.listing import show_runs
 from zobench.result import Outcome, Result
-from zobench.spec import FIELDS, RunSpec
+from zobench.runspec import FIELDS, RunSpec
 from zobench.store import Store, StoreError, frame, metrics
 from zobench.store.compare import compare
 from zobench.store.trace import trace

@@ -51,7 +51,7 @@ def named(changes: list[str] | None, **options: str | None) -> list[str]:
 
 def changed(changes: list[str] | None) -> dict[str, Any]:
     """Field to value of every ``--set KEY=VALUE``."""
-    from zobench.spec import parse_value
+    from zobench.runspec import parse_value
 
     found = {}
     for change in changes or []:
@@ -100,7 +100,7 @@ def parse_seconds(option: str, text: str | None) -> float | None:
 def parse_outcomes(text: str) -> frozenset[str]:
     """The outcomes of ``--retry oom,failed``."""
     from zobench.result import Outcome
-    from zobench.spec import suggestion
+    from zobench.runspec import suggestion
 
     known = [str(outcome) for outcome in Outcome if outcome is not Outcome.OK]
     words = [word.strip() for word in text.split(",") if word.strip() not in ("", "none")]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from zobench.result import Result
-    from zobench.spec import RunSpec
+    from zobench.runspec import RunSpec
 
 Model = Annotated[str | None, typer.Option(help="A model of `zobench list models`.")]
 Task = Annotated[str | None, typer.Option(help="sst2, rte, cb, boolq, wsc, wic, multirc, copa or winogrande.")]
@@ -54,7 +54,7 @@ def finetune(
     Its folder holds early results (progress.jsonl), the journal, snapshots and in the end the saved model. After
     Ctrl-C, kill -9 or a power loss the same command goes on from there, bit for bit.
     """
-    from zobench import console
+    from zobench.cli import console
     from zobench.cli.tuning_view import TuningBar, show_result
     from zobench.execute.process import leads, torchrun_ranks
     from zobench.finetune import run, usual_data_dir
@@ -106,7 +106,7 @@ def search(
 
     `--set lr=1e-6,1e-7` varies a field; the whole grid and the winner are kept in the folder's search.json.
     """
-    from zobench import console
+    from zobench.cli import console
     from zobench.cli.tuning_view import TuningBar, show_result, show_search
     from zobench.finetune import grids, usual_data_dir
     from zobench.finetune.search import cells
@@ -138,10 +138,10 @@ def search(
 
 def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
     """The run, resolved, and what was chosen for it with the reason."""
-    from zobench import matrix
     from zobench.finetune import grids
-    from zobench.measure.device import choose_device
-    from zobench.spec import CHOICES
+    from zobench.machine.device import choose_device
+    from zobench.recipes import matrix
+    from zobench.runspec import CHOICES
 
     if values.get("task", "none") == "none":
         raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(CHOICES['task'][1:])}")
@@ -178,7 +178,7 @@ def _virtual(spec: RunSpec) -> int:
 
 def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
     """Of ``--set KEY=VALUE`` those with one value, and field to values of those with several."""
-    from zobench.spec import parse_value
+    from zobench.runspec import parse_value
 
     single, axes = [], {}
     for change in changes:
@@ -206,12 +206,12 @@ def _check_folders(data_dir: Path | None, folder: Path, results: Path) -> None:
 def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
     """Raises ``ValueError`` if one of the runs, by folder, is not finished and predicted not to fit: in memory, or on
     its folder's disk with snapshots, the best, the newest and one being written, and in a search the leader's."""
-    from zobench import footprint, tuned
-    from zobench.assemble import disk_dir
     from zobench.execute import plan
+    from zobench.finetune.assemble import disk_dir
     from zobench.finetune.run import RESULT
-    from zobench.measure.memory import free_disk_bytes
-    from zobench.spec import BACKWARD
+    from zobench.machine.memory import free_disk_bytes
+    from zobench.predict import footprint, sizes
+    from zobench.runspec import BACKWARD
 
     left = {folder: spec for folder, spec in runs.items() if not (folder / RESULT).exists()}
     room = plan.limits(next(iter(left.values())).device, disk_dir()) if left else None
@@ -222,7 +222,7 @@ def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
             raise ValueError(
                 f"the run must fit this machine, but {missing}; use {offload}a smaller batch_size or model"
             )
-        need, have = (3 + (len(runs) > 1)) * tuned.snapshot_bytes(spec), free_disk_bytes(folder)
+        need, have = (3 + (len(runs) > 1)) * sizes.snapshot_bytes(spec), free_disk_bytes(folder)
         if need > have:
             raise ValueError(
                 f"`--out` must have room for snapshots of {plan.gigabytes(need)}, but {plan.gigabytes(have)} are free "
@@ -233,10 +233,10 @@ def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
 @contextmanager
 def _told(errors: Console, folder: Path, device: str) -> Iterator[None]:
     """Says how to go on after an interrupt, and ends with 130; one line, and 1, where memory ran out."""
-    from zobench.execute.cell import classify
     from zobench.execute.process import leads
     from zobench.finetune import Interrupted
     from zobench.parallel import PeerGoneError
+    from zobench.programs.cell import classify
     from zobench.result import Outcome
 
     try:

@@ -18,7 +18,7 @@ from zobench.cli.common import Results, app, changed, check_folder, check_result
 if TYPE_CHECKING:
     from zobench.execute.jobs import CellState, Submission
     from zobench.execute.slurm import Request
-    from zobench.spec import RunSpec
+    from zobench.runspec import RunSpec
     from zobench.store import Store
 
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A submitted sweep's name or id [all].")]
@@ -27,8 +27,7 @@ Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A submitted 
 @app.command()
 def status(name: Name = None, results: Results = Path("results")) -> None:
     """Show the cells of submitted sweeps: queued, running, done."""
-    from zobench import console
-    from zobench.cli import jobs_view
+    from zobench.cli import console, jobs_view
 
     check_results(results)
     for submission, states in _chosen(results, name):
@@ -68,7 +67,7 @@ class Wanted:
 
 def submits(wanted: Wanted, budget: str | None) -> bool:
     """Whether the sweep is handed over. Raises ``ValueError`` for options that do not go with its executor."""
-    from zobench.spec import suggestion
+    from zobench.runspec import suggestion
 
     known = ("here", "local", "slurm")
     if wanted.executor not in known:
@@ -94,13 +93,13 @@ def submit_matrix(
     disk_dir: Path | None, dry_run: bool, wanted: Wanted,
 ) -> None:  # fmt: skip
     """Plans the matrix ``name`` and hands over the cells that are not done; with ``dry_run`` only says so."""
-    from zobench import recipe
+    from zobench import recipes
     from zobench.cli.measure import matrix_cells
     from zobench.execute import slurm
     from zobench.store import Store
 
     values, bound, again = changed(changes), parse_seconds("--timeout", timeout), parse_outcomes(retry)
-    path, device = recipe.find("runners", name), str(values.pop("device", device))
+    path, device = recipes.find("runners", name), str(values.pop("device", device))
     check_results(results)
     if device.startswith("cuda:") and device != "cuda:0":
         raise ValueError(
@@ -120,7 +119,7 @@ def submit_matrix(
         with contextlib.nullcontext() if dry_run else store.lock():
             _to_slurm(specs, store, request, common | {"timeout": seconds}, (cells.title, why, note), dry_run)
     else:
-        from zobench.measure.device import choose_device
+        from zobench.machine.device import choose_device
 
         check_folder("--disk-dir", disk_dir)
         chosen, why = choose_device(device)
@@ -135,8 +134,7 @@ def _to_slurm(
     specs: Sequence[RunSpec], store: Store, request: Request, common: dict[str, Any], told: tuple[str, str, str],
     dry_run: bool,
 ) -> None:  # fmt: skip
-    from zobench import console
-    from zobench.cli import jobs_view
+    from zobench.cli import console, jobs_view
     from zobench.execute import jobs, slurm
 
     if not dry_run:
@@ -169,8 +167,8 @@ def _to_pool(
     specs: Sequence[RunSpec], store: Store, side_by_side: int | None, common: dict[str, Any],
     told: tuple[str, str, str], disk_dir: Path | None, dry_run: bool,
 ) -> None:  # fmt: skip
-    from zobench import console, predict
-    from zobench.cli import jobs_view
+    from zobench import predict
+    from zobench.cli import console, jobs_view
     from zobench.execute import jobs, plan, pool, slurm
     from zobench.measure.environment import fingerprint_without_torch
 
@@ -230,7 +228,7 @@ def _device_there(wanted: str, request: Request) -> tuple[str, str]:
 def _chosen(results: Path, name: str | None) -> list[tuple[Submission, list[CellState]]]:
     """The newest sweep of every name, and older ones that have cells to come; or those of ``name`` alone."""
     from zobench.execute import jobs
-    from zobench.spec import suggestion
+    from zobench.runspec import suggestion
 
     found = jobs.submissions(results)
     known = dict.fromkeys([one.name for one in found] + [one.id for one in found])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from zobench.console import columns, shared_words
+from zobench.cli.console import columns, shared_words
 from zobench.execute.plan import duration
 from zobench.store import printable
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from zobench.execute.jobs import CellState, Submission
-    from zobench.spec import RunSpec
+    from zobench.runspec import RunSpec
 
 STYLES = {"done": "green", "running": "bold", "queued": "", "failed": "red", "lost": "red"}
 """By state; any other is a warning."""

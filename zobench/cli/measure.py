@@ -43,8 +43,8 @@ from zobench.cli.show import table_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from zobench.matrix import Matrix
-    from zobench.spec import RunSpec
+    from zobench.recipes.matrix import Matrix
+    from zobench.runspec import RunSpec
     from zobench.store import Store
 
 
@@ -95,12 +95,14 @@ def run(
     output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None, rendezvous: Rendezvous = None,
 ) -> None:  # fmt: skip
     """Measure one cell in a fresh process."""
-    from zobench import console, footprint, matrix
+    from zobench.cli import console
     from zobench.execute import plan
     from zobench.execute.process import check_start, failed, leads, run_in_process
-    from zobench.measure.device import check_devices, choose_device
+    from zobench.machine.device import check_devices, choose_device
+    from zobench.predict import footprint
+    from zobench.recipes import matrix
     from zobench.result import Outcome
-    from zobench.spec import SEQ_LEN
+    from zobench.runspec import SEQ_LEN
 
     values = changed(named(changes, model=model, engine=engine, device_memory=device_memory))
     bound, quiet = parse_seconds("--timeout", timeout), output == "-"
@@ -141,9 +143,9 @@ def run(
 @app.command()
 def doctor(device: Device = "auto", disk_dir: DiskDir = None) -> None:
     """Say what is here, what is missing, and how fast it is."""
-    from zobench import console
+    from zobench.cli import console
+    from zobench.machine.device import choose_device
     from zobench.measure import doctor as examination
-    from zobench.measure.device import choose_device
 
     chosen, why = choose_device(device)
     errors = console.error_console()
@@ -162,12 +164,13 @@ def run_matrix(
 
     Ends in ``typer.Exit``, but for a dry run.
     """
-    from zobench import console, predict, recipe
+    from zobench import predict, recipes
+    from zobench.cli import console
     from zobench.cli.jobs import refuse_twice
     from zobench.execute import plan
     from zobench.execute import sweep as runner
     from zobench.execute.process import torchrun_ranks
-    from zobench.measure.device import choose_device
+    from zobench.machine.device import choose_device
     from zobench.measure.environment import fingerprint_without_torch
     from zobench.report import artifacts
     from zobench.result import Outcome
@@ -177,7 +180,7 @@ def run_matrix(
         raise ValueError("a sweep starts the ranks of its cells, but torchrun has started it; leave torchrun out")
     values = changed(changes)
     bound, again = parse_seconds("--timeout", timeout), parse_outcomes(retry)
-    path = recipe.find("runners", name)
+    path = recipes.find("runners", name)
     check_folder("--disk-dir", disk_dir)
     check_results(results)
     chosen, why = choose_device(str(values.pop("device", device)))
@@ -208,7 +211,7 @@ def run_matrix(
     with keeping(store, errors):
         refuse_twice(results, specs)  # again: nothing kept a sweep from being submitted before this one had the lock
         with console.SweepProgress(errors, steps) as bar:
-            progress = runner.Progress(begin=bar.begin, tick=bar.tick, end=bar.end)
+            progress = runner.SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end)
             summary = runner.sweep(
                 steps, store, budget=limit, timeout=bound, disk_dir=disk_dir, calibration=measured, progress=progress
             )
@@ -223,7 +226,7 @@ def run_matrix(
 
 def meet_at(endpoint: str | None) -> None:
     """Lets the processes of cells on several nodes meet at ``endpoint``, if it is given. Raises ``ValueError``."""
-    from zobench.parallel.interface import parse_endpoint
+    from zobench.machine.network import parse_endpoint
 
     if endpoint is not None:
         parse_endpoint(endpoint, "--rendezvous")
@@ -246,7 +249,7 @@ def keeping(store: Store, errors: Console) -> Iterator[None]:
 
 def matrix_cells(path: Path, device: str, values: dict[str, Any]) -> tuple[Matrix, tuple[RunSpec, ...], str]:
     """The matrix in ``path`` on ``device``, its cells with ``values``, and what to say of a ``device_memory`` there."""
-    from zobench import matrix
+    from zobench.recipes import matrix
 
     changes = {key: value for key, value in values.items() if key != "device_memory"}
     cells, size = matrix.load(path, device, changes), values.get("device_memory", 0)
@@ -258,8 +261,8 @@ def limited_cells(cells: Sequence[RunSpec], size: int, name: str) -> tuple[tuple
 
     Raises ``ValueError`` if none has.
     """
-    from zobench.footprint import limited
-    from zobench.spec import size_text
+    from zobench.predict.footprint import limited
+    from zobench.runspec import size_text
 
     found = tuple(dict.fromkeys(limited(cell, size) for cell in cells))
     held = sum(cell.device_memory == size for cell in found)

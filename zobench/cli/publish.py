@@ -83,7 +83,7 @@ def report(
     """Write every table and figure of the papers, filled with the stored results, and a page of all of them."""
     from rich.progress import Progress
 
-    from zobench import console
+    from zobench.cli import console
     from zobench.report import publish
     from zobench.store import Store
 

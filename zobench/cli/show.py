@@ -37,7 +37,7 @@ def list_(
     ] = "",
 ) -> None:
     """List models, matrices, tables and figures."""
-    from zobench import console
+    from zobench.cli import console
 
     console.show_lists(what)
 

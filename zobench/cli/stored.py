@@ -24,7 +24,7 @@ def results_(
     merge_into: Annotated[Path | None, typer.Option(metavar="DIR", help="Merge the folders into this one.")] = None,
 ) -> None:
     """List, filter, export and merge stored runs."""
-    from zobench import console, listing
+    from zobench.cli import console, listing
     from zobench.store import Store, query
 
     wanted = query.conditions(where or [])
@@ -71,8 +71,8 @@ def compare(
 
     Cells are matched by everything that was asked of them; only the device's index may differ.
     """
-    from zobench import console, listing
-    from zobench.spec import suggestion
+    from zobench.cli import console, listing
+    from zobench.runspec import suggestion
     from zobench.store import compare as comparing
     from zobench.store import printable
 

@@ -13,12 +13,12 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from zobench.console import MIB, show_warnings
+from zobench.cli.console import MIB, show_warnings
 from zobench.execute.plan import duration
-from zobench.finetune.progress import Evaluation, Moment, Progress
-from zobench.finetune.search import Cell
+from zobench.finetune.progress import Evaluation, Hooks, StepReport
+from zobench.finetune.search import Trial
 from zobench.result import Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 from zobench.store import printable
 
 
@@ -37,11 +37,11 @@ class TuningBar:
         self._begun = (0, 0.0)
         self._total = 0
 
-    def hooks(self, spec: RunSpec) -> Progress:
+    def hooks(self, spec: RunSpec) -> Hooks:
         """What the run of ``spec`` calls; says which run that is."""
         self._console.print(Text(spec.label, style="bold"), soft_wrap=True)
         self._label, self._best = f"{spec.model} {spec.task} {spec.method}", ""
-        return Progress(say=self._say, begin=self._begin, step=self._step, evaluated=self._evaluated)
+        return Hooks(say=self._say, begin=self._begin, step=self._step, evaluated=self._evaluated)
 
     def __enter__(self) -> TuningBar:
         self._bars.start()
@@ -59,7 +59,7 @@ class TuningBar:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(self._label, total=total, completed=done, told="")
 
-    def _step(self, moment: Moment) -> None:
+    def _step(self, moment: StepReport) -> None:
         assert self._task is not None
         done, since = self._begun
         rate = (moment.step - done) / max(time.monotonic() - since, 1e-9)
@@ -108,7 +108,7 @@ def _number(value: float | None) -> str:
     return "not finite" if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
-def show_search(console: Console, cells: Sequence[Cell], winner: Cell) -> None:
+def show_search(console: Console, cells: Sequence[Trial], winner: Trial) -> None:
     """One row per run, and the test's accuracy in the winner's alone."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in (*winner.changes, "step", "dev loss", "dev accuracy", "skipped", "test accuracy"):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from zobench.data import IGNORED, Batch
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 FIRST_TOKEN = 4
 """Lowest id that is drawn: OPT, LLaMA and Mistral keep begin, pad, end and unknown below it."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zobench.spec import RunSpec
-from zobench.weights import Weights
+from zobench.models.weights import Weights
+from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -39,7 +39,7 @@ SYNC_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class EvaluationItem:
     """A look at dev after ``step`` steps: its loss and accuracy over ``count`` examples, in ``passes`` of the model."""
 
     step: int
@@ -49,7 +49,7 @@ class Seen:
     passes: int
 
 
-Item = Taken | Seen
+Item = Taken | EvaluationItem
 
 
 class JournalError(OSError):
@@ -238,7 +238,7 @@ def _remedy(path: Path) -> str:
 def _bodies(item: Item) -> list[bytes]:
     """Records without their checksums; the one that says that all are there comes last."""
     pack = _RECORD.pack
-    if isinstance(item, Seen):
+    if isinstance(item, EvaluationItem):
         return [pack(EVALUATION, item.passes, item.step, item.count, item.loss, item.accuracy, 0.0)]
     moved = zip(item.directions, item.gradients, strict=True)
     return [
@@ -251,7 +251,7 @@ def _bodies(item: Item) -> list[bytes]:
 def _item(records: Sequence[tuple[Any, ...]]) -> Item:
     *parts, (kind, small, step, large, first, second, third) = records
     if kind == EVALUATION:
-        return Seen(step=step, loss=first, accuracy=second, count=large, passes=small)
+        return EvaluationItem(step=step, loss=first, accuracy=second, count=large, passes=small)
     directions: list[Direction] = [(seed, _part(part)) for kind, part, _, seed, *_ in parts if kind == DIRECTION]
     return Taken(
         step=step, loss=first, lr=second, seconds=third, applied=bool(small), passes=large,

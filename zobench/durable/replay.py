@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from zobench.durable import snapshot
-from zobench.durable.journal import Item, Seen
+from zobench.durable.journal import EvaluationItem, Item
 from zobench.durable.snapshot import SnapshotStart, passes
 from zobench.engine import Engine, history
-from zobench.engine.base import Moment
+from zobench.engine.base import PassRecord
 from zobench.methods import Method
 from zobench.methods.base import Retraceable
 
@@ -38,16 +38,16 @@ def newest(
     return None
 
 
-def moments(engine: Engine, method: Method, items: Iterable[Item]) -> list[Moment]:
+def moments(engine: Engine, method: Method, items: Iterable[Item]) -> list[PassRecord]:
     """What the journal's ``items`` did to the weights; the method, which was just made, is then as after them.
 
     Raises ``ValueError`` if they are of another run, or of a version whose steps were others.
     """
-    found: list[Moment] = []
+    found: list[PassRecord] = []
     count = 0
     for item in items:
-        if isinstance(item, Seen):
-            found += [Moment()] * item.passes
+        if isinstance(item, EvaluationItem):
+            found += [PassRecord()] * item.passes
         else:
             found += cast("Retraceable", method).retrace(engine, item)
         count += item.passes

@@ -21,8 +21,8 @@ import torch
 import xxhash
 from torch import Tensor
 
-from zobench.durable.files import forget, replace, sync
 from zobench.engine.base import Position
+from zobench.machine.files import forget, replace, sync
 
 SHARD_BYTES = 512 << 20
 STATE = "state.json"

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from zobench.durable import snapshot
-from zobench.durable.files import sync
 from zobench.durable.snapshot import STATE, checksum, place, write_state
-from zobench.weights import Weights
+from zobench.machine.files import sync
+from zobench.models.weights import Weights
 
 SHARD_BYTES = 1 << 30
 
@@ -71,7 +71,7 @@ class SnapshotWeights:
 
     @torch.no_grad()
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
-        """See :class:`zobench.weights.Weights`."""
+        """See :class:`zobench.models.weights.Weights`."""
         if name in self._where:
             out.copy_(_rows(self._where[name], name, first, out.shape[0] if out.dim() else 1))
         elif self._base is not None:

@@ -22,7 +22,7 @@ from zobench.engine.blocks import Field, Unit
 from zobench.engine.general import General
 from zobench.engine.noise import Noise
 from zobench.engine.perturb import is_decayed
-from zobench.engine.rules import Rule
+from zobench.engine.rules import UpdateRule
 from zobench.engine.wire import Wire
 from zobench.kernels import Span, Update
 
@@ -60,7 +60,7 @@ class InPlace:
 
     def __init__(
         self, noise: Noise, journal: Sequence[Entry], wire: Wire | None = None, master: Tensor | None = None,
-        rule: Rule | None = None,
+        rule: UpdateRule | None = None,
     ) -> None:  # fmt: skip
         self.noise = noise
         self._journal, self._wire, self._master, self._rule = journal, wire, master, rule

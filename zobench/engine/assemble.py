@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from zobench.engine.base import EngineConfig
 from zobench.engine.blocks import Unit
-from zobench.engine.rules import Rule
+from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, Hosts, HostTier, NoTier, Tier, allocate
 from zobench.engine.wire import FORMATS
-from zobench.measure.device import choose_device
+from zobench.machine.device import choose_device
 from zobench.models import is_masked
-from zobench.weights import PretrainedWeights, Weights
+from zobench.models.weights import PretrainedWeights, Weights
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ def stream_thresholds(units: Sequence[Unit], thresholds: Mapping[int, float]) ->
     return [[thresholds.get(item.tensor_id, -math.inf) for item in unit.trainable] for unit in ordered]
 
 
-def check(model: nn.Module, config: EngineConfig, weights: Weights | None, rule: Rule | None = None) -> None:
+def check(model: nn.Module, config: EngineConfig, weights: Weights | None, rule: UpdateRule | None = None) -> None:
     """Refuses what would fail later, or be wrong: nothing unknown may come between hidden states, head and loss."""
     if config.device != "meta":  # there nothing is computed: memory alone is counted
         choose_device(config.device)

@@ -38,7 +38,7 @@ from zobench.engine.loss import (
 from zobench.engine.noise import TorchNoise
 from zobench.engine.perturb import is_decayed
 from zobench.models import blocks as find_blocks
-from zobench.weights import Weights, materialise
+from zobench.models.weights import Weights, materialise
 
 
 class Backprop:

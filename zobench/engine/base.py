@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from zobench.spec import suggestion
+from zobench.runspec import suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Moment:
+class PassRecord:
     """One pass over the model that moved its weights through ``points`` and back, or an evaluation, which has none;
     and the ``entries`` that were committed after it. A run's moments, in order, are all that happened to its weights.
     """

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from zobench.engine.base import BASE, Entry, Point
 from zobench.engine.perturb import is_decayed
-from zobench.engine.rules import Rule
-from zobench.weights import Weights
+from zobench.engine.rules import UpdateRule
+from zobench.models.weights import Weights
 
 ALIGNMENT = 64
 PAGE = 4096
@@ -174,7 +174,10 @@ def _assign(item: Field, tensor: Tensor) -> None:
 
 
 def find_units(
-    model: nn.Module, blocks: Sequence[nn.Module], owners: Sequence[nn.Module] | None = None, rule: Rule | None = None
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    owners: Sequence[nn.Module] | None = None,
+    rule: UpdateRule | None = None,
 ) -> tuple[list[Unit], list[Unit]]:
     """(units of ``owners`` in their order, units of all other modules), with ``index`` their place in the noise stream.
 
@@ -216,7 +219,7 @@ def find_units(
     return chosen, [unit for unit in units if id(unit) not in set(map(id, chosen))]
 
 
-def _states(items: Sequence[Field], rule: Rule | None) -> list[Field]:
+def _states(items: Sequence[Field], rule: UpdateRule | None) -> list[Field]:
     return [
         replace(item, state=name, dtype=rule.state_dtype(item.dtype), is_parameter=False, trainable=False, homes=())
         for item in items

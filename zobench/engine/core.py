@@ -47,12 +47,12 @@ from zobench.engine.loss import (
 )
 from zobench.engine.noise import Noise, SparseNoise, TorchNoise
 from zobench.engine.pipeline import Pipeline
-from zobench.engine.rules import Rule
+from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import CheckpointTier, DiskTier, Hosts, Tier, allocate
 from zobench.engine.wire import Wire
-from zobench.measure.numa import cpus_near, stay_near
+from zobench.machine.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
-from zobench.weights import ModelWeights, Weights
+from zobench.models.weights import ModelWeights, Weights
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class Engine:
 
     def __init__(
         self, model: nn.Module, config: EngineConfig, *, weights: Weights | None = None, lanes: Lanes | None = None,
-        drive: Drive = plain, rule: Rule | None = None, state: Weights | None = None,
+        drive: Drive = plain, rule: UpdateRule | None = None, state: Weights | None = None,
         thresholds: Mapping[str, float] | None = None, start: history.Start | None = None, hosts: Hosts | None = None,
     ) -> None:  # fmt: skip
         check(model, config, weights, rule)

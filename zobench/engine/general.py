@@ -15,7 +15,7 @@ from torch import Tensor
 
 from zobench import kernels
 from zobench.engine.noise import CHUNK, MASK
-from zobench.engine.rules import Rule
+from zobench.engine.rules import UpdateRule
 from zobench.kernels import Span, Update
 
 CUDA_CHUNK = 1 << 24
@@ -25,7 +25,7 @@ CUDA_CHUNK = 1 << 24
 class General:
     """Passes over the weights with a ``rule`` (None: SGD's) and ``thresholds`` by tensor id (absent: no mask)."""
 
-    def __init__(self, rule: Rule | None, thresholds: Mapping[int, float]) -> None:
+    def __init__(self, rule: UpdateRule | None, thresholds: Mapping[int, float]) -> None:
         self._rule, self._thresholds = rule, thresholds
 
     def advance(

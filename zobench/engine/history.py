@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from zobench.data import IGNORED, Batch
-from zobench.engine.base import Entry, Moment, Position
+from zobench.engine.base import Entry, PassRecord, Position
 from zobench.engine.blocks import Unit
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def read(engine: Engine, unit: Unit, out: Tensor, first: int = 0) -> None:
 
 
 @torch.inference_mode()
-def retrace(engine: Engine, moments: Sequence[Moment], start: Start | None = None) -> None:
+def retrace(engine: Engine, moments: Sequence[PassRecord], start: Start | None = None) -> None:
     """Brings an engine that was just built from ``start``, or from its base, to the end of ``moments``: all of its run.
 
     Each unit goes on from its own position. Afterwards journal and weights are, bit for bit, those of the run.
@@ -87,7 +87,7 @@ def retrace(engine: Engine, moments: Sequence[Moment], start: Start | None = Non
 
 
 def _turn(
-    engine: Engine, unit: Unit, moments: Sequence[Moment], numbers: range, journal: Sequence[Entry],
+    engine: Engine, unit: Unit, moments: Sequence[PassRecord], numbers: range, journal: Sequence[Entry],
     known: Sequence[int],
 ) -> None:  # fmt: skip
     """Takes a unit that is on the device through these moments; the journal grows as it did."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from zobench.engine.perturb import is_decayed
-from zobench.weights import Weights
+from zobench.models.weights import Weights
 
 OPTIMIZERS = ("sgd", "adam")
 ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from zobench.engine.base import Entry
 from zobench.engine.noise import Noise
-from zobench.engine.rules import Rule
+from zobench.engine.rules import UpdateRule
 
 
 def move(noise: Noise, seed: int, unit: int, tensors: Sequence[Tensor], delta: float) -> None:
@@ -52,7 +52,7 @@ def update(noise: Noise, entry: Entry, unit: int, tensors: Sequence[Tensor], dec
 
 
 def apply_rule(
-    noise: Noise, rule: Rule, entries: Sequence[Entry], unit: int, tensors: Sequence[Tensor],
+    noise: Noise, rule: UpdateRule, entries: Sequence[Entry], unit: int, tensors: Sequence[Tensor],
     states: Sequence[Sequence[Tensor]], decayed: Sequence[bool],
 ) -> None:  # fmt: skip
     """The update of one step by ``rule``, in place: ``entries`` are all of that step's, ``states`` each tensor's."""

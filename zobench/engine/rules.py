@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-class Rule(Protocol):
+class UpdateRule(Protocol):
     """An elementwise update with or without state; ``states`` names its state tensors, each of the weights' shape.
 
     An engine without a rule does SGD, ``w -= lr * (g z + weight_decay w)``, entry by entry (:mod:`zobench.kernels`).
@@ -44,13 +44,13 @@ class Sign:
     states = ()
 
     def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`Rule`; it has none."""
+        """See :class:`UpdateRule`; it has none."""
         return torch.float32
 
     def apply(
         self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
     ) -> None:
-        """See :class:`Rule`."""
+        """See :class:`UpdateRule`."""
         _descend(weights, estimate.sign_(), lr, weight_decay)
 
 
@@ -63,13 +63,13 @@ class Momentum:
     states = ("m",)
 
     def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`Rule`."""
+        """See :class:`UpdateRule`."""
         return torch.float32
 
     def apply(
         self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
     ) -> None:
-        """See :class:`Rule`."""
+        """See :class:`UpdateRule`."""
         (m,) = states
         m.mul_(self.beta).add_(estimate)
         _descend(weights, estimate.copy_(m), lr, weight_decay)
@@ -90,13 +90,13 @@ class Adam:
     states = ("m", "v")
 
     def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`Rule`."""
+        """See :class:`UpdateRule`."""
         return torch.float32
 
     def apply(
         self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
     ) -> None:
-        """See :class:`Rule`."""
+        """See :class:`UpdateRule`."""
         m, v = states
         m.mul_(self.beta1).add_(estimate * (1 - self.beta1))
         before = v.clone()
@@ -121,13 +121,13 @@ class TorchAdam:
     states = ("m", "v")
 
     def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`Rule`."""
+        """See :class:`UpdateRule`."""
         return weights
 
     def apply(
         self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
     ) -> None:
-        """See :class:`Rule`."""
+        """See :class:`UpdateRule`."""
         m, v = (state.float() * beta for state, beta in zip(states, (self.beta1, self.beta2), strict=True))
         m.add_(estimate * (1 - self.beta1))
         v.add_(estimate.square_().mul_(1 - self.beta2))

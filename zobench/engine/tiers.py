@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol
 import torch
 from torch import Tensor
 
-from zobench.measure.directio import DirectFile, aligned, memory_of
+from zobench.machine.directio import DirectFile, aligned, memory_of
 
 PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every device of the process, not only for the one that is current."""

@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 PR_SET_PDEATHSIG = 1
 """Of Linux's prctl: the signal that a process gets when its parent ends, however that ends."""
@@ -36,7 +36,7 @@ def main() -> None:
         except (ValueError, OSError) as error:  # devices that are not there, or machines that did not meet
             result = failed(spec, Outcome.FAILED, str(error))
     else:
-        from zobench.execute.cell import run  # imports torch: seconds in which the parent may already be gone
+        from zobench.programs.cell import run  # imports torch: seconds in which the parent may already be gone
 
         result = run(spec)
     answer.write_text(json.dumps(result.to_dict(), allow_nan=False))

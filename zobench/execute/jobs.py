@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from zobench.durable.files import replace
+from zobench.machine.files import replace
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 from zobench.store import Store
 
 FOLDER = ".jobs"
@@ -90,7 +90,7 @@ class Submission:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class JobReport:
     """What the job of one cell says of itself: ``outcome`` is "" until it has ended. Times: seconds since 1970.
 
     ``attempt`` counts how often Slurm has put the job back into the queue. ``action`` is its plan's: run, keep, skip.
@@ -109,7 +109,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class QueueEntry:
     """What the scheduler says of one cell that it still knows: ``state`` is "queued" or "running"."""
 
     job: str
@@ -144,19 +144,19 @@ def submissions(results: Path) -> list[Submission]:
     return sorted(found, key=lambda one: (one.submitted, one.id))
 
 
-def progress(submission: Submission, cell: int) -> Progress | None:
+def progress(submission: Submission, cell: int) -> JobReport | None:
     """What the job of ``cell`` (an index) has said so far; None before it begins. Raises ``ValueError`` for a file that
     no job of this version wrote."""
     path = submission.folder / f"{cell}.json"
     try:
-        return Progress(**json.loads(path.read_text()))
+        return JobReport(**json.loads(path.read_text()))
     except FileNotFoundError:
         return None
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} must be what a job wrote, but {error}; delete it: its cell is lost") from None
 
 
-def tell(submission: Submission, cell: int, said: Progress) -> None:
+def tell(submission: Submission, cell: int, said: JobReport) -> None:
     """Writes :func:`progress`, whole or not at all."""
     write_json(submission.folder / f"{cell}.json", asdict(said))
 
@@ -179,7 +179,7 @@ def mark_cancelled(submission: Submission) -> None:
     write_json(submission.folder / "cancelled.json", {"when": time.time()})
 
 
-def states(submission: Submission, seen: Mapping[int, Seen] | None) -> list[CellState]:
+def states(submission: Submission, seen: Mapping[int, QueueEntry] | None) -> list[CellState]:
     """How each cell of ``submission`` stands.
 
     ``seen``: the cells that the scheduler still knows, asked for before this call, so that what has left it has said
@@ -200,7 +200,7 @@ def states(submission: Submission, seen: Mapping[int, Seen] | None) -> list[Cell
 
 
 def _state(
-    spec: RunSpec, said: Progress | None, known: Seen | None, blind: str, cancelled: bool, job: str
+    spec: RunSpec, said: JobReport | None, known: QueueEntry | None, blind: str, cancelled: bool, job: str
 ) -> CellState:
     job, host = (said.job, said.host) if said else (known.job if known else job, "")
     if said is not None and said.outcome:

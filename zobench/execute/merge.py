@@ -9,7 +9,7 @@ from typing import Any
 from zobench.measure.observe import crowded
 from zobench.parallel.world import GONE
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 _TOLD_BY_RANK = (
     "device_peak_bytes", "device_reserved_peak_bytes", "device_process_peak_bytes", "host_rss_peak_bytes",

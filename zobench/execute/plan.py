@@ -16,10 +16,10 @@ from typing import Any
 
 from zobench import models, predict
 from zobench.execute.process import child_environment
-from zobench.measure.memory import available_host_bytes, free_disk_bytes, is_in_memory
-from zobench.measure.nvml import full_uuid
+from zobench.machine.memory import available_host_bytes, free_disk_bytes, is_in_memory
+from zobench.machine.nvml import full_uuid
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 from zobench.store import Store
 
 HOST_RESERVE = 1 << 30

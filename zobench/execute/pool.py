@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import IO
 
 from zobench.execute import jobs
-from zobench.execute.jobs import Progress, Seen, Submission
+from zobench.execute.jobs import JobReport, QueueEntry, Submission
 from zobench.execute.process import child_environment
 from zobench.execute.slurm import submitit_or_remedy
 from zobench.execute.task import run_cell, told_to_stop
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 LEASES = Path("/tmp/zobench-gpus")
 """A file per GPU, locked while a cell has it. TMPDIR would give every user and every session leases of their own."""
@@ -33,7 +33,7 @@ WAIT_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Worker:
+class PoolWorker:
     """What submitit pickles: the sweep's folder and the worker's number."""
 
     folder: str
@@ -77,13 +77,13 @@ def submit(submission: Submission, count: int) -> list[str]:
     executor.update_parameters(timeout_min=FOREVER_MINUTES, gpus_per_node=0)
     with _detached(), submitit.helpers.environment_variables(PYTHONPATH=child_environment()["PYTHONPATH"]):
         for number in range(count):
-            executor.submit(Worker(str(submission.folder), number))
+            executor.submit(PoolWorker(str(submission.folder), number))
     for number in range(count):
         _wait_for_start(submission, number)
     return names
 
 
-def look(submission: Submission) -> dict[int, Seen] | None:
+def look(submission: Submission) -> dict[int, QueueEntry] | None:
     """The cells that a worker runs or that one will come to, by index; None on a machine that is not the pool's."""
     if submission.place != here():
         return None
@@ -95,11 +95,13 @@ def look(submission: Submission) -> dict[int, Seen] | None:
     for cell in range(len(submission.cells)):
         said = jobs.progress(submission, cell)
         if said is None:
-            found[cell] = Seen(job="", state="queued")
+            found[cell] = QueueEntry(job="", state="queued")
         elif not said.outcome and said.worker in pids:
             waits = not said.machine  # it has not come to its plan
             reason = "waits for a GPU" if waits and gpus_needed(submission.cells[cell]) else ""
-            found[cell] = Seen(job=said.job, state="queued" if waits else "running", host=said.host, reason=reason)
+            found[cell] = QueueEntry(
+                job=said.job, state="queued" if waits else "running", host=said.host, reason=reason
+            )
     return found
 
 
@@ -170,7 +172,7 @@ def _next(submission: Submission, worker: int) -> int | None:
                 return None
             if jobs.progress(submission, cell) is None:
                 host, now = socket.gethostname(), time.time()
-                jobs.tell(submission, cell, Progress(job=_job(worker), host=host, began=now, worker=worker))
+                jobs.tell(submission, cell, JobReport(job=_job(worker), host=host, began=now, worker=worker))
                 return cell
     return None
 

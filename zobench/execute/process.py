@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from zobench.durable.scratch import clear
+from zobench.machine.network import endpoint_of
 from zobench.measure.environment import fingerprint_without_torch
-from zobench.parallel.interface import endpoint_of
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 POLL_SECONDS = 0.1
 PATIENCE = 20.0
@@ -120,7 +120,7 @@ def child_environment(disk_dir: Path | None = None) -> dict[str, str]:
 
 
 def _disk_dir(disk_dir: Path | None) -> Path | None:
-    """The cell's own: see :func:`zobench.assemble.disk_dir`."""
+    """The cell's own: see :func:`zobench.finetune.assemble.disk_dir`."""
     named = child_environment(disk_dir).get("ZOBENCH_DISK_DIR")
     return Path(named) if named else None
 

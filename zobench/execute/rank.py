@@ -21,11 +21,11 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from zobench.execute.child import end_with_launcher
 from zobench.execute.merge import merged
 from zobench.execute.process import failed, oom_kills
-from zobench.measure.device import check_devices
+from zobench.machine.device import check_devices
 from zobench.parallel.launch import Lost, Meeting, meet, start
 from zobench.parallel.world import GONE, join, meeting_place, timeout
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 GRACE = 10.0
 """Seconds in which ranks say what happened to them, once one knows that it is over."""
@@ -65,7 +65,7 @@ def measured(spec: RunSpec) -> Result:
     """What came of the cell of which this process is a rank; the same on every rank, but for rank 0's traces."""
     place, rank = meeting_place(), int(os.environ["RANK"])
     try:
-        from zobench.execute import cell
+        from zobench.programs import cell
     except ImportError as error:
         own = failed(spec, Outcome.FAILED, f"ImportError: {error}", traceback.format_exc())
         return _exchanged(spec, place, rank, own)

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zobench.execute.jobs import Seen, Submission, write_json
+from zobench.execute.jobs import QueueEntry, Submission, write_json
 from zobench.execute.process import child_environment
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 TIME = 3600.0
 """Seconds of a job whose time is not given."""
@@ -166,7 +166,7 @@ def submit(submission: Submission, request: Request) -> list[str]:
     return ids
 
 
-def look(submission: Submission) -> dict[int, Seen] | None:
+def look(submission: Submission) -> dict[int, QueueEntry] | None:
     """The cells whose jobs Slurm still has, by index; None where there is no Slurm to ask.
 
     Raises ``OSError`` if it does not answer.
@@ -185,7 +185,7 @@ def look(submission: Submission) -> dict[int, Seen] | None:
         running = state in _RUNNING
         told = "" if running or reason in ("None", "Priority", "Resources") else reason
         label = f"{job}_{number}" if place.isdigit() else job
-        found[cells[number]] = Seen(job=label, state="running" if running else "queued", reason=told, host=host)
+        found[cells[number]] = QueueEntry(job=label, state="running" if running else "queued", reason=told, host=host)
     return found
 
 

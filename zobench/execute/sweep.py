@@ -15,7 +15,7 @@ from zobench.store import Store, StoreError
 
 
 @dataclass
-class Progress:
+class SweepHooks:
     """What a sweep tells its caller: hooks that the terminal draws from."""
 
     begin: Callable[[Step], None] = lambda step: None
@@ -34,7 +34,7 @@ class Summary:
 
 def sweep(
     steps: Sequence[Step], store: Store, *, budget: float | None = None, timeout: float | None = None,
-    disk_dir: Path | None = None, calibration: Mapping[str, Any] | None = None, progress: Progress | None = None,
+    disk_dir: Path | None = None, calibration: Mapping[str, Any] | None = None, progress: SweepHooks | None = None,
 ) -> Summary:  # fmt: skip
     """Runs ``steps`` in order. ``budget`` and ``timeout`` (of one cell) in seconds.
 
@@ -42,7 +42,7 @@ def sweep(
     A cell whose estimate does not fit what is left of the budget is skipped; a running cell may use all that is left.
     One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so far.
     """
-    progress, summary, started = progress or Progress(), Summary(), time.monotonic()
+    progress, summary, started = progress or SweepHooks(), Summary(), time.monotonic()
     for step in steps:
         left = None if budget is None else budget - (time.monotonic() - started)
         try:

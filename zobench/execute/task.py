@@ -81,7 +81,7 @@ def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int =
     """
     if jobs.is_cancelled(submission):
         return True
-    said = jobs.Progress(
+    said = jobs.JobReport(
         job=job, host=socket.gethostname(), began=time.time(), attempt=attempt, worker=worker,
         machine=fingerprint_without_torch()["machine"],
     )  # fmt: skip
@@ -100,7 +100,7 @@ def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int =
     return True
 
 
-def _measured(submission: jobs.Submission, cell: int, said: jobs.Progress) -> tuple[Result, jobs.Progress]:
+def _measured(submission: jobs.Submission, cell: int, said: jobs.JobReport) -> tuple[Result, jobs.JobReport]:
     """The cell's result, which is stored, and what its plan was."""
     spec, store = submission.cells[cell], Store(submission.results)
     disk_dir = None if submission.disk_dir is None else Path(submission.disk_dir)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zobench.data.tasks import Judgement, TaskData, judge
+from zobench.data.tasks import Score, TaskData, judge
 from zobench.engine import Engine
 from zobench.finetune.progress import Evaluation
 
@@ -13,7 +13,7 @@ def evaluate(
     engine: Engine, data: TaskData, split: str, step: int, between: Callable[[], None] = lambda: None
 ) -> Evaluation:
     """Judges every example of ``split``; ``between`` is called before each batch, and may end it by raising."""
-    total = Judgement()
+    total = Score()
     for batch in data.batches(split):
         between()
         assert batch.choices is not None

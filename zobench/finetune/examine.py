@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zobench.assemble import Tuner, empty_model, planned, tuner
 from zobench.data.tasks import TaskData
 from zobench.durable import journal, replay, snapshot
-from zobench.durable.files import sync
-from zobench.durable.journal import Seen
+from zobench.durable.journal import EvaluationItem
 from zobench.finetune import origin
+from zobench.finetune.assemble import Tuner, empty_model, planned, tuner
 from zobench.finetune.evaluate import evaluate
 from zobench.finetune.origin import JOURNAL
-from zobench.finetune.progress import Progress
+from zobench.finetune.progress import Hooks
 from zobench.finetune.stop import Interrupted, Stop
+from zobench.machine.files import sync
 from zobench.result import Result
-from zobench.spec import BACKWARD, RunSpec
+from zobench.runspec import BACKWARD, RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,7 +29,7 @@ MODEL = "model"
 
 
 def examined(
-    result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, progress: Progress, stop: Stop
+    result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, progress: Hooks, stop: Stop
 ) -> Result:
     """Looks at the test set with the best weights, and saves them."""
     step = int(result.evaluation["best"]["step"])
@@ -63,7 +63,7 @@ def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], No
         return
     header, items = journal.read(folder / JOURNAL)
     journal.check_header(folder / JOURNAL, header, origin.header_of(spec, empty_model(spec)))
-    items = items[: next(n for n, item in enumerate(items) if isinstance(item, Seen) and item.step == step)]
+    items = items[: next(n for n, item in enumerate(items) if isinstance(item, EvaluationItem) and item.step == step)]
     start = replay.newest(folder, header, items, say)
     with tuner(alone, start=start) as built:
         replay.bring(built.engine, built.method, items, start)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zobench.spec import CHOICES, FIRST_ORDER, check_key, check_value
+from zobench.runspec import CHOICES, FIRST_ORDER, check_key, check_value
 
 SEARCHED = (
     "lr", "eps", "batch_size", "steps", "weight_decay", "queries", "momentum", "sparsity", "zo_layers", "lr_schedule",

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zobench.assemble import Tuner
 from zobench.durable import savers, snapshot, tensors
-from zobench.durable.journal import Item, JournalFile, Seen
+from zobench.durable.journal import EvaluationItem, Item, JournalFile
 from zobench.durable.replay import plain
+from zobench.finetune.assemble import Tuner
 from zobench.finetune.progress import EarlyResults
 from zobench.finetune.record import Record
-from zobench.spec import BACKWARD, RunSpec
+from zobench.runspec import BACKWARD, RunSpec
 
 if TYPE_CHECKING:
     from zobench.parallel import World
@@ -62,7 +62,7 @@ class Keeper:
         self._record.add(item)
         if self._journal is not None:
             self._journal.append(item)
-        if self._early is not None and isinstance(item, Seen):
+        if self._early is not None and isinstance(item, EvaluationItem):
             self._early.add(self._record.line())
 
     def after_step(self) -> None:

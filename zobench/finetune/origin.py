@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zobench.assemble import Tuner, initial_weights
 from zobench.durable import fingerprint, journal, replay, snapshot
-from zobench.durable.journal import Item, JournalFile, Seen
+from zobench.durable.journal import EvaluationItem, Item, JournalFile
 from zobench.durable.snapshot import SnapshotStart
-from zobench.spec import BACKWARD, RunSpec
+from zobench.finetune.assemble import Tuner, initial_weights
+from zobench.runspec import BACKWARD, RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,7 +58,7 @@ def found(
     if spec.method in BACKWARD:
         last = steps[-1] if steps else 0
         path = snapshot.place(folder, last) if steps else None
-        items = [item for item in items if (item.step if isinstance(item, Seen) else item.step + 1) <= last]
+        items = [item for item in items if (item.step if isinstance(item, EvaluationItem) else item.step + 1) <= last]
         assert file is not None
         file.cut(len(items))
     elif (start := replay.newest(folder, header, items, say)) is not None:
@@ -66,7 +66,7 @@ def found(
     else:
         last = 0
     place = path or (start.path if start is not None else None)
-    done = sum(not isinstance(item, Seen) for item in items)
+    done = sum(not isinstance(item, EvaluationItem) for item in items)
     if items:
         say(f"goes on after step {done}, from {place or 'the base'}")
     return items, start, path, [step for step in steps if step <= last]

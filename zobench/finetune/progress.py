@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Moment:
+class StepReport:
     """One step that was taken: how many are by now, its loss, g, learning rate, and the updates skipped so far."""
 
     step: int
@@ -42,12 +42,12 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class Hooks:
     """Hooks. ``say``: an automatic choice and its reason; ``begin``: steps done already, and in all."""
 
     say: Callable[[str], None] = lambda text: None
     begin: Callable[[int, int], None] = lambda done, total: None
-    step: Callable[[Moment], None] = lambda moment: None
+    step: Callable[[StepReport], None] = lambda moment: None
     evaluated: Callable[[Evaluation], None] = lambda evaluation: None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from zobench.durable.journal import Item, Seen
+from zobench.durable.journal import EvaluationItem, Item
 from zobench.finetune.progress import Evaluation
 from zobench.methods.base import Taken
 
@@ -42,7 +42,7 @@ class Record:
         """Counts all of ``items`` in; the line of ``progress.jsonl`` after each evaluation."""
         for item in items:
             self.add(item)
-            if isinstance(item, Seen):
+            if isinstance(item, EvaluationItem):
                 yield self.line()
 
     def line(self) -> dict[str, Any]:

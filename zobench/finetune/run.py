@@ -14,24 +14,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zobench import kernels, methods, models
-from zobench.assemble import disk_dir, empty_model, planned, tuner
-from zobench.caution import cautions, empty
 from zobench.data.tasks import TaskData
-from zobench.durable import files, journal, snapshot
+from zobench.durable import journal, snapshot
 from zobench.durable.scratch import scratch
 from zobench.finetune import origin, tokenizer
+from zobench.finetune.assemble import disk_dir, empty_model, planned, tuner
+from zobench.finetune.cautions import cautions, empty
 from zobench.finetune.examine import examined
 from zobench.finetune.keeper import Keeper
 from zobench.finetune.origin import JOURNAL
-from zobench.finetune.progress import Progress
+from zobench.finetune.progress import Hooks
 from zobench.finetune.record import Record
 from zobench.finetune.seal import Seal, check_winner
 from zobench.finetune.stop import Stop
 from zobench.finetune.training import Training
+from zobench.machine import files
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,7 +45,7 @@ SAMPLE_SECONDS = 0.5
 
 
 def run(
-    spec: RunSpec, *, folder: Path, data_dir: Path | None = None, progress: Progress | None = None,
+    spec: RunSpec, *, folder: Path, data_dir: Path | None = None, progress: Hooks | None = None,
     seal: Seal | None = None, examine: bool = True, resume: bool = False,
 ) -> Result:  # fmt: skip
     """Fine-tunes as ``spec`` (resolved) says, with everything that it keeps in ``folder``, and returns what came of it.
@@ -62,7 +63,7 @@ def run(
     """
     with _ranks(spec) as world:
         leads = world is None or world.leads
-        progress, seal = (progress if leads else None) or Progress(), seal or Seal()
+        progress, seal = (progress if leads else None) or Hooks(), seal or Seal()
         result = _finished(spec, folder, resume, world)
         if result is not None and ("test" in result.evaluation or not examine):
             return result
@@ -160,7 +161,7 @@ def _sizes(data: TaskData) -> list[str]:
 
 
 def _trained(
-    spec: RunSpec, folder: Path, data: TaskData, where: str, progress: Progress, stop: Stop, world: World | None
+    spec: RunSpec, folder: Path, data: TaskData, where: str, progress: Hooks, stop: Stop, world: World | None
 ) -> Result:
     """Everything but the test set. What is imported and compiled before the observer starts is its baseline."""
     chosen, plan = planned(spec)

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from zobench.durable import snapshot
-from zobench.finetune.progress import Progress
+from zobench.finetune.progress import Hooks
 from zobench.finetune.run import RESULT, run
 from zobench.finetune.seal import RECORD, Seal
 from zobench.result import Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class Trial:
     """One run of a search: what is its own in the grid, and its result; only the winner's has a test."""
 
     changes: dict[str, Any]
@@ -42,8 +42,8 @@ def cells(spec: RunSpec, axes: Mapping[str, Sequence[Any]]) -> dict[RunSpec, dic
 
 def search(
     spec: RunSpec, axes: Mapping[str, Sequence[Any]], *, folder: Path, data_dir: Path | None = None,
-    progress: Callable[[RunSpec], Progress] = lambda cell: Progress(),
-) -> tuple[list[Cell], Cell]:  # fmt: skip
+    progress: Callable[[RunSpec], Hooks] = lambda cell: Hooks(),
+) -> tuple[list[Trial], Trial]:  # fmt: skip
     """Runs ``spec`` (resolved) with every combination of ``axes``: (all cells, the winner with its test).
 
     The winner has the lowest dev loss, of equal ones the highest dev accuracy, then came first in the grid. Each run
@@ -55,7 +55,7 @@ def search(
     seal, found = Seal(), []
     for own, changes in cells(spec, axes).items():
         result = run(own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal, examine=False)
-        found.append(Cell(changes=changes, result=result))
+        found.append(Trial(changes=changes, result=result))
         first = min(found, key=_rank)
         for cell in found:  # of a large model, the snapshots of all would fill a disk
             kept = {int(cell.result.evaluation["best"]["step"])} if cell is first else ()
@@ -66,7 +66,7 @@ def search(
     rows = [cell.row() for cell in found]
     told = {"axes": {key: list(values) for key, values in axes.items()}, "cells": rows}
     examined = _without_memory(examined) if len(found) > 1 else examined
-    winner = Cell(
+    winner = Trial(
         changes=first.changes,
         result=dataclasses.replace(examined, evaluation={**examined.evaluation, "search": told}),
     )
@@ -83,13 +83,13 @@ def _without_memory(result: Result) -> Result:
     return dataclasses.replace(result, memory=memory, warnings=[*result.warnings, told])
 
 
-def _rank(cell: Cell) -> tuple[float, float]:
+def _rank(cell: Trial) -> tuple[float, float]:
     best = cell.result.evaluation["best"]
     loss = best["loss"]
     return (loss if loss is not None and math.isfinite(loss) else math.inf, -best["accuracy"])
 
 
-def _check_unseen(winner: Cell, folder: Path) -> None:
+def _check_unseen(winner: Trial, folder: Path) -> None:
     """The seal as far as the disk remembers it: of an earlier search, or a run of its own."""
     looked = [path.parent for path in folder.glob(f"*/{RESULT}") if "test" in _evaluation(path)]
     others = [path.name for path in looked if path.name != winner.result.spec.hash]

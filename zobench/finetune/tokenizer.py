@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from zobench import models
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

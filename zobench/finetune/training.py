@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zobench.assemble import Tuner
 from zobench.data.tasks import TaskData
-from zobench.durable.journal import Seen
+from zobench.durable.journal import EvaluationItem
 from zobench.durable.replay import plain
 from zobench.engine import Entry
+from zobench.finetune.assemble import Tuner
 from zobench.finetune.evaluate import evaluate
 from zobench.finetune.keeper import Keeper
-from zobench.finetune.progress import Moment, Progress
+from zobench.finetune.progress import Hooks, StepReport
 from zobench.finetune.record import Record
 from zobench.finetune.stop import Interrupted, Stop
 from zobench.measure.timer import StepTimer
 from zobench.methods import StepResult, learning_rate
 from zobench.methods.base import Taken
-from zobench.spec import BACKWARD, RunSpec
+from zobench.runspec import BACKWARD, RunSpec
 
 if TYPE_CHECKING:
     from zobench.parallel import World
 
 
 class Training:
-    """One run from where its record is to its end, with what :func:`zobench.assemble.tuner` built."""
+    """One run from where its record is to its end, with what :func:`zobench.finetune.assemble.tuner` built."""
 
     def __init__(
         self, spec: RunSpec, folder: Path, built: Tuner, data: TaskData, record: Record, keeper: Keeper,
-        progress: Progress, stop: Stop, world: World | None,
+        progress: Hooks, stop: Stop, world: World | None,
     ) -> None:  # fmt: skip
         self._spec, self._folder, self._built, self._data = spec, folder, built, data
         self._record, self._keeper, self._progress, self._stop = record, keeper, progress, stop
@@ -69,7 +69,9 @@ class Training:
             result = method.step(self._built.engine, batch)
         self._keeper.wrote(self._taken(result, method.lr, time.perf_counter() - begin, self._passes - passes))
         self._progress.step(
-            Moment(step=record.step, loss=result.loss, g=result.projected_grad, lr=method.lr, skipped=method.skipped)
+            StepReport(
+                step=record.step, loss=result.loss, g=result.projected_grad, lr=method.lr, skipped=method.skipped
+            )
         )
         self._keeper.after_step()
 
@@ -101,7 +103,9 @@ class Training:
         passes = self._passes
         seen = evaluate(self._built.engine, self._data, "dev", record.step, self._halt_if_asked)
         self._keeper.wrote(
-            Seen(step=seen.step, loss=seen.loss, accuracy=seen.accuracy, count=seen.count, passes=self._passes - passes)
+            EvaluationItem(
+                step=seen.step, loss=seen.loss, accuracy=seen.accuracy, count=seen.count, passes=self._passes - passes
+            )
         )
         self._progress.evaluated(record.at(record.step))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from zobench.measure.directio import CHUNK, DirectFile, aligned, memory_of
+from zobench.machine.directio import CHUNK, DirectFile, aligned, memory_of
 from zobench.measure.peers import between_rate
 from zobench.measure.readers import HostReader
 

@@ -7,8 +7,9 @@ import os
 import tempfile
 from typing import Any, NamedTuple
 
-from zobench.measure import calibrate, environment, memory
-from zobench.measure.nvml import Nvml
+from zobench.machine import memory
+from zobench.machine.nvml import Nvml
+from zobench.measure import calibrate, environment
 
 OPTIONAL = {
     "pandas": ("results as a data frame", "zobench[report]"),

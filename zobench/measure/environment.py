@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import zobench
-from zobench.measure.memory import machine_bytes, total_host_bytes
-from zobench.measure.nvml import Nvml, full_uuid
+from zobench.machine.memory import machine_bytes, total_host_bytes
+from zobench.machine.nvml import Nvml, full_uuid
 
 CPU_FLAGS = {
     "avx2": "avx2",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from zobench.machine.memory import PeakMemory
 from zobench.measure.environment import cuda_uuid
 from zobench.measure.history import memory_over_time
-from zobench.measure.memory import PeakMemory
 from zobench.measure.sampler import Sampler
 from zobench.measure.samples import Samples, contamination
 

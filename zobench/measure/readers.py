@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from zobench.measure.memory import status_bytes
-from zobench.measure.nvml import Nvml
+from zobench.machine.memory import status_bytes
+from zobench.machine.nvml import Nvml
 from zobench.measure.samples import own_pid
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from zobench.engine import Batch, Engine, Entry
-from zobench.engine.base import Moment
+from zobench.engine.base import PassRecord
 
 Direction = tuple[int, int | None]
 """The seed of a direction, and the part of the model that it moves, or None for all of it."""
@@ -79,7 +79,7 @@ class Method(Protocol):
 class Retraceable(Method, Protocol):
     """A method whose steps are all in their updates: the zeroth-order ones."""
 
-    def retrace(self, engine: Engine, taken: Taken) -> list[Moment]:
+    def retrace(self, engine: Engine, taken: Taken) -> list[PassRecord]:
         """Goes over a step without looking at the model: the method is then as after it, and the moments are what the
         step did to the weights. ``engine`` only says how many parts there are.
 

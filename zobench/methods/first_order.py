@@ -10,7 +10,7 @@ from zobench.engine import Batch, Engine
 from zobench.engine.backprop import Backprop
 from zobench.engine.optimizers import OPTIMIZERS
 from zobench.methods.base import StepResult
-from zobench.spec import suggestion
+from zobench.runspec import suggestion
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
 """Of the loss scale: torch's own defaults (``torch.amp.GradScaler``)."""

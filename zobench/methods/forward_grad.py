@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zobench.engine import Batch, Engine
-from zobench.engine.base import Moment
+from zobench.engine.base import PassRecord
 from zobench.methods.base import Direction, Taken
 from zobench.methods.zo_sgd import ZOSGD
 
@@ -24,6 +24,6 @@ class ForwardGrad(ZOSGD):
         pairs = [engine.tangent(batch, seed) for seed, _ in directions]
         return sum(loss for loss, _ in pairs) / len(pairs), tuple(jvp for _, jvp in pairs)
 
-    def _moments(self, taken: Taken) -> list[Moment]:
+    def _moments(self, taken: Taken) -> list[PassRecord]:
         """A pass for each direction; none of them moves the weights."""
-        return [*[Moment()] * (len(taken.directions) - 1), Moment(entries=taken.entries)]
+        return [*[PassRecord()] * (len(taken.directions) - 1), PassRecord(entries=taken.entries)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 
 def learning_rate(spec: RunSpec, step: int, total: int) -> float:

@@ -13,7 +13,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor, nn
 
-from zobench.weights import Weights
+from zobench.models.weights import Weights
 
 CHUNK = 1 << 20
 """Elements looked at at once."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from zobench.engine.rules import Adam, Momentum, Rule, Sign, TorchAdam
+from zobench.engine.rules import Adam, Momentum, Sign, TorchAdam, UpdateRule
 from zobench.methods.base import Method
 from zobench.methods.sparsity import layer_sparsity, mask_thresholds
 from zobench.methods.zo_sgd import ZOSGD, ZOSGDBlock, ZOSGDCons, ZOSGDSignOfG
-from zobench.spec import RunSpec
-from zobench.weights import Weights
+from zobench.models.weights import Weights
+from zobench.runspec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,7 @@ class Row:
 
     make: Callable[[RunSpec], Method]
     formula: str
-    rule: Callable[[RunSpec], Rule] | None = None
+    rule: Callable[[RunSpec], UpdateRule] | None = None
 
 
 def _zo_sgd(spec: RunSpec, kind: type[ZOSGD] = ZOSGD) -> Method:
@@ -109,7 +109,7 @@ def make(spec: RunSpec) -> Method:
     return _row(spec).make(spec)
 
 
-def rule(spec: RunSpec) -> Rule | None:
+def rule(spec: RunSpec) -> UpdateRule | None:
     """The update rule that the method needs of its engine, None for SGD's."""
     build = _row(spec).rule
     return None if build is None else build(spec)

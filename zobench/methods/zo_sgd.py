@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from zobench.engine import Batch, Engine, Entry, Point
-from zobench.engine.base import Moment
+from zobench.engine.base import PassRecord
 from zobench.methods.base import Direction, StepResult, Taken
 
 
@@ -52,7 +52,7 @@ class ZOSGD:
         self._step, self.skipped = state["step"], state["skipped"]
         self._seeds.bit_generator.state = state["seeds"]
 
-    def retrace(self, engine: Engine, taken: Taken) -> list[Moment]:
+    def retrace(self, engine: Engine, taken: Taken) -> list[PassRecord]:
         """See :class:`zobench.methods.base.Retraceable`."""
         parts = self._parts(engine)
         directions = tuple(zip(self._draw(len(parts)), parts, strict=True))
@@ -65,9 +65,9 @@ class ZOSGD:
         self._finish(taken.loss, directions, taken.gradients)
         return self._moments(taken)
 
-    def _moments(self, taken: Taken) -> list[Moment]:
+    def _moments(self, taken: Taken) -> list[PassRecord]:
         """What a step did to the weights, in its passes."""
-        return [Moment(points=self._points(taken.directions), entries=taken.entries)]
+        return [PassRecord(points=self._points(taken.directions), entries=taken.entries)]
 
     def _directions(self, engine: Engine) -> list[Direction]:
         """This step's, on all ranks those of the first."""
@@ -168,10 +168,10 @@ class ZOSGDCons(ZOSGD):
     def _at(self, seed: int, candidates: Sequence[float]) -> tuple[Point, ...]:
         return tuple(Point(seed, -self.lr * candidate) for candidate in candidates)
 
-    def _moments(self, taken: Taken) -> list[Moment]:
+    def _moments(self, taken: Taken) -> list[PassRecord]:
         (seed, _), g = taken.directions[0], taken.gradients[0]
-        first = Moment(points=self._points(taken.directions))
-        second = Moment(points=self._at(seed, _candidates(g)), entries=taken.entries) if math.isfinite(g) else None
+        first = PassRecord(points=self._points(taken.directions))
+        second = PassRecord(points=self._at(seed, _candidates(g)), entries=taken.entries) if math.isfinite(g) else None
         return [first] if second is None else [first, second]
 
 

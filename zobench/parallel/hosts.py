@@ -34,10 +34,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zobench.engine.tiers import pin, unpin
-from zobench.measure.directio import ALIGNMENT
-from zobench.measure.nvml import Nvml
+from zobench.machine.directio import ALIGNMENT
+from zobench.machine.nvml import Nvml
 from zobench.parallel.world import PeerGoneError, World, group, telling, timeout
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
     from zobench.engine.tiers import Tier

@@ -25,10 +25,10 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 
 from zobench.execute.child import LAUNCHER
 from zobench.execute.child import end_with_launcher as end_with_launcher
-from zobench.measure.device import check_devices
-from zobench.parallel.interface import endpoint_of, parse_endpoint
+from zobench.machine.device import check_devices
+from zobench.machine.network import endpoint_of, parse_endpoint
 from zobench.parallel.world import timeout
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 LOOPBACK = "127.0.0.1"
 SHUTDOWN_SECONDS = 15

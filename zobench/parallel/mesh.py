@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 DATA, PERTURBATION = "data", "perturbation"
 """Names of the mesh's dimensions."""

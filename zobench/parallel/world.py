@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 
-from zobench.measure.device import check_devices
-from zobench.parallel.interface import LIBRARIES, address_towards, interface_of, socket_interface
+from zobench.machine.device import check_devices
+from zobench.machine.network import LIBRARIES, address_towards, interface_of, socket_interface
 from zobench.parallel.mesh import Mesh
 from zobench.parallel.traffic import Traffic
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 TIMEOUT = 600.0
 """Seconds that a rank waits for another; ``ZOBENCH_PEER_TIMEOUT`` changes it."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from zobench import recipe
+from zobench import recipes
 from zobench.report import facts as fact_tables
 from zobench.report.book import Artifact, Book
 from zobench.report.cells import belongs, meets
@@ -25,7 +25,7 @@ from zobench.report.summary import Filled
 from zobench.report.summary import sheets as summary_sheets
 from zobench.report.table import Table, load_table
 from zobench.result import Result
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 from zobench.store import machine_of
 
 Recipe = Table | Facts | Plot
@@ -33,7 +33,7 @@ Recipe = Table | Facts | Plot
 
 def load(name: str) -> Recipe:
     """The table or the figure called ``name``, or in the file of that path. ``ValueError`` names the nearest ones."""
-    return load_file(recipe.find_any(("tables", "plots"), name)[1])
+    return load_file(recipes.find_any(("tables", "plots"), name)[1])
 
 
 def load_file(path: Path) -> Recipe:
@@ -52,9 +52,9 @@ def load_all() -> tuple[list[Recipe], list[str]]:
     found: list[Recipe] = []
     problems: list[str] = []
     for kind in ("tables", "plots"):
-        for name in recipe.names(kind):
+        for name in recipes.names(kind):
             try:
-                item = load_file(recipe.find(kind, name))
+                item = load_file(recipes.find(kind, name))
                 if item.name in (known := [other.name for other in found]):
                     raise ValueError(f"another recipe is called {known[known.index(item.name)]}; change `artifact`")
                 found.append(item)

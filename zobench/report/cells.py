@@ -10,11 +10,11 @@ from typing import Any
 
 from zobench.report.quantity import QUANTITIES, Quantity, rounded
 from zobench.report.reference import Reference
-from zobench.report.table import USUAL, Column, Metric, Row, Table
+from zobench.report.table import USUAL, Metric, Table, TableColumn, TableRow
 from zobench.report.terms import deviations, fields
 from zobench.report.toml import Where
 from zobench.result import Outcome, Result
-from zobench.spec import FIELDS, SHIPPED, RunSpec
+from zobench.runspec import FIELDS, SHIPPED, RunSpec
 
 _CPU_MEMORY = "Measured on a CPU: the process's peak resident memory above its baseline, not GPU memory."
 _CPU_RANKS = "GPUs stand for processes here, which share the cores of one CPU and its memory's bandwidth."
@@ -27,15 +27,15 @@ _LONGEST = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class TableCell:
     """One cell. ``value`` is in the base unit; ``paper`` is the matching row of the papers' values.
 
     ``caveats`` say how the measurement differs from what the heading promises; ``notes`` say how this cell came to be;
     ``lacks`` says why this version cannot measure it.
     """
 
-    row: Row
-    column: Column
+    row: TableRow
+    column: TableColumn
     metric: Metric
     result: Result | None
     value: float | None
@@ -67,7 +67,7 @@ class Cell:
         return self.value / self.paper_value if self.value is not None and self.paper_value else None
 
 
-def fill(table: Table, results: Sequence[Result], reference: Reference) -> list[list[list[Cell]]]:
+def fill(table: Table, results: Sequence[Result], reference: Reference) -> list[list[list[TableCell]]]:
     """Cells as ``[row][metric][column]``; ``results`` are of one machine. Extra rows without one are left out."""
     common = {field: values for field, values in _usual(table).items() if field not in _elsewhere(table)}
     candidates = [result for result in results if _fits(result, common)]
@@ -95,7 +95,7 @@ def _usual(table: Table) -> Where:
 
 def _elsewhere(table: Table) -> set[str]:
     """Fields that rows or columns have conditions on."""
-    parts: list[Row | Column] = [*table.rows, *table.columns]
+    parts: list[TableRow | TableColumn] = [*table.rows, *table.columns]
     return {field for part in parts for field in part.where}
 
 
@@ -108,12 +108,12 @@ def meets(spec: RunSpec, where: Where) -> bool:
     return all(getattr(spec, field) in values for field, values in where.items())
 
 
-def lacking(table: Table, row: Row, column: Column) -> str:
+def lacking(table: Table, row: TableRow, column: TableColumn) -> str:
     """Why this version cannot measure a cell, or ""."""
     return table.lacks or row.lacks or column.lacks
 
 
-def conditions(table: Table, row: Row, column: Column) -> Where:
+def conditions(table: Table, row: TableRow, column: TableColumn) -> Where:
     """What a result must satisfy to belong in a cell."""
     return {**_usual(table), **column.where, **row.where}
 
@@ -137,7 +137,7 @@ def mismatch(table: Table, results: Sequence[Result]) -> str:
     return f"none of these {len(results)} results belongs in {table.name}: {needs}"
 
 
-def _matches(table: Table, row: Row, column: Column, results: Iterable[Result]) -> list[Result]:
+def _matches(table: Table, row: TableRow, column: TableColumn, results: Iterable[Result]) -> list[Result]:
     """Results that satisfy all conditions of the cell, the preferred one first.
 
     Preferred are, in order: finished ones, those with the least loss on dev (as the papers choose among learning rates:
@@ -165,8 +165,8 @@ def dev_loss(result: Result) -> float:
 
 
 def _cell(
-    table: Table, row: Row, column: Column, metric: Metric, matched: Sequence[Result], reference: Reference
-) -> Cell:
+    table: Table, row: TableRow, column: TableColumn, metric: Metric, matched: Sequence[Result], reference: Reference
+) -> TableCell:
     result = matched[0] if matched else None
     paper = reference.find(wanted) if (wanted := _reported(table, row, column, metric)) else None
     if paper is not None and paper["unit"] not in (units := QUANTITIES[metric.name].units):
@@ -176,7 +176,7 @@ def _cell(
     if len(matched) > 1:
         once = result is not None and result.evaluation and len(table.metrics) > 1
         notes.append(_choice_note(matched, metric, None if once else QUANTITIES[column.quantity or metric.name]))
-    return Cell(
+    return TableCell(
         row=row,
         column=column,
         metric=metric,
@@ -189,7 +189,7 @@ def _cell(
     )
 
 
-def _reported(table: Table, row: Row, column: Column, metric: Metric) -> Mapping[str, str]:
+def _reported(table: Table, row: TableRow, column: TableColumn, metric: Metric) -> Mapping[str, str]:
     """What the paper's value of a cell is found by; empty where it can have none."""
     if column.reference is None or row.reference is None or QUANTITIES[metric.name].share:
         return {}
@@ -237,7 +237,7 @@ def _evaluated(result: Result) -> list[str]:
 
 
 def _caveats(
-    row: Row, column: Column, metric: Metric, result: Result, paper: Mapping[str, str] | None
+    row: TableRow, column: TableColumn, metric: Metric, result: Result, paper: Mapping[str, str] | None
 ) -> tuple[str, ...]:
     """What a reader of the heading would not expect of this number; read from the result itself."""
     spec = result.spec

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zobench.report.cells import Cell
+from zobench.report.cells import TableCell
 from zobench.report.compose import Grid, ratio
 from zobench.report.quantity import QUANTITIES, TIMED
 from zobench.report.table import Claim, Table
@@ -29,7 +29,7 @@ class Ratio:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class CheckedClaim:
     """One claim held against one set of values: its ratios where there are both values, and what they come to.
 
     ``expected``: how many rows (or columns) the claim is about.
@@ -81,22 +81,22 @@ def outside(claim: Claim, ratio: Ratio) -> bool:
     return (low is not None and ratio.high < low) or (high is not None and ratio.low > high)
 
 
-def reported(table: Table, grid: Grid) -> list[Verdict]:
+def reported(table: Table, grid: Grid) -> list[CheckedClaim]:
     """The table's claims, held against the paper's own values."""
     return [_held(table, claim, grid, _reported_ratio) for claim in table.claims]
 
 
-def measured(table: Table, grid: Grid) -> list[Verdict]:
+def measured(table: Table, grid: Grid) -> list[CheckedClaim]:
     """The table's claims, held against what was measured of the rows that they are about."""
     return [_held(table, claim, grid, _measured_ratio) for claim in table.claims]
 
 
-def _reported_ratio(claim: Claim, header: str, over: Cell, under: Cell) -> Ratio | None:
+def _reported_ratio(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
     value = ratio(over.paper_value, under.paper_value)
     return None if value is None else Ratio(header=header, value=value, low=value, high=value)
 
 
-def _measured_ratio(claim: Claim, header: str, over: Cell, under: Cell) -> Ratio | None:
+def _measured_ratio(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
     value = ratio(over.value, under.value)
     if value is None or over.result is None or under.result is None:
         return None
@@ -125,24 +125,26 @@ def _interval(metric: str, over: Result, under: Result) -> tuple[float, float]:
     return (0.0, math.inf) if found is None else (found[0] * tokens, found[1] * tokens)
 
 
-def _held(table: Table, claim: Claim, grid: Grid, of: Callable[[Claim, str, Cell, Cell], Ratio | None]) -> Verdict:
+def _held(
+    table: Table, claim: Claim, grid: Grid, of: Callable[[Claim, str, TableCell, TableCell], Ratio | None]
+) -> CheckedClaim:
     found = []
     for header, cells in _lines(table, claim, grid):
         if all(name in cells for name in claim.ratio):
             found.append(of(claim, header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
     own = [row for row in table.rows if not row.extra] if _by_column(table, claim) else list(table.columns)
     ratios = tuple(one for one in found if one is not None)
-    return Verdict(claim=claim, table=table, ratios=ratios, expected=len(claim.only) or len(own))
+    return CheckedClaim(claim=claim, table=table, ratios=ratios, expected=len(claim.only) or len(own))
 
 
 def _by_column(table: Table, claim: Claim) -> bool:
     return claim.ratio[0] in [column.header for column in table.columns]
 
 
-def _lines(table: Table, claim: Claim, grid: Grid) -> list[tuple[str, dict[str, Cell]]]:
+def _lines(table: Table, claim: Claim, grid: Grid) -> list[tuple[str, dict[str, TableCell]]]:
     """The cells of the claim's metric: per row by column, or per column by row; only those that the claim means."""
     j = [metric.name for metric in table.metrics].index(claim.metric)
-    by_row: list[Sequence[Cell]] = [row[j] for row in grid if not row[j][0].row.extra]
+    by_row: list[Sequence[TableCell]] = [row[j] for row in grid if not row[j][0].row.extra]
     if _by_column(table, claim):
         lines = [(cells[0].row.header, {cell.column.header: cell for cell in cells}) for cells in by_row]
     else:

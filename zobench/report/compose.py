@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from zobench.report.cells import Cell, needed
+from zobench.report.cells import TableCell, needed
 from zobench.report.quantity import QUANTITIES, rounded
-from zobench.report.sheet import Entry, Group, Sheet, number
-from zobench.report.table import Column, Table
+from zobench.report.sheet import CellText, Group, Sheet, number
+from zobench.report.table import Table, TableColumn
 from zobench.result import Outcome, Result
 from zobench.store import metrics
 
-Grid = Sequence[Sequence[Sequence[Cell]]]
+Grid = Sequence[Sequence[Sequence[TableCell]]]
 """Cells as ``[row][metric][column]``."""
 
 NO_VALUE = "·"
@@ -51,7 +51,7 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
     by_column = table.baseline in [column.header for column in table.columns]
     bases = {_place(cell, by_column): cell.value for cell in cells if _is_baseline(cell, table.baseline)}
 
-    def entry(group: Sequence[Cell], k: int) -> Entry:
+    def entry(group: Sequence[TableCell], k: int) -> CellText:
         cell = group[k]
         relative = not QUANTITIES[cell.metric.name].share and not _is_baseline(cell, table.baseline)
         return _measured(cell, ratio(cell.value, bases.get(_place(cell, by_column))) if relative else None)
@@ -72,12 +72,12 @@ def _baseline(table: Table, by_column: bool) -> list[str]:
     return [f"(x) is the ratio to {table.baseline} in the same {'row' if by_column else 'column'}."]
 
 
-def _place(cell: Cell, by_column: bool) -> tuple[str, str]:
+def _place(cell: TableCell, by_column: bool) -> tuple[str, str]:
     """The metric, and the row or the column in which a cell meets its baseline."""
     return cell.metric.name, cell.row.header if by_column else cell.column.header
 
 
-def _is_baseline(cell: Cell, baseline: str) -> bool:
+def _is_baseline(cell: TableCell, baseline: str) -> bool:
     return baseline in (cell.column.header, cell.row.header)
 
 
@@ -138,7 +138,7 @@ def _part(table: Table, grid: Grid, js: Iterable[int], ks: Sequence[int]) -> tup
     return part, [[[row[j][k] for k in ks] for j in js] for row in grid]
 
 
-def measured_on(cells: Iterable[Cell], machine: str | None) -> str:
+def measured_on(cells: Iterable[TableCell], machine: str | None) -> str:
     """``measured on <machine> (<what it is>)``, from the results themselves."""
     if machine is None:
         return "nothing measured yet"
@@ -152,12 +152,12 @@ def _sheet(
     kind: str,
     machine: str | None,
     source: str,
-    entry: Callable[[Sequence[Cell], int], Entry],
+    entry: Callable[[Sequence[TableCell], int], CellText],
     remarks: Sequence[str],
 ) -> Sheet:
     groups = tuple(
         Group(
-            header=Entry(text=f"{metric.header} {_ARROW[metric.better]}", tone="label"),
+            header=CellText(text=f"{metric.header} {_ARROW[metric.better]}", tone="label"),
             columns=tuple(_column_label(column, kind) for column in table.columns),
             body=tuple(tuple(entry(row[j], k) for k in range(len(table.columns))) for row in grid),
         )
@@ -175,47 +175,47 @@ def _sheet(
     return number(sheet)
 
 
-def _row_label(cell: Cell, kind: str) -> Entry:
+def _row_label(cell: TableCell, kind: str) -> CellText:
     reported = cell.row.reference or {}
     other = " ".join(reported[key] for key in ("paper", "artifact") if key in reported)
     own = [f"Not measured: this needs {cell.row.lacks}."] if cell.row.lacks and kind == "measured" else []
     if cell.row.extra:
         own.append(f"From {other}." if kind == "paper" and other else "Not in the paper's table.")
-    return Entry(text=cell.row.header, tone="label", own=tuple(own))
+    return CellText(text=cell.row.header, tone="label", own=tuple(own))
 
 
-def _column_label(column: Column, kind: str) -> Entry:
+def _column_label(column: TableColumn, kind: str) -> CellText:
     own = (f"Not measured: this needs {column.lacks}.",) if column.lacks and kind == "measured" else ()
-    return Entry(text=column.header, tone="label", own=own)
+    return CellText(text=column.header, tone="label", own=own)
 
 
-def _measured(cell: Cell, to_baseline: float | None) -> Entry:
+def _measured(cell: TableCell, to_baseline: float | None) -> CellText:
     """The value, or in its place the word for how the run ended."""
     if cell.lacks:
-        return Entry(text=LACKING, tone="blank")
+        return CellText(text=LACKING, tone="blank")
     if cell.result is None:
-        return Entry(text=NO_VALUE, tone="blank")
+        return CellText(text=NO_VALUE, tone="blank")
     if cell.result.outcome is not Outcome.OK:
         text = OUT_OF_MEMORY if cell.result.outcome is Outcome.OOM else needed(cell.result) or str(cell.result.outcome)
-        return Entry(text=text, tone="failure", own=cell.notes)
+        return CellText(text=text, tone="failure", own=cell.notes)
     if cell.value is None:
-        return Entry(text=cell.quantity.absent[0], tone="blank", own=cell.notes)
+        return CellText(text=cell.quantity.absent[0], tone="blank", own=cell.notes)
     text = rounded(cell.value / cell.metric.scale, cell.metric.format)
-    return Entry(text=text, detail=_times(to_baseline), own=cell.notes, shared=cell.caveats)
+    return CellText(text=text, detail=_times(to_baseline), own=cell.notes, shared=cell.caveats)
 
 
-def _reported(cell: Cell) -> Entry:
+def _reported(cell: TableCell) -> CellText:
     """The paper's value exactly as it is printed there, and measured / paper."""
     if cell.paper is None:
-        return Entry(text=NO_VALUE, tone="blank")
+        return CellText(text=NO_VALUE, tone="blank")
     if cell.paper_value is None:
-        return Entry(text=OUT_OF_MEMORY, tone="failure")
+        return CellText(text=OUT_OF_MEMORY, tone="failure")
     text = cell.paper["value"]
     if cell.paper["unit"] != cell.metric.unit:
         text = rounded(cell.paper_value / cell.metric.scale, cell.metric.format)
     if cell.ratio is None:
-        return Entry(text=text, tone="reported")
-    return Entry(text=text, detail=_times(cell.ratio), shared=cell.caveats)
+        return CellText(text=text, tone="reported")
+    return CellText(text=text, detail=_times(cell.ratio), shared=cell.caveats)
 
 
 def _times(value: float | None) -> str:
@@ -225,11 +225,11 @@ def _times(value: float | None) -> str:
     return f"(x{value:.2f})" if value >= 0.1 or value == 0 else f"(x{value:.2g})"
 
 
-def _flat(grid: Grid) -> list[Cell]:
+def _flat(grid: Grid) -> list[TableCell]:
     return [cell for row in grid for group in row for cell in group]
 
 
-def _settings(cells: Iterable[Cell]) -> list[str]:
+def _settings(cells: Iterable[TableCell]) -> list[str]:
     """One line on how the shown values were measured, or nothing if there are none."""
     results = [cell.result for cell in cells if cell.result and cell.value is not None]
     if not results:
@@ -258,7 +258,7 @@ def _units(table: Table) -> list[str]:
     return [about.format(unit=metric.unit, size=f"{metric.scale:.0f}") for about, metric in told if about]
 
 
-def _legend(cells: Sequence[Cell]) -> list[str]:
+def _legend(cells: Sequence[TableCell]) -> list[str]:
     legend = []
     if any(cell.result and cell.result.outcome is Outcome.OOM for cell in cells):
         legend.append(f"{OUT_OF_MEMORY} means out of memory.")

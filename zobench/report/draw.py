@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zobench import footprint
-from zobench.report.cells import Cell, conditions
+from zobench.predict import footprint
+from zobench.report.cells import TableCell, conditions
 from zobench.report.chart import Chart, Event, Mark, Panel, Series
 from zobench.report.compose import Grid, hardware, joined, measurable, measured_on, needs, ratio
-from zobench.report.plot import Lanes, Plot
+from zobench.report.plot import Plot, TimelinePanel
 from zobench.report.quantity import QUANTITIES, TIMED
 from zobench.report.table import Metric
 from zobench.result import Outcome, Result
-from zobench.spec import FIELDS, RunSpec
+from zobench.runspec import FIELDS, RunSpec
 from zobench.store import place_of
 
 _INCIDENTAL = ("steps", "warmup", "parts", "seed", "survival")
@@ -54,16 +54,16 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
     )
 
 
-def _key(cell: Cell) -> tuple[str, str, str]:
+def _key(cell: TableCell) -> tuple[str, str, str]:
     return cell.row.header, cell.column.header, cell.metric.name
 
 
-def _is_footprint(cell: Cell) -> bool:
-    """Whether what the cell predicts is :mod:`zobench.footprint`'s memory, of no machine."""
+def _is_footprint(cell: TableCell) -> bool:
+    """Whether what the cell predicts is :mod:`zobench.predict.footprint`'s memory, of no machine."""
     return cell.column.predicted and cell.metric.name == "gpu_memory"
 
 
-def _caveats(cells: Sequence[Cell]) -> list[str]:
+def _caveats(cells: Sequence[TableCell]) -> list[str]:
     """What a reader of the measured values must know; warnings are in the tables."""
     told = dict.fromkeys(caveat for cell in cells if cell.value is not None for caveat in cell.caveats)
     found = [caveat for caveat in told if not caveat.startswith("Warning")]
@@ -73,7 +73,7 @@ def _caveats(cells: Sequence[Cell]) -> list[str]:
     return found
 
 
-def _paper_source(plot: Plot, cells: Sequence[Cell]) -> list[str]:
+def _paper_source(plot: Plot, cells: Sequence[TableCell]) -> list[str]:
     found = [cell.paper for cell in cells if cell.paper is not None and cell.paper_value is not None]
     names = joined(f"{paper['paper']} {paper['artifact']}" for paper in found)
     return [f"paper: {names}, on {joined(map(hardware, found)) or 'hardware that it does not name'}"] if found else []
@@ -125,7 +125,7 @@ def _in_unit(value: float | None, metric: Metric) -> float | None:
     return None if value is None else value / metric.scale
 
 
-def _mark(plot: Plot, cell: Cell) -> Mark:
+def _mark(plot: Plot, cell: TableCell) -> Mark:
     """What was measured; else why a run ended without it; else what the footprint's formula predicts."""
     if cell.result is not None and cell.result.outcome is Outcome.OK:
         interval = cell.quantity.interval(cell.result)
@@ -140,15 +140,15 @@ def _mark(plot: Plot, cell: Cell) -> Mark:
     return Mark()
 
 
-def _predicted(plot: Plot, cell: Cell) -> Mark:
+def _predicted(plot: Plot, cell: TableCell) -> Mark:
     nbytes = predicted_bytes(plot, cell)
     if plot.axes.limit and nbytes > plot.axes.limit[0]:
         return Mark(source="predicted", failure=f"does not fit {plot.axes.limit[1]}")
     return Mark(value=nbytes / cell.metric.scale, source="predicted")
 
 
-def predicted_bytes(plot: Plot, cell: Cell) -> int:
-    """Device memory of the run that a cell describes, on a CUDA device, by :mod:`zobench.footprint`'s formulas."""
+def predicted_bytes(plot: Plot, cell: TableCell) -> int:
+    """Device memory of the run that a cell describes, on a CUDA device, as :mod:`zobench.predict.footprint` has it."""
     assert plot.table is not None
     where = conditions(plot.table, cell.row, cell.column)
     fields: dict[str, Any] = {field: values[0] for field, values in where.items()}
@@ -169,7 +169,7 @@ def _maps(plot: Plot, grid: Grid, machine: str | None) -> list[Panel]:
 
 
 def _map(
-    plot: Plot, rows: Sequence[Sequence[Cell]], metric: Metric, values: Sequence[Sequence[float | None]], told: str
+    plot: Plot, rows: Sequence[Sequence[TableCell]], metric: Metric, values: Sequence[Sequence[float | None]], told: str
 ) -> Panel:
     assert plot.table is not None
     headers = [cell.column.header for cell in rows[0]]
@@ -204,7 +204,7 @@ def timelines(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, C
     return [(None, _nothing(plot, f"Nothing recorded yet: `zobench reproduce {plot.name}` records here what it can."))]
 
 
-def _same_runs(lanes: Sequence[Lanes], results: Sequence[Result]) -> dict[str, Result]:
+def _same_runs(lanes: Sequence[TimelinePanel], results: Sequence[Result]) -> dict[str, Result]:
     """For each panel a result, of runs that differ only in what the panels are about; as many panels as possible."""
     about = {field for lane in lanes for field in lane.where} | set(_INCIDENTAL)
     groups: dict[tuple[Any, ...], dict[str, Result]] = {}

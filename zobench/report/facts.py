@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zobench import models
-from zobench.footprint import memory
+from zobench.predict.footprint import memory
 from zobench.report import toml
-from zobench.report.sheet import Entry, Group, Sheet, number
+from zobench.report.sheet import CellText, Group, Sheet, number
 from zobench.report.toml import check
-from zobench.spec import RunSpec, suggestion
+from zobench.runspec import RunSpec, suggestion
 
 
 def _config(*keys: str) -> Callable[[str], int]:
@@ -130,17 +130,17 @@ def _registered(model: str, fact: str) -> str:
 
 def _sheet(facts: Facts, kind: str, source: str, text: Callable[[Fact, int], str], remarks: list[str]) -> Sheet:
     body = tuple(
-        tuple(Entry(text=text(row, k), tone="reported") for k in range(len(facts.columns))) for row in facts.rows
+        tuple(CellText(text=text(row, k), tone="reported") for k in range(len(facts.columns))) for row in facts.rows
     )
-    headers = tuple(Entry(text=header, tone="label") for header, _ in facts.columns)
+    headers = tuple(CellText(text=header, tone="label") for header, _ in facts.columns)
     return number(
         Sheet(
             label=f"{facts.name}-{kind}",
             title=facts.title,
             source=source,
             row_header=facts.row_header,
-            rows=tuple(Entry(text=row.header, tone="label") for row in facts.rows),
-            groups=(Group(header=Entry(text="", tone="label"), columns=headers, body=body),),
+            rows=tuple(CellText(text=row.header, tone="label") for row in facts.rows),
+            groups=(Group(header=CellText(text="", tone="label"), columns=headers, body=body),),
             remarks=tuple(remarks),
         )
     )

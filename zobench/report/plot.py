@@ -13,7 +13,7 @@ from zobench.report import toml
 from zobench.report.chart import KINDS
 from zobench.report.table import Table
 from zobench.report.toml import Where, check
-from zobench.spec import suggestion
+from zobench.runspec import suggestion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +27,7 @@ class Axes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lanes:
+class TimelinePanel:
     """One panel of a timeline, or one of the curves: what the best result that satisfies ``where`` recorded."""
 
     title: str
@@ -51,7 +51,7 @@ class Plot:
     caption: str
     axes: Axes
     table: Table | None
-    lanes: tuple[Lanes, ...]
+    lanes: tuple[TimelinePanel, ...]
 
 
 _WORDS: dict[str, Any] = dict.fromkeys(tables.WORDS, str)
@@ -96,14 +96,14 @@ def _lanes(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:
     usual = {field: values for field, values in tables.USUAL.items() if kind == "timeline" or field not in _OF_TASKS}
     common = {**usual, **toml.where("where", data.get("where", {}))}
     lanes = [
-        Lanes(title=item["title"], where={**common, **toml.where("panels.where", item["where"])})
+        TimelinePanel(title=item["title"], where={**common, **toml.where("panels.where", item["where"])})
         for item in data.get("panels", [])
     ]
     return _plot(stem, kind, data, Axes(), None, tuple(lanes))
 
 
 def _plot(
-    stem: str, kind: str, data: Mapping[str, Any], axes: Axes, table: Table | None, lanes: tuple[Lanes, ...]
+    stem: str, kind: str, data: Mapping[str, Any], axes: Axes, table: Table | None, lanes: tuple[TimelinePanel, ...]
 ) -> Plot:
     words = {word: data.get(word, "") for word in tables.WORDS if word != "baseline"}
     name = f"{words['paper']}/{words['artifact']}" if words["paper"] else stem

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zobench import recipe
+from zobench import recipes
 
 COLUMNS = (
     *("paper", "artifact", "model", "method", "metric", "unit", "value", "status", "dtype", "autocast", "wire_dtype"),
@@ -33,7 +33,7 @@ class Reference:
     @classmethod
     def load(cls, path: Path | None = None) -> Reference:
         """Read ``path``, or the values that travel with zobench; ``ValueError`` for a file of another kind."""
-        path = path or recipe.find("paper", "reference")
+        path = path or recipes.find("paper", "reference")
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != COLUMNS:

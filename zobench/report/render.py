@@ -13,7 +13,7 @@ from zobench.report.reference import Reference
 from zobench.report.sheet import Sheet
 from zobench.report.table import Table
 from zobench.result import Result
-from zobench.spec import suggestion
+from zobench.runspec import suggestion
 from zobench.store import machine_of, place_of
 
 FORMATS = ("terminal", "markdown", "latex", "csv")

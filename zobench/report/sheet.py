@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class CellText:
     """Text of one place of a sheet, e.g. ``5098`` with detail ``(x0.57)``; ``marks`` are numbers of notes.
 
     ``tone`` is "value" (it holds a measured number), "reported" (only the paper's), "failure", "blank" or "label".
@@ -26,9 +26,9 @@ class Entry:
 class Group:
     """Columns under one common heading: ``body[row][column]``."""
 
-    header: Entry
-    columns: tuple[Entry, ...]
-    body: tuple[tuple[Entry, ...], ...]
+    header: CellText
+    columns: tuple[CellText, ...]
+    body: tuple[tuple[CellText, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class Sheet:
     title: str
     source: str
     row_header: str
-    rows: tuple[Entry, ...]
+    rows: tuple[CellText, ...]
     groups: tuple[Group, ...]
     remarks: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def number(sheet: Sheet) -> Sheet:
 def _numbered(group: Group, notes: list[str]) -> Group:
     top, below = _lift(group)
 
-    def rest(entry: Entry, k: int) -> Entry:
+    def rest(entry: CellText, k: int) -> CellText:
         return _marked(entry, [text for text in entry.shared if text not in (*top, *below[k])], notes)
 
     return Group(
@@ -80,12 +80,12 @@ def _numbered(group: Group, notes: list[str]) -> Group:
     )
 
 
-def _marked(entry: Entry, shared: Sequence[str], notes: list[str]) -> Entry:
+def _marked(entry: CellText, shared: Sequence[str], notes: list[str]) -> CellText:
     """``entry`` with the numbers of ``shared`` and its own notes; new ones are added to ``notes``."""
     texts = [plain(text) for text in (*shared, *entry.own)]
     notes.extend(text for text in dict.fromkeys(texts) if text not in notes)
     marks = tuple(sorted({notes.index(text) + 1 for text in texts}))
-    return Entry(text=plain(entry.text), detail=entry.detail, tone=entry.tone, marks=marks)
+    return CellText(text=plain(entry.text), detail=entry.detail, tone=entry.tone, marks=marks)
 
 
 def _lift(group: Group) -> tuple[list[str], list[list[str]]]:
@@ -96,7 +96,7 @@ def _lift(group: Group) -> tuple[list[str], list[list[str]]]:
     return top, [[text for text in common or () if text not in top] for common in columns]
 
 
-def _common(entries: Sequence[Entry]) -> list[str] | None:
+def _common(entries: Sequence[CellText]) -> list[str] | None:
     """Shared notes that all values among ``entries`` carry; None if there is no value."""
     values = [entry for entry in entries if entry.tone == "value"]
     if not values:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from zobench.report import claims
-from zobench.report.cells import Cell
+from zobench.report.cells import TableCell
 from zobench.report.compose import Grid, joined, measurable, needs
 from zobench.report.quantity import QUANTITIES
-from zobench.report.sheet import Entry, Group, Sheet, number
+from zobench.report.sheet import CellText, Group, Sheet, number
 from zobench.report.table import Table
 from zobench.store import metrics
 
@@ -29,12 +29,12 @@ class Filled:
         return dict(self.grids).get(machine, self.grids[0][1])
 
 
-def own_cells(grid: Grid) -> list[Cell]:
+def own_cells(grid: Grid) -> list[TableCell]:
     """The cells that the paper's own table reports a value or an out-of-memory for."""
     return [cell for row in grid for group in row for cell in group if cell.paper is not None and not cell.row.extra]
 
 
-def compared(grid: Grid) -> list[Cell]:
+def compared(grid: Grid) -> list[TableCell]:
     """The cells with a measured and a reported value; those of extra rows are other tables' values."""
     return [cell for row in grid for group in row for cell in group if cell.ratio is not None]
 
@@ -95,11 +95,11 @@ def _deviating(filled: Sequence[Filled], machine: str) -> int:
     return len({tuple(cell.paper.values()) for cell in cells if cell.paper and cell.deviations})
 
 
-def _here(item: Filled, machine: str) -> list[Cell]:
+def _here(item: Filled, machine: str) -> list[TableCell]:
     return compared(item.on(machine)) if machine in dict(item.grids) else []
 
 
-def _measured_claims(item: Filled, machine: str) -> list[claims.Verdict]:
+def _measured_claims(item: Filled, machine: str) -> list[claims.CheckedClaim]:
     grids = dict(item.grids)
     return claims.measured(item.table, grids[machine] if machine in grids else _unfilled(item))
 
@@ -221,7 +221,7 @@ def _claims(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
     return _sheet("claims", "Claims of the papers", told, "Claim", labels, columns, body, remarks)
 
 
-def _verdict(verdict: claims.Verdict | None, partly: str) -> str:
+def _verdict(verdict: claims.CheckedClaim | None, partly: str) -> str:
     """The verdict and its numbers; ``partly`` is added where a claim holds in some of its rows and others are open."""
     if verdict is None or not verdict.ratios:
         return claims.OPEN
@@ -240,12 +240,12 @@ def _sheet(
             title=title,
             source=source,
             row_header=header,
-            rows=tuple(Entry(text=row, tone="label") for row in rows),
+            rows=tuple(CellText(text=row, tone="label") for row in rows),
             groups=(
                 Group(
-                    header=Entry(text="", tone="label"),
-                    columns=tuple(Entry(text=column, tone="label") for column in columns),
-                    body=tuple(tuple(Entry(text=text or "·", tone="reported") for text in line) for line in body),
+                    header=CellText(text="", tone="label"),
+                    columns=tuple(CellText(text=column, tone="label") for column in columns),
+                    body=tuple(tuple(CellText(text=text or "·", tone="reported") for text in line) for line in body),
                 ),
             ),
             remarks=tuple(remarks),

@@ -13,11 +13,11 @@ from zobench.report import toml
 from zobench.report.quantity import QUANTITIES
 from zobench.report.reference import COLUMNS
 from zobench.report.toml import Where, check
-from zobench.spec import FIELDS, RunSpec, check_value, suggestion
+from zobench.runspec import FIELDS, RunSpec, check_value, suggestion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class TableRow:
     """The results that satisfy ``where``, and which of the paper's values they are (None: the paper has none).
 
     An ``extra`` row is not in the paper's table; it is shown only if it was measured. ``lacks``: what keeps this
@@ -32,7 +32,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
+class TableColumn:
     """Which results belong under ``header``, and which of the paper's values they are compared with, if any.
 
     ``predicted``: a figure shows the predicted memory where nothing was measured. ``quantity``: what is shown in place
@@ -101,8 +101,8 @@ class Table:
     where: Where
     reference: Mapping[str, str]
     row_header: str
-    rows: tuple[Row, ...]
-    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    columns: tuple[TableColumn, ...]
     metrics: tuple[Metric, ...]
     claims: tuple[Claim, ...]
 
@@ -198,7 +198,7 @@ def _check_lacks(table: Table, product: Sequence[str]) -> None:
             )
 
 
-def _rows(data: Mapping[str, Any]) -> tuple[str, tuple[Row, ...]]:
+def _rows(data: Mapping[str, Any]) -> tuple[str, tuple[TableRow, ...]]:
     """The heading of the rows and all rows: the variants, then the product."""
     check("[rows]", data, {}, {"header": str, "product": dict, "variants": list})
     product, variants = data.get("product", {}), data.get("variants", [])
@@ -210,9 +210,9 @@ def _rows(data: Mapping[str, Any]) -> tuple[str, tuple[Row, ...]]:
     return header, (*(_variant(item) for item in variants), *_product(product))
 
 
-def _variant(data: Mapping[str, Any]) -> Row:
+def _variant(data: Mapping[str, Any]) -> TableRow:
     check("[[rows.variants]]", data, {"header": str}, {"where": dict, "reference": dict, "extra": bool, "lacks": str})
-    return Row(
+    return TableRow(
         header=data["header"],
         where=toml.where("rows.variants.where", data.get("where", {})),
         reference=toml.reference(data["reference"]) if "reference" in data else None,
@@ -221,7 +221,7 @@ def _variant(data: Mapping[str, Any]) -> Row:
     )
 
 
-def _product(fields: Mapping[str, Any]) -> list[Row]:
+def _product(fields: Mapping[str, Any]) -> list[TableRow]:
     """One row per combination, the last field fastest; each field is a condition on the runs, the paper, or both."""
     for field, values in fields.items():
         if field not in FIELDS and field not in COLUMNS:
@@ -235,16 +235,16 @@ def _product(fields: Mapping[str, Any]) -> list[Row]:
         conditions = dict(zip(fields, values, strict=True))
         checked = {field: (check_value(field, value),) for field, value in conditions.items() if field in FIELDS}
         reported = {field: str(value) for field, value in conditions.items() if field in COLUMNS}
-        rows.append(Row(header=", ".join(map(str, values)), where=checked, reference=reported))
+        rows.append(TableRow(header=", ".join(map(str, values)), where=checked, reference=reported))
     return rows
 
 
-def _column(data: Mapping[str, Any]) -> Column:
+def _column(data: Mapping[str, Any]) -> TableColumn:
     words = {"where": dict, "reference": dict, "lacks": str, "predicted": bool, "quantity": str}
     check("[[columns]]", data, {"header": str}, words)
     if (quantity := data.get("quantity", "")) and quantity not in QUANTITIES:
         raise ValueError(f"unknown quantity {quantity!r}; {suggestion(quantity, QUANTITIES)}")
-    return Column(
+    return TableColumn(
         header=data["header"],
         where=toml.where("columns.where", data.get("where", {})),
         reference=toml.reference(data["reference"]) if "reference" in data else None,

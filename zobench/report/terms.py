@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zobench.spec import FIRST_ORDER, RunSpec, check_value
+from zobench.runspec import FIRST_ORDER, RunSpec, check_value
 
 METHODS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("mezo", "zo2", "distzo2", "vanilla-zo-sgd"), ("zo-sgd",)),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zobench.report.reference import COLUMNS
-from zobench.spec import check_key, check_value, suggestion
+from zobench.runspec import check_key, check_value, suggestion
 
 Where = Mapping[str, tuple[Any, ...]]
 """Field of RunSpec -> the values that it may have, the preferred one first."""

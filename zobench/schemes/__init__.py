@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from zobench.runspec import RunSpec
 from zobench.schemes.base import Full as Full
 from zobench.schemes.base import Scheme as Scheme
-from zobench.spec import RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -18,7 +18,7 @@ def apply(spec: RunSpec, model: PreTrainedModel) -> Scheme:
 
     LoRA of rank 8 and alpha 16 on the query and value projections; a prefix of 5 keys and values per layer; a prompt of
     10 embeddings (METHODS: ZO-Bench methods). Adapters are float32 whatever the model's dtype, as in ``peft``.
-    Sources of the model's values (:mod:`zobench.weights`) look at the plain model: make them before this call.
+    Sources of the model's values (:mod:`zobench.models.weights`) look at the plain model: make them before this call.
     Raises ``ValueError`` for a model that the scheme does not fit, and ``ImportError`` without ``peft``.
     """
     if spec.scheme == "full":

@@ -18,8 +18,8 @@ from zobench import models
 from zobench.engine.base import EngineConfig
 from zobench.engine.checkpoint import save_checkpoint
 from zobench.engine.drive import Drive, plain
-from zobench.spec import RunSpec
-from zobench.weights import Weights
+from zobench.models.weights import Weights
+from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -111,7 +111,7 @@ class Adapter(ABC):
 
 
 class _Joined:
-    """The values of a base and of an adapter beside it (see :class:`~zobench.weights.Weights`)."""
+    """The values of a base and of an adapter beside it (see :class:`~zobench.models.weights.Weights`)."""
 
     def __init__(
         self, base: Weights, base_name: Callable[[str], str], own: frozenset[str], make: Callable[[str], Tensor]
@@ -119,7 +119,7 @@ class _Joined:
         self._base, self._base_name, self._own, self._make = base, base_name, own, make
 
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
-        """See :class:`~zobench.weights.Weights`."""
+        """See :class:`~zobench.models.weights.Weights`."""
         if name in self._own:
             out.copy_(self._make(name)[first : first + out.shape[0]])
         else:

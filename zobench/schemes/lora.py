@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from zobench.engine.base import EngineConfig
+from zobench.models.weights import Weights
+from zobench.runspec import RunSpec
 from zobench.schemes.base import Adapter, generator
-from zobench.spec import RunSpec
-from zobench.weights import Weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

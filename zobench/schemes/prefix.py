@@ -15,9 +15,9 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from zobench.data import Batch
 from zobench.engine.base import BASE, EngineConfig
 from zobench.engine.core import Engine
+from zobench.models.weights import Weights
+from zobench.runspec import RunSpec
 from zobench.schemes.base import Adapter, check_positions, extended, real_tokens, virtual_ids
-from zobench.spec import RunSpec
-from zobench.weights import Weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

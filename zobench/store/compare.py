@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zobench.result import Outcome, Result
-from zobench.spec import RunSpec, suggestion
+from zobench.runspec import RunSpec, suggestion
 from zobench.store import Store, machine_of, printable, ranks
 
 DISTURBED = "other processes kept "

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from zobench import predict
 from zobench.result import Outcome, Result
-from zobench.spec import FIELDS, RunSpec
+from zobench.runspec import FIELDS, RunSpec
 from zobench.store.reading import read
 
 if TYPE_CHECKING:

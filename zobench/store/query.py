@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.result import Outcome, Result
-from zobench.spec import FIELDS, check_value, parse_value, suggestion
+from zobench.runspec import FIELDS, check_value, parse_value, suggestion
 from zobench.store import COLUMNS, Store, frame, machine_of, printable, row
 from zobench.store.reading import read
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 MASK = "<mask>"
 """Stands for the tokenizer's mask token in a masked form's prompt."""
 
-Row = Mapping[str, str]
+Record = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Example:
     answer: int
 
 
-Form = Callable[[Row], tuple[str, tuple[str, ...]]]
+Form = Callable[[Record], tuple[str, tuple[str, ...]]]
 """Makes prompt and candidates of a row's texts."""
 
 
@@ -76,10 +76,10 @@ class Task:
         return self.labels[label]
 
 
-def _words(text: Callable[[Row], str], *words: str) -> Form:
+def _words(text: Callable[[Record], str], *words: str) -> Form:
     """The form whose candidates are the same ``words`` for every row."""
 
-    def form(row: Row) -> tuple[str, tuple[str, ...]]:
+    def form(row: Record) -> tuple[str, tuple[str, ...]]:
         prompt = text(row).lstrip().rstrip(" ")
         gap = "" if prompt.endswith("\n") else " "
         return prompt, tuple(gap + word for word in words)
@@ -87,12 +87,12 @@ def _words(text: Callable[[Row], str], *words: str) -> Form:
     return form
 
 
-def _boolq(row: Row) -> str:
+def _boolq(row: Record) -> str:
     question = row["question"] if row["question"].endswith("?") else row["question"] + "?"
     return f"{row['passage']} {question[0].upper()}{question[1:]}\n"
 
 
-def _wsc(row: Row) -> str:
+def _wsc(row: Record) -> str:
     pronoun = row["span2_text"].lower()
     return (
         f'{row["text"]}\nIn the previous sentence, does the pronoun "{pronoun}" refer to {row["span1_text"]}? '
@@ -100,7 +100,7 @@ def _wsc(row: Row) -> str:
     )
 
 
-def _copa(row: Row) -> tuple[str, tuple[str, ...]]:
+def _copa(row: Record) -> tuple[str, tuple[str, ...]]:
     """A first word "I" keeps its capital; so does nothing else, "I'm" included, as in MeZO."""
     connectives = {"effect": " so", "cause": " because"}
     if row["question"] not in connectives:
@@ -113,7 +113,7 @@ def _copa(row: Row) -> tuple[str, tuple[str, ...]]:
     return premise + connectives[row["question"]], tuple(choices)
 
 
-def _winogrande(row: Row) -> tuple[str, tuple[str, ...]]:
+def _winogrande(row: Record) -> tuple[str, tuple[str, ...]]:
     if row["sentence"].count("_") != 1:
         raise ValueError(f"`sentence` must hold one _ for the option, but got {row['sentence']!r}")
     context, rest = row["sentence"].lstrip().split("_")
@@ -122,7 +122,7 @@ def _winogrande(row: Row) -> tuple[str, tuple[str, ...]]:
     return prompt, tuple((gap + row[name] + rest).rstrip(" ") for name in ("option1", "option2"))
 
 
-def _rte_masked(row: Row) -> str:
+def _rte_masked(row: Record) -> str:
     """MeZO's: the premise without its last character, the hypothesis with its first in lower case."""
     hypothesis = row["hypothesis"]
     return f"{row['premise'][:-1]}? {MASK}, {hypothesis[:1].lower()}{hypothesis[1:]}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zobench.data.tasks.prompts import Task
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 SPLIT_SEED = 0
 """Seed of the permutations of MeZO's large models, whatever the run's own seed."""

@@ -15,7 +15,7 @@ from zobench.data.tasks.encode import Encoded, Encoder, collate
 from zobench.data.tasks.prompts import TASKS, form_of
 from zobench.data.tasks.read import Source, read
 from zobench.data.tasks.split import Split, split
-from zobench.spec import RunSpec
+from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

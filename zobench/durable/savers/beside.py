@@ -39,7 +39,7 @@ class Copy:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-class Worker:
+class CopyThread:
     """One thread of low priority that does jobs in order."""
 
     def __init__(self, name: str) -> None:
@@ -84,7 +84,7 @@ class Beside:
         self._idle.set()
         self._asked = False
         self._error: BaseException | None = None
-        self._copier, self._writer = Worker("zobench-copy"), Worker("zobench-save")
+        self._copier, self._writer = CopyThread("zobench-copy"), CopyThread("zobench-save")
         engine.before_change = self._touch
 
     def begin(self, step: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from zobench.report.sheet import Entry, Group, Sheet
+from zobench.report.sheet import CellText, Group, Sheet
 
 _ESCAPED = str.maketrans(
     {
@@ -100,6 +100,6 @@ def _row(first: str, rest: Iterable[str]) -> str:
     return " & ".join((first, *rest)) + r" \\"
 
 
-def _entry(entry: Entry) -> str:
+def _entry(entry: CellText) -> str:
     text = escape(f"{entry.text} {entry.detail}".rstrip())
     return text + (rf"\textsuperscript{{{','.join(map(str, entry.marks))}}}" if entry.marks else "")

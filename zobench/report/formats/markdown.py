@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from zobench.report.sheet import Entry, Sheet
+from zobench.report.sheet import CellText, Sheet
 
 
 def write(sheets: Iterable[Sheet]) -> str:
@@ -42,6 +42,6 @@ def _row(first: str, rest: Iterable[str]) -> str:
     return f"| {' | '.join((first, *rest))} |"
 
 
-def _entry(entry: Entry) -> str:
+def _entry(entry: CellText) -> str:
     text = escape(f"{entry.text} {entry.detail}".rstrip())
     return text + (f"<sup>{','.join(map(str, entry.marks))}</sup>" if entry.marks else "")

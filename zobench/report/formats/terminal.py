@@ -77,7 +77,7 @@ def _tables(sheet: model.Sheet, group: model.Group, width: int) -> list[Padding]
     return [_table(sheet, [(group.columns[k], columns[k], widths[k]) for k in piece], first) for piece in pieces]
 
 
-def _width(header: model.Entry, cells: Sequence[Text], whole: bool) -> int:
+def _width(header: model.CellText, cells: Sequence[Text], whole: bool) -> int:
     """Characters that a column needs for its values, and for its header, whole or word by word."""
     heading = str(_marked(header))
     return max(map(cell_len, [*map(str, cells), *([heading] if whole else heading.split())]), default=0)
@@ -96,7 +96,7 @@ def _pieces(widths: Sequence[int], room: int) -> list[list[int]]:
     return pieces
 
 
-def _table(sheet: model.Sheet, columns: Sequence[tuple[model.Entry, list[Text], int]], first: int) -> Padding:
+def _table(sheet: model.Sheet, columns: Sequence[tuple[model.CellText, list[Text], int]], first: int) -> Padding:
     table = Table(box=box.HORIZONTALS, border_style="dim", header_style="", padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(Text(sheet.row_header), overflow="fold", min_width=first)
     for header, _, width in columns:
@@ -106,13 +106,13 @@ def _table(sheet: model.Sheet, columns: Sequence[tuple[model.Entry, list[Text], 
     return Padding(table, (0, 0, 1, 0))
 
 
-def _aligned(entries: Sequence[model.Entry]) -> list[Text]:
+def _aligned(entries: Sequence[model.CellText]) -> list[Text]:
     """The cells of one column, padded so that values end below values and ratios stand below ratios."""
     numbers = [len(entry.text) for entry in entries if entry.tone in ("value", "reported")]
     return [Text(" " * (max(numbers, default=0) - len(entry.text))).append_text(_marked(entry)) for entry in entries]
 
 
-def _marked(entry: model.Entry, style: str | None = None) -> Text:
+def _marked(entry: model.CellText, style: str | None = None) -> Text:
     """Built from pieces of plain text: nothing in it is read as markup."""
     text = Text(entry.text, style=_STYLE[entry.tone] if style is None else style)
     if entry.detail:

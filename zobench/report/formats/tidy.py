@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 
-from zobench.report.cells import Cell
+from zobench.report.cells import TableCell
 from zobench.report.chart import Chart
 from zobench.report.compose import Grid, hardware
 from zobench.report.quantity import QUANTITIES
@@ -37,11 +37,11 @@ def write(table: Table, grids: Iterable[tuple[str | None, Grid]]) -> str:
     return stream.getvalue()
 
 
-def _cells(grid: Grid) -> Iterator[Cell]:
+def _cells(grid: Grid) -> Iterator[TableCell]:
     return (cell for row in grid for group in row for cell in group)
 
 
-def _place(table: Table, cell: Cell) -> dict[str, str]:
+def _place(table: Table, cell: TableCell) -> dict[str, str]:
     return {
         "table": table.name,
         "row": plain(cell.row.header),
@@ -51,7 +51,7 @@ def _place(table: Table, cell: Cell) -> dict[str, str]:
     }
 
 
-def _measured(cell: Cell, machine: str) -> dict[str, str]:
+def _measured(cell: TableCell, machine: str) -> dict[str, str]:
     assert cell.result is not None
     result = cell.result
     available = result.outcome is not Outcome.OK or cell.value is not None
@@ -70,7 +70,7 @@ def _measured(cell: Cell, machine: str) -> dict[str, str]:
     }
 
 
-def _paper(cell: Cell) -> dict[str, str]:
+def _paper(cell: TableCell) -> dict[str, str]:
     assert cell.paper is not None
     return {
         "source": f"{cell.paper['paper']} {cell.paper['artifact']}",

@@ -16,7 +16,7 @@ from zobench.report.chart import Chart
 from zobench.report.html.machines import machines
 from zobench.report.html.runs import runs
 from zobench.report.reference import PAPERS
-from zobench.report.sheet import Entry, Group, Sheet, plain
+from zobench.report.sheet import CellText, Group, Sheet, plain
 
 if TYPE_CHECKING:
     import jinja2
@@ -167,7 +167,7 @@ def status(artifact: Artifact) -> str:
     return "partly" if missing else "measured"
 
 
-def _body(sheet: Sheet) -> list[Entry]:
+def _body(sheet: Sheet) -> list[CellText]:
     return [entry for group in sheet.groups for row in group.body for entry in row]
 
 
@@ -185,5 +185,5 @@ def _alignment(group: Group) -> list[str]:
     return ["text" if any(map(_is_word, column)) else "num" for column in columns]
 
 
-def _is_word(entry: Entry) -> bool:
+def _is_word(entry: CellText) -> bool:
     return entry.tone not in ("failure", "blank") and entry.text not in _NOTHING and not _NUMBER.match(entry.text)

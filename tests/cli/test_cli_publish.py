@@ -1,0 +1,161 @@
+"""The commands that publish: reproduce measures and shows one artifact, report writes them all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_cli import here, machine, zobench  # noqa: F401  fixtures
+from tests.report.test_table import result
+from zobench import recipes
+from zobench.store import Store
+
+TINY_RUNNER = """
+[base]
+seq_len = 16
+steps = 2
+warmup = 1
+[axes]
+model = ["opt-tiny"]
+[[variants]]
+engine = "resident"
+[[variants]]
+engine = "offload"
+tier = "disk"
+"""
+TINY_TABLE = """
+title = "Tiny"
+paper = "zo2"
+artifact = "tiny"
+runner = "./tiny.toml"
+baseline = "MeZO"
+[where]
+seq_len = 16
+[rows.product]
+model = ["opt-tiny"]
+[[columns]]
+header = "MeZO"
+where = { engine = "resident" }
+[[columns]]
+header = "ZO2"
+where = { engine = "offload" }
+[[metrics]]
+name = "throughput"
+header = "Throughput (tokens/s)"
+format = ".0f"
+better = "higher"
+"""
+TINY_FIGURE = """
+kind = "timeline"
+title = "One step"
+runner = "./tiny.toml"
+[where]
+seq_len = 16
+[[panels]]
+title = "a. offloaded"
+where = { engine = "offload" }
+"""
+
+
+@pytest.fixture
+def tiny(here: Path) -> Path:  # noqa: F811
+    """Recipes of a user's own for a tiny model."""
+    for name, text in {
+        "tiny.toml": TINY_RUNNER,
+        "tables/mine.toml": TINY_TABLE,
+        "plots/step.toml": TINY_FIGURE,
+    }.items():
+        path = here / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return here
+
+
+def test_reproduce_measures_then_shows_the_table(tiny: Path, zobench: Any, machine: str) -> None:  # noqa: F811
+    code, out, err = zobench("reproduce", "mine", "--device", "cpu")
+    assert code == 0, err
+    assert f"measured on {machine}" in out
+    assert re.search(r"opt-tiny +\d+ +\d+ \(x\d\.\d\d\)", out)
+    assert out.count("Tiny\n") == 1
+    assert [result.outcome for result in Store(tiny / "results").load()] == ["ok", "ok"]
+
+
+def test_reproduce_runs_only_what_is_shown_and_can_be_planned(tiny: Path, zobench: Any) -> None:  # noqa: F811
+    code, out, _ = zobench("reproduce", "step", "--device", "cpu", "--dry-run", "--set", "steps=3")
+    assert code == 0
+    assert "1 of 1 cells to run" in out
+    assert "offload/disk" in out
+    assert "resident" not in out
+    assert not (tiny / "figures").exists()
+    (tiny / "plots/none.toml").write_text(TINY_FIGURE.replace("seq_len = 16", "seq_len = 17"))
+    code, _, err = zobench("reproduce", "none", "--device", "cpu")
+    assert code == 2
+    assert "the matrix ./tiny.toml must make a run that is shown, but makes none here; name another runner" in err
+
+
+def test_reproduce_of_a_figure_writes_its_files_and_says_where(tiny: Path, zobench: Any) -> None:  # noqa: F811
+    code, out, err = zobench("reproduce", "step", "--device", "cpu", "--out", "drawn")
+    assert code == 0, err
+    assert out.split() == [f"drawn/figures/step.{form}" for form in ("csv", "png", "svg", "pdf")]
+    assert (tiny / "drawn/figures/step.png").stat().st_size > 1000
+    assert "upload,0," in (tiny / "drawn/figures/step.csv").read_text()
+
+
+def test_what_this_version_cannot_measure_is_shown_from_the_paper_with_the_reason(
+    here: Path, zobench: Any  # noqa: F811
+) -> None:  # fmt: skip
+    lacks = 'lacks = "a quantum computer"'
+    shipped = recipes.find("tables", "distzo2/table3").read_text()
+    for folder in ("tables", "plots"):
+        (here / folder).mkdir(exist_ok=True)
+    (here / "tables/mine.toml").write_text(shipped.replace('runner = "distzo2_batch"', lacks))
+    code, out, _ = zobench("reproduce", "tables/mine.toml")
+    assert code == 0
+    assert "Not measured: this needs a quantum computer" in " ".join(out.split())
+    assert "28196" in out
+    (here / "plots/drawn.toml").write_text(f'kind = "bars"\ntitle = "Bars"\n{lacks}')
+    code, out, _ = zobench("reproduce", "drawn", "--out", "x")
+    assert code == 0
+    assert "Not measured: this needs a quantum computer" in out
+    assert (here / "x/figures/drawn.png").is_file()
+
+
+def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any) -> None:  # noqa: F811
+    Store(here / "results").save(result("OPT-125M", seq_len=2048, machine="box"))
+    (here / "results" / "box" / "broken.json").write_text("{")
+    code, out, err = zobench("report", "--out", "all")
+    assert code == 0, err
+    tables, figures = len(recipes.names("tables")), len(recipes.names("plots"))
+    assert out == f"{tables} tables and {figures} figures; open all/index.html\n"
+    assert "not read: results/box/broken.json: " in err
+    assert (here / "all/tables/zo2/table5.tex").is_file()
+    assert "OPT-125M" in (here / "all/tables/zo2/table1.md").read_text()
+    assert "broken.json" in (here / "all/index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("reproduce zo2/tabel5", "no such recipe in tables or plots: 'zo2/tabel5'; did you mean zo2/table5"),
+        ("reproduce zo2/figure5 --out file/x", "`--out` must be a folder, but got "),
+        ("report --out file", "`--out` must be a folder, but got "),
+        ("report", "Missing option '--out'"),
+        ("table zo2/figure3", "`zobench table` shows tables, but 'zo2/figure3' is a figure; use zobench reproduce"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(here: Path, zobench: Any, arguments: str, message: str) -> None:  # noqa: F811
+    (here / "file").write_text("")
+    code, out, err = zobench(*arguments.split())
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_sweep_whose_cells_have_no_place_in_a_table_says_what_it_needs(here: Path, zobench: Any) -> None:  # noqa: F811
+    Store(here / "results").save(result("OPT-125M", seq_len=64, machine="box"))
+    code, _, err = zobench("table", "zo2/table1")
+    assert code == 0
+    assert "none of these 1 results belongs in zo2/table1: it needs seq_len=2048" in err

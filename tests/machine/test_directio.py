@@ -1,0 +1,120 @@
+"""DirectFile: what is written is read, past the page cache or not, whatever the kernel moves at a time."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from zobench.machine import directio
+from zobench.machine.directio import ALIGNMENT, DirectFile, aligned, memory_of
+
+SOURCE = Path(__file__).resolve().parents[2]
+
+
+def pattern(nbytes, seed=0):
+    buffer = aligned(nbytes)
+    buffer.copy_(torch.randint(0, 256, buffer.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.uint8))
+    return buffer
+
+
+def round_trip(file, nbytes, offset=0):
+    written, read = pattern(nbytes), aligned(nbytes)
+    file.write_from(memory_of(written), offset)
+    file.read_into(memory_of(read), offset)
+    return torch.equal(written, read)
+
+
+def test_aligned_buffers():
+    buffer = aligned(5000)
+    assert buffer.shape == (8192,)
+    assert buffer.data_ptr() % ALIGNMENT == 0
+    assert not buffer.any()
+    assert len(memory_of(buffer.view(torch.float32))) == 8192
+
+
+def test_round_trip_in_several_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(directio, "CHUNK", 4 * ALIGNMENT)
+    with DirectFile(tmp_path / "a", 50 * ALIGNMENT + 1) as file:
+        assert file.nbytes == 51 * ALIGNMENT
+        assert round_trip(file, 45 * ALIGNMENT, 6 * ALIGNMENT)
+        assert file.direct or "buffered" in file.note
+
+
+def test_no_name_is_left_even_while_open(tmp_path):
+    with DirectFile(tmp_path / "a", 4096):
+        assert list(tmp_path.iterdir()) == []
+
+
+def shortened(request):
+    """Moves at most two pages, and reports less than that unless only one is asked for."""
+    return lambda f, b, o: request(f, [b[0][: 2 * ALIGNMENT]], o) - (100 if len(b[0]) > ALIGNMENT else 0)
+
+
+def test_short_transfers_are_continued_at_a_page(tmp_path, monkeypatch):
+    with DirectFile(tmp_path / "a", 8 * ALIGNMENT) as file:
+        for name in ("preadv", "pwritev"):
+            monkeypatch.setattr(os, name, shortened(getattr(os, name)))
+        assert round_trip(file, 8 * ALIGNMENT)
+        monkeypatch.setattr(os, "preadv", lambda *_: 0)
+        with pytest.raises(OSError, match="the disk moved nothing at offset 0 of 32768 bytes"):
+            file.read_into(memory_of(aligned(4096)), 0)
+
+
+def test_refused_direct_io_falls_back_with_a_note(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    real = os.pwritev
+    monkeypatch.setattr(os, "pwritev", refuse)
+    with DirectFile(tmp_path / "a", 4096) as file:
+        monkeypatch.setattr(os, "pwritev", real)
+        assert not file.direct
+        assert file.note == "disk: buffered, because the file system refuses direct I/O (Invalid argument)"
+        assert round_trip(file, 4096)
+
+
+def test_no_space_is_one_line_with_need_and_free_space(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match=r"needs 1000000\.00 GB, but .* has \d+\.\d\d GB free; free some space") as caught:
+        DirectFile(tmp_path / "a", 10**15)
+    assert caught.value.errno == errno.ENOSPC
+    assert str(tmp_path) not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(("offset", "length"), [(1, 4096), (0, 100), (8192, 4096), (-4096, 4096)])
+def test_unaligned_or_outside(tmp_path, offset, length):
+    with DirectFile(tmp_path / "a", 8192) as file, pytest.raises(ValueError, match="must be multiples of 4096 within"):
+        file.read_into(memoryview(bytearray(length)), offset)
+
+
+def test_threads_do_not_disturb_each_other(tmp_path):
+    size, results = 64 * ALIGNMENT, {}
+    with DirectFile(tmp_path / "a", 4 * size) as file:
+
+        def work(lane):
+            mine, read = pattern(size, lane), aligned(size)
+            ok = True
+            for _ in range(10):
+                file.write_from(memory_of(mine), lane * size)
+                file.read_into(memory_of(read), lane * size)
+                ok &= torch.equal(mine, read)
+            results[lane] = ok
+
+        threads = [threading.Thread(target=work, args=(lane,)) for lane in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == dict.fromkeys(range(4), True)
+
+
+def test_importing_needs_no_torch():
+    code = "import sys, zobench.machine.directio, zobench.measure.calibrate; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=SOURCE, check=True)

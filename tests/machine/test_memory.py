@@ -1,0 +1,89 @@
+"""Host memory facts: container limits, peaks, free disk."""
+
+import mmap
+from pathlib import Path
+
+import pytest
+
+from zobench.machine import memory
+from zobench.machine.directio import aligned
+
+GIB = 2**30
+
+
+def tree(root: Path, files: dict[str, str]) -> str:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(root)
+
+
+MEMINFO = {"proc/meminfo": f"MemTotal: {64 * 2**20} kB\nMemFree: 5 kB\nMemAvailable: {50 * 2**20} kB\n"}
+
+
+def test_without_a_limit_the_host_counts(tmp_path):
+    root = tree(tmp_path, MEMINFO | {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "max\n"})
+    assert memory.available_host_bytes(root) == 50 * GIB
+    assert memory.total_host_bytes(root) == 64 * GIB
+
+
+def test_cgroup_v2_limit_of_any_level_less_what_cannot_be_reclaimed(tmp_path):
+    files = {
+        "proc/self/cgroup": "0::/job/step\n",
+        "sys/fs/cgroup/job/step/memory.max": "max\n",
+        "sys/fs/cgroup/job/step/memory.current": f"{2 * GIB}\n",
+        "sys/fs/cgroup/job/memory.max": f"{8 * GIB}\n",
+        "sys/fs/cgroup/job/memory.current": f"{5 * GIB}\n",
+        "sys/fs/cgroup/job/memory.stat": f"anon 7\ninactive_file {1 * GIB}\nactive_file {2 * GIB}\n",
+    }
+    root = tree(tmp_path, MEMINFO | files)
+    assert memory.available_host_bytes(root) == 6 * GIB
+    assert memory.total_host_bytes(root) == 8 * GIB
+
+
+def test_cgroup_v1_in_a_container_that_sees_only_its_own_root(tmp_path):
+    base = "sys/fs/cgroup/memory"
+    files = {
+        "proc/self/cgroup": "5:cpu:/x\n4:memory:/docker/abc\n",
+        f"{base}/memory.limit_in_bytes": f"{4 * GIB}\n",
+        f"{base}/memory.usage_in_bytes": f"{3 * GIB}\n",
+        f"{base}/memory.stat": f"inactive_file 1\ntotal_inactive_file {1 * GIB}\ntotal_active_file 0\n",
+    }
+    root = tree(tmp_path, MEMINFO | files)
+    assert memory.available_host_bytes(root) == 2 * GIB
+    (tmp_path / base / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert memory.available_host_bytes(root) == 50 * GIB
+
+
+def test_without_proc_the_answer_is_none(tmp_path):
+    assert memory.available_host_bytes(str(tmp_path)) is None
+    assert memory.total_host_bytes(str(tmp_path)) is None
+
+
+def test_this_machine():
+    assert 0 < memory.available_host_bytes() <= memory.total_host_bytes()
+    assert 0 < memory.vm_rss() <= memory.vm_hwm()
+    assert memory.vm_rss(2**22 + 1) is None
+    assert memory.free_disk_bytes("/no/such/folder/yet") > 0
+
+
+def test_peak_restarts_where_permitted():
+    if not memory.reset_peak():
+        pytest.skip("the system does not permit it")
+    with mmap.mmap(-1, 100 * 2**20) as pages:
+        pages.write(b"x" * len(pages))
+    high = memory.vm_hwm()
+    assert memory.reset_peak()
+    assert memory.vm_hwm() < high - 90 * 2**20
+
+
+def test_peak_above_the_baseline_is_what_was_allocated():
+    peak = memory.PeakMemory("cpu")
+    peak.baseline()
+    block = aligned(50 * 2**20)  # fresh pages: the heap may still hold as much that earlier tests have freed
+    block.fill_(1)
+    del block
+    values = peak.peaks()
+    assert values["device_peak_bytes"] == pytest.approx(50 * 2**20, rel=0.1)
+    assert values["host_rss_peak_bytes"] - values["host_rss_baseline_bytes"] == values["device_peak_bytes"]

@@ -1,0 +1,298 @@
+"""The registry: published sizes, models on the meta device, and buffers that no checkpoint holds."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from zobench import models
+from zobench.models.weights import ModelWeights, RandomWeights, materialise
+from zobench.programs import cell
+from zobench.result import Outcome
+from zobench.runspec import RunSpec
+
+TINY = [name for name in models.REGISTRY if name.endswith("-tiny")]
+PAPER = Path(__file__).parents[1] / "results" / "paper" / "reference.csv"
+
+# Known counts of the published checkpoints (tied tensors once), written down apart from the formulas under test.
+PUBLISHED = {
+    "OPT-125M": 125_239_296,
+    "OPT-350M": 331_196_416,
+    "OPT-1.3B": 1_315_758_080,
+    "OPT-2.7B": 2_651_596_800,
+    "OPT-6.7B": 6_658_473_984,
+    "OPT-13B": 12_853_473_280,
+    "OPT-30B": 29_974_540_288,
+    "LLaMA2-7B": 6_738_415_616,
+    "Mistral-7B": 7_241_732_096,
+    "Vicuna-7B": 6_738_415_616,
+    "RoBERTa-large": 355_412_057,  # of RobertaForMaskedLM
+    "Qwen3-4B": 4_022_468_096,
+    "Qwen3-8B": 8_190_735_360,
+    "Qwen3-14B": 14_768_307_200,
+    "Qwen3-32B": 32_762_123_264,
+}
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_the_registry_needs_no_torch_and_no_transformers() -> None:
+    code = (
+        "import sys, zobench.models as m; m.get('opt-13b'); m.parameter_count('Qwen3-8B');"
+        "print([n for n in ('torch', 'transformers') if n in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_every_model_that_the_papers_report_is_registered_under_their_name() -> None:
+    if not PAPER.is_file():
+        pytest.skip("the papers' values are not part of this installation")
+    with PAPER.open() as file:
+        reported = {row["model"] for row in csv.DictReader(file)}
+    assert reported <= set(models.REGISTRY)
+
+
+@pytest.mark.parametrize("name", ["opt-13b", "OPT-13B", "qwen3-8B", "llama2-7b"])
+def test_names_are_found_in_any_case(name: str) -> None:
+    assert models.get(name).name.lower() == name.lower()
+
+
+def test_an_unknown_name_is_one_line_that_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"^unknown model 'OPT-13'; did you mean OPT-13B or .*\?$") as error:
+        models.get("OPT-13")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
+def test_parameter_counts_equal_the_published_ones(name: str, parameters: int) -> None:
+    assert models.parameter_count(name) == parameters
+
+
+@pytest.mark.parametrize("tie", [None, True, False])
+@pytest.mark.parametrize("name", models.REGISTRY)
+def test_counts_equal_those_of_the_built_model(name: str, tie: bool | None) -> None:
+    if models.get(name).masked and tie is False:
+        pytest.skip("a masked language model is always tied")
+    model = models.build(name, "bf16", tie)
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+    assert models.parameter_count(name, tie) == count(model)
+    assert {count(block) for block in models.blocks(model)} == {models.block_parameter_count(name)}
+    assert len(models.blocks(model)) == models.get(name).layers
+    inside = {id(parameter) for parameter in models.blocks(model).parameters()}
+    outside = [parameter.numel() for parameter in model.parameters() if id(parameter) not in inside]
+    assert models.resident_parameter_count(name, tie) == sum(outside)
+    assert models.largest_resident(name, tie) == max(outside)
+    assert models.largest_linear(name) == max(parameter.numel() for parameter in models.blocks(model).parameters())
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_tiny_model_has_three_blocks_and_is_under_a_million_parameters(name: str) -> None:
+    assert models.get(name).layers == 3
+    assert models.parameter_count(name) < 1_000_000
+
+
+@pytest.mark.parametrize(("name", "tie", "tied"), [("OPT-125M", None, True), ("OPT-125M", False, False)])
+def test_tying_survives_on_the_meta_device(name: str, tie: bool | None, tied: bool) -> None:
+    model = models.build(name, torch.float16, tie)
+    assert (model.lm_head.weight is model.get_input_embeddings().weight) is tied
+    assert model.lm_head.weight.dtype is torch.float16
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_model_runs_in_eval_mode_with_sdpa_and_without_cache(name: str) -> None:
+    model = models.build(name, "fp32")
+    assert not any(module.training for module in model.modules())
+    assert model.config._attn_implementation == "sdpa"
+    assert model.config.use_cache is False
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", TINY)
+def test_a_model_built_on_meta_and_filled_equals_one_built_normally(name: str, dtype: torch.dtype) -> None:
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    torch.manual_seed(0)
+    config, masked = models.build_config(name), models.get(name).masked
+    family = AutoModelForMaskedLM if masked else AutoModelForCausalLM
+    normal = family.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()  # type: ignore[no-untyped-call]
+    filled = models.build(name, dtype)
+    materialise(filled, ModelWeights(normal), "cpu")
+    for (key, buffer), (_, expected) in zip(filled.named_buffers(), normal.named_buffers(), strict=True):
+        assert buffer.dtype == expected.dtype
+        assert torch.equal(buffer, expected), key
+    ids = torch.randint(4, 128, (2, 64))
+    with torch.inference_mode():
+        assert torch.equal(filled(ids).logits, normal(ids).logits)
+    assert models.is_masked(filled) is masked
+    head = filled.get_output_embeddings()
+    assert (head.weight is filled.get_input_embeddings().weight) is models.get(name).tied
+
+
+def test_roberta_is_the_published_one() -> None:
+    config = models.build_config("RoBERTa-large")
+    assert (config.vocab_size, config.intermediate_size, config.type_vocab_size) == (50265, 4096, 1)
+    assert (config.bos_token_id, config.pad_token_id, config.eos_token_id) == (0, 1, 2)
+    assert (config.hidden_act, config.layer_norm_eps) == ("gelu", 1e-5)
+    assert config.max_position_embeddings == 514
+    assert models.get("RoBERTa-large").max_positions == 512  # of text: tokens begin at position 2
+    model = models.build("roberta-tiny", "fp32")
+    materialise(model, RandomWeights(model, 3), "cpu")
+    assert model(torch.full((1, 64), 5)).logits.shape == (1, 64, 128)
+    with pytest.raises(RuntimeError, match="index 66 is out of bounds"):
+        model(torch.full((1, 65), 5))
+
+
+def test_a_masked_model_is_always_tied() -> None:
+    text = (
+        "roberta-tiny must be tied, but got tie_embeddings=False; an untied one keeps a bias that nothing uses: use "
+        "tie_embeddings=None"
+    )
+    with pytest.raises(ValueError, match="roberta-tiny") as error:
+        models.build("roberta-tiny", "fp32", tie_embeddings=False)
+    assert str(error.value) == text
+    with pytest.raises(ValueError, match="roberta-tiny") as error:
+        models.check(RunSpec(model="roberta-tiny", seq_len=64, tie_embeddings=False))
+    assert str(error.value) == text
+
+
+@pytest.mark.parametrize("data", ["random", "ragged"])
+def test_a_masked_model_runs_a_cell_alike_resident_and_offloaded(data: str) -> None:
+    """Its random batches have labels in their places, not moved by one: throughput needs no task."""
+    spec = RunSpec(model="roberta-tiny", batch_size=2, seq_len=80, steps=2, warmup=0, data=data)
+    resident, offload = cell.run(spec), cell.run(spec.replace(engine="offload", tier="pageable"))
+    assert (resident.outcome, resident.reason) == (Outcome.OK, "")
+    assert resident.samples["loss"] == offload.samples["loss"]
+    assert None not in resident.samples["loss"]
+    assert resident.warnings[0].startswith("the position table was extended from 64 to 80 positions")
+
+
+def test_published_values_reach_the_configuration() -> None:
+    qwen, mistral, opt = (models.build_config(name) for name in ("Qwen3-4B", "Mistral-7B", "OPT-350M"))
+    assert (qwen.head_dim, qwen.rope_parameters["rope_theta"], qwen.tie_word_embeddings) == (128, 1e6, True)
+    assert (mistral.sliding_window, mistral.num_key_value_heads, mistral.rms_norm_eps) == (4096, 8, 1e-5)
+    assert (opt.word_embed_proj_dim, opt.do_layer_norm_before, opt.ffn_dim) == (512, False, 4096)
+    assert models.build_config("Qwen3-8B").tie_word_embeddings is False
+
+
+def test_building_does_not_change_the_registry() -> None:
+    models.build_config("Qwen3-8B").rope_parameters["rope_theta"] = 1.0
+    assert models.build_config("Qwen3-8B").rope_parameters["rope_theta"] == 1e6
+
+
+def test_check_accepts_what_the_model_has() -> None:
+    models.check(RunSpec(model="opt-13b", seq_len=2048))
+    models.check(RunSpec(model="OPT-175B", weights="pretrained", weights_path="somewhere"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (
+            RunSpec(model="Qwen3-4B", seq_len=40961),
+            "`seq_len <= 40960` must hold for Qwen3-4B, but got seq_len=40961; "
+            "the model has 40960 positions: use a shorter seq_len",
+        ),
+        (
+            RunSpec(model="OPT-13B", seq_len=2049, weights="pretrained"),
+            "`seq_len <= 2048` must hold for OPT-13B, but got seq_len=2049; "
+            "the model has 2048 positions: use a shorter seq_len or weights=random",
+        ),
+        (
+            RunSpec(model="OPT-175B", weights="pretrained"),
+            "`weights=pretrained` needs a checkpoint, but none of OPT-175B is on the hub; "
+            "give weights_path=FOLDER or use weights=random",
+        ),
+        (RunSpec(model="Qwen3-9B"), "unknown model 'Qwen3-9B'; did you mean Qwen3-8B or Qwen3-4B or Qwen3-32B?"),
+    ],
+)
+def test_check_names_constraint_value_and_remedy(spec: RunSpec, text: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the text is compared whole)
+        models.check(spec)
+    assert str(error.value) == text
+
+
+LONG = RunSpec(model="opt-tiny", seq_len=80, steps=2, warmup=0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "positions"),
+    [
+        (LONG, 80),
+        (LONG.replace(engine="offload", weights="shared"), 80),
+        (LONG.replace(seq_len=64), 64),
+        (LONG.replace(seq_len=9), 64),
+        (LONG.replace(weights="pretrained", weights_path="somewhere"), 64),
+        (RunSpec(model="Mistral-7B", seq_len=4096), 32768),
+    ],
+)
+def test_only_a_table_of_random_positions_is_extended_and_only_as_far_as_the_sequences_need(
+    spec: RunSpec, positions: int
+) -> None:
+    assert models.position_count(spec) == positions
+    assert models.variant(spec) == (spec.model, None, positions)
+    assert bool(models.differences(spec)) == (positions != models.get(spec.model).max_positions)
+
+
+@pytest.mark.parametrize(
+    ("name", "tie"),
+    [(name, tie) for name in ("opt-tiny", "opt350-tiny", "OPT-1.3B") for tie in (None, False)]
+    + [("roberta-tiny", None)],
+)
+def test_an_extended_model_has_only_more_positions_and_the_counts_know(name: str, tie: bool | None) -> None:
+    published, extended = models.build(name, "fp32", tie), models.build(name, "fp32", tie, 8192)
+    differ = {key for key, value in published.state_dict().items() if value.shape != extended.state_dict()[key].shape}
+    (table,) = differ
+    assert table in ("model.decoder.embed_positions.weight", "roberta.embeddings.position_embeddings.weight")
+    assert extended.get_parameter(table).shape[0] == 8192 + 2
+    assert models.parameter_count(name, tie, 8192) == count(extended)
+    outside = count(extended) - count(models.blocks(extended))
+    assert models.resident_parameter_count(name, tie, 8192) == outside
+    sizes = [p.numel() for key, p in extended.named_parameters() if ".layers." not in key and ".layer." not in key]
+    assert models.largest_resident(name, tie, 8192) == max(sizes)
+
+
+def test_the_published_rows_of_an_extended_table_keep_their_random_values() -> None:
+    tables = []
+    for positions in (None, 80):
+        model = models.build("opt-tiny", "fp32", None, positions)
+        materialise(model, RandomWeights(model, 3), "cpu")
+        tables.append(model.get_parameter("model.decoder.embed_positions.weight"))
+    assert torch.equal(tables[0], tables[1][:66])
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_a_step_beyond_the_published_positions_runs_alike_resident_and_offloaded_and_says_so(noise: str) -> None:
+    spec = LONG.replace(noise=noise)
+    resident, offload = cell.run(spec), cell.run(spec.replace(engine="offload", tier="pageable"))
+    assert (resident.outcome, resident.reason) == (Outcome.OK, "")
+    assert resident.samples["loss"] == offload.samples["loss"]
+    assert resident.samples["projected_grad"] == offload.samples["projected_grad"]
+    assert None not in resident.samples["loss"]
+    assert resident.warnings[0] == offload.warnings[0]
+    assert resident.warnings[0] == (
+        "the position table was extended from 64 to 80 positions with random values: opt-tiny was published with 64 "
+        "(the papers that report longer sequences do not say what they did)"
+    )
+    within = cell.run(spec.replace(seq_len=64))
+    assert not any("position" in warning for warning in within.warnings)
+
+
+def test_blocks_are_the_longest_list_of_one_class() -> None:
+    layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+    mixed = nn.ModuleList([nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU()])
+    holder = nn.ModuleDict({"mixed": mixed, "heads": nn.ModuleList([nn.ReLU()]), "layers": layers})
+    assert models.blocks(holder) is layers
+
+
+def test_a_model_without_blocks_is_named() -> None:
+    with pytest.raises(ValueError, match="must hold its transformer blocks in one ModuleList, but Linear has none"):
+        models.blocks(nn.Linear(2, 2))

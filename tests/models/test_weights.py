@@ -1,0 +1,270 @@
+"""Initial values: random ones that depend on (seed, name) only, and checkpoints in safetensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from zobench import models
+from zobench.models.weights import POOL, ModelWeights, PretrainedWeights, RandomWeights, Weights, materialise
+
+TINY = [name for name in models.REGISTRY if name.endswith("-tiny")]
+
+
+def filled(name: str, seed: int = 0, dtype: str = "fp32", tie: bool | None = None):  # type: ignore[no-untyped-def]
+    model = models.build(name, dtype, tie)
+    materialise(model, RandomWeights(model, seed), "cpu")
+    return model
+
+
+def values(weights: Weights, model: nn.Module, name: str) -> torch.Tensor:
+    out = torch.full_like(model.get_parameter(name), torch.nan, device="cpu", dtype=torch.float32)
+    weights.fill(name, out)
+    return out
+
+
+def test_the_pool_length_is_prime() -> None:
+    assert all(POOL % divisor for divisor in range(2, int(POOL**0.5) + 1))
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_random_values_are_distributed_as_the_models_own_initialisation(name: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    own = dict(AutoModelForCausalLM.from_config(models.build_config(name)).named_parameters())  # type: ignore[no-untyped-call]
+    ours = dict(filled(name).named_parameters())
+    assert list(ours) == list(own)
+    for key, expected in own.items():
+        tolerance = 5 * 0.02 / expected.numel() ** 0.5
+        assert ours[key].std().item() == pytest.approx(expected.std().item(), abs=2 * tolerance), key
+        assert ours[key].mean().item() == pytest.approx(expected.mean().item(), abs=2 * tolerance), key
+        assert torch.equal(ours[key] == 0, expected == 0), key  # biases and the padding row
+
+
+def test_values_do_not_depend_on_the_order_of_calls() -> None:
+    model = models.build("opt-tiny", "fp32")
+    names = [name for name, _ in model.named_parameters()]
+    forward, backward = RandomWeights(model, 3), RandomWeights(model, 3)
+    first = {name: values(forward, model, name) for name in names}
+    for name in reversed(names):
+        assert torch.equal(values(backward, model, name), first[name]), name
+
+
+def test_values_do_not_depend_on_the_process() -> None:
+    code = (
+        "from zobench import models; from zobench.models.weights import *; import torch;"
+        "m = models.build('qwen3-tiny', 'fp32'); materialise(m, RandomWeights(m, 7), 'cpu');"
+        "print(m.model.layers[1].mlp.up_proj.weight.double().sum().item().hex())"
+    )
+    env = {**os.environ, "PYTHONHASHSEED": "1"}
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env).stdout
+    assert other.strip() == filled("qwen3-tiny", 7).model.layers[1].mlp.up_proj.weight.double().sum().item().hex()
+
+
+def test_seeds_names_and_rows_differ() -> None:
+    model = models.build("opt-tiny", "fp32")
+    zero, one = RandomWeights(model, 0), RandomWeights(model, 1)
+    first, second = "model.decoder.layers.0.fc1.weight", "model.decoder.layers.1.fc1.weight"
+    assert not torch.equal(values(zero, model, first), values(one, model, first))
+    assert not torch.equal(values(zero, model, first), values(zero, model, second))
+    assert len(set(map(tuple, values(zero, model, first).tolist()))) == 256
+
+
+def test_a_tensor_larger_than_the_pool_repeats_it_and_keeps_its_rows_apart() -> None:
+    model = models.build("OPT-125M", "fp32")
+    name = "model.decoder.embed_tokens.weight"
+    out = values(RandomWeights(model, 0), model, name)
+    assert out.numel() > 9 * POOL
+    flat = out.view(-1)[2 * 768 :]  # after the padding row
+    assert torch.equal(flat[:POOL], flat[POOL : 2 * POOL])
+    heads = [tuple(row) for row in out[2:, :4].tolist()]
+    assert len(set(heads)) == len(heads)
+    assert not out.isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_values_are_the_fp32_ones_rounded(dtype: torch.dtype) -> None:
+    model = models.build("llama-tiny", "fp32")
+    weights, name = RandomWeights(model, 0), "model.layers.2.mlp.down_proj.weight"
+    out = torch.empty_like(model.get_parameter(name), device="cpu", dtype=dtype)
+    weights.fill(name, out)
+    assert torch.equal(out, values(weights, model, name).to(dtype))
+
+
+def test_a_view_into_a_flat_buffer_is_filled_in_place() -> None:
+    model = models.build("llama-tiny", "fp32")
+    weights, name = RandomWeights(model, 0), "model.layers.0.self_attn.q_proj.weight"
+    buffer = torch.zeros(5 + 64 * 64 + 3)
+    weights.fill(name, buffer[5:-3].view(64, 64))
+    assert torch.equal(buffer[5:-3].view(64, 64), values(weights, model, name))
+    assert buffer[:5].count_nonzero() == buffer[-3:].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("source", ["random", "model"])
+def test_a_tied_tensor_has_the_same_values_under_both_names(source: str) -> None:
+    model = filled("opt-tiny")
+    weights = RandomWeights(model, 0) if source == "random" else ModelWeights(model)
+    embedding = values(weights, model, "model.decoder.embed_tokens.weight")
+    assert torch.equal(values(weights, model, "lm_head.weight"), embedding)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_values_do_not_depend_on_the_device() -> None:
+    for dtype in ("fp32", "bf16"):
+        model = models.build("opt-tiny", dtype)
+        materialise(model, RandomWeights(model, 0), "cuda")
+        for name, parameter in filled("opt-tiny", dtype=dtype).named_parameters():
+            assert torch.equal(model.get_parameter(name).cpu(), parameter), name
+
+
+def test_a_module_without_a_rule_is_named() -> None:
+    model = models.build("opt-tiny", "fp32")
+    model.add_module("extra", nn.Bilinear(2, 2, 2, bias=False))
+    with pytest.raises(ValueError, match=r"`extra.weight` must belong to .*, but got Bilinear; use weights=pretrained"):
+        RandomWeights(model, 0)
+
+
+# ---- checkpoints
+
+
+def loaded(folder: Path, name: str, dtype: str = "fp32", tie: bool | None = None):  # type: ignore[no-untyped-def]
+    model = models.build(name, dtype, tie)
+    materialise(model, PretrainedWeights(folder, model), "cpu")
+    return model
+
+
+@pytest.mark.parametrize("shard", ["10GB", "100KB"])
+@pytest.mark.parametrize("name", TINY)
+def test_a_saved_model_is_read_back(name: str, shard: str, tmp_path: Path) -> None:
+    original = filled(name)
+    original.save_pretrained(tmp_path, max_shard_size=shard)
+    assert (tmp_path / "model.safetensors.index.json").is_file() is (shard == "100KB")
+    copy = loaded(tmp_path, name)
+    ids = torch.randint(4, 128, (2, 16))
+    with torch.inference_mode():
+        assert torch.equal(copy(ids).logits, original(ids).logits)
+
+
+@pytest.mark.parametrize("old", ["decoder.", "model.decoder."])
+def test_both_prefixes_of_opt_checkpoints_are_understood(old: str, tmp_path: Path) -> None:
+    original = filled("opt-tiny")
+    tensors = {name.replace("model.decoder.", old): value.detach() for name, value in original.named_parameters()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    copy = loaded(tmp_path, "opt-tiny")
+    for name, value in original.named_parameters():
+        assert torch.equal(copy.get_parameter(name), value), name
+
+
+def test_a_tied_checkpoint_fills_an_untied_model(tmp_path: Path) -> None:
+    original = filled("opt-tiny")
+    original.save_pretrained(tmp_path)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    copy = loaded(tmp_path, "opt-tiny", tie=False)
+    assert copy.lm_head.weight is not copy.get_input_embeddings().weight
+    assert torch.equal(copy.lm_head.weight, original.lm_head.weight)
+
+
+def test_an_untied_checkpoint_does_not_fill_a_tied_model(tmp_path: Path) -> None:
+    filled("llama-tiny").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="holds two different tensors; use tie_embeddings=false"):
+        loaded(tmp_path, "llama-tiny", tie=True)
+
+
+def test_the_checkpoints_dtype_is_cast(tmp_path: Path) -> None:
+    original = filled("qwen3-tiny")
+    original.save_pretrained(tmp_path)
+    copy = loaded(tmp_path, "qwen3-tiny", dtype="bf16")
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert torch.equal(copy.get_parameter(name), original.get_parameter(name).bfloat16())
+
+
+def refusal(folder: Path | str, name: str = "opt-tiny") -> str:
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (callers compare the text)
+        loaded(folder, name)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_folder_of_pickles_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"not opened")
+    text = refusal(tmp_path)
+    assert text.startswith(f"`weights_path` must hold *.safetensors, but {tmp_path} has none, and pickles")
+    assert text.endswith("convert once: AutoModelForCausalLM.from_pretrained(...).save_pretrained(FOLDER)")
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    name = "model.decoder.layers.1.fc1.bias"
+    tensors = {key: value.detach() for key, value in filled("opt-tiny").named_parameters() if key != name}
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert (
+        refusal(tmp_path) == f"`{name}` must be in the checkpoint, but {tmp_path} lacks it; give this model's weights"
+    )
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    filled("opt-tiny").save_pretrained(tmp_path, max_shard_size="100KB")
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    shard = sorted(set(index["weight_map"].values()))[1]
+    (tmp_path / shard).unlink()
+    assert refusal(tmp_path) == f"`weights_path` must hold all shards, but {tmp_path} lacks {shard}; copy them there"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (torch.zeros(3, 3), "`lm_head.weight` must have shape (128, 64), but {} has (3, 3); "),
+        (
+            torch.zeros(128, 64, dtype=torch.int8),
+            "`lm_head.weight` must be fp32, fp16 or bf16, but {} has torch.int8; ",
+        ),
+    ],
+)
+def test_another_shape_or_a_quantised_tensor_is_refused(wrong: torch.Tensor, text: str, tmp_path: Path) -> None:
+    tensors = {key: value.detach() for key, value in filled("llama-tiny").named_parameters()}
+    save_file({**tensors, "lm_head.weight": wrong}, tmp_path / "model.safetensors")
+    assert refusal(tmp_path, "llama-tiny").startswith(text.format(tmp_path))
+
+
+def test_a_path_that_is_no_folder_and_no_hub_id_is_refused() -> None:
+    expected = "`weights_path` must be a folder or a hub id (owner/name), but got '/no/such/folder'; check the path"
+    assert refusal("/no/such/folder") == expected
+
+
+def test_without_the_hub_the_remedy_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    text = refusal("facebook/opt-125m")
+    assert text.startswith("cannot get the safetensors of 'facebook/opt-125m' from the hub (")
+    assert text.endswith("; give weights_path=FOLDER with them")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(100)}, tmp_path / "model.safetensors")
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-50])
+    with pytest.raises(ValueError, match=r"but .*model.safetensors is damaged \(.*\); copy it again"):
+        PretrainedWeights(tmp_path, models.build("opt-tiny", "fp32"))
+
+
+@pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny"])
+def test_rows_of_a_tensor_are_those_of_the_whole(name: str, tmp_path: Path) -> None:
+    model = models.build(name, "fp32")
+    random = RandomWeights(model, 3)
+    materialise(model, random, "cpu")
+    model.save_pretrained(tmp_path)
+    sources: list[Weights] = [random, ModelWeights(model), PretrainedWeights(tmp_path, model)]
+    for key, parameter in model.named_parameters():
+        for source in sources:
+            some = torch.empty_like(parameter[1:3])
+            source.fill(key, some, 1)
+            assert torch.equal(some, parameter[1:3]), (key, type(source))

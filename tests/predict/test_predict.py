@@ -1,0 +1,498 @@
+"""Predictions: positive, growing with what they depend on, and corrected only by runs that say something about them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zobench import models
+from zobench.predict import (
+    Rates,
+    compute_seconds,
+    estimate,
+    floor_seconds,
+    floor_share,
+    footprint,
+    is_sliced,
+    link_rate,
+    passes,
+    predicted_step,
+    sizes,
+    step_seconds,
+    transfer_seconds,
+)
+from zobench.predict.footprint import memory
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+
+CALIBRATION: dict[str, Any] = {
+    "matmul_flops_per_second": {"fp32": 1e11, "fp16": 1e10, "bf16": 2e11},
+    "copy_bytes_per_second": 16e9,
+    "noise_elements_per_second": {"torch": 3e8, "counter": 9e8, "fused": 6e8},
+    **dict.fromkeys([f"link_{way}_bytes_per_second" for way in ("up", "down", "both")]),
+    **dict.fromkeys([f"disk_{way}_bytes_per_second" for way in ("write", "read", "both")]),
+    "disk_direct": None,
+    "notes": [],
+}
+RATES = Rates.of(CALIBRATION)
+REAL = [name for name in models.REGISTRY if not name.endswith(("-tiny", "-mini"))]
+cells = st.builds(
+    RunSpec,
+    noise=st.sampled_from(["torch", "counter"]),
+    queries=st.integers(1, 4),
+    model=st.sampled_from(sorted(models.REGISTRY)),
+    engine=st.sampled_from(["resident", "offload"]),
+    tier=st.sampled_from(["pageable", "disk"]),
+    dtype=st.sampled_from(["fp32", "fp16", "bf16"]),
+    batch_size=st.integers(1, 64),
+    seq_len=st.integers(2, 2048),
+    slots=st.integers(1, 8),
+    data=st.sampled_from(["random", "ragged"]),
+    **dict.fromkeys(("overlap", "fused_update", "reusable_memory"), st.booleans()),
+).map(lambda spec: spec.resolve("cpu"))
+
+
+def offload(model: str = "OPT-1.3B", **changes: Any) -> RunSpec:
+    return RunSpec(**{"model": model, "engine": "offload", "tier": "disk", **changes}).resolve("cpu")
+
+
+def measured(spec: RunSpec, *seconds: float | None, outcome: Outcome = Outcome.OK) -> Result:
+    return Result(spec=spec, outcome=outcome, samples={"step_seconds": list(seconds)})
+
+
+def test_a_rate_that_was_not_measured_is_taken_from_the_copy_rate() -> None:
+    assert RATES.bytes_up == {"pinned": 8e9, "pageable": 4e9, "disk": 8e9, "checkpoint": 8e9}
+    assert RATES.bytes_down == RATES.bytes_up
+    assert RATES.disk_both == 8e9
+
+
+def test_the_disk_is_never_faster_than_the_way_to_it() -> None:
+    rates = Rates.of(CALIBRATION | {"disk_read_bytes_per_second": 1e9, "disk_write_bytes_per_second": 9e9})
+    assert (rates.bytes_up["disk"], rates.bytes_down["disk"]) == (1e9, 8e9)
+    rates = Rates.of(CALIBRATION | {"link_up_bytes_per_second": 5e10, "link_down_bytes_per_second": 4e10})
+    assert (rates.bytes_up["pinned"], rates.bytes_down["pinned"]) == (5e10, 4e10)
+
+
+@given(cells)
+def test_every_prediction_is_positive(spec: RunSpec) -> None:
+    guess = estimate(spec, RATES)
+    assert guess.device_bytes > 0
+    assert guess.host_bytes >= 0
+    assert guess.disk_bytes >= 0
+    assert (guess.host_bytes + guess.disk_bytes > 0) == (spec.engine == "offload")
+    assert guess.seconds > (spec.steps + spec.warmup) * guess.step_seconds > 0
+    assert guess.source == "calibration"
+
+
+@given(cells, st.sampled_from(["batch_size", "seq_len", "slots"]), st.integers(1, 3))
+def test_more_of_anything_never_needs_less(spec: RunSpec, name: str, more: int) -> None:
+    larger = spec.replace(**{name: getattr(spec, name) + more})
+    assert all(a >= b for a, b in zip(memory(larger), memory(spec), strict=True))
+    assert step_seconds(larger, RATES) >= step_seconds(spec, RATES)
+    if name != "slots":  # the peak need not grow: filling a disk can be it
+        assert footprint.activations(larger) > footprint.activations(spec)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("model", REAL)
+def test_offloading_a_real_model_takes_less_device_memory_than_holding_it(model: str, dtype: str) -> None:
+    resident = memory(RunSpec(model=model, dtype=dtype).resolve("cuda:0"))
+    streamed = memory(RunSpec(model=model, dtype=dtype, engine="offload").resolve("cuda:0"))
+    assert streamed[0] < resident[0]
+    whole = models.parameter_count(model) * sizes.WIDTH[dtype]
+    assert whole < resident[0] < whole + 4e9
+    assert (resident[1:], streamed[2]) == ((0, 0), 0)
+    assert 0.5 * whole < streamed[1] <= whole
+
+
+def test_sixteen_bits_take_half_the_memory_of_the_weights() -> None:
+    assert memory(offload(dtype="fp16"))[2] * 2 == memory(offload(dtype="fp32"))[2]
+
+
+def test_shared_host_blocks_need_only_as_many_as_there_are() -> None:
+    shared = RunSpec(model="OPT-175B", dtype="fp16", engine="offload", weights="shared").resolve("cuda:0")
+    assert memory(shared)[1] == footprint.SHARED_BLOCKS * models.block_parameter_count("OPT-175B") * 2
+    assert memory(shared)[0] == memory(shared.replace(weights="random"))[0]
+
+
+@pytest.mark.parametrize("switch", ["overlap", "fused_update"])
+def test_a_mechanism_that_is_off_never_makes_a_step_faster(switch: str) -> None:
+    slow_link = Rates.of(CALIBRATION | {"copy_bytes_per_second": 1e6})
+    whole = step_seconds(offload(), slow_link)
+    assert step_seconds(offload(**{switch: False}), slow_link) > whole
+
+
+def counter(model: str = "OPT-1.3B", **changes: Any) -> RunSpec:
+    return offload(model, noise="counter", **changes)
+
+
+PARAMETERS = models.parameter_count("OPT-1.3B")
+STREAMED = 24 * models.block_parameter_count("OPT-1.3B")
+
+
+def compute(spec: RunSpec) -> float:
+    """Seconds of a step whose transfers take none."""
+    return step_seconds(spec, dataclasses.replace(RATES, bytes_up={"disk": 1e99}, bytes_down={"disk": 1e99}))
+
+
+def test_counter_noise_is_drawn_once_and_once_per_pending_update_where_mezo_draws_four_times() -> None:
+    products = compute(offload()) - 4 * PARAMETERS / 3e8
+    for spec, draws in (
+        (counter(), 2),
+        (counter(queries=1, writeback_every=4, steps=10, warmup=2), 1 + 2.5),
+        (counter(writeback_every=100, steps=10, warmup=2), 1 + 7.5),
+        (counter(writeback_every="inf", steps=10, warmup=2), 1 + 7.5),
+        (RunSpec(model="OPT-1.3B", noise="counter").resolve("cpu"), 2),
+    ):
+        assert compute(spec) == pytest.approx(products + draws * PARAMETERS / 6e8)
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_every_query_takes_its_own_products_and_noise_and_shares_the_upload(noise: str) -> None:
+    assert compute(offload(noise=noise, queries=3)) == pytest.approx(3 * compute(offload(noise=noise)))
+    slow = Rates.of(CALIBRATION | {"disk_read_bytes_per_second": 1e6, "disk_write_bytes_per_second": 1e6})
+    assert step_seconds(offload(noise=noise, queries=3), slow) == step_seconds(offload(noise=noise), slow)
+
+
+SLOW_DISK = CALIBRATION | {
+    "disk_read_bytes_per_second": 2e6, "disk_write_bytes_per_second": 1e6, "disk_both_bytes_per_second": 1.5e6
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "up", "down"),
+    [
+        ({}, 4, 4),
+        ({"writeback_every": 4}, 4, 1),
+        ({"writeback_every": "inf"}, 4, 0),
+        ({"wire": "fp16"}, 2, 2),
+        ({"wire": "fp8", "writeback_every": "inf"}, 1, 0),
+        ({"dtype": "bf16", "wire": "fp8"}, 1, 1),
+        ({"resident_blocks": 12}, 2, 2),
+    ],
+)
+def test_a_link_bound_step_and_its_floor_are_the_bytes_that_travel(
+    changes: dict[str, Any], up: float, down: float
+) -> None:
+    slow, spec = Rates.of(SLOW_DISK), counter(**changes)
+    assert step_seconds(spec, slow) == pytest.approx(STREAMED * (up / 2e6 + down / 1e6))
+    both = (up + down) / 1.5e6 if down else 0
+    assert floor_seconds(spec, slow) == pytest.approx(STREAMED * max(up / 2e6, down / 1e6, both))
+
+
+def test_the_floor_of_a_link_is_its_slower_way_and_pageable_memory_has_the_links() -> None:
+    rates = Rates.of(CALIBRATION | {"link_up_bytes_per_second": 2e6, "link_down_bytes_per_second": 1e6})
+    for tier in ("pinned", "pageable"):
+        spec = RunSpec(model="OPT-1.3B", engine="offload", tier=tier).resolve("cuda:0")
+        assert floor_seconds(spec, rates) == pytest.approx(STREAMED * 4 / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "flops"),
+    [
+        ({}, 1e11),
+        ({"dtype": "bf16"}, 2e11),
+        ({"autocast": "bf16"}, 2e11),
+        ({"engine": "offload", "noise": "counter", "resident_blocks": 24}, 1e11),
+        ({"engine": "offload", "tier": "pageable"}, 1e11),
+    ],
+)
+def test_the_floor_of_a_step_without_transfers_to_wait_for_is_its_products(
+    changes: dict[str, Any], flops: float
+) -> None:
+    spec = RunSpec(model="OPT-1.3B", queries=2, **changes).resolve("cpu")
+    assert floor_seconds(spec, RATES) == pytest.approx(2 * 4 * PARAMETERS * 2048 / flops)
+
+
+@given(cells)
+def test_no_prediction_is_below_the_floor(spec: RunSpec) -> None:
+    assert step_seconds(spec, RATES) >= floor_seconds(spec, RATES)
+
+
+def test_a_result_knows_its_share_of_the_floor_from_the_rates_it_carries() -> None:
+    spec = offload()
+    floor = floor_seconds(spec, RATES)
+    result = dataclasses.replace(measured(spec, 4 * floor), environment={"calibration": CALIBRATION})
+    assert floor_share(result) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"calibration": None}, {"calibration": {}}, {"calibration": CALIBRATION | {"noise_elements_per_second": 3e8}}],
+)
+def test_a_result_without_usable_rates_has_no_share(environment: dict[str, Any]) -> None:
+    assert floor_share(dataclasses.replace(measured(offload(), 1.0), environment=environment)) is None
+    unknown = measured(offload().replace(model="a model of another version"), 1.0)
+    assert floor_share(dataclasses.replace(unknown, environment={"calibration": CALIBRATION})) is None
+    assert floor_share(dataclasses.replace(measured(offload(), None), environment={"calibration": CALIBRATION})) is None
+
+
+def test_a_device_memory_is_planned_before_it_is_predicted() -> None:
+    spec = counter(device_memory=6 * 10**9)
+    planned = footprint.fit(spec)[0]
+    assert 0 < planned.resident_blocks < 24
+    assert step_seconds(spec, RATES) == step_seconds(planned, RATES)
+    assert floor_seconds(spec, RATES) == floor_seconds(planned, RATES)
+
+
+def test_an_earlier_run_of_the_cell_says_how_long_it_takes() -> None:
+    spec = offload(steps=10)
+    guess = estimate(spec, RATES, [measured(spec.replace(steps=3, seed=7), 2.0, None, 4.0, 3.0)])
+    assert (guess.step_seconds, guess.source) == (3.0, "an earlier run of this cell")
+    assert guess.seconds > 11 * 3.0
+
+
+def test_runs_of_similar_cells_correct_the_calibration() -> None:
+    spec, plain = offload("OPT-2.7B"), estimate(offload("OPT-2.7B"), RATES).step_seconds
+    runs = [measured(other, factor * step_seconds(other, RATES)) for other, factor in (
+        (offload("OPT-1.3B"), 2.0), (offload("OPT-6.7B"), 3.0), (offload("OPT-1.3B", overlap=False), 2.5)
+    )]  # fmt: skip
+    guess = estimate(spec, RATES, runs)
+    assert guess.step_seconds == pytest.approx(2.5 * plain)
+    assert guess.source == "calibration, corrected by 3 earlier runs"
+    assert estimate(spec, RATES, runs[:1]).source == "calibration, corrected by 1 earlier run"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        measured(offload("opt-tiny", seq_len=32), 0.5),
+        measured(offload("OPT-1.3B", dtype="fp16"), 1e4),
+        measured(offload("OPT-1.3B", tier="pageable"), 1e4),
+        measured(RunSpec(model="OPT-1.3B").resolve("cpu"), 1e4),
+        measured(offload("OPT-1.3B", noise="counter"), 1e4),
+        measured(offload("OPT-1.3B", autocast="bf16"), 1e4),
+        measured(RunSpec(model="OPT-1.3B", engine="offload").resolve("cuda:0"), 1e-3),
+        measured(offload("OPT-1.3B"), 1e4, outcome=Outcome.CONTAMINATED),
+        measured(offload("OPT-1.3B"), None),
+        measured(offload("OPT-1.3B")),
+        measured(offload("OPT-1.3B").replace(model="a model of another version"), 1e4),
+    ],
+    ids=[
+        "tiny",
+        "dtype",
+        "tier",
+        "engine",
+        "noise",
+        "autocast",
+        "device",
+        "contaminated",
+        "no sample",
+        "empty",
+        "unknown model",
+    ],
+)
+def test_a_run_that_says_nothing_about_a_cell_does_not_correct_it(other: Result) -> None:
+    assert estimate(offload("OPT-2.7B"), RATES, [other]) == estimate(offload("OPT-2.7B"), RATES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "forwards"),
+    [
+        ({}, 2),
+        ({"queries": 5}, 10),
+        ({"method": "zo-sgd-sign"}, 2),
+        ({"method": "zo-sgd-mmt", "queries": 3}, 6),
+        ({"method": "zo-adam", "scheme": "lora"}, 2),
+        ({"method": "zo-sgd-cons"}, 5),  # two for g, one for each candidate
+        ({"method": "zo-sgd-block"}, 52),  # OPT-1.3B's 24 blocks and both ends: ZO-Bench counts 26
+        ({"method": "forward-grad"}, 3),
+        ({"method": "forward-grad", "queries": 4, "scheme": "lora"}, 8),
+        ({"method": "fo-sgd"}, 3),
+        ({"method": "fo-adam", "scheme": "lora"}, 2),
+        ({"method": "fo-adam", "checkpointing": True}, 4),
+        ({"method": "hybrid", "zo_layers": 0}, 5),
+        ({"method": "hybrid", "zo_layers": 12}, 4),
+        ({"method": "hybrid", "zo_layers": 24, "queries": 2}, 5),
+    ],
+)
+def test_every_method_takes_its_own_number_of_forwards(changes: dict[str, Any], forwards: float) -> None:
+    spec = RunSpec(model="OPT-1.3B", **changes).resolve("cpu")
+    assert passes(spec) == forwards
+    adapters = 1.01 if "scheme" in changes else 1.0
+    products = forwards * 2 * PARAMETERS * 2048 / 1e11
+    assert products <= floor_seconds(spec, RATES) <= products * adapters
+    result = dataclasses.replace(measured(spec, 2 * products), environment={"calibration": CALIBRATION})
+    assert floor_share(result) == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_task_has_no_floor_because_its_tokens_are_not_counted() -> None:
+    spec = RunSpec(model="OPT-1.3B", weights="pretrained", task="sst2").resolve("cpu")
+    assert floor_share(dataclasses.replace(measured(spec, 1.0), environment={"calibration": CALIBRATION})) is None
+
+
+def test_tuning_an_adapter_draws_and_writes_back_only_the_adapter() -> None:
+    rates = Rates.of(SLOW_DISK)
+    whole, lora = offload(), offload(scheme="lora")
+    per_block = 24 * 2 * 8 * (2048 + 2048)  # q and v, A and B, of rank 8
+    assert sizes.trained(lora)[0] * 24 == per_block
+    assert step_seconds(whole, rates) == pytest.approx(STREAMED * 4 * (1 / 2e6 + 1 / 1e6))
+    expected = (STREAMED + per_block) * 4 / 2e6 + per_block * 4 / 1e6
+    assert step_seconds(lora, rates) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "draws"),
+    [
+        ({}, 4),
+        ({"queries": 3}, 12),
+        ({"method": "zo-sgd-cons"}, 7),  # three more moves, to the candidates and to the best of them
+        ({"method": "zo-sgd-sparse", "sparsity": 0.5}, 8),  # a mask beside every direction
+        ({"method": "forward-grad"}, 2),
+        ({"method": "fo-sgd"}, 0),
+    ],
+)
+def test_every_method_draws_its_own_noise(changes: dict[str, Any], draws: int) -> None:
+    spec = RunSpec(model="OPT-1.3B", **changes).resolve("cpu")
+    without = dataclasses.replace(RATES, noise=dict.fromkeys(RATES.noise, 1e99))
+    seconds = step_seconds(spec, RATES) - step_seconds(spec, without)
+    assert seconds == pytest.approx(draws * PARAMETERS / 3e8)
+
+
+def test_the_candidates_of_cons_are_uploaded_once_more() -> None:
+    slow = Rates.of(SLOW_DISK | {"disk_write_bytes_per_second": 1e99})
+    plain, cons = (step_seconds(offload(method=method), slow) for method in ("zo-sgd", "zo-sgd-cons"))
+    assert cons == pytest.approx(2 * plain, rel=1e-3)
+
+
+@pytest.mark.parametrize("other", [{"method": "zo-sgd-cons"}, {"scheme": "lora"}])
+def test_a_run_of_another_method_or_scheme_does_not_correct_a_cell(other: dict[str, Any]) -> None:
+    spec = offload("OPT-2.7B")
+    assert estimate(spec, RATES, [measured(offload("OPT-1.3B", **other), 1e4)]) == estimate(spec, RATES)
+
+
+GPUS = CALIBRATION | {"link_up_bytes_per_second": 2e6, "link_down_bytes_per_second": 1e6}
+BYTES = STREAMED * 4
+
+
+def ranks(parallel: str = "none", gpus: int = 1, device: str = "cuda:0", **changes: Any) -> RunSpec:
+    fields = {"engine": "offload", "batch_size": 4, "parallel": parallel, "gpus": gpus, **changes}
+    return RunSpec(**{"model": "OPT-1.3B", **fields}).resolve(device)
+
+
+STRATEGIES = [("pertp", 2, 1, 2), ("ddp", 2, 2, 1), ("ddp", 4, 4, 1), ("2d", 4, 2, 2), ("2d-outer", 4, 2, 2)]
+
+
+@pytest.mark.parametrize(("parallel", "gpus", "shards", "signs"), STRATEGIES)
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_gpus_share_out_products_but_each_draws_all_noise(
+    parallel: str, gpus: int, shards: int, signs: int, noise: str
+) -> None:
+    alone, shared = ranks(noise=noise), ranks(parallel, gpus, noise=noise)
+    drawn = compute_seconds(alone, dataclasses.replace(RATES, flops=dict.fromkeys(RATES.flops, 1e99)))
+    products = compute_seconds(alone, RATES) - drawn
+    assert compute_seconds(shared, RATES) == pytest.approx(products / shards / signs + drawn)
+    assert passes(shared) == passes(alone) / signs
+
+
+def test_the_candidates_of_cons_are_no_pair_that_could_be_shared_out() -> None:
+    assert passes(ranks("pertp", 2, method="zo-sgd-cons")) == 1 + 3
+    assert passes(ranks("ddp", 2, method="zo-sgd-cons")) == 2 + 3
+
+
+def test_processes_share_the_cores_of_a_cpu_but_each_draws_torchs_noise_on_a_core_of_its_own() -> None:
+    alone, shared = (ranks(*how, device="cpu", tier="pageable") for how in ((), ("2d", 4)))
+    assert compute_seconds(shared, RATES) == pytest.approx(compute_seconds(alone, RATES))
+    alone, shared = (ranks(*how, device="cpu", tier="pageable", noise="counter") for how in ((), ("2d", 4)))
+    drawn = compute_seconds(alone, dataclasses.replace(RATES, flops=dict.fromkeys(RATES.flops, 1e99)))
+    assert compute_seconds(shared, RATES) == pytest.approx(compute_seconds(alone, RATES) + 3 * drawn)
+
+
+@pytest.mark.parametrize(("parallel", "gpus"), [("pertp", 2), ("2d", 4)])
+def test_whole_transfers_bring_the_block_to_every_gpu_and_slices_of_it_back(parallel: str, gpus: int) -> None:
+    rates = Rates.of(GPUS)
+    assert rates.host is None
+    spec = ranks(parallel, gpus, transfers="whole")
+    assert transfer_seconds(spec, rates) == pytest.approx(max(BYTES / 2e6, BYTES / gpus / 1e6))
+    assert step_seconds(spec, rates) == transfer_seconds(spec, rates)
+    shared = dataclasses.replace(rates, host=2e6)
+    assert transfer_seconds(spec, shared) == pytest.approx(BYTES * gpus / 2e6)
+
+
+def test_slices_follow_equation_3_and_are_taken_where_a_way_between_gpus_is_known() -> None:
+    slow, fast = Rates.of(GPUS), Rates.of(GPUS | {"between_ranks_bytes_per_second": 1e9})
+    expected = BYTES * (1 / (4 * 2e6) + 3 / (4 * 1e9))
+    assert transfer_seconds(ranks("2d", 4, transfers="sliced"), fast) == pytest.approx(max(expected, BYTES / 4 / 1e6))
+    for rates, sliced in ((slow, False), (fast, True)):
+        assert is_sliced(ranks("2d", 4), rates) == sliced
+        assert not is_sliced(ranks("2d", 4, transfers="whole"), rates)
+        assert is_sliced(ranks("2d", 4, transfers="sliced"), rates)
+        assert not is_sliced(ranks("2d", 4, device="cpu"), rates)
+    assert transfer_seconds(ranks("2d", 4), fast) < transfer_seconds(ranks("2d", 4), slow)
+    assert not is_sliced(ranks("2d", 4), dataclasses.replace(fast, between=2e6))  # through the host's link, no faster
+    assert not is_sliced(ranks(), fast)
+    assert not is_sliced(ranks("2d", 4, nodes=2, engine="resident"), fast)
+
+
+def test_ranks_of_different_nodes_do_not_share_links_nor_cores() -> None:
+    rates = dataclasses.replace(Rates.of(GPUS), host=2e6)
+    here, there = ranks("2d", 4, transfers="whole"), ranks("2d", 4, transfers="whole", nodes=2)
+    assert transfer_seconds(here, rates) == pytest.approx(2 * transfer_seconds(there, rates))
+    counter: dict[str, Any] = {"noise": "counter", "tier": "pageable", "device": "cpu"}
+    assert compute_seconds(ranks("2d", 4, nodes=2, **counter), RATES) == pytest.approx(
+        compute_seconds(ranks("2d", 4, **counter), RATES) / 2
+    )
+
+
+def test_each_rank_has_a_file_of_its_own_on_the_one_disk() -> None:
+    rates = Rates.of(SLOW_DISK)
+    alone, two = (ranks(*how, device="cpu", tier="disk") for how in ((), ("pertp", 2)))
+    assert transfer_seconds(two, rates) == pytest.approx(2 * transfer_seconds(alone, rates))
+    slow = dataclasses.replace(rates, disk_both=1e5)  # both ways at once are what bounds a step
+    assert floor_seconds(two, slow) == pytest.approx(2 * floor_seconds(alone, slow))
+
+
+@given(
+    st.sampled_from([("none", 1), *((name, gpus) for name, gpus, _, _ in STRATEGIES)]),
+    st.sampled_from(["pinned", "disk"]), st.sampled_from(["torch", "counter"]), st.sampled_from([None, 5e9]),
+    st.sampled_from(["auto", "whole"]),
+)  # fmt: skip
+def test_no_prediction_of_several_gpus_is_below_the_floor(
+    how: tuple[str, int], tier: str, noise: str, host: float | None, transfers: str
+) -> None:
+    spec, rates = ranks(*how, tier=tier, noise=noise, transfers=transfers), dataclasses.replace(RATES, host=host)
+    assert step_seconds(spec, rates) >= floor_seconds(spec, rates) > 0
+    for ways in ({"between": 1e12}, {"host": None}):
+        assert step_seconds(spec, dataclasses.replace(rates, **ways)) <= step_seconds(spec, rates) * 1.001  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "other", [{}, {"parallel": "ddp"}, {"transfers": "whole"}, {"checkpoint": "sync", "checkpoint_every": 2}]
+)
+def test_a_run_of_other_ranks_does_not_correct_a_cell(other: dict[str, Any]) -> None:
+    spec = ranks("pertp", 2)
+    run = ranks(**{"parallel": "pertp", "gpus": 2, "seq_len": 1024, **other}) if other else ranks()
+    assert estimate(spec, RATES, [measured(run, 1e3)]) == estimate(spec, RATES)
+    same = measured(ranks("pertp", 2, seq_len=1024), 1e3)
+    assert estimate(spec, RATES, [same]).step_seconds > estimate(spec, RATES).step_seconds
+
+
+def test_a_synchronous_checkpoint_adds_its_write_every_time_and_any_other_the_last_ones() -> None:
+    whole = PARAMETERS * 4 / 8e9
+    plain = ranks(steps=9, warmup=1)
+    for kind, count in (("sync", 3), ("async", 1), ("journal", 1)):
+        saved = plain.replace(checkpoint=kind, checkpoint_every=3)
+        added = estimate(saved, RATES).seconds - estimate(plain, RATES).seconds
+        assert added == pytest.approx(count * whole), kind
+    late = plain.replace(checkpoint="journal", checkpoint_every=100)
+    assert estimate(late, RATES).seconds == estimate(plain, RATES).seconds
+
+
+def test_a_result_knows_the_step_that_the_cost_model_predicts_from_the_rates_it_carries() -> None:
+    spec = ranks("pertp", 2)
+    result = dataclasses.replace(measured(spec, 1.0), environment={"calibration": GPUS})
+    assert predicted_step(result) == step_seconds(spec, Rates.of(GPUS))
+    assert predicted_step(measured(spec, 1.0)) is None
+
+
+def test_a_transfer_rate_counts_every_streamed_parameter_once_however_many_ranks_get_it() -> None:
+    spec = ranks("2d", 4, parts=True, transfers="sliced")
+    result = dataclasses.replace(measured(spec, 1.0), parts={"upload_seconds": [4.0, 2.0, 9.0], "offload_seconds": []})
+    assert link_rate(result, "upload_seconds") == STREAMED / 4.0
+    assert link_rate(result, "offload_seconds") is None
+    half = dataclasses.replace(result, spec=spec.replace(resident_blocks=12))
+    assert link_rate(half, "upload_seconds") == STREAMED / 8.0

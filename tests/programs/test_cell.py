@@ -1,0 +1,142 @@
+"""One cell: every option of its spec reaches the engine, and what it was planned or asked for is in the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zobench.engine import Engine, blocks, forwards
+from zobench.finetune.assemble import engine_config
+from zobench.finetune.cautions import cautions, lost
+from zobench.measure.samples import Samples
+from zobench.predict import footprint
+from zobench.programs.cell import run
+from zobench.result import Outcome
+from zobench.runspec import RunSpec
+from zobench.store.compare import DISTURBED
+
+OPTIONS: dict[str, Any] = {
+    "noise": "counter", "granularity": "tile", "writeback_every": 4, "wire": "fp16", "autocast": "bf16",
+    "resident_blocks": 1, "slots": 2, "overlap": False, "reusable_memory": False,
+}  # fmt: skip
+
+
+def cell(**changes: Any) -> RunSpec:
+    return RunSpec(**{"model": "opt-tiny", "engine": "offload", "seq_len": 8, "steps": 2, **changes}).resolve("cpu")
+
+
+def test_every_option_reaches_the_engine() -> None:
+    config = engine_config(cell(**OPTIONS))
+    assert {name: getattr(config, name) for name in OPTIONS} == OPTIONS
+    assert (config.placement, config.tier, config.device, config.shared_blocks) == ("offload", "disk", "cpu", None)
+    assert engine_config(cell(compile=True)).compile
+    assert engine_config(cell(weights="shared")).shared_blocks == footprint.SHARED_BLOCKS
+
+
+def test_predictions_and_the_engine_mean_the_same_sizes() -> None:
+    assert (footprint.TILE_BYTES, footprint.HEAD_TILE_BYTES) == (blocks.TILE_BYTES, forwards.HEAD_BYTES)
+
+
+def test_a_given_device_memory_runs_as_planned_and_the_result_says_how() -> None:
+    spec = cell(noise="counter", device_memory=10**9)
+    result = run(spec)
+    assert (result.outcome, result.reason, result.spec) == (Outcome.OK, "", spec)
+    planned, why = footprint.fit(spec)
+    plan = {"granularity": "block", "slots": 3, "resident_blocks": 3, "predicted_bytes": footprint.memory(planned)[0]}
+    assert result.environment["memory_plan"] == {**plan, "reason": why}
+    assert result.memory["blocks_at_rest_bytes"] == 0  # all three blocks stay
+    assert "memory_plan" not in run(cell(steps=1, warmup=0)).environment
+
+
+def test_the_memory_over_time_is_in_the_result() -> None:
+    result = run(cell(steps=1, warmup=0))
+    assert result.trace.keys() == {"seconds", "rss_bytes"}  # a CPU has no NVML to tell of a device
+    seconds, rss = ([value for value in result.trace[name] if value is not None] for name in ("seconds", "rss_bytes"))
+    assert (seconds[0], len(seconds)) == (0, len(rss))
+    assert seconds == sorted(seconds)
+    assert 0 < max(rss) <= 1.01 * (result.memory["host_rss_peak_bytes"] or 0)  # two counters, each a little late
+
+
+def test_a_run_beside_others_says_so_in_the_words_that_a_comparison_looks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Samples, "other_cpu_cores", property(lambda _: 1.5))
+    assert any(text.startswith(DISTURBED) for text in run(cell(steps=1, warmup=0)).warnings)
+
+
+def test_queries_reach_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    points: list[int] = []
+    probe = Engine.probe
+    monkeypatch.setattr(
+        Engine, "probe", lambda self, batch, found: (points.append(len(found)), probe(self, batch, found))[1]
+    )
+    assert run(cell(noise="counter", queries=3)).outcome is Outcome.OK
+    assert set(points) == {6}
+
+
+def test_how_much_of_the_updates_survives_is_measured_where_it_is_asked_for() -> None:
+    spec = cell(engine="resident", noise="counter", survival=True)
+    (share,) = run(spec).parts["update_survival"]
+    assert share == pytest.approx(1, abs=0.1)
+    assert "update_survival" not in run(spec.replace(survival=False)).parts
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [
+        ({"dtype": "bf16"}, "bf16"),
+        ({"wire": "fp16"}, "fp16"),
+        ({"dtype": "bf16", "wire": "fp8"}, "fp8"),
+        ({"dtype": "bf16", "writeback_every": "inf"}, ""),
+        ({}, ""),
+        ({"dtype": "bf16", "lr": 1.0}, ""),
+    ],
+)
+def test_updates_that_round_away_where_the_weights_rest_are_told(changes: dict[str, Any], kept: str) -> None:
+    told = lost(cell(noise="counter", **changes), gradient=1.0)
+    wider = "wire=none" if "wire" in changes else "fp32"
+    assert told.startswith(
+        f"{kept} updates are lost: lr * g = 1.0e-07 is below half an ulp of a weight of 0.02 ("
+    ) == bool(kept)
+    assert not told or told.endswith(f"); use {wider}, writeback_every=inf with noise=counter, or a larger lr to learn")
+
+
+@pytest.mark.parametrize(
+    ("method", "size"),
+    [("zo-sgd-cons", "lr * g"), ("zo-sgd-sparse", "lr * g"), ("forward-grad", "lr * g"), ("zo-sgd-sign", "lr"),
+     ("zo-sgd-mmt", ""), ("zo-adam", ""), ("zo-sgd-block", "")],
+)  # fmt: skip
+def test_methods_whose_updates_round_away(method: str, size: str) -> None:
+    """With sign, g has no part in it."""
+    share = {"sparsity": 0.5} if method == "zo-sgd-sparse" else {}
+    told = cautions(cell(method=method, dtype="bf16", **share), [1.0, 2.0, 3.0], 0)
+    value = {"lr": "1.0e-07", "lr * g": "2.0e-07"}.get(size)
+    assert [text.split(" is below")[0] for text in told] == (
+        [f"bf16 updates are lost: {size} = {value}"] if size else []
+    )
+    assert cautions(cell(method=method, dtype="bf16", scheme="lora", **share), [1.0], 0) == []
+
+
+def test_runs_that_learn_nothing_and_methods_without_their_constant_are_told() -> None:
+    assert cautions(cell(), [0.0, None, -0.0], 1) == [
+        "1 updates were skipped, because their projected gradient was not finite",
+        "every projected gradient was 0: nothing was learnt",
+    ]
+    assert cautions(cell(), [0.0, 1.0], 0) == []
+    assert cautions(cell(method="zo-sgd-sparse"), [1.0], 0) == ["sparsity=0 masks nothing: this is zo-sgd"]
+    assert cautions(cell(method="zo-sgd-sparse", definition="as-shipped"), [1.0], 0) == []  # it masks half
+    hybrid = RunSpec(model="opt-tiny", method="hybrid")
+    assert cautions(hybrid, [1.0], 0) == ["zo_layers=0 leaves nothing to directions: this is fo-sgd"]
+    assert cautions(hybrid.replace(zo_layers=1), [1.0], 0) == []
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_the_schedule_reaches_every_step(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warm-up's steps are the first of it."""
+    rates: list[float] = []
+    commit = Engine.commit
+    monkeypatch.setattr(
+        Engine, "commit", lambda self, entries: (rates.extend(e.lr for e in entries), commit(self, entries))[1]
+    )
+    assert run(cell(lr=0.5, lr_schedule=schedule, warmup=1, steps=3)).outcome is Outcome.OK
+    left = {"constant": [1.0] * 4, "linear": [1, 0.75, 0.5, 0.25], "cosine": [1, 0.8535534, 0.5, 0.1464466]}[schedule]
+    assert rates == pytest.approx([0.5 * share for share in left])

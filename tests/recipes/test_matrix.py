@@ -1,0 +1,253 @@
+"""Matrices: products of axes with variants, includes and excludes, and errors that name the file and the key."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zobench import recipes
+from zobench.recipes import matrix
+from zobench.report import load_table
+
+AXES: dict[str, list[Any]] = {
+    "model": ["OPT-125M", "OPT-1.3B", "opt-tiny", "LLaMA2-7B"],
+    "dtype": ["fp32", "bf16", "fp16"],
+    "batch_size": [1, 2, 4, 8],
+    "seq_len": [16, 32, 64],
+    "seed": [0, 1, 2],
+}
+
+
+def load(tmp_path: Path, text: str, device: str = "cpu", **changes: Any) -> tuple[Any, ...]:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return matrix.load(path, device, changes).cells
+
+
+def toml(axes: dict[str, list[Any]], excluded: list[dict[str, Any]]) -> str:
+    lines = ["[axes]", *(f"{key} = {values!r}" for key, values in axes.items())]
+    for rule in excluded:
+        lines += ["[[exclude]]", *(f"{key} = {value!r}" for key, value in rule.items())]
+    return "\n".join(lines)
+
+
+def parts_of(values: list[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(st.sampled_from(values), min_size=1, unique=True)
+
+
+axes = st.fixed_dictionaries(
+    {"model": parts_of(AXES["model"])}, optional={k: parts_of(v) for k, v in AXES.items() if k != "model"}
+)
+rules = st.lists(
+    st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in AXES.items()}).filter(bool),
+    max_size=3,
+)
+
+
+@settings(deadline=None)
+@given(axes, rules)
+def test_a_matrix_is_the_product_of_its_axes_less_what_is_excluded(
+    chosen: dict[str, list[Any]], excluded: list[dict[str, Any]]
+) -> None:
+    excluded = [rule for rule in excluded if rule.keys() <= chosen.keys()]
+    with tempfile.TemporaryDirectory() as folder:
+        full = load(Path(folder), toml(chosen, []))
+        assert len(full) == len(set(full)) == math.prod(map(len, chosen.values()))
+        kept = [c for c in full if not any(all(getattr(c, k) == v for k, v in rule.items()) for rule in excluded)]
+        if kept:
+            assert load(Path(folder), toml(chosen, excluded)) == tuple(kept)
+        else:
+            with pytest.raises(ValueError, match=r"^mine\.toml: a matrix must hold a cell, but this has none; give "):
+                load(Path(folder), toml(chosen, excluded))
+
+
+def test_the_last_axis_varies_fastest_and_variants_faster_still(tmp_path: Path) -> None:
+    text = """
+        [base]
+        seq_len = 32
+        engine = "offload"
+        [axes]
+        model = ["opt-tiny", "qwen3-tiny"]
+        dtype = ["fp32", "bf16"]
+        [[variants]]
+        [[variants]]
+        overlap = false
+        [[include]]
+        model = "llama-tiny"
+        batch_size = 4
+    """
+    assert [cell.label for cell in load(tmp_path, text)] == [
+        "opt-tiny offload/disk fp32 b1 s32", "opt-tiny offload/disk fp32 b1 s32 no_overlap",
+        "opt-tiny offload/disk bf16 b1 s32", "opt-tiny offload/disk bf16 b1 s32 no_overlap",
+        "qwen3-tiny offload/disk fp32 b1 s32", "qwen3-tiny offload/disk fp32 b1 s32 no_overlap",
+        "qwen3-tiny offload/disk bf16 b1 s32", "qwen3-tiny offload/disk bf16 b1 s32 no_overlap",
+        "llama-tiny offload/disk fp32 b4 s32",
+    ]  # fmt: skip
+
+
+def test_includes_or_variants_alone_make_a_matrix(tmp_path: Path) -> None:
+    assert len(load(tmp_path, '[[include]]\nmodel = "opt-tiny"\n')) == 1
+    assert len(load(tmp_path, '[base]\nmodel = "opt-tiny"\n[[variants]]\nseed = 1\n[[variants]]\nseed = 2\n')) == 2
+
+
+def test_a_list_in_a_variant_or_an_include_stands_for_one_of_them_per_value(tmp_path: Path) -> None:
+    text = """
+        [base]
+        seq_len = 32
+        [axes]
+        model = ["opt-tiny"]
+        [[variants]]
+        method = ["zo-sgd", "zo-adam"]
+        lr = [1e-6, 1e-7]
+        [[include]]
+        model = ["opt-tiny", "qwen3-tiny"]
+        method = "fo-sgd"
+    """
+    assert [(cell.model, cell.method, cell.lr) for cell in load(tmp_path, text)] == [
+        ("opt-tiny", "zo-sgd", 1e-6), ("opt-tiny", "zo-sgd", 1e-7),
+        ("opt-tiny", "zo-adam", 1e-6), ("opt-tiny", "zo-adam", 1e-7),
+        ("opt-tiny", "fo-sgd", 1e-7), ("qwen3-tiny", "fo-sgd", 1e-7),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"^mine\.toml: `steps` must be of type int, but got \[1\]; for example "):
+        load(tmp_path, "[[include]]\nmodel = 'opt-tiny'\nsteps = [[1]]\n")
+
+
+def test_cells_that_would_run_the_same_computation_appear_once(tmp_path: Path) -> None:
+    text = '[axes]\nmodel = ["opt-tiny", "OPT-Tiny"]\nengine = ["resident"]\noverlap = [true, false]\nslots = [2, 3]\n'
+    assert len(load(tmp_path, text)) == 1
+    text = '[axes]\nmodel = ["opt-tiny"]\nengine = ["offload"]\ntier = ["auto", "disk"]\n'
+    assert len(load(tmp_path, text)) == 1
+
+
+def test_what_holds_on_one_kind_of_device_replaces_what_holds_everywhere(tmp_path: Path) -> None:
+    text = """
+        [base]
+        steps = 20
+        warmup = 3
+        [axes]
+        model = ["OPT-125M"]
+        dtype = ["fp32", "fp16"]
+        [on.cpu.base]
+        steps = 5
+        [on.cpu.axes]
+        dtype = ["fp32", "bf16"]
+        [[on.cuda.variants]]
+        engine = "offload"
+    """
+    cpu, cuda = load(tmp_path, text), load(tmp_path, text, "cuda:0")
+    assert [(cell.dtype, cell.steps, cell.warmup, cell.engine) for cell in cpu] == [
+        ("fp32", 5, 3, "resident"), ("bf16", 5, 3, "resident")
+    ]  # fmt: skip
+    assert [(cell.dtype, cell.steps, cell.tier, cell.device) for cell in cuda] == [
+        ("fp32", 20, "pinned", "cuda:0"), ("fp16", 20, "pinned", "cuda:0")
+    ]  # fmt: skip
+
+
+def test_changes_hold_in_every_cell_and_exclusion_looks_at_what_then_holds(tmp_path: Path) -> None:
+    text = """
+        [axes]
+        model = ["OPT-125M", "OPT-175B"]
+        [[exclude]]
+        model = "opt-175b"
+        engine = "resident"
+    """
+    assert [cell.model for cell in load(tmp_path, text)] == ["OPT-125M"]
+    assert [cell.model for cell in load(tmp_path, text, engine="offload")] == ["OPT-125M", "OPT-175B"]
+    assert {cell.steps for cell in load(tmp_path, text, steps=2)} == {2}
+
+
+def test_a_combination_that_cannot_be_a_spec_can_be_excluded(tmp_path: Path) -> None:
+    text = """
+        [axes]
+        model = ["opt-tiny"]
+        engine = ["resident", "offload"]
+        weights = ["random", "shared"]
+        [[exclude]]
+        engine = "resident"
+        weights = "shared"
+    """
+    assert len(load(tmp_path, text)) == 3
+
+
+def test_a_seq_len_that_is_not_given_is_what_the_model_can_take(tmp_path: Path) -> None:
+    text = '[axes]\nmodel = ["opt-tiny", "OPT-125M", "Qwen3-4B"]\n'
+    assert [cell.seq_len for cell in load(tmp_path, text)] == [64, 2048, 2048]
+    assert [cell.seq_len for cell in load(tmp_path, text, seq_len=2048)] == [2048, 2048, 2048]
+    assert matrix.single({"model": "opt-tiny"}, "cpu").seq_len == 64
+    assert matrix.single({"model": "opt-tiny", "seq_len": 2048}, "cpu").seq_len == 2048
+    with pytest.raises(ValueError, match=r"^`seq_len <= 64` must hold for llama-tiny, but got seq_len=2048; "):
+        matrix.single({"model": "llama-tiny", "seq_len": 2048}, "cpu")
+
+
+def test_a_title_and_tables_are_optional(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('[[include]]\nmodel = "opt-tiny"\n')
+    loaded = matrix.load(tmp_path / "mine.toml", "cpu")
+    assert (loaded.title, loaded.tables) == ("mine", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("axis = 1", "unknown key 'axis' in the file; did you mean axes?"),
+        ("[axes]\nmodle = ['opt-tiny']", "unknown key 'modle'; did you mean model"),
+        ("[base]\nstep = 1\n[[include]]\nmodel = 'opt-tiny'", "unknown key 'step'; did you mean steps or "),
+        ("[[exclude]]\nsedd = 1\n[[include]]\nmodel = 'opt-tiny'", "unknown key 'sedd'; did you mean seed?"),
+        ("[on.gpu.base]\nsteps = 1", "unknown key 'gpu' in [on]; did you mean cpu"),
+        ("[on.cpu]\ntitle = 'x'", "unknown key 'title' in [on.cpu]; use one of budget, base, axes, "),
+        ("[axes]\nmodel = 'opt-tiny'", "axis 'model' must be a list, but got 'opt-tiny'; write model = ['opt-tiny']"),
+        ("[axes]\nmodel = ['opt-tny']", "unknown model 'opt-tny'; did you mean opt-tiny"),
+        ("[axes]\nmodel = ['opt-tiny']\nsteps = [0]", "`steps >= 1` must hold, but got steps=0; "),
+        ("[axes]\nmodel = ['opt-tiny']\nsteps = [[1]]", "`steps` must be of type int, but got [1]; for example "),
+        ("[axes]\nmodel = []", "a matrix must hold a cell, but this has none; give [axes], "),
+        ("[axes]\nsteps = [1]", "`model` must be given, but got no model; see `zobench list models`"),
+        ("[[include]]\nmodel = 'opt-tiny'\ndevice = 'cpu'", "`device` must not be in a matrix, but is; choose "),
+        ("on = 3", "'on' in the file has the wrong form: 3; write [on.cpu.base]"),
+        ("base = 3", "'base' in the file has the wrong form: 3; write [base]"),
+        ("on.cpu = 3", "'cpu' in [on] has the wrong form: 3; write [on.cpu.base]"),
+        ("on.cpu.base = 3", "'base' in [on.cpu] has the wrong form: 3; write [base]"),
+        ("[variants]\nsteps = 1", "'variants' in the file has the wrong form: {'steps': 1}; write [[variants]]"),
+        ("include = [3]", "'include' in the file has the wrong form: [3]; write [[include]]"),
+        ("tables = 'zo2/table1'", "'tables' in the file has the wrong form: 'zo2/table1'; write tables = [\"...\"]"),
+        ("title = 3", "'title' in the file has the wrong form: 3; write title = \"...\""),
+        ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]", "a rule of [[exclude]] must name a field, but one is empty; "),
+        ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]\ndtype = 'fp61'", "`dtype` must be one of fp32, fp16, bf16, but "),
+        ("[axes]\nmodel = ['opt-tiny']\n[[exclude]]\nmodel = 'OPT-1.4B'", "unknown model 'OPT-1.4B'; did you mean "),
+        ("[[axes", "Expected ']]' at the end of an array declaration"),
+        ("a = \udcff".encode("utf-8", "surrogateescape"), "'utf-8' codec can't decode byte 0xff"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_that_names_the_file_and_what_is_wrong(
+    tmp_path: Path, text: str | bytes, message: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=r".") as caught:
+        matrix.load(path, "cpu")
+    assert str(caught.value).startswith(f"mine.toml: {message}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("path", sorted(recipes.folder("runners").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_shipped_runner_loads_and_its_tables_exist(path: Path, device: str) -> None:
+    loaded = matrix.load(path, device)
+    assert loaded.cells
+    for cell in loaded.cells:  # several ranks have a device each
+        assert cell.device == (device if cell.gpus == 1 else device.partition(":")[0])
+    assert len({cell.hash for cell in loaded.cells}) == len(loaded.cells)
+    for name in loaded.tables:
+        load_table(recipes.find("tables", name))
+
+
+def test_a_budget_can_hold_for_one_kind_of_device_only(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[axes]\nmodel = ["opt-tiny"]\n[on.cpu]\nbudget = "9m"\n')
+    assert (matrix.load(path, "cpu").budget, matrix.load(path, "cuda:0").budget) == ("9m", None)
+    path.write_text('budget = "1h"\n[axes]\nmodel = ["opt-tiny"]\n[on.cpu]\nbudget = "9m"\n')
+    assert (matrix.load(path, "cpu").budget, matrix.load(path, "cuda").budget) == ("9m", "1h")

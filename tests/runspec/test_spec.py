@@ -1,0 +1,484 @@
+"""RunSpec: what it accepts, what it says about the rest, and a hash that changes only if the meaning does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zobench.result import Outcome, Result
+from zobench.runspec import CHOICES, FIELDS, RunSpec, parse_value, suggestion
+from zobench.runspec import run as spec_module
+
+GOLDEN = "9f4a892a1080"
+"""Of RunSpec(model="OPT-125M"). A change orphans every stored result: only on purpose, with a new schema version."""
+
+WHOLE = st.integers(0, 2**31 - 1)
+FLOAT = st.floats(0, allow_nan=False, allow_infinity=False)
+plain = {
+    "model": st.text(min_size=1),
+    "weights": st.just("pretrained"),
+    "weights_path": st.text(),
+    "tie_embeddings": st.none() | st.booleans(),
+    **{name: st.sampled_from(CHOICES[name]) for name in ("engine", "dtype", "noise", "data")},
+    "tier": st.sampled_from([tier for tier in CHOICES["tier"] if tier != "checkpoint"]),
+    **{name: WHOLE.map(lambda n: max(n, 2)) for name in ("batch_size", "seq_len", "steps", "slots", "queries")},
+    **dict.fromkeys(("warmup", "seed"), WHOLE),
+    **dict.fromkeys(("lr", "weight_decay"), FLOAT),
+    "eps": st.floats(0, exclude_min=True, allow_infinity=False),
+    **dict.fromkeys(("overlap", "reusable_memory", "fused_update", "parts", "compile"), st.booleans()),
+    "device": st.sampled_from(["auto", "cpu", "cuda", "cuda:1"]),
+}
+fast = {
+    **plain,
+    "engine": st.just("offload"),
+    "noise": st.just("counter"),
+    "survival": st.booleans(),
+    "compile": st.just(False),
+    "fused_update": st.just(True),
+    "granularity": st.sampled_from(CHOICES["granularity"]),
+    "wire": st.sampled_from(["none", "fp8"]),
+    "writeback_every": st.integers(1, 2**31 - 1) | st.just("inf"),
+    "resident_blocks": WHOLE,
+}
+sized = {name: values for name, values in fast.items() if name not in ("granularity", "slots", "resident_blocks")}
+tuned = {
+    **{
+        name: values
+        for name, values in plain.items()
+        if name not in ("weights", "weights_path", "parts", "data", "compile")
+    },
+    "engine": st.just("resident"),
+    "tier": st.sampled_from(["auto", "device"]),
+    "noise": st.just("torch"),
+    "queries": st.just(1),
+    "weights": st.sampled_from(["random", "pretrained"]),
+    **{name: st.sampled_from(CHOICES[name]) for name in ("method", "scheme", "lr_schedule")},
+    "task": st.just("sst2"),
+    "aligned": st.booleans(),
+    **dict.fromkeys(("train_size", "dev_size", "test_size"), WHOLE.map(lambda n: max(n, 1))),
+    **dict.fromkeys(("shots", "eval_every"), WHOLE),
+    **dict.fromkeys(("truncate", "length_grouping"), st.booleans()),
+}
+specs = (
+    st.builds(RunSpec, **plain)
+    | st.builds(RunSpec, **fast)
+    | st.builds(RunSpec, **tuned)
+    | st.builds(RunSpec, **sized, device_memory=st.integers(0, 2**63 - 1))
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"seq_len": 0}, "`seq_len >= 2` must hold, but got seq_len=0; a causal loss needs two tokens; "),
+        ({"batch_size": -1}, "`batch_size >= 1` must hold, but got batch_size=-1; the papers use batch_size=1"),
+        ({"steps": 0}, "`steps >= 1` must hold, but got steps=0; ask for at least one measured step"),
+        ({"steps": 10**400}, "`steps <= 2147483647` must hold, but got steps=1000"),
+        ({"seed": 2**31}, "`seed <= 2147483647` must hold, but got seed=2147483648; seeds are 0, 1, 2, ..."),
+        ({"slots": 0}, "`slots >= 1` must hold, but got slots=0; use slots=3 for one block uploading, "),
+        ({"warmup": -1}, "`warmup >= 0` must hold, but got warmup=-1; use warmup=0 "),
+        ({"dtype": "fp12"}, "`dtype` must be one of fp32, fp16, bf16, but got 'fp12'; did you mean fp32 or fp16?"),
+        ({"engine": "zo2"}, "`engine` must be one of resident, offload, but got 'zo2'; use one of resident, offload"),
+        (
+            {"tier": "dsk"},
+            "`tier` must be one of auto, device, pinned, pageable, disk, checkpoint, but got 'dsk'; did you mean disk?",
+        ),
+        ({"eps": 0}, "`eps > 0` must hold, but got eps=0.0; MeZO uses eps=1e-3"),
+        ({"eps": float("nan")}, "`eps` must be finite, but got nan; MeZO uses eps=1e-3"),
+        ({"eps": 10**400}, "`eps` must be finite, but got inf; MeZO uses eps=1e-3"),
+        ({"lr": -1e-7}, "`lr >= 0` must hold, but got lr=-1e-07; MeZO uses lr="),
+        ({"lr": float("inf")}, "`lr` must be finite, but got inf; MeZO uses lr="),
+        ({"weight_decay": -1}, "`weight_decay >= 0` must hold, but got weight_decay=-1.0; "),
+        ({"model": ""}, "`model` must be a name, but got ''; see `zobench list models`"),
+        ({"device": "tpu"}, "`device` must be auto, cpu, cuda or cuda:N, but got 'tpu'; use device=auto"),
+        ({"steps": "5"}, "`steps` must be of type int, but got '5'; for example steps=5"),
+        ({"steps": True}, "`steps` must be of type int, but got True; for example steps=5"),
+        ({"parts": 1}, "`parts` must be of type bool, but got 1; for example parts=False"),
+        ({"tie_embeddings": "yes"}, "`tie_embeddings` must be of type bool or none, but got 'yes'"),
+        ({"model": 5}, "`model` must be of type str, but got 5; for example model='OPT-125M'"),
+        ({"weights_path": "x"}, "`weights_path` needs weights=pretrained, but got weights=random; add --set weights="),
+        ({"weights": "shared"}, "`weights=shared` needs engine=offload, but got engine=resident; a resident model has"),
+        ({"noise": "philox"}, "`noise` must be one of torch, counter, but got 'philox'; use one of torch, counter"),
+        ({"queries": 0}, "`queries >= 1` must hold, but got queries=0; the papers use queries=1"),
+        (
+            {"resident_blocks": -1},
+            "`resident_blocks >= 0` must hold, but got resident_blocks=-1; use resident_blocks=0 ",
+        ),
+        ({"device_memory": -1}, "`device_memory >= 0` must hold, but got device_memory=-1; use device_memory=0 for no"),
+        ({"device_memory": 2**63}, "`device_memory <= 9223372036854775807` must hold, but got device_memory=9223372"),
+        ({"writeback_every": 0}, "`writeback_every >= 1` must hold, but got writeback_every=0; the papers use writeba"),
+        ({"writeback_every": "no"}, "`writeback_every` must be a whole number or inf, but got 'no'; the papers use wr"),
+        ({"writeback_every": 1.5}, "`writeback_every` must be of type int or str, but got 1.5; for example writeback"),
+        ({"compile": 1}, "`compile` must be of type bool, but got 1; for example compile=False"),
+        ({"method": "zo-sgd-sgn"}, "`method` must be one of zo-sgd, zo-sgd-sign, "),
+        ({"scheme": "lara"}, "`scheme` must be one of full, lora, prefix, prompt, but got 'lara'; did you mean lora?"),
+        (
+            {"task": "sst3"},
+            "`task` must be one of none, sst2, rte, cb, boolq, wsc, wic, multirc, copa, winogrande, but ",
+        ),
+        ({"definition": "shipped"}, "`definition` must be one of as-written, as-shipped, but got 'shipped'; did you "),
+        ({"lr_schedule": "step"}, "`lr_schedule` must be one of constant, linear, cosine, but got 'step'; "),
+        ({"momentum": 1.0}, "`momentum < 1` must hold, but got momentum=1.0; ZO-Bench uses momentum=0.9"),
+        ({"momentum": -0.1}, "`momentum >= 0` must hold, but got momentum=-0.1; ZO-Bench uses momentum=0.9"),
+        ({"sparsity": 1}, "`sparsity < 1` must hold, but got sparsity=1.0; ZO-Bench uses sparsity=0.1 to 0.9"),
+        ({"zo_layers": -1}, "`zo_layers >= 0` must hold, but got zo_layers=-1; use zo_layers=0 for backpropagation "),
+        ({"shots": -1}, "`shots >= 0` must hold, but got shots=-1; use shots=16 or 512 per class, or 0 for train_size"),
+        ({"train_size": 0}, "`train_size >= 1` must hold, but got train_size=0; MeZO uses train_size=1000"),
+        ({"dev_size": 0}, "`dev_size >= 1` must hold, but got dev_size=0; MeZO uses dev_size=500"),
+        ({"test_size": 0}, "`test_size >= 1` must hold, but got test_size=0; MeZO uses test_size=1000"),
+        ({"eval_every": -1}, "`eval_every >= 0` must hold, but got eval_every=-1; use eval_every=0 to evaluate only "),
+    ],
+)
+def test_a_value_that_cannot_run_is_named_with_its_constraint_and_a_remedy(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        RunSpec(**{"model": "OPT-125M", **changes})
+    assert str(caught.value).startswith(text)
+    assert "\n" not in str(caught.value)
+
+
+OFFLOAD: dict[str, Any] = {"engine": "offload", "noise": "counter"}
+CHECKPOINT: dict[str, Any] = {"engine": "offload", "noise": "counter", "tier": "checkpoint", "writeback_every": "inf"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"granularity": "tile"},
+            "`granularity=tile` needs noise=counter, but got noise=torch; torch noise can only be drawn a block at a "
+            "time; use noise=counter",
+        ),
+        (
+            {"writeback_every": "inf"},
+            "`writeback_every=inf` needs noise=counter, but got noise=torch; torch noise perturbs the weights in place,"
+            " so an update that is not written back cannot be exact; use noise=counter",
+        ),
+        (
+            {"wire": "fp8"},
+            "`wire=fp8` needs engine=offload, but got engine=resident; a resident model's weights do not travel; "
+            "use engine=offload",
+        ),
+        (
+            {"engine": "offload", "wire": "bf16", "dtype": "fp16"},
+            "`wire=bf16` needs dtype=fp32, but got dtype=fp16; a wire format must be narrower than dtype; use wire=fp8",
+        ),
+        (
+            {"autocast": "fp16", "dtype": "fp16"},
+            "`autocast=fp16` needs dtype=fp32, but got dtype=fp16; 16-bit weights already compute in 16 bits; "
+            "use dtype=fp32",
+        ),
+        (
+            CHECKPOINT | {"engine": "resident"},
+            "`tier=checkpoint` needs engine=offload, but got engine=resident; a resident model reads its checkpoint "
+            "once; use tier=auto",
+        ),
+        (
+            CHECKPOINT,
+            "`tier=checkpoint` needs weights=pretrained, but got weights=random; only they have a checkpoint; "
+            "use weights=pretrained",
+        ),
+        (
+            CHECKPOINT | {"weights": "pretrained", "writeback_every": 4},
+            "`tier=checkpoint` needs writeback_every=inf, but got writeback_every=4; a checkpoint is only read; "
+            "use writeback_every=inf",
+        ),
+        (
+            CHECKPOINT | {"weights": "pretrained", "wire": "fp8"},
+            "`tier=checkpoint` needs wire=none, but got wire=fp8; the files' own format travels; use wire=none",
+        ),
+        (
+            {"resident_blocks": 2},
+            "`resident_blocks=2` needs engine=offload, but got engine=resident; a resident model keeps every block; "
+            "use engine=offload",
+        ),
+        (
+            {"device_memory": 8 * 10**9},
+            "`device_memory=8GB` needs engine=offload, but got engine=resident; a resident model takes what it takes; "
+            "use engine=offload",
+        ),
+        (
+            {"device_memory": 2**30, "engine": "offload"},
+            "`device_memory=1GiB` needs noise=counter, but got noise=torch; its planner may need parts of a block; "
+            "use noise=counter",
+        ),
+        (
+            {"noise": "counter", "granularity": "tile", "compile": True},
+            "`compile=true` needs granularity=block, but got granularity=tile; what is compiled is a block's forward; "
+            "use compile=false",
+        ),
+        (
+            {"survival": True},
+            "`survival=true` needs noise=counter, but got noise=torch; only its z can be made again for a sample; "
+            "use noise=counter",
+        ),
+        (
+            OFFLOAD | {"fused_update": False, "writeback_every": 4},
+            "`fused_update=false` needs writeback_every=1, but got writeback_every=4; without the fused update every "
+            "update is written back at once; use writeback_every=1",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_named_with_a_remedy(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        RunSpec(**{"model": "OPT-125M", **changes})
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"noise": "counter", "granularity": "tile", "writeback_every": "inf", "queries": 4},
+        {"engine": "offload", "wire": "fp16", "autocast": "fp16", "resident_blocks": 2},
+        {"engine": "offload", "wire": "fp8", "dtype": "bf16"},
+        CHECKPOINT | {"weights": "pretrained"},
+        OFFLOAD | {"device_memory": 2**40},
+        OFFLOAD | {"method": "zo-adam", "scheme": "lora", "task": "copa"},
+        {"engine": "offload", "method": "forward-grad", "queries": 4},
+        {"method": "hybrid", "zo_layers": 4, "checkpointing": True, "autocast": "bf16"},
+        {"method": "zo-sgd-sparse", "sparsity": 0.3, "definition": "as-shipped"},
+        {"task": "sst2", "aligned": False, "shots": 16, "eval_every": 10, "truncate": True},
+    ],
+)
+def test_options_that_go_together_are_accepted_with_both_engines_where_both_have_them(changes: dict[str, Any]) -> None:
+    spec = RunSpec(**{"model": "OPT-125M", **changes})
+    assert RunSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
+def test_an_unknown_key_names_the_nearest_and_a_missing_model_is_said() -> None:
+    with pytest.raises(ValueError, match=r"^unknown key 'batchsize'; did you mean batch_size or test_size\?$"):
+        RunSpec.from_dict({"model": "OPT-125M", "batchsize": 1})
+    with pytest.raises(ValueError, match=r"^`model` must be given, but got no model; see `zobench list models`$"):
+        RunSpec.from_dict({"steps": 1})
+
+
+def test_a_suggestion_lists_everything_where_nothing_is_near() -> None:
+    assert suggestion("opt-1.3b", ["OPT-1.3B", "x"]).startswith("did you mean OPT-1.3B")
+    assert suggestion("zzz", ["red", "blue"]) == "use one of red, blue"
+
+
+def test_the_hash_of_a_spec_never_changes() -> None:
+    assert RunSpec(model="OPT-125M").hash == GOLDEN
+    program = "from zobench.runspec import RunSpec; print(RunSpec(model='OPT-125M').hash)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == GOLDEN
+
+
+def test_a_later_field_at_its_default_changes_no_hash() -> None:
+    stored = RunSpec(model="OPT-125M").to_dict()
+    before = {key: value for key, value in stored.items() if key not in spec_module._LATER}
+    assert RunSpec.from_dict(before).hash == GOLDEN
+    later: tuple[dict[str, Any], ...] = ({"queries": 2}, {"compile": True}, {"method": "zo-adam"}, {"task": "sst2"})
+    hashes = {RunSpec(model="OPT-125M", **change).hash for change in later}
+    assert len(hashes | {GOLDEN}) == 5
+
+
+OLD = (
+    "model", "weights", "weights_path", "tie_embeddings", "engine", "tier", "dtype", "batch_size", "seq_len", "steps",
+    "warmup", "seed", "lr", "eps", "weight_decay", "noise", "overlap", "reusable_memory", "fused_update", "slots",
+    "device", "data", "parts",
+)  # fmt: skip
+"""The fields of the first stored results: they are in every hash, all others only where they say something."""
+
+
+def test_only_the_first_fields_are_in_the_hash_of_a_spec_that_has_nothing_else() -> None:
+    told = {name: value for name, value in RunSpec(model="OPT-125M").to_dict().items() if name in OLD}
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    assert hashlib.sha256(text.encode()).hexdigest()[:12] == GOLDEN
+    assert set(FIELDS) - set(OLD) == set(spec_module._LATER)
+
+
+def test_numbers_that_are_equal_have_one_hash() -> None:
+    assert RunSpec(model="m", weight_decay=-0.0).hash == RunSpec(model="m", weight_decay=0).hash
+    assert RunSpec(model="m", lr=1).hash == RunSpec(model="m", lr=1.0).hash
+
+
+@given(specs, st.randoms())
+def test_a_spec_survives_json_and_its_hash_ignores_the_order_of_keys(spec: RunSpec, shuffler: random.Random) -> None:
+    items = list(json.loads(json.dumps(spec.to_dict())).items())
+    shuffler.shuffle(items)
+    again = RunSpec.from_dict(dict(items))
+    assert again == spec
+    assert again.hash == spec.hash
+    assert len(spec.hash) == 12
+
+
+@given(specs, st.sampled_from(["cpu", "cuda:0"]))
+def test_resolving_twice_changes_nothing_more(spec: RunSpec, device: str) -> None:
+    try:
+        resolved = spec.resolve(device)
+    except ValueError as error:
+        assert str(error).startswith("`tier=")  # noqa: PT017
+        return
+    assert resolved.resolve(device) == resolved
+    assert (resolved.device, "auto" in resolved.tier) == (device, False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tier": "disk"},
+        {"slots": 7},
+        {"overlap": False},
+        {"fused_update": False},
+        {"parts": True},
+    ],
+)
+def test_what_has_no_effect_on_a_resident_run_makes_no_other_cell(changes: dict[str, Any]) -> None:
+    plain = RunSpec(model="OPT-125M").resolve("cpu")
+    assert RunSpec(model="OPT-125M", **changes).resolve("cpu") == plain
+
+
+@pytest.mark.parametrize("change", [{"granularity": "tile"}, {"slots": 5}, {"resident_blocks": 1}])
+def test_what_the_planner_chooses_cannot_be_given_too(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"`device_memory=1GB` needs .*; the planner chooses (it|them); leave .* out"):
+        RunSpec(model="OPT-125M", **OFFLOAD, device_memory=10**9, **change)
+
+
+def test_sizes_and_infinity_may_be_written_as_a_matrix_has_them() -> None:
+    written = RunSpec(model="OPT-125M", **OFFLOAD, device_memory="8GB", writeback_every=float("inf"))  # type: ignore[arg-type]
+    assert written == RunSpec(model="OPT-125M", **OFFLOAD, device_memory=8 * 10**9, writeback_every="inf")
+
+
+def test_the_arithmetic_of_a_resident_run_makes_another_cell() -> None:
+    plain = RunSpec(model="OPT-125M", noise="counter")
+    changes: list[dict[str, Any]] = [{"granularity": "linear"}, {"writeback_every": "inf"}, {"queries": 2}]
+    assert len({plain.replace(**change).resolve("cpu").hash for change in ({}, *changes)}) == 4
+
+
+def test_tf32_needs_a_cuda_device() -> None:
+    spec = RunSpec(model="OPT-125M", autocast="tf32")
+    assert spec.resolve("cuda:0").autocast == "tf32"
+    with pytest.raises(
+        ValueError, match=r"^`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16"
+    ):
+        spec.resolve("cpu")
+
+
+def test_auto_becomes_the_devices_own_tier() -> None:
+    spec = RunSpec(model="OPT-125M", engine="offload")
+    assert spec.resolve("cpu").tier == "disk"
+    assert spec.resolve("cuda:0").tier == "pinned"
+
+
+@pytest.mark.parametrize(("tier", "text"), [("device", "needs engine=resident"), ("pinned", "needs a CUDA device")])
+def test_a_tier_that_this_device_cannot_have_is_refused(tier: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"^`tier={tier}` {text}, but got .*; use tier="):
+        RunSpec(model="OPT-125M", engine="offload", tier=tier).resolve("cpu")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("steps", "7", 7), ("lr", "1e-3", 1e-3), ("lr", "1", 1.0), ("overlap", "False", False), ("parts", "on", True),
+        ("tie_embeddings", "none", None), ("tie_embeddings", "no", False), ("model", " opt-tiny ", "opt-tiny"),
+        ("device_memory", "8GB", 8 * 10**9), ("device_memory", "512 mb", 512 * 10**6), ("device_memory", "123", 123),
+        ("device_memory", "4GiB", 2**32), ("device_memory", "1.5GB", 1_500_000_000), ("writeback_every", "4", 4),
+        ("writeback_every", "INF", "inf"), ("compile", "yes", True),
+    ],
+)  # fmt: skip
+def test_text_is_read_as_the_fields_type(key: str, text: str, value: Any) -> None:
+    read = parse_value(key, text)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("steps", "1e3", "`steps` must be a whole number, but got '1e3'; for example steps=5"),
+        ("steps", "", "`steps` must be a whole number, but got ''; for example steps=5"),
+        ("lr", "fast", "`lr` must be a number, but got 'fast'; for example lr=1e-07"),
+        ("parts", "2", "`parts` must be true or false, but got '2'; write parts=true or parts=false"),
+        (
+            "writeback_every",
+            "x",
+            "`writeback_every` must be a whole number or inf, but got 'x'; for example writeback_every=1",
+        ),
+        (
+            "device_memory",
+            "8XB",
+            "`device_memory` must be a size, but got '8XB'; write device_memory=8GB, 512MB or 4GiB",
+        ),
+        ("device_memory", "", "`device_memory` must be a size, but got ''; write device_memory=8GB, 512MB or 4GiB"),
+        ("step", "2", "unknown key 'step'; did you mean steps or eps?"),
+    ],
+)
+def test_text_that_cannot_be_read_is_an_error_with_an_example(key: str, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        parse_value(key, text)
+    assert str(caught.value) == message
+
+
+@given(specs)
+def test_the_text_of_every_value_reads_back_as_that_value(spec: RunSpec) -> None:
+    for key in FIELDS:
+        value = getattr(spec, key)
+        if not isinstance(value, str):
+            assert parse_value(key, str(value)) == value
+
+
+def test_a_label_names_the_switches_that_are_off() -> None:
+    spec = RunSpec(model="OPT-125M", engine="offload", overlap=False, batch_size=2).resolve("cpu")
+    assert spec.label == "OPT-125M offload/disk fp32 b2 s2048 no_overlap"
+    assert RunSpec(model="OPT-125M").resolve("cpu").label == "OPT-125M resident fp32 b1 s2048"
+
+
+def test_a_label_names_what_is_not_the_papers() -> None:
+    spec = RunSpec(model="OPT-125M", **OFFLOAD, writeback_every="inf", wire="fp8", queries=4, compile=True)
+    told = "queries=4 counter writeback_every=inf wire=fp8"
+    assert spec.resolve("cpu").label == f"OPT-125M offload/disk fp32 b1 s2048 {told} compile"
+    limited = RunSpec(model="OPT-125M", **OFFLOAD, device_memory=512 * 10**6).resolve("cpu")
+    assert limited.label == "OPT-125M offload/disk fp32 b1 s2048 counter device_memory=512MB"
+
+
+def test_a_label_names_method_scheme_and_task_by_their_own_words() -> None:
+    spec = RunSpec(
+        model="OPT-125M", method="zo-sgd-sparse", sparsity=0.5, definition="as-shipped", scheme="lora", task="sst2",
+        aligned=False, shots=16, eval_every=100, lr_schedule="cosine",
+    )  # fmt: skip
+    told = "zo-sgd-sparse as-shipped sparsity=0.5 lr_schedule=cosine lora sst2 no_aligned shots=16"
+    assert spec.resolve("cpu").label == f"OPT-125M resident fp32 b1 s2048 {told}"  # when it is evaluated says nothing
+    adam = RunSpec(model="OPT-125M", method="fo-adam", foreach=False, checkpointing=True)
+    assert adam.resolve("cpu").label == "OPT-125M resident fp32 b1 s2048 fo-adam checkpointing no_foreach"
+
+
+def test_a_result_survives_json_and_what_is_not_finite_becomes_null() -> None:
+    nan, inf = float("nan"), float("inf")
+    result = Result(
+        spec=RunSpec(model="OPT-125M"), outcome=Outcome.OK, environment={"rate": inf, "deep": [{"x": (1.0, nan)}]},
+        samples={"loss": [0.1, nan, -inf]}, memory={"device_peak_bytes": None},
+        timeline=[["compute", "compute", 0, 0.1]],
+    )  # fmt: skip
+    back = Result.from_dict(json.loads(json.dumps(result.to_dict(), allow_nan=False)))
+    assert back.samples == {"loss": [0.1, None, None]}
+    assert back.environment == {"rate": None, "deep": [{"x": [1.0, None]}]}
+    assert (back.spec, back.outcome, back.memory, back.timeline) == (
+        result.spec, result.outcome, result.memory, result.timeline
+    )  # fmt: skip
+    assert back.to_dict() == result.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"schema_version": 4},
+            "`schema_version` must be 1 to 3, but got 4; a newer zobench wrote this file: upgrade zobench to read it",
+        ),
+        ({"outcome": None}, "`outcome` must be present, but is missing; this file is not a zobench result"),
+        ({"spec": None}, "`spec` must be present, but is missing; this file is not a zobench result"),
+    ],
+)
+def test_what_is_no_result_of_this_version_is_refused(changes: dict[str, Any], text: str) -> None:
+    whole = Result(spec=RunSpec(model="OPT-125M"), outcome=Outcome.OK).to_dict() | changes
+    with pytest.raises(ValueError, match=r".") as caught:
+        Result.from_dict({key: value for key, value in whole.items() if value is not None})
+    assert str(caught.value) == text

@@ -1,0 +1,249 @@
+"""What people see in a terminal: a plan, a sweep's progress, one run's summary, the doctor's report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from zobench.execute.plan import Step, duration, gigabytes
+from zobench.execute.process import leads
+from zobench.measure.doctor import Line
+from zobench.measure.statistics import median_interval
+from zobench.predict import Estimate
+from zobench.result import Outcome, Result
+from zobench.store import metrics
+
+MIB = 2**20
+_STYLES = {
+    Outcome.OK: "green", Outcome.SKIPPED: "dim", Outcome.CONTAMINATED: "yellow",
+    Outcome.OOM: "yellow", Outcome.TIMEOUT: "yellow", Outcome.FAILED: "red",
+}  # fmt: skip
+
+
+def error_console() -> Console:
+    """Standard error, for everything that is not the answer itself."""
+    return Console(stderr=True, highlight=False, quiet=not leads())
+
+
+def answer_console() -> Console:
+    """Standard output, for what was asked for."""
+    return Console(highlight=False, quiet=not leads())
+
+
+def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float | None) -> None:
+    """One line per cell: what it needs, how long it should take, and whether it runs, is kept or is skipped and why."""
+    shared = shared_words([step.spec.label for step in steps])
+    heading = f"{title}; all cells: {' '.join(shared)}" if shared else title
+    console.print(Text(heading, style="bold"))
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name, side in (("cell", "left"), ("device", "right"), ("disk", "right"), ("time", "right"), ("plan", "left")):
+        table.add_column(name, justify=side, header_style="dim", no_wrap=name not in ("cell", "plan"))  # type: ignore[arg-type]
+    spent, fitting = 0.0, 0
+    for step in steps:
+        guess, words, style = step.estimate, step.reason, {"run": "", "keep": "green", "skip": "dim"}[step.action]
+        if step.action == "run" and guess is not None:
+            words = "run"
+            if budget is not None and spent + guess.seconds > budget:
+                words, style = "over the budget", "dim"
+            else:
+                spent, fitting = spent + guess.seconds, fitting + 1
+        elif step.action == "skip" and words.startswith("needs "):
+            words = words.partition(", ")[0].replace(" of ", " ")
+        cell = " ".join(word for word in step.spec.label.split() if word not in shared)
+        table.add_row(*(Text(text, style=style) for text in (cell or "this one", *_needs(guess), words)))
+    console.print(table)
+    lacking = dict.fromkeys(_there_is(step.reason) for step in steps if step.reason.startswith("needs "))
+    if lacking:
+        console.print(Text(f"not enough here: {'; '.join(lacking)}", style="dim"))
+    limit = "" if budget is None else f" within the budget of {duration(budget)}"
+    total = f"{fitting} of {len(steps)} cells to run{limit}: about {duration(spent)} (predicted)"
+    console.print(Text(total, style="bold"))
+
+
+def _there_is(reason: str) -> str:
+    """What a reason like "needs 9 GB of host memory, 5 GB are free" or "needs 4 GPUs, 2 are visible" says is here."""
+    _, of, rest = reason.partition(" of ")
+    return rest if of else reason.partition(", ")[2]
+
+
+def _needs(guess: Estimate | None) -> list[str]:
+    if guess is None:
+        return ["", "", ""]
+    disk = gigabytes(guess.disk_bytes) if guess.disk_bytes else ""
+    return [gigabytes(guess.device_bytes), disk, duration(guess.seconds)]
+
+
+def shared_words(labels: Sequence[str]) -> list[str]:
+    """Words that every label has: they are said once."""
+    if len(labels) < 2:
+        return []
+    return [word for word in labels[0].split() if all(word in label.split() for label in labels)]
+
+
+def outcome_line(result: Result) -> Text:
+    """``ok  OPT-125M resident fp32 b1 s2048  212 tokens/s  812 MB``: one finished cell on one line."""
+    line = Text(f"{result.outcome:<8}", style=_STYLES[result.outcome])
+    line.append(f" {result.spec.label}", style="bold" if result.outcome is Outcome.OK else "")
+    line.append(f"  {numbers(result)}" if result.outcome is Outcome.OK else f"  {result.reason}", style="default")
+    return line
+
+
+def numbers(result: Result) -> str:
+    """Throughput, or the accuracy on a task; step time, peak memory and known shares of a result that is ok."""
+    seconds, step = result.measured_seconds, result.step_seconds or math.nan
+    interval = median_interval(seconds)
+    spread = "" if interval is None else f", 95 % {interval[0]:.3g} to {interval[1]:.3g} s"
+    peak = result.memory.get("device_peak_bytes")
+    memory = "memory not available" if peak is None else f"{peak / MIB:.0f} MB device memory"
+    told = metrics(result)
+    speed, right = told.get("throughput"), told.get("accuracy")
+    rate = "" if speed is None else f"{speed:.0f} tokens/s, " if speed >= 1000 else f"{speed:.4g} tokens/s, "
+    rate += "" if right is None else f"{right:.1%} of the test right, "
+    shares = ((told.get("floor_share"), "of the floor"), (told.get("update_survival"), "of the updates kept"))
+    more = "".join(f", {share:.0%} {what}" for share, what in shares if share is not None)
+    return f"{rate}{step:.3g} s a step (median of {len(seconds)}{spread}), {memory}{more}"
+
+
+class SweepProgress:
+    """A progress bar on a terminal, one line per finished cell anywhere; the ETA rests on the plan's estimates."""
+
+    def __init__(self, console: Console, steps: Sequence[Step]) -> None:
+        self._console = console
+        self._left = [step.estimate.seconds if step.action == "run" and step.estimate else 0.0 for step in steps]
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[eta]}"),
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task: TaskID = self._bar.add_task("", total=len(steps), eta="")
+        self._done = 0
+        self._told: set[str] = set()
+
+    def __enter__(self) -> SweepProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def begin(self, step: Step) -> None:
+        """A cell starts."""
+        left = sum(self._left[self._done :])
+        self._bar.update(self._task, description=step.spec.label, eta=f"about {duration(left)} left")
+
+    def tick(self) -> None:
+        """Redraws, about ten times a second."""
+        self._bar.refresh()
+
+    def end(self, step: Step, result: Result) -> None:
+        """A cell is done: one line, unless it was only kept."""
+        self._done += 1
+        self._bar.update(self._task, completed=self._done)
+        if step.action == "run" and result.outcome is not Outcome.SKIPPED:
+            self._console.print(outcome_line(result), soft_wrap=True)
+            new = [warning for warning in result.warnings if warning.partition(":")[0] not in self._told]
+            self._told |= {warning.partition(":")[0] for warning in new}  # once per sweep: each table repeats them all
+            show_warnings(self._console, new)
+
+
+def show_warnings(console: Console, warnings: Iterable[str]) -> None:
+    """What a reader of a result's numbers should know."""
+    for warning in warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+
+
+def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[str], interrupted: bool) -> None:
+    """What a sweep came to, what was not saved, and how to run the rest again."""
+    counts: dict[str, int] = {}
+    for result in results:
+        counts[str(result.outcome)] = counts.get(str(result.outcome), 0) + 1
+    told = ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) or "none finished"
+    console.print(Text(f"cells: {told}", style="bold"))
+    kept = [outcome for outcome in ("oom", "timeout", "contaminated", "failed") if outcome in counts]
+    if kept:
+        console.print(f"to run those again: --retry {','.join(kept)}")
+    if interrupted:
+        console.print("[yellow]stopped; the same command goes on from here")
+    for reason in dict.fromkeys(unsaved):
+        console.print(Text(f"not saved: {reason}", style="red"), soft_wrap=True)
+
+
+def show_lists(what: str) -> None:
+    """Models with their sizes; matrices, tables and figures with their titles; ``what`` picks one of the four."""
+    from zobench import recipes
+    from zobench.runspec import suggestion
+
+    parts: dict[str, Callable[[], Table]] = {
+        "models": _models, "matrices": lambda: _recipes("runners"), "tables": lambda: _recipes("tables"),
+        "figures": lambda: _recipes("plots"),
+    }  # fmt: skip
+    if what and what not in parts:
+        raise ValueError(f"unknown list {what!r}; {suggestion(what, parts)}")
+    console = answer_console()
+    for name in [what] if what else parts:
+        table = parts[name]()
+        table.title, table.title_justify = Text(name, style="bold"), "left"
+        console.print(table, Text())
+    if not what:
+        shipped = recipes.folder("runners").parent
+        console.print(
+            Text(f"recipes are looked for in ./runners, ./tables and ./plots, then in {shipped}", style="dim")
+        )
+
+
+def columns(*names: str) -> Table:
+    """An empty table with these columns; the narrow style of every list."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in names:
+        numeric = name in ("parameters", "layers", "width", "positions", "vocabulary")
+        table.add_column(name, justify="right" if numeric else "left", header_style="dim")
+    return table
+
+
+def _models() -> Table:
+    from zobench import models
+
+    table = columns("model", "parameters", "layers", "width", "positions", "vocabulary")
+    for name, model in models.REGISTRY.items():
+        count = models.parameter_count(name)
+        numbers = (model.layers, model.hidden, model.max_positions, model.vocab)
+        table.add_row(model.name, _size(count), *map(str, numbers))
+    return table
+
+
+def _size(count: int) -> str:
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} G"
+    return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
+
+
+def _recipes(kind: str) -> Table:
+    import tomllib
+
+    from zobench import recipes
+
+    table = columns("name", "what it is")
+    for name in recipes.names(kind):
+        try:
+            title = str(tomllib.loads(recipes.find(kind, name).read_text(encoding="utf-8")).get("title", ""))
+        except (OSError, ValueError) as error:  # one bad file of the user's must not hide the others
+            title = f"cannot be read: {error}"
+        table.add_row(name, Text(title))
+    return table
+
+
+def show_doctor(lines: Sequence[Line]) -> None:
+    """The doctor's lines, by section."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    marks = {"ok": "[green]ok", "missing": "[yellow]missing", "info": ""}
+    previous = ""
+    for line in lines:
+        section = line.section if line.section != previous else ""
+        previous = line.section
+        mark = marks.get(line.status, line.status)
+        table.add_row(Text(section, style="bold"), Text(line.item), Text(line.value), mark)
+    answer_console().print(table)

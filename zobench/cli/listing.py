@@ -1,0 +1,261 @@
+"""What `zobench results` and `zobench compare` print: aligned listings, quick for thousands of rows."""
+
+from __future__ import annotations
+
+import csv
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.style import Style
+from rich.text import Text
+
+from zobench.cli.console import MIB
+from zobench.report.quantity import rounded
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+from zobench.store import machine_of, metrics, printable
+from zobench.store.compare import Comparison, Judgement, Pair, Verdict
+from zobench.store.ranks import LEVEL
+
+_NARROW = 32
+"""Columns that the last column needs to stand beside the others; else it goes below them."""
+_REASON = 90
+_MANY = 10
+"""Tests from which chance alone is worth a line."""
+_OUTCOMES = {
+    Outcome.OK: "green", Outcome.SKIPPED: "dim", Outcome.FAILED: "red", Outcome.OOM: "yellow",
+    Outcome.TIMEOUT: "yellow", Outcome.CONTAMINATED: "yellow",
+}  # fmt: skip
+_VERDICTS = {Verdict.SAME: "green", Verdict.FASTER: "green", Verdict.SLOWER: "red", Verdict.AMBIGUOUS: "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class ListColumn:
+    """A heading, its cells, and their styles (one for all, or one each)."""
+
+    name: str
+    cells: Sequence[str]
+    right: bool = False
+    styles: Sequence[str] = ()
+
+    @property
+    def width(self) -> int:
+        """In characters of a terminal."""
+        return max(map(cell_len, [self.name, *self.cells]))
+
+    def padded(self, text: str, width: int) -> str:
+        """``text`` at its side of ``width`` characters."""
+        space = " " * (width - cell_len(text))
+        return space + text if self.right else text + space
+
+
+def show(console: Console, columns: Sequence[ListColumn]) -> None:
+    """Columns side by side; the last one is text that wraps, below the others where the terminal is narrow.
+
+    Columns from the left that do not fit go into that text. rich's own table would take half a millisecond per row.
+    """
+    *fixed, last = columns
+    while len(fixed) > 1 and sum(column.width + 1 for column in fixed) > console.width:
+        last = _joined(fixed.pop(0), last)
+    widths = [column.width for column in fixed]
+    wanted = min(_NARROW, last.width)
+    gap = " " * (2 if sum(widths) + 2 * len(widths) + wanted <= console.width else 1)
+    indent = sum(widths) + len(gap) * len(widths)
+    beside = console.width - indent >= wanted
+    indent = indent if beside else 4
+    room = max(_NARROW, console.width - indent)
+    styles = {name: Style.parse(name) for name in {"dim", *(name for column in fixed for name in column.styles)}}
+    heading = [column.padded(column.name, width) + gap for column, width in zip(fixed, widths, strict=True)]
+    segments = [Segment(("".join(heading) + last.name * beside).rstrip(), styles["dim"]), Segment.line()]
+    for number, text in enumerate(last.cells):
+        lines = _wrapped(text, room)
+        told = lines.pop(0) if beside and lines else ""
+        for column, width in zip(fixed, widths, strict=True):
+            cell = column.padded(column.cells[number], width)
+            style = styles[column.styles[number]] if column.styles else None
+            segments.append(Segment(cell + gap if told or column is not fixed[-1] else cell.rstrip(), style))
+        segments += [Segment(told), Segment.line()]
+        for line in lines:
+            segments += [Segment(" " * indent + line, None if beside else styles["dim"]), Segment.line()]
+    console.print(Segments(segments), end="", crop=False)
+
+
+def _joined(first: ListColumn, last: ListColumn) -> ListColumn:
+    cells = [", ".join(filter(None, pair)) for pair in zip(first.cells, last.cells, strict=True)]
+    return ListColumn(f"{first.name}, {last.name}", cells)
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    return textwrap.wrap(text, room) if len(text) > room else [text] * bool(text)
+
+
+def show_runs(console: Console, results: Sequence[Result]) -> None:
+    """One line per run. What all have in common is said once, above; where the numbers come from, below."""
+    specs = [result.spec for result in results]
+    places = [spec.engine if spec.engine == "resident" else f"{spec.engine}/{spec.tier}" for spec in specs]
+    about = {
+        "machine": [machine_of(result) for result in results],
+        "model": [spec.model for spec in specs],
+        "engine": places,
+        "dtype": [spec.dtype for spec in specs],
+        "batch": [str(spec.batch_size) for spec in specs],
+        "tokens": [str(spec.seq_len) for spec in specs],
+        **{name: cells for name in _TUNED if set(cells := [getattr(spec, name) for spec in specs]) != {_usual(name)}},
+        "outcome": [str(result.outcome) for result in results],
+    }
+    common = {name: cells[0] for name, cells in about.items() if len(results) > 1 and len(set(cells)) == 1}
+    count = f"{len(results)} run{'' if len(results) == 1 else 's'}"
+    console.print(Text(count, style="bold").append(_all(common), style="default"), soft_wrap=True)
+    measured = [metrics(result) for result in results]
+    show(
+        console,
+        [
+            *(_about(name, cells) for name, cells in about.items() if name not in common),
+            ListColumn("tokens/s", [_number(one.get("throughput")) for one in measured], right=True),
+            ListColumn("step s", [_number(one.get("step_seconds")) for one in measured], right=True),
+            ListColumn("MB", [_number(one.get("device_peak_bytes"), MIB) for one in measured], right=True),
+            *_accuracies(measured),
+            ListColumn("run", _short([spec.hash for spec in specs])),
+            ListColumn("other", [_other(result) for result in results]),
+        ],
+    )  # fmt: skip
+    console.print(Text(_MEASURED, style="dim"))
+
+
+_COUNTS = ("batch", "tokens")
+_TUNED = ("method", "scheme", "task")
+"""Fields with a column where a run has something else than usual."""
+_MEASURED = (
+    "Measured on the machine of each run. step s: the median step; MB (2^20 bytes): peak device memory, on a CPU the "
+    "process's above its baseline; test %: accuracy; run: for `zobench trace`."
+)
+
+
+def _about(name: str, cells: Sequence[str]) -> ListColumn:
+    styles = [_OUTCOMES[Outcome(cell)] for cell in cells] if name == "outcome" else ()
+    return ListColumn(name, list(map(printable, cells)), right=name in _COUNTS, styles=styles)
+
+
+def _usual(name: str) -> str:
+    return str(RunSpec.__dataclass_fields__[name].default)
+
+
+def _accuracies(measured: Sequence[Mapping[str, float | None]]) -> list[ListColumn]:
+    """Percent of the test examples, where any run was evaluated."""
+    cells = ["" if one.get("accuracy") is None else f"{100 * (one['accuracy'] or 0):.1f}" for one in measured]
+    return [ListColumn("test %", cells, right=True)] if any(cells) else []
+
+
+def _all(common: dict[str, str]) -> str:
+    told = [f"{name} {value}" if name in _COUNTS else value for name, value in common.items()]
+    return f", all: {printable(', '.join(told))}" if told else ""
+
+
+def _other(result: Result) -> str:
+    """The words of the label that no column has, and why a run did not end ok."""
+    told = {getattr(result.spec, name) for name in _TUNED}
+    words = [word for word in result.spec.label.removeprefix(result.spec.model).split()[4:] if word not in told]
+    reason = "" if result.outcome is Outcome.OK else textwrap.shorten(result.reason, _REASON, placeholder=" ...")
+    return printable("; ".join(filter(None, [" ".join(words), reason])))
+
+
+def _number(value: float | None, unit: float = 1) -> str:
+    return "" if value is None else rounded(value / unit, ".0f")
+
+
+def _short(hashes: Sequence[str]) -> list[str]:
+    """As few digits, from 7 on, as tell them apart."""
+    different = len(set(hashes))
+    length = next(n for n in range(7, 13) if len({text[:n] for text in hashes}) == different)
+    return [text[:length] for text in hashes]
+
+
+def show_comparison(console: Console, found: Comparison, names: tuple[str, str]) -> None:
+    """One line per cell of both sides, then why the ambiguous ones are, and the cells of one side only."""
+    pairs = found.pairs
+    told = [pair.judgement for pair in pairs]
+    reasons = list(dict.fromkeys(one.reason for one in told if one.reason))
+    console.print(Text(printable(f"A: {names[0]} ({_machines(pairs, 'a')})")), soft_wrap=True)
+    console.print(Text(printable(f"B: {names[1]} ({_machines(pairs, 'b')})")), soft_wrap=True)
+    show(
+        console,
+        [
+            ListColumn(
+                "B is", [_verdict(one, reasons) for one in told], styles=[_VERDICTS[one.verdict] for one in told]
+            ),
+            ListColumn("B / A", [_ratio(one.ratio) for one in told], right=True),
+            ListColumn("95 % interval", [_interval(one.interval) for one in told]),
+            ListColumn("A s", [_number(pair.a.step_seconds) for pair in pairs], right=True),
+            ListColumn("B s", [_number(pair.b.step_seconds) for pair in pairs], right=True),
+            ListColumn("memory", [_ratio(pair.memory_ratio) for pair in pairs], right=True),
+            ListColumn("cell", [printable(pair.a.spec.label) for pair in pairs]),
+        ],
+    )
+    for line in _remarks(found, reasons):
+        console.print(Text(printable(line), style="dim"))
+    counts = Counter(one.verdict for one in told)
+    total = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
+    console.print(Text(f"{len(pairs)} cells: {total}", style="bold"))
+
+
+def _machines(pairs: Sequence[Pair], side: str) -> str:
+    return ", ".join(dict.fromkeys(machine_of(getattr(pair, side)) for pair in pairs))
+
+
+def _verdict(judgement: Judgement, reasons: Sequence[str]) -> str:
+    """``AMBIGUOUS 2``: the second of the reasons below."""
+    number = f" {reasons.index(judgement.reason) + 1}" if judgement.reason else ""
+    return f"{judgement.verdict}{number}"
+
+
+def _remarks(found: Comparison, reasons: Sequence[str]) -> Iterator[str]:
+    yield (
+        "A s, B s: the median step. B is: by the two-sided Mann-Whitney test at 5 %; SAME also needs the interval "
+        "within the tolerance. memory: peak device memory, B / A."
+    )
+    judged = sum(pair.judgement.interval is not None for pair in found.pairs)
+    if judged >= _MANY:
+        yield f"Of {judged} tests at 5 %, about {judged * LEVEL:.0f} call equal cells different by chance."
+    for number, reason in enumerate(reasons, 1):
+        yield f"AMBIGUOUS {number}: {reason}."
+    for name, results in (("A", found.only_a), ("B", found.only_b)):
+        if results:
+            yield f"Only in {name}, {len(results)}: {'; '.join(result.spec.label for result in results)}"
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
+
+
+def write_comparison(found: Comparison, stream: TextIO) -> None:
+    """The same as CSV, with every number in full, and the cells of one side only."""
+    write = csv.writer(stream, lineterminator="\n").writerow
+    write(_CSV)
+    for pair in found.pairs:
+        judgement = pair.judgement
+        low, high = judgement.interval or (None, None)
+        peaks = [side.memory.get("device_peak_bytes") for side in (pair.a, pair.b)]
+        write(
+            [pair.a.spec.label, pair.a.spec.hash, pair.b.spec.hash, judgement.verdict, judgement.ratio, low, high,
+             pair.a.step_seconds, pair.b.step_seconds, *peaks, judgement.reason]
+        )  # fmt: skip
+    for name, results in (("A", found.only_a), ("B", found.only_b)):
+        for one in results:
+            hashes = (one.spec.hash, "") if name == "A" else ("", one.spec.hash)
+            write([one.spec.label, *hashes, f"only in {name}", *[None] * (len(_CSV) - 4)])
+
+
+_CSV = (
+    "cell", "run_a", "run_b", "verdict", "ratio", "ratio_low", "ratio_high", "step_seconds_a", "step_seconds_b",
+    "device_peak_bytes_a", "device_peak_bytes_b", "reason",
+)  # fmt: skip

@@ -1,0 +1,157 @@
+"""What a spec's words become: the engine's configuration, the weights, and an engine with its method, ready to step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from zobench import methods, models, schemes
+from zobench.durable.tensors import SnapshotWeights
+from zobench.engine import Engine, EngineConfig, history
+from zobench.methods import Method
+from zobench.models.weights import PretrainedWeights, RandomWeights, Weights
+from zobench.predict.footprint import SHARED_BLOCKS, fit, memory
+from zobench.runspec import BACKWARD, RunSpec
+from zobench.schemes import Scheme
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from zobench.engine.tiers import Hosts
+    from zobench.parallel import World
+
+
+@dataclass(frozen=True, slots=True)
+class Tuner:
+    """An engine over the model that the scheme has changed, and the method that steps it. ``trained``: names of the
+    parameters that are."""
+
+    engine: Engine
+    method: Method
+    scheme: Scheme
+    trained: frozenset[str]
+
+
+@contextmanager
+def tuner(
+    spec: RunSpec, snapshot: Path | None = None, model: PreTrainedModel | None = None, *,
+    start: history.Start | None = None, world: World | None = None,
+) -> Iterator[Tuner]:  # fmt: skip
+    """A tuner for ``spec`` (resolved, and planned where ``device_memory`` is given); its engine is closed at the end.
+
+    With several ``gpus`` this process is one of their ranks (:func:`zobench.parallel.join`), of ``world`` if it has
+    joined already.
+
+    ``snapshot``: a folder of safetensors with trained tensors and optimizer state by name; what is not there is as at
+    the start of a run. ``start``: an earlier run's weights at rest (:class:`zobench.engine.Engine`). ``model``: the
+    spec's, built already (:func:`empty_model`).
+    """
+    with ExitStack() as during:
+        if world is None and spec.gpus > 1:
+            world = during.enter_context(_joined(spec))
+        built = _build(spec, snapshot, empty_model(spec) if model is None else model, start, world)
+        during.enter_context(built.engine)
+        yield built
+
+
+def _joined(spec: RunSpec) -> AbstractContextManager[World]:
+    from zobench.parallel import join
+
+    return join(spec)
+
+
+def _build(
+    spec: RunSpec, snapshot: Path | None, model: PreTrainedModel, kept: history.Start | None, world: World | None
+) -> Tuner:
+    """On return only the engine holds weights: a pool of random values must not count as the run's memory."""
+    plain, config = initial_weights(spec, model), engine_config(spec)
+    if world is not None:
+        config = replace(config, device=world.device)
+    scheme = schemes.apply(spec, model)
+    trained = frozenset(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    start = scheme.weights(plain, config)
+    weights, state = start, None
+    if snapshot is not None:
+        weights = saved = SnapshotWeights(snapshot, start)
+        state = saved if any("#" in name for name in saved.names) else None  # before its first step Adam has none
+    thresholds = methods.thresholds(spec, model, start)
+    engine = _engine(spec, model, config, scheme, weights, state, thresholds, kept, _hosts(spec, world))
+    if world is not None:
+        from zobench.parallel import ParallelEngine
+
+        engine = cast("Engine", ParallelEngine(engine, world))
+    return Tuner(engine, methods.make(spec), scheme, trained)
+
+
+def _hosts(spec: RunSpec, world: World | None) -> Hosts | None:
+    if world is None:
+        return None
+    from zobench.parallel.hosts import hosts_for
+
+    return hosts_for(spec, world)
+
+
+def _engine(
+    spec: RunSpec, model: PreTrainedModel, config: EngineConfig, scheme: Scheme, weights: Weights,
+    state: Weights | None, thresholds: dict[str, float] | None, kept: history.Start | None, hosts: Hosts | None,
+) -> Engine:  # fmt: skip
+    """The engine, or where the method backpropagates one that answers like it."""
+    if spec.method in BACKWARD:
+        from zobench.engine.backprop import Backprop
+
+        below = {"zo_layers": spec.zo_layers} if spec.method == "hybrid" else {}
+        engine = Backprop(
+            model, config, weights=weights, state=state, drive=scheme.drive, checkpointing=spec.checkpointing, **below
+        )
+        return cast("Engine", engine)
+    return Engine(
+        model, config, weights=weights, drive=scheme.drive, rule=methods.rule(spec), state=state, thresholds=thresholds,
+        start=kept, hosts=hosts,
+    )  # fmt: skip
+
+
+def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:
+    """The spec as it runs within its ``device_memory``, and what a result says of that choice, if there was one.
+
+    A result's spec keeps what was asked for.
+    """
+    chosen, why = fit(spec)
+    if not why:
+        return chosen, {}
+    names = ("granularity", "slots", "resident_blocks")
+    plan = {name: getattr(chosen, name) for name in names} | {"predicted_bytes": memory(chosen)[0], "reason": why}
+    return chosen, {"memory_plan": plan}
+
+
+def empty_model(spec: RunSpec) -> PreTrainedModel:
+    """The spec's model without weights."""
+    name, tied, positions = models.variant(spec)
+    return models.build(name, spec.dtype, tied, positions)
+
+
+def engine_config(spec: RunSpec) -> EngineConfig:
+    """The engine's configuration for ``spec`` (resolved, and planned where ``device_memory`` is given)."""
+    return EngineConfig(
+        placement=spec.engine, tier=spec.tier if spec.engine == "offload" else "pageable", device=spec.device,
+        slots=spec.slots, overlap=spec.overlap, reusable_memory=spec.reusable_memory, fused_update=spec.fused_update,
+        shared_blocks=SHARED_BLOCKS if spec.weights == "shared" else None, disk_dir=disk_dir(),
+        noise=spec.noise, granularity=spec.granularity, writeback_every=spec.writeback_every, wire=spec.wire,
+        autocast=spec.autocast, resident_blocks=spec.resident_blocks, compile=spec.compile,
+    )  # fmt: skip
+
+
+def initial_weights(spec: RunSpec, model: PreTrainedModel) -> Weights:
+    """The values that ``model``, as it was built, starts with."""
+    if spec.weights == "pretrained":
+        return PretrainedWeights(spec.weights_path or models.get(spec.model).hub_id, model)
+    return RandomWeights(model, spec.seed)
+
+
+def disk_dir() -> Path | None:
+    """The folder of the disk tier: ``ZOBENCH_DISK_DIR``, or None for the system's temporary folder."""
+    named = os.environ.get("ZOBENCH_DISK_DIR")
+    return Path(named) if named else None

@@ -1,0 +1,86 @@
+"""Builds a registered model empty, and finds its blocks. Touches no network; torch is imported by what is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from zobench.models.registry import MASKED, REGISTRY, get
+from zobench.models.variants import check_tying
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""The spec's word for a dtype to torch's."""
+
+
+def build_config(name: str, tie_embeddings: bool | None = None, positions: int | None = None) -> PreTrainedConfig:
+    """The transformers configuration of ``name``; ``None`` keeps the published tying and number of positions."""
+    from transformers import AutoConfig
+
+    architecture = get(name)
+    check_tying(architecture, tie_embeddings)
+    values = {key: dict(value) if isinstance(value, Mapping) else value for key, value in architecture.config.items()}
+    if tie_embeddings is not None:
+        values["tie_word_embeddings"] = tie_embeddings
+    if positions is not None:
+        values["max_position_embeddings"] = positions + architecture.unused_positions
+    return AutoConfig.for_model(architecture.model_type, use_cache=False, **values)
+
+
+def build(
+    name: str, dtype: torch.dtype | str, tie_embeddings: bool | None = None, positions: int | None = None
+) -> PreTrainedModel:
+    """The model in eval mode: parameters on the meta device (no memory), buffers on the CPU (real values).
+
+    ``dtype`` is torch's or the spec's word. Fill it with :func:`zobench.models.weights.materialise`;
+    ``Module.to_empty`` would lose the buffers.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    config = build_config(name, tie_embeddings, positions)
+    family = AutoModelForMaskedLM if get(name).masked else AutoModelForCausalLM
+    kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, DTYPES[dtype])
+    with torch.device("meta"):
+        model = family.from_config(config, dtype=kind, attn_implementation="sdpa")  # type: ignore[no-untyped-call]
+    model.tie_weights()  # transformers 5.0 leaves a model on the meta device untied
+    _compute_buffers(model)
+    model.eval()
+    return cast("PreTrainedModel", model)
+
+
+def _compute_buffers(model: PreTrainedModel) -> None:
+    """Gives every module that owns buffers the values that the same module has when it is built on the CPU.
+
+    Buffers such as the rotary frequencies are in no checkpoint: only the module's constructor knows them.
+    """
+    for module in list(model.modules()):
+        buffers = dict(module.named_buffers(recurse=False))
+        if not buffers:
+            continue
+        fresh = type(module)(model.config)
+        for key in buffers:
+            setattr(module, key, fresh.get_buffer(key))
+
+
+def is_masked(model: nn.Module) -> bool:
+    """Whether a built model predicts masked tokens in their places, and not the next token."""
+    return cast("PreTrainedModel", model).config.model_type in MASKED
+
+
+def blocks(model: nn.Module) -> nn.ModuleList:
+    """The decoder's transformer blocks: the longest ``ModuleList`` whose modules are all of one class."""
+    from torch.nn import ModuleList
+
+    lists = [module for module in model.modules() if isinstance(module, ModuleList)]
+    alike = [found for found in lists if len({type(item) for item in found}) == 1]
+    if not alike:
+        raise ValueError(
+            f"the model must hold its transformer blocks in one ModuleList, but {type(model).__name__} has none; "
+            f"use one of {', '.join(REGISTRY)}"
+        )
+    return max(alike, key=len)

@@ -1,0 +1,128 @@
+"""The models known by name: published architectures as plain data. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from zobench.runspec import suggestion
+
+MASKED = ("roberta",)
+"""The model types that predict masked tokens in their places, from both sides, and not the next token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One model's published configuration. ``hub_id`` is empty where no checkpoint is on the hub."""
+
+    name: str
+    hub_id: str
+    model_type: str
+    layers: int
+    heads: int
+    hidden: int
+    max_positions: int
+    vocab: int
+    tied: bool
+    extra: Mapping[str, Any] = field(hash=False)
+
+    @property
+    def learned_positions(self) -> bool:
+        """Whether positions are rows of a table, as in OPT, or computed."""
+        return self.model_type in ("opt", *MASKED)
+
+    @property
+    def masked(self) -> bool:
+        """Whether the model predicts masked tokens in their places, and not the next token."""
+        return self.model_type in MASKED
+
+    @property
+    def unused_positions(self) -> int:
+        """Positions of the configuration that no token has: RoBERTa's tokens begin behind its padding's id, 1."""
+        return 2 if self.masked else 0
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All keyword arguments of the transformers configuration class of ``model_type``."""
+        return {
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "hidden_size": self.hidden,
+            "max_position_embeddings": self.max_positions + self.unused_positions,
+            "vocab_size": self.vocab,
+            "tie_word_embeddings": self.tied,
+            **self.extra,
+        }
+
+
+def _opt(hidden: int, **extra: Any) -> Mapping[str, Any]:
+    return MappingProxyType({"ffn_dim": 4 * hidden, **extra})
+
+
+def _gated(kv_heads: int, intermediate: int, theta: float, norm_eps: float, **extra: Any) -> Mapping[str, Any]:
+    """Of a model with rotary positions and a gated feed-forward."""
+    rope = MappingProxyType({"rope_type": "default", "rope_theta": theta})
+    own = {"num_key_value_heads": kv_heads, "intermediate_size": intermediate, "rms_norm_eps": norm_eps}
+    return MappingProxyType({**own, "rope_parameters": rope, **extra})
+
+
+def _qwen3(intermediate: int) -> Mapping[str, Any]:
+    return _gated(8, intermediate, 1e6, 1e-6, head_dim=128, bos_token_id=151643, eos_token_id=151645)
+
+
+def _roberta(hidden: int) -> Mapping[str, Any]:
+    return MappingProxyType({"intermediate_size": 4 * hidden, "type_vocab_size": 1, "layer_norm_eps": 1e-5})
+
+
+_350M = {"do_layer_norm_before": False}  # OPT-350M alone normalises after each sublayer and projects its embedding
+_MISTRAL = {"sliding_window": 4096}  # v0.1, the release that the papers' dates allow; later ones have no window
+
+# fmt: off
+_ROWS = (
+    # name, id on the hub, model type, layers, heads, hidden, positions, vocabulary, tied, the rest
+    Architecture("OPT-125M", "facebook/opt-125m", "opt", 12, 12, 768, 2048, 50272, True, _opt(768)),
+    Architecture("OPT-350M", "facebook/opt-350m", "opt", 24, 16, 1024, 2048, 50272, True,
+                 _opt(1024, word_embed_proj_dim=512, **_350M)),
+    Architecture("OPT-1.3B", "facebook/opt-1.3b", "opt", 24, 32, 2048, 2048, 50272, True, _opt(2048)),
+    Architecture("OPT-2.7B", "facebook/opt-2.7b", "opt", 32, 32, 2560, 2048, 50272, True, _opt(2560)),
+    Architecture("OPT-6.7B", "facebook/opt-6.7b", "opt", 32, 32, 4096, 2048, 50272, True, _opt(4096)),
+    Architecture("OPT-13B", "facebook/opt-13b", "opt", 40, 40, 5120, 2048, 50272, True, _opt(5120)),
+    Architecture("OPT-30B", "facebook/opt-30b", "opt", 48, 56, 7168, 2048, 50272, True, _opt(7168)),
+    Architecture("OPT-66B", "facebook/opt-66b", "opt", 64, 72, 9216, 2048, 50272, True, _opt(9216)),
+    Architecture("OPT-175B", "", "opt", 96, 96, 12288, 2048, 50272, True, _opt(12288)),  # released on request only
+    Architecture("Qwen3-1.7B", "Qwen/Qwen3-1.7B", "qwen3", 28, 16, 2048, 40960, 151936, True, _qwen3(6144)),
+    Architecture("Qwen3-4B", "Qwen/Qwen3-4B", "qwen3", 36, 32, 2560, 40960, 151936, True, _qwen3(9728)),
+    Architecture("Qwen3-8B", "Qwen/Qwen3-8B", "qwen3", 36, 32, 4096, 40960, 151936, False, _qwen3(12288)),
+    Architecture("Qwen3-14B", "Qwen/Qwen3-14B", "qwen3", 40, 40, 5120, 40960, 151936, False, _qwen3(17408)),
+    Architecture("Qwen3-32B", "Qwen/Qwen3-32B", "qwen3", 64, 64, 5120, 40960, 151936, False, _qwen3(25600)),
+    Architecture("LLaMA2-7B", "meta-llama/Llama-2-7b-hf", "llama", 32, 32, 4096, 4096, 32000, False,
+                 _gated(32, 11008, 1e4, 1e-5)),
+    Architecture("Vicuna-7B", "lmsys/vicuna-7b-v1.5", "llama", 32, 32, 4096, 4096, 32000, False,
+                 _gated(32, 11008, 1e4, 1e-5, pad_token_id=0)),
+    Architecture("Mistral-7B", "mistralai/Mistral-7B-v0.1", "mistral", 32, 32, 4096, 32768, 32000, False,
+                 _gated(8, 14336, 1e4, 1e-5, **_MISTRAL)),
+    Architecture("RoBERTa-large", "FacebookAI/roberta-large", "roberta", 24, 16, 1024, 512, 50265, True,
+                 _roberta(1024)),
+    # for tests: three blocks, so that the number of slots need not divide the number of blocks
+    Architecture("opt-tiny", "", "opt", 3, 4, 64, 64, 128, True, _opt(64)),
+    Architecture("opt350-tiny", "", "opt", 3, 4, 64, 64, 128, True, _opt(64, word_embed_proj_dim=32, **_350M)),
+    Architecture("qwen3-tiny", "", "qwen3", 3, 4, 64, 64, 128, True, _gated(2, 96, 1e6, 1e-6, head_dim=32)),
+    Architecture("llama-tiny", "", "llama", 3, 4, 64, 64, 128, False, _gated(2, 96, 1e4, 1e-5)),
+    # for accuracies: zobench.tiny pretrains it in minutes
+    Architecture("opt-mini", "", "opt", 2, 4, 96, 128, 2048, True, _opt(96)),
+    Architecture("roberta-tiny", "", "roberta", 3, 4, 64, 64, 128, True, _roberta(64)),
+)
+# fmt: on
+
+REGISTRY = {row.name: row for row in _ROWS}
+"""Name to architecture, in the order in which tables show them."""
+
+
+def get(name: str) -> Architecture:
+    """The architecture called ``name``, in any case; an unknown name is a ``ValueError`` that names the nearest."""
+    for known, architecture in REGISTRY.items():
+        if known.lower() == name.lower():
+            return architecture
+    raise ValueError(f"unknown model {name!r}; {suggestion(name, REGISTRY)}")

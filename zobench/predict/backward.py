@@ -1,0 +1,145 @@
+"""Predicted bytes of backpropagation: what a forward keeps for the backward pass, gradients, and the optimizer."""
+
+from __future__ import annotations
+
+from zobench import models
+from zobench.predict.sizes import WIDTH, attention_widths, judged, longest, rows, trained, trained_width
+from zobench.runspec import RunSpec
+
+LOGITS_BYTES = 32 << 20
+"""Float32 logits that are made at once."""
+MOMENTS = 2
+"""Adam's state: the two moments, each as large as what is tuned."""
+
+
+def peak(spec: RunSpec) -> int:
+    """Bytes at the peak of a first-order or hybrid run on one device, without dropout, as zobench's engine runs it.
+
+    The peak is at one of three moments of a later step: where backward begins (what the forward kept, the logarithms
+    of all tokens' probabilities, and the head's gradients), where it ends (all gradients; a tied table's exists three
+    times), or in the optimizer's step (gradients and what Adam makes of all tensors at once with ``foreach``).
+    ZO-Bench's table 5 has the same terms: |x|, sum_l max(|a_l|, |x_l|), and 2 or 3 |x| for Adam.
+    """
+    width = WIDTH[spec.dtype]
+    weights = models.parameter_count(*models.variant(spec)) * width + _adapters(spec)
+    tuned, table = _gradients(spec), table_bytes(spec)
+    state = MOMENTS * tuned if spec.method == "fo-adam" else 0
+    temporary = (tuned if spec.foreach else _largest(spec)) if spec.method == "fo-adam" else 0
+    tied = _has_table_gradient(spec) and is_tied(spec)
+    return weights + state + max(begins(spec), tuned + (2 * table if tied else 0), tuned + temporary)
+
+
+def begins(spec: RunSpec) -> int:
+    """Bytes beside weights and state where the backward pass has just gone through the head.
+
+    Tokens go through it a chunk at a time. Each keeps its logarithms until its own turn, and makes a gradient of the
+    table, of which three exist while two are added up: then the logarithms of two chunks are gone.
+    """
+    architecture = models.get(spec.model)
+    tokens, row = judged(spec), 4 * architecture.vocab
+    chunk = min(tokens, _chunk_tokens(architecture.vocab)) * row
+    table = table_bytes(spec) if _has_table_gradient(spec) else 0
+    cast = 0  # autocast makes the head's weights in 16 bits anew for every chunk, and keeps them
+    if spec.autocast in ("fp16", "bf16"):
+        cast = -(-tokens * row // chunk) * architecture.vocab * embedding_width(architecture) * 2
+    later = 3 * table - 2 * chunk if tokens * row > chunk else table
+    return kept(spec) + tokens * row + cast + max(2 * chunk, later + tokens * architecture.hidden * WIDTH[spec.dtype])
+
+
+def kept(spec: RunSpec) -> int:
+    """Bytes that a forward keeps for its backward, without the logits (checked against the ledger, layer by layer)."""
+    architecture, tokens = models.get(spec.model), rows(spec) * longest(spec)
+    width, hidden = WIDTH[spec.dtype], architecture.hidden
+    layers = architecture.layers - min(spec.zo_layers, architecture.layers)
+    embedding = embedding_width(architecture)
+    around = hidden + (hidden if embedding == hidden else 2 * embedding)
+    layer = _kept_by_layer(spec)
+    inside = layers * hidden * width + layer if spec.checkpointing else layers * layer
+    return tokens * (inside + around * width) + _cast_weights(spec, layers)
+
+
+def _kept_by_layer(spec: RunSpec) -> int:
+    """Bytes per token. A frozen layer keeps less: its input is only needed for the gradient of its weights."""
+    if models.get(spec.model).model_type not in ("opt", "roberta"):
+        return _kept_by_gated_layer(spec)
+    architecture, width = models.get(spec.model), WIDTH[spec.dtype]
+    hidden, config = architecture.hidden, architecture.config
+    inner = int(config.get("ffn_dim") or config["intermediate_size"])
+    statistics = 4 * (4 + architecture.heads)  # of both norms, and the log-sum-exp of each head, in float32
+    if spec.autocast in ("fp16", "bf16"):  # the norms' inputs in float32, every product's operands in 16 bits
+        return 2 * 4 * hidden + 2 * (3 + 3 + 1 + 1) * hidden + 2 * inner + statistics
+    if spec.scheme == "full":  # both norms' inputs and outputs, query, key, value, attention's output; the feed-forward
+        return (8 * hidden + inner) * width + statistics
+    return (6 * hidden + inner) * width + _lora_inputs(spec) + statistics
+
+
+def _kept_by_gated_layer(spec: RunSpec) -> int:
+    """Of LLaMA, Mistral and Qwen: norms compute in float32, keys and values are repeated for all heads."""
+    architecture, width = models.get(spec.model), WIDTH[spec.dtype]
+    queries, keys = attention_widths(spec.model)
+    hidden, inner = architecture.hidden, int(architecture.config["intermediate_size"])
+    heads = queries + keys if architecture.model_type == "qwen3" else 0  # which it normalises too
+    if spec.autocast in ("fp16", "bf16"):
+        return 2 * 8 * hidden + 2 * 5 * hidden + 2 * 4 * (inner + queries) + 8 * heads
+    if spec.scheme == "full":
+        return 2 * (4 + 2 * width) * hidden + 4 * (inner + queries) * width + (4 + width) * heads
+    return 2 * 4 * hidden + (3 * inner + 4 * queries) * width + 4 * heads + _lora_inputs(spec)
+
+
+def _lora_inputs(spec: RunSpec) -> int:
+    """The input of both projections' A, which is float32: in 16 bits each makes its own."""
+    copies = 0 if spec.scheme != "lora" else 1 if spec.dtype == "fp32" else 2
+    return copies * 4 * models.get(spec.model).hidden
+
+
+def _cast_weights(spec: RunSpec, layers: int) -> int:
+    """Autocast's 16-bit weights, kept for the backward pass of every layer."""
+    if spec.autocast not in ("fp16", "bf16"):
+        return 0
+    return (1 if spec.checkpointing else layers) * models.block_parameter_count(spec.model) * 2
+
+
+def _gradients(spec: RunSpec) -> int:
+    """Bytes of the gradients of all that first-order steps move: what the hybrid leaves above ``zo_layers``."""
+    layers, (inside, outside) = models.get(spec.model).layers, trained(spec)
+    if spec.scheme == "full" and spec.zo_layers:  # the embeddings are below, the last norm and an untied head above
+        outside = 0 if is_tied(spec) else table_bytes(spec) // WIDTH[spec.dtype]
+    return ((layers - min(spec.zo_layers, layers)) * inside + outside) * trained_width(spec)
+
+
+def _has_table_gradient(spec: RunSpec) -> bool:
+    return spec.scheme == "full" and not (spec.zo_layers and is_tied(spec))
+
+
+def _largest(spec: RunSpec) -> int:
+    """Bytes that Adam makes of one tensor at a time, twice the largest tuned one."""
+    return 2 * models.largest_resident(*models.variant(spec)) * WIDTH[spec.dtype] if spec.scheme == "full" else 0
+
+
+def _adapters(spec: RunSpec) -> int:
+    if spec.scheme == "full":
+        return 0
+    inside, outside = trained(spec)
+    return (models.get(spec.model).layers * inside + outside) * trained_width(spec)
+
+
+def table_bytes(spec: RunSpec) -> int:
+    """Of the word embedding, and of the head."""
+    architecture = models.get(spec.model)
+    return architecture.vocab * embedding_width(architecture) * WIDTH[spec.dtype]
+
+
+def embedding_width(architecture: models.Architecture) -> int:
+    """Of a row of the word embedding; OPT-350M's is half of its hidden vector."""
+    return int(architecture.extra.get("word_embed_proj_dim", architecture.hidden))
+
+
+def _chunk_tokens(vocabulary: int) -> int:
+    """As the engine cuts them: a multiple of 64 where that is possible."""
+    tokens = LOGITS_BYTES // (4 * vocabulary)
+    return max(tokens // 64 * 64, min(tokens, 64), 1)
+
+
+def is_tied(spec: RunSpec) -> bool:
+    """Whether the head's weights are the word embedding's."""
+    return models.get(spec.model).tied if spec.tie_embeddings is None else spec.tie_embeddings

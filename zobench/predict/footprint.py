@@ -1,0 +1,256 @@
+"""Predicted bytes of a cell at its peak, and the planner that fits one into a given device memory."""
+
+from __future__ import annotations
+
+import os
+
+from zobench import models
+from zobench.parallel.mesh import divided
+from zobench.predict import backward, sizes
+from zobench.predict.sizes import WIDTH
+from zobench.runspec import BACKWARD, FIRST_ORDER, RunSpec, size_text
+
+SHARED_BLOCKS = 8
+"""Host blocks that serve all layers with weights=shared."""
+TILE_BYTES = 64 << 20
+"""Largest unit with granularity=tile."""
+HEAD_TILE_BYTES = 16 << 20
+"""With counter noise the head is perturbed in tiles of its vocabulary of about this size."""
+CPU_HEAP = 64 << 20
+"""What the C library's heap keeps of freed pieces below 4 MiB while units are streamed (measured: 50 to 100 MB)."""
+CONSOLIDATE_AFTER = 256
+"""Steps whose updates a journal holds with writeback_every=inf; a checkpoint's blocks then get a copy on the disk."""
+PARTS_STEPS = 5
+"""Steps that ``parts`` adds."""
+RANK_BYTES = 300 << 20
+"""Of host memory that a further rank's interpreter and libraries take."""
+SNAPSHOTS = 3
+"""Checkpoints of a run that are on the disk at once: the last two, and the one that is being written."""
+MARGIN = 0.9
+"""Share of a given device memory that a plan uses: predictions are this good."""
+ATTENTION_MATRICES = 6
+"""Of tokens x tokens in all heads that plain attention with tangents holds at once."""
+FORMS = (("block", 3), ("linear", 3), ("tile", 3), ("tile", 2))
+"""(granularity, slots) that the planner tries, the simplest first."""
+
+
+def memory(spec: RunSpec) -> tuple[int, int, int]:
+    """(device, host, disk) bytes at the peak: of one device, and of one of the spec's nodes with all of its ranks.
+
+    On a CPU the device's and the host's bytes are the same memory, and the other ranks' are counted with the host's.
+    Raises ``ValueError`` if the spec's own ``device_memory`` cannot hold it.
+    """
+    spec = fit(spec)[0]
+    device, host, disk, shared = _of_a_rank(spec)
+    ranks = spec.gpus // spec.nodes
+    kept, copied = _saved(spec)
+    host = shared + host * ranks + copied
+    if spec.device == "cpu":
+        host += (ranks - 1) * (device + RANK_BYTES)
+    return device, host, disk * ranks + kept
+
+
+def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
+    """(device, host, disk) bytes of one rank alone, and of the weights in host memory that those of a node share."""
+    if spec.method in BACKWARD:
+        return max(backward.peak(spec), _resident_bytes(spec) + activations(spec)), 0, 0, 0
+    layers, block = models.get(spec.model).layers, models.block_parameter_count(spec.model)
+    streamed, more = streamed_layers(spec), sizes.added(spec)[0]
+    resident = _resident_bytes(spec)
+    device = resident + _scratch(spec) + activations(spec) + (block * WIDTH[spec.dtype] + more) * (layers - streamed)
+    if not streamed:
+        return device, 0, 0, 0
+    stored, host = block * wire_width(spec) + more, 0
+    device += min(spec.slots * unit_bytes(spec, wire_width(spec)), streamed * stored)
+    at_rest = stored * (min(SHARED_BLOCKS, layers) if spec.weights == "shared" else streamed)
+    if spec.device == "cpu":
+        device = max(device, resident + _filling(spec))
+    else:
+        host = max(_filling(spec), _staging(spec))
+    if spec.tier == "checkpoint":
+        return device, host, at_rest if _consolidates(spec) else 0, 0
+    return (device, host, at_rest, 0) if spec.tier == "disk" else (device, host, 0, at_rest)
+
+
+def _saved(spec: RunSpec) -> tuple[int, int]:
+    """Bytes of snapshots on the disk, of which two are kept while the next is written; and in host memory, of the copy
+    that asynchronous ones are made from (ZO-Offloading, section 5.5)."""
+    if spec.checkpoint == "none":
+        return 0, 0
+    if spec.method in BACKWARD:
+        return SNAPSHOTS * sizes.snapshot_bytes(spec), 0
+    inside, outside = sizes.trained(spec)
+    streamed = streamed_layers(spec)
+    own = sizes.trained_width(spec) + sizes.state_width(spec)
+    at_rest = (wire_width(spec) if spec.scheme == "full" else sizes.ADAPTER_WIDTH) + sizes.state_width(spec)
+    kept = streamed * inside * at_rest + ((models.get(spec.model).layers - streamed) * inside + outside) * own
+    return SNAPSHOTS * kept, kept if spec.checkpoint == "async" else 0
+
+
+def _resident_bytes(spec: RunSpec) -> int:
+    """What is outside the blocks, with adapters and state there."""
+    return models.resident_parameter_count(*models.variant(spec)) * WIDTH[spec.dtype] + sizes.added(spec)[1]
+
+
+def streamed_layers(spec: RunSpec) -> int:
+    """Blocks that rest outside the device."""
+    layers = models.get(spec.model).layers
+    return layers - min(spec.resident_blocks, layers) if spec.engine == "offload" else 0
+
+
+def wire_width(spec: RunSpec) -> int:
+    """Bytes of one offloaded weight at rest and on the link."""
+    return WIDTH[spec.dtype if spec.wire == "none" else spec.wire]
+
+
+def unit_bytes(spec: RunSpec, width: int) -> int:
+    """Bytes of the largest unit that one slot holds, at ``width`` bytes a weight, with its adapter and state."""
+    if spec.granularity == "block":
+        return models.block_parameter_count(spec.model) * width + sizes.added(spec)[0]
+    linear = models.largest_linear(spec.model)
+    pieces = -(-linear * width // TILE_BYTES) if spec.granularity == "tile" else 1
+    return linear * (width + (sizes.state_width(spec) if spec.scheme == "full" else 0)) // pieces
+
+
+def activations(spec: RunSpec) -> int:
+    """Bytes of one block's activations, the hidden states of all points, and the loss in chunks.
+
+    Block by block one point is computed at a time; with smaller units, attention takes all points at once.
+    """
+    architecture, width = models.get(spec.model), WIDTH[spec.dtype]
+    longest = sizes.longest(spec)
+    tokens, points = sizes.rows(spec) * longest, _points(spec)
+    inner = 2 * int(architecture.config.get("ffn_dim") or architecture.config["intermediate_size"])
+    at_once = 1 if spec.granularity == "block" else points
+    states = 2 * architecture.hidden * (points + at_once) + inner * at_once
+    masked = spec.data == "ragged" or spec.task != "none"
+    mask = sizes.rows(spec) * longest**2 * width if masked else 0
+    rows = HEAD_TILE_BYTES // (architecture.hidden * width) if spec.noise == "counter" else architecture.vocab
+    logits = min(backward.LOGITS_BYTES, sizes.judged(spec) * min(rows, architecture.vocab) * 4)
+    return tokens * states * width + mask + 3 * logits
+
+
+def _points(spec: RunSpec) -> int:
+    """Copies of the batch in one pass over the model. ZO-SGD-Block takes a pair for each part of it; of each pair a
+    rank may look at one point only. ZO-SGD-Cons has a second pass, over three candidates that are no pairs."""
+    if spec.method == "zo-sgd-cons":
+        return 3
+    if spec.method in (*FIRST_ORDER, "forward-grad"):
+        return 1
+    parts = models.get(spec.model).layers + 2 if spec.method == "zo-sgd-block" else 1
+    return 2 * spec.queries * parts // divided(spec)[1]
+
+
+def fit(spec: RunSpec) -> tuple[RunSpec, str]:
+    """``spec`` with granularity, slots and resident blocks that fit its ``device_memory``, and why; else itself.
+
+    The first of ``FORMS`` that fits, then as many blocks resident as the rest holds. ``ValueError`` if none does.
+    """
+    if not spec.device_memory:
+        return spec, ""
+    plain, room = spec.replace(device_memory=0), int(spec.device_memory * MARGIN)
+    layers, told = models.get(spec.model).layers, f"device_memory={size_text(spec.device_memory)}"
+    for granularity, slots in FORMS[:1] if spec.method == "forward-grad" else FORMS:  # which needs whole blocks
+        chosen = plain.replace(granularity=granularity, slots=slots, resident_blocks=0)
+        if (need := memory(chosen)[0]) <= room:
+            kept = (chosen.replace(resident_blocks=count) for count in range(layers, -1, -1))
+            chosen = next(candidate for candidate in kept if memory(candidate)[0] <= room)
+            form = f"{granularity}s in {slots} slots need {megabytes(need)}"
+            return chosen, f"{told}: {form}, and {chosen.resident_blocks} of {layers} blocks stay"
+    least = megabytes(int(need / MARGIN))
+    raise ValueError(
+        f"`device_memory >= {least}` must hold for {spec.model} in {slots} slots of {granularity}s, but got {told}; "
+        "give it more memory or shorter batches (need predicted)"
+    )
+
+
+def limited(spec: RunSpec, nbytes: int) -> RunSpec:
+    """``spec`` with ``device_memory``, so that the planner chooses what ``spec`` had chosen itself; unchanged where
+    there is nothing to choose: a resident model, and torch noise, which needs whole blocks."""
+    if spec.engine != "offload" or spec.noise != "counter":
+        return spec
+    return spec.replace(device_memory=nbytes, granularity="block", slots=3, resident_blocks=0, compile=False)
+
+
+def megabytes(nbytes: int) -> str:
+    """``5300MB``, rounded up."""
+    return f"{-(-nbytes // 10**6)}MB"
+
+
+def _scratch(spec: RunSpec) -> int:
+    """Bytes that the arithmetic needs beside the weights: noise, perturbed copies, unpacked weights, tangents."""
+    packed = spec.wire != "none"
+    in_pieces = spec.noise == "counter" or spec.wire == "fp8"  # what is encoded to fp8 is scaled a piece at a time
+    heap = CPU_HEAP if spec.device == "cpu" and spec.engine == "offload" and in_pieces else 0
+    heap += _tangents(spec) if spec.method == "forward-grad" else 0
+    on_cuda = spec.device.startswith("cuda")
+    if spec.noise == "torch":
+        largest = _largest_trained(spec) if on_cuda else 0
+        noise = largest * (_draws(spec) * sizes.trained_width(spec) + 4 * _COPIES[_rule(spec)])
+        return noise + heap + (models.block_parameter_count(spec.model) * WIDTH[spec.dtype] if packed else 0)
+    pieces = min(_PIECE, _largest_trained(spec)) * 4 * _COPIES_OF_PIECES[_rule(spec)] if on_cuda else 0
+    plain = spec.replace(method="zo-sgd", definition="as-written", momentum=0.9, sparsity=0.0)  # without state
+    own = unit_bytes(plain, WIDTH[spec.dtype]) if spec.scheme == "full" else 0
+    unit = max(own, HEAD_TILE_BYTES)
+    stays = spec.engine == "resident" or spec.resident_blocks > 0
+    again = unit if packed or stays else HEAD_TILE_BYTES  # where pending updates are replayed that are not to stay
+    return unit + (again if packed or spec.writeback_every != 1 else 0) + pieces + heap
+
+
+_PIECE = 1 << 24
+"""Elements that a rule or a mask takes at once on a CUDA device, with counter noise."""
+_COPIES = {"none": 0, "sparse": 1, "rule": 1, "adam": 3, "torch-adam": 5}
+"""Float32 copies of a tensor that its update makes at once, by kind of rule (:mod:`zobench.engine.rules`)."""
+_COPIES_OF_PIECES = {"none": 0, "sparse": 4, "rule": 3, "adam": 5, "torch-adam": 7}
+"""The same of a piece, with the weights in float32 and z."""
+
+
+def _rule(spec: RunSpec) -> str:
+    """The kind of update: SGD's own has none."""
+    if spec.method == "zo-adam":
+        return "adam" if spec.definition == "as-written" else "torch-adam"
+    if spec.method == "zo-sgd-sparse":
+        return "sparse"
+    signed = spec.method == "zo-sgd-sign" and spec.definition == "as-written"
+    return "rule" if signed or spec.method == "zo-sgd-mmt" else "none"
+
+
+def _draws(spec: RunSpec) -> int:
+    """Directions that are drawn side by side: a rule needs all of a step's at once, a mask its own."""
+    together = spec.queries if _rule(spec) in ("rule", "adam", "torch-adam") else 1
+    return together * (2 if spec.method == "zo-sgd-sparse" else 1)
+
+
+def _largest_trained(spec: RunSpec) -> int:
+    """Elements of the largest tuned tensor."""
+    return models.largest_resident(*models.variant(spec)) if spec.scheme == "full" else max(sizes.adapter(spec))
+
+
+def _tangents(spec: RunSpec) -> int:
+    """Of Forward-Grad: the direction of a block or a table, a tangent for every activation, and whole matrices of
+    attention, because no fused kernel has a forward derivative."""
+    units = max(sizes.trained(spec)[0], backward.table_bytes(spec) // WIDTH[spec.dtype] * (spec.scheme == "full"))
+    matrix = sizes.rows(spec) * models.get(spec.model).heads * sizes.longest(spec) ** 2 * WIDTH[spec.dtype]
+    return units * sizes.trained_width(spec) + activations(spec) + ATTENTION_MATRICES * matrix
+
+
+def _filling(spec: RunSpec) -> int:
+    """Bytes of host memory that the threads hold which fill a tier: a unit at rest each, where it is no memory itself,
+    and the unit that it is packed from. A checkpoint is not filled."""
+    if spec.tier == "checkpoint":
+        return 0
+    packed_from = unit_bytes(spec, WIDTH[spec.dtype]) if spec.wire != "none" else 0
+    at_rest = unit_bytes(spec, wire_width(spec)) if spec.tier == "disk" else 0
+    return min(spec.slots, os.cpu_count() or 1) * (packed_from + at_rest)
+
+
+def _staging(spec: RunSpec) -> int:
+    """Bytes of host memory through which a CUDA device reads and writes a disk, and reads a checkpoint."""
+    lanes = {"disk": 2, "checkpoint": 3 if _consolidates(spec) else 1}
+    return lanes.get(spec.tier, 0) * unit_bytes(spec, wire_width(spec))
+
+
+def _consolidates(spec: RunSpec) -> bool:
+    """Whether a run of ``spec`` with writeback_every=inf is so long that its journal is written into the weights."""
+    passes = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0) + spec.survival
+    return passes > CONSOLIDATE_AFTER

@@ -1,0 +1,298 @@
+"""Predicted seconds of a cell, so that a sweep can plan before it runs, and the floor that no cell can go below."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zobench import models
+from zobench.parallel.mesh import divided
+from zobench.predict import links, sizes
+from zobench.predict.footprint import PARTS_STEPS, fit, memory, streamed_layers, wire_width
+from zobench.predict.sizes import WIDTH
+from zobench.result import Outcome, Result
+from zobench.runspec import FIRST_ORDER, RunSpec
+
+FILL_RATE = 1.5e9
+"""Bytes of initial weights written per second into memory that was never touched; measured: 0.4 to 1.5e9."""
+SIMILAR = 30.0
+"""Steps whose predicted lengths differ by more than this factor say nothing about each other."""
+START_SECONDS = 6.0
+"""A fresh process: interpreter, torch, transformers, building the model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rates:
+    """What the machine does per second: floating-point operations by dtype, elements of noise by stream ("fused": drawn
+    and applied in one pass), bytes to and from a tier, and the sum of both ways where they share the disk.
+
+    Of several ranks: ``host``, bytes between host memory and all devices together, each way, None if every link has
+    its own; ``between``, bytes that a rank receives from the others, None if it was not measured.
+    """
+
+    flops: Mapping[str, float]
+    noise: Mapping[str, float]
+    bytes_up: Mapping[str, float]
+    bytes_down: Mapping[str, float]
+    disk_both: float
+    host: float | None = None
+    between: float | None = None
+
+    @classmethod
+    def of(cls, calibration: Mapping[str, Any]) -> Rates:
+        """From what ``measure.calibrate`` measured; a rate that is not available there is taken from the copy rate.
+
+        Raises ``KeyError`` or ``TypeError`` for rates of another version, which lack something.
+        """
+        copy = calibration["copy_bytes_per_second"] / 2  # that rate counts bytes read and bytes written
+        up, down = calibration["link_up_bytes_per_second"] or copy, calibration["link_down_bytes_per_second"] or copy
+        read = min(up, calibration["disk_read_bytes_per_second"] or up)
+        write = min(down, calibration["disk_write_bytes_per_second"] or down)
+        noise = calibration["noise_elements_per_second"]
+        return cls(
+            flops=calibration["matmul_flops_per_second"],
+            noise={name: noise[name] for name in ("torch", "counter", "fused")},
+            bytes_up={"pinned": up, "pageable": up / 2, "disk": read, "checkpoint": read},
+            bytes_down={"pinned": down, "pageable": down / 2, "disk": write, "checkpoint": write},
+            disk_both=calibration["disk_both_bytes_per_second"] or max(read, write),
+            host=None if calibration["link_up_bytes_per_second"] else copy,
+            between=calibration.get("between_ranks_bytes_per_second"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """Predicted peaks in bytes and durations in seconds; ``source`` says what the durations rest on."""
+
+    device_bytes: int
+    host_bytes: int
+    disk_bytes: int
+    step_seconds: float
+    seconds: float
+    source: str
+
+
+def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Estimate:
+    """What ``spec`` (resolved) will take. ``earlier``: results of this machine, which correct the step's duration."""
+    device, host, disk = memory(spec)
+    seconds, source = step_seconds(spec, rates), "calibration"
+    ok = [result for result in earlier if result.outcome is Outcome.OK and result.step_seconds]
+    same = [result for result in ok if _comparable(result.spec) == _comparable(spec)]
+    if same:
+        seconds, source = same[-1].step_seconds or 0.0, "an earlier run of this cell"
+    elif corrections := [factor for result in ok if (factor := _correction(result, spec, rates)) is not None]:
+        seconds *= statistics.median(corrections)
+        runs = "1 earlier run" if len(corrections) == 1 else f"{len(corrections)} earlier runs"
+        source = f"calibration, corrected by {runs}"
+    moved = models.parameter_count(*models.variant(spec)) * WIDTH[spec.dtype]
+    down = rates.bytes_down[spec.tier if spec.engine == "offload" else "pageable"]
+    setup = START_SECONDS + (0 if spec.tier == "checkpoint" else moved / min(FILL_RATE, down))
+    steps = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
+    return Estimate(
+        device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=seconds,
+        seconds=setup + steps * seconds + _saving_seconds(spec, rates), source=source,
+    )  # fmt: skip
+
+
+def step_seconds(spec: RunSpec, rates: Rates) -> float:
+    """Seconds of a step: products and noise, and the transfers that they do not hide (DistZO2, equation 4)."""
+    spec = fit(spec)[0]
+    compute = compute_seconds(spec, rates)
+    if not streamed_layers(spec):
+        return compute
+    transfer = transfer_seconds(spec, rates)
+    return links.step_seconds(1, transfer, compute) if spec.overlap else compute + transfer
+
+
+def compute_seconds(spec: RunSpec, rates: Rates) -> float:
+    """Seconds of a step's products and noise on each rank, which work at the same time: T_comp of equation 4.
+
+    PertP halves a rank's forwards and data parallelism its rows; z is drawn for every point, whatever a rank looks at.
+    """
+    architecture = models.get(spec.model)
+    pairs = sizes.rows(spec) * sizes.usual(spec) ** 2
+    attention = int(2 * architecture.layers * pairs * architecture.hidden * passes(spec))
+    return _product_seconds(spec, rates, attention) + _noise_seconds(spec, rates)
+
+
+def transfer_seconds(spec: RunSpec, rates: Rates) -> float:
+    """Seconds of a step's transfers alone, to and from a rank: N T_block of equation 4."""
+    up, down = _transfer_seconds(spec, *_links(spec, rates))
+    return (up + down if spec.tier == "disk" else max(up, down)) * (1 if spec.fused_update else 2)
+
+
+def predicted_step(result: Result) -> float | None:
+    """The step of ``result`` by this module's formulas alone, with the rates that travel with it; None without them,
+    and for a task, whose tokens are not counted."""
+    return _by_its_rates(result, step_seconds)
+
+
+def floor_seconds(spec: RunSpec, rates: Rates) -> float:
+    """The least that a step can take here: its products alone, or its transfers alone (PERFORMANCE: the floor).
+
+    ``max(2 n P T / F, P b / B_up, P b / B_down)`` with n forwards of T tokens, P b over the blocks that travel, and
+    what is written back over the steps between. On a disk both ways share one rate.
+    """
+    spec = fit(spec)[0]
+    products = _product_seconds(spec, rates)
+    if not streamed_layers(spec):
+        return products
+    up, down = _transfer_seconds(spec, *_links(spec, rates, best=True))
+    shared = rates.disk_both / _local(spec)
+    both = sum(_transfer_seconds(spec, shared, shared)) if spec.tier == "disk" and down else 0
+    return max(products, up, down, both)
+
+
+def floor_share(result: Result) -> float | None:
+    """The floor over the measured step, by the rates that travel with the result; None where it has none, and for a
+    task, whose tokens are not counted."""
+    floor = _by_its_rates(result, floor_seconds)
+    return floor / result.step_seconds if floor is not None and result.step_seconds else None
+
+
+def link_rate(result: Result, part: str) -> float | None:
+    """Parameters of the streamed blocks over the median seconds of ``part``, in which transfers alone bring them to
+    (``upload_seconds``) or from (``offload_seconds``) every rank: what DistZO2's table 2 shows. Each parameter counts
+    once, however many ranks it goes to (:func:`zobench.measure.links.alone` says why).
+    """
+    known = [seconds for seconds in result.parts.get(part, []) if seconds and seconds > 0]
+    if not known or result.spec.model not in models.REGISTRY:
+        return None
+    spec = fit(result.spec)[0]
+    return streamed_layers(spec) * models.block_parameter_count(spec.model) / statistics.median(known)
+
+
+def _by_its_rates(result: Result, seconds: Callable[[RunSpec, Rates], float]) -> float | None:
+    if result.spec.task != "none":
+        return None
+    try:
+        return seconds(result.spec, Rates.of(result.environment["calibration"]))
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):  # no rates, or those or the model of another version
+        return None
+
+
+def passes(spec: RunSpec) -> float:
+    """What a rank computes in a step, in forwards of its batch: 2 operations per parameter and token each.
+
+    Two for every query, one where ranks share out the signs of a pair; ZO-SGD-Block a pair for each part of the model,
+    ZO-SGD-Cons three more for its candidates. A backward pass is two forwards, one where the weights are frozen; the
+    hybrid's ends at its last ZO layer. A forward derivative is two more: of the activations, and of the weights that
+    are tuned.
+    """
+    layers = models.get(spec.model).layers
+    back = 2.0 if spec.scheme == "full" else 1.0
+    back += spec.checkpointing
+    if spec.method in FIRST_ORDER:
+        return 1 + back
+    if spec.method == "hybrid":
+        return 2 * spec.queries + 1 + back * (1 - spec.zo_layers / layers)
+    if spec.method == "forward-grad":
+        return spec.queries * (1 + (2 if spec.scheme == "full" else 1))
+    parts = layers + 2 if spec.method == "zo-sgd-block" else 1
+    return 2 * spec.queries * parts / divided(spec)[1] + (3 if spec.method == "zo-sgd-cons" else 0)
+
+
+def _product_seconds(spec: RunSpec, rates: Rates, attention: int = 0) -> float:
+    """Seconds of a rank's forwards of a step: 2 operations per parameter and token each, and those of attention."""
+    tokens = sizes.rows(spec) * sizes.usual(spec)
+    operations = 2 * models.parameter_count(*models.variant(spec)) * tokens * passes(spec)
+    speed = rates.flops[spec.dtype if spec.autocast == "none" else spec.autocast] / _sharers(spec)
+    return (operations + attention) / speed
+
+
+def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
+    """Seconds of drawing z for what is tuned. MeZO draws it four times a query; the counter stream once, and once per
+    pending update; ZO-SGD-Cons for three more moves; Forward-Grad for the tangents and the update."""
+    if spec.method in FIRST_ORDER:
+        return 0.0
+    inside, outside = sizes.trained(spec)
+    parameters = (models.get(spec.model).layers * inside + outside) * spec.queries
+    masks = 2 if spec.method == "zo-sgd-sparse" else 1
+    if spec.noise == "torch":
+        draws = {"zo-sgd-cons": 7, "forward-grad": 2}.get(spec.method, 4)
+        return draws * masks * parameters / rates.noise["torch"]
+    middle = spec.warmup + (spec.steps + 1) / 2
+    pending = middle if spec.writeback_every == "inf" else min(middle, (int(spec.writeback_every) + 1) / 2)
+    made = 3 if spec.method == "zo-sgd-cons" else 1
+    return (made + pending) * masks * parameters / (rates.noise["fused"] / _sharers(spec))
+
+
+def _local(spec: RunSpec) -> int:
+    """Ranks on each node."""
+    return spec.gpus // spec.nodes
+
+
+def _sharers(spec: RunSpec) -> int:
+    """Ranks among which a node's cores are shared out: on a CPU they are the devices. A torch generator uses one."""
+    return _local(spec) if spec.device == "cpu" else 1
+
+
+def is_sliced(spec: RunSpec, rates: Rates) -> bool:
+    """Whether the ranks of ``spec`` will bring slices: where asked, or where GPUs have a way between them that is
+    faster than the host's link: without NVLink what they give each other takes that link too."""
+    if spec.engine != "offload" or _local(spec) == 1 or spec.tier not in ("pinned", "pageable"):
+        return False
+    linked = rates.between is not None and rates.between > rates.bytes_up["pinned"]
+    wanted = spec.transfers == "auto" and spec.device.startswith("cuda") and linked
+    return wanted or spec.transfers == "sliced"
+
+
+def _links(spec: RunSpec, rates: Rates, best: bool = False) -> tuple[float, float]:
+    """Bytes per second at which each rank gets whole blocks from its tier, and brings them back.
+
+    A file is each rank's own, on a disk that they share. ``best``: pageable memory as if it were pinned."""
+    tier = "pinned" if best and spec.tier == "pageable" else spec.tier
+    up, down, ranks = rates.bytes_up[tier], rates.bytes_down[tier], _local(spec)
+    if tier in ("disk", "checkpoint"):
+        return up / ranks, down / ranks
+    if ranks == 1:
+        return up, down
+    above, below = (links.Links(link=link, host=rates.host, peers=rates.between) for link in (up, down))
+    block = float(models.block_parameter_count(spec.model) * wire_width(spec))
+    seconds = links.sliced_seconds if is_sliced(spec, rates) else links.whole_seconds
+    return block / seconds(block, ranks, above), block / links.offload_seconds(block, ranks, below)
+
+
+def _saving_seconds(spec: RunSpec, rates: Rates) -> float:
+    """Seconds that checkpoints add to a run: each of a synchronous one's, and what is left to write at the end of any
+    other's, at the disk's rate."""
+    if spec.checkpoint == "none":
+        return 0.0
+    count = (spec.warmup + spec.steps) // spec.checkpoint_every
+    one = sizes.snapshot_bytes(spec) / rates.bytes_down["disk"]
+    return one * (count if spec.checkpoint == "sync" else min(count, 1))
+
+
+def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, float]:
+    """Seconds of a step's uploads and of its share of the write-backs, at ``up`` and ``down`` bytes per second.
+
+    Frozen weights are not written back; adapters and state travel beside the weights."""
+    layers, block = streamed_layers(spec), models.block_parameter_count(spec.model) * wire_width(spec)
+    added = sizes.added(spec)[0]
+    written = layers * (added + (block if spec.scheme == "full" else 0))
+    uploads = 2 if spec.method == "zo-sgd-cons" else 1
+    seconds = uploads * layers * (block + added) / up
+    return seconds, 0.0 if spec.writeback_every == "inf" else written / down / int(spec.writeback_every)
+
+
+def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
+    """Measured over predicted seconds of a step of ``result``; None if that says nothing about ``spec``.
+
+    A tiny model's step is overhead that no rate describes, so only steps of a similar predicted length count.
+    """
+    if result.spec.model not in models.REGISTRY or _kind(result.spec) != _kind(spec):
+        return None
+    there, here = step_seconds(result.spec, rates), step_seconds(spec, rates)
+    return (result.step_seconds or 0.0) / there if here / SIMILAR < there < here * SIMILAR else None
+
+
+def _kind(spec: RunSpec) -> tuple[str, ...]:
+    words = spec.engine, spec.tier, spec.dtype, spec.noise, spec.autocast, spec.method, spec.scheme
+    ranks = str(spec.gpus), str(spec.nodes), spec.parallel, spec.transfers
+    return *words, *ranks, spec.checkpoint, spec.device.partition(":")[0]
+
+
+def _comparable(spec: RunSpec) -> RunSpec:
+    return spec.replace(steps=1, warmup=0, seed=0, parts=False, survival=False)

@@ -1,0 +1,1 @@
+"""What can run a cell: zobench itself."""

@@ -1,0 +1,214 @@
+"""One cell, measured in this process: build the model and the engine, take the steps, keep every sample."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from zobench import finetune, kernels, methods, models
+from zobench.data.tokens import stream
+from zobench.engine import Batch, Engine
+from zobench.engine.survival import Survival
+from zobench.finetune.assemble import empty_model, planned, tuner
+from zobench.finetune.cautions import cautions
+from zobench.machine.device import choose_device
+from zobench.machine.memory import is_in_memory, unique_bytes
+from zobench.measure import links
+from zobench.measure.environment import environment
+from zobench.measure.observe import Observer
+from zobench.measure.timer import StepTimer
+from zobench.methods import Method
+from zobench.programs.saving import Checkpoints, checkpoints
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from zobench.parallel import World
+
+PARTS_REPEATS = 2
+"""Repeats of each of the two measurements that ``parts`` asks for."""
+
+
+@dataclass
+class Recording:
+    """What has been measured so far; a cell that ends early keeps it."""
+
+    samples: dict[str, list[float | None]] = field(default_factory=dict)
+    warmup: dict[str, list[float | None]] = field(default_factory=dict)
+    parts: dict[str, list[float]] = field(default_factory=dict)
+    timeline: list[list[Any]] = field(default_factory=list)
+    memory: dict[str, int | None] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    window: tuple[float, float] = (0.0, 0.0)
+    skipped: int = 0
+
+
+def run(spec: RunSpec, world: World | None = None) -> Result:
+    """Measures one cell here and now, and returns its result; an error becomes the result's outcome and reason.
+
+    With ``world`` it is this rank's part (:mod:`zobench.execute.rank`), whose result speaks of this rank alone.
+    Raises ``ValueError`` only for a spec that cannot run at all. Peaks mean most in a fresh process.
+    """
+    device, _ = choose_device(spec.device)
+    spec = spec.resolve(device).replace(model=models.get(spec.model).name)
+    device = device if world is None else world.device
+    models.check(spec)
+    if spec.task != "none":
+        return _tuned(spec)
+    model = empty_model(spec)  # its imports are baseline
+    if spec.noise == "counter":
+        kernels.prepare(device)  # its compiler is baseline too
+    recording = Recording(warnings=models.differences(spec))
+    chosen, plan = planned(spec)
+    facts = environment(device) | plan | {"definition": methods.definition(spec)}
+    if world is not None:
+        facts |= transfers(spec, world)
+    observer = Observer(device, alone=world is None)
+    outcome, reason, trace = Outcome.OK, "", ""
+    try:
+        _measure(chosen, model, recording, world)
+    except Exception as error:  # any failure is this cell's outcome, with its traceback, and never ends a sweep
+        outcome, reason = classify(error, device)
+        trace = traceback.format_exc()
+    seen = observer.stop(recording.window)
+    if outcome is Outcome.OK and seen.disturbed:
+        outcome, reason = Outcome.CONTAMINATED, seen.disturbed
+    return Result(
+        spec=spec, outcome=outcome, reason=reason, traceback=trace, environment=facts,
+        samples=recording.samples, warmup=recording.warmup, parts=recording.parts, timeline=recording.timeline,
+        memory={**seen.memory, **recording.memory}, power=seen.power, trace=seen.trace,
+        warnings=[*recording.warnings, *seen.warnings], skipped_updates=recording.skipped,
+    )  # fmt: skip
+
+
+def transfers(spec: RunSpec, world: World) -> dict[str, str]:
+    """How the ranks of a node share the streamed weights, and why, where there is a choice."""
+    from zobench.parallel import hosts
+
+    reason = hosts.transfers(spec, world.local_ranks)[1]
+    return {"transfers": reason} if reason else {}
+
+
+def _tuned(spec: RunSpec) -> Result:
+    """A fine-tuning run, which watches itself."""
+    try:
+        return finetune.cell(spec)
+    except Exception as error:  # as above
+        outcome, reason = classify(error, spec.device)
+        facts = environment(spec.device)
+        return Result(spec=spec, outcome=outcome, reason=reason, traceback=traceback.format_exc(), environment=facts)
+
+
+def classify(error: BaseException, device: str) -> tuple[Outcome, str]:
+    """The outcome and the one-line reason of a cell that ended with ``error``."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    exhausted = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+    on_device = device.startswith("cuda") and any(words in text for words in exhausted)
+    if isinstance(error, torch.OutOfMemoryError) or on_device:
+        return Outcome.OOM, f"device memory ran out on {device}: {text}"
+    no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    if isinstance(error, MemoryError) or no_memory or "can't allocate memory" in text:
+        return Outcome.OOM, f"host memory ran out: {text}"
+    return Outcome.FAILED, text if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {text}"
+
+
+def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording, world: World | None) -> None:
+    batches = stream(spec, model.config.vocab_size, model.config.pad_token_id)
+    with tuner(spec, model=model, world=world) as built:
+        engine, method = built.engine, built.method
+        if spec.tier == "disk":
+            recording.warnings += _disk_warnings(engine)
+        recording.memory = {"blocks_at_rest_bytes": engine.bytes_at_rest}
+        recording.memory["pinned_bytes"] = engine.bytes_at_rest if spec.tier == "pinned" else 0
+        work = zip(batches, _rates(spec), strict=False)
+        watch = None if world is None else world.traffic
+        recording.warmup = _steps(engine, method, work, spec.warmup, recording)
+        survival = Survival(engine) if spec.survival else None
+        begin = time.monotonic()
+        with checkpoints(spec, engine, world, recording.parts, recording.memory, recording.warnings) as saved:
+            recording.samples = _steps(engine, method, work, spec.steps, recording, saved, watch)
+            recording.window = (begin, time.monotonic())
+        recording.timeline += saved.events()
+        if world is not None:
+            recording.parts["exchanged_bytes"] = world.traffic.taken
+            recording.memory["host_unique_bytes"] = unique_bytes()
+        recording.skipped = method.skipped
+        recording.warnings += cautions(spec, recording.samples["projected_grad"], recording.skipped)
+        if survival is not None:
+            recording.parts["update_survival"] = [survival.share()]
+        if spec.parts and engine.pipeline is not None and world is not None:
+            recording.parts |= links.alone(engine.pipeline, len(engine.blocks), world.barrier, PARTS_REPEATS)
+        if spec.parts and engine.blocks:
+            recording.parts |= _parts(engine, lambda: method.step(engine, next(batches)), spec.device)
+
+
+def _rates(spec: RunSpec) -> Iterator[float]:
+    """The learning rate of each step, those of the warm-up included."""
+    total = spec.warmup + spec.steps
+    return (methods.learning_rate(spec, step, total) for step in range(total))
+
+
+def _steps(
+    engine: Engine, method: Method, work: Iterator[tuple[Batch, float]], count: int, recording: Recording,
+    saved: Checkpoints | None = None, watch: AbstractContextManager[object] | None = None,
+) -> dict[str, list[float | None]]:  # fmt: skip
+    """Takes ``count`` steps, each timed, on a batch and with a learning rate of ``work``, inside ``watch``. With
+    ``saved``, checkpoints are taken between them, and the lanes of the last steps are recorded."""
+    timer = StepTimer(engine.config.device)
+    losses: list[float | None] = []
+    gradients: list[float | None] = []
+    for index, (batch, rate) in enumerate(itertools.islice(work, count)):
+        method.lr = rate
+        if saved is not None and index == max(0, count - saved.recorded):
+            engine.record()
+            saved.record()
+        with watch or nullcontext(), timer:
+            if saved is not None:
+                saved.boundary(index)
+            result = method.step(engine, batch)
+        losses.append(result.loss)
+        gradients.append(result.projected_grad)
+    if saved is not None:
+        recording.timeline = [list(event) for event in engine.timeline()]
+    seconds: list[float | None] = [*timer.seconds()]
+    return {"step_seconds": seconds, "loss": losses, "projected_grad": gradients}
+
+
+def _parts(engine: Engine, step: Callable[[], object], device: str) -> dict[str, list[float]]:
+    """Seconds of a step's transfers without compute, of its compute without transfers, and of whole steps after them:
+    with updates that stay pending, each step replays one more than the last."""
+    transfer, compute, whole = StepTimer(device), StepTimer(device), StepTimer(device)
+    engine.drain()
+    for _ in range(PARTS_REPEATS):
+        with transfer:
+            engine.transfer_only()
+    with engine.compute_only():
+        step()  # leaves an update pending, as every step of a run finds one
+        for _ in range(PARTS_REPEATS):
+            with compute:
+                step()
+    for _ in range(PARTS_REPEATS):
+        with whole:
+            step()
+    names = ("transfer_seconds", "compute_seconds", "whole_seconds")
+    return {name: timer.seconds() for name, timer in zip(names, (transfer, compute, whole), strict=True)}
+
+
+def _disk_warnings(engine: Engine) -> list[str]:
+    """Why the disk tier is not what its name says, if it is not."""
+    folder = engine.config.disk_dir or Path(tempfile.gettempdir())
+    if is_in_memory(folder):
+        return ["the disk tier's folder is in memory (tmpfs), not on a disk; name another with --disk-dir"]
+    return [engine.tier_note] if engine.tier_note else []

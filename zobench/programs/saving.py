@@ -1,0 +1,104 @@
+"""The checkpoints of a cell: taken where nobody looks for them, measured, and removed with the cell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from zobench.durable import savers, snapshot
+from zobench.durable.replay import plain
+from zobench.durable.savers import Saved, Saver, Target
+from zobench.durable.scratch import scratch
+from zobench.finetune.assemble import disk_dir
+from zobench.machine.memory import is_in_memory
+from zobench.runspec import RunSpec
+
+if TYPE_CHECKING:
+    from zobench.engine import Engine
+    from zobench.parallel import World
+
+KEPT = 2
+"""Checkpoints that a cell keeps at most: the last, and one that is whole while it is written."""
+AFTER = 2
+"""Steps that follow a checkpoint at least: the paper's scheme goes through two."""
+
+
+class Checkpoints:
+    """Calls a cell's saver between its measured steps, and keeps what there is to tell of it."""
+
+    def __init__(self, spec: RunSpec, saver: Saver | None) -> None:
+        self._spec, self._saver = spec, saver
+        self._origin = 0.0
+
+    @property
+    def recorded(self) -> int:
+        """Of how many steps, the last ones, the lanes are recorded: two show all stages of the paper's scheme."""
+        return 1 if self._saver is None else AFTER
+
+    def record(self) -> None:
+        """The lanes are recorded from now on."""
+        self._origin = time.perf_counter()
+
+    def boundary(self, step: int) -> None:
+        """Comes before the step after ``step`` steps."""
+        if self._saver is None or step == 0:
+            return
+        if step % self._spec.checkpoint_every == 0 and step <= self._spec.steps - AFTER:
+            self._saver.begin(step)
+        self._saver.after_step(step)
+
+    def events(self) -> list[list[Any]]:
+        """What the saver's lanes did from :meth:`record` on, as a timeline has it."""
+        found = [] if self._saver is None else self._saver.events
+        return [
+            [lane, kind, block, start - self._origin, end - self._origin]
+            for lane, kind, block, start, end in found
+            if start >= self._origin
+        ]
+
+
+@contextmanager
+def checkpoints(
+    spec: RunSpec, engine: Engine, world: World | None, parts: dict[str, list[float]], memory: dict[str, int | None],
+    warnings: list[str],
+) -> Iterator[Checkpoints]:  # fmt: skip
+    """Checkpoints as ``spec`` wants them, in a folder beside the disk tier's that is gone afterwards.
+
+    At the end ``parts`` and ``memory`` have what they cost: for how many seconds each held the run (if steps went on
+    until all was copied), after how many it was on the disk, how many bytes this rank wrote; and the memory for copies.
+    """
+    if spec.checkpoint == "none":
+        yield Checkpoints(spec, None)
+        return
+    with scratch(disk_dir(), "checkpoints", world) as folder:
+        if is_in_memory(folder.parent):
+            warnings.append("checkpoints go to memory (tmpfs), not to a disk; name another folder with --disk-dir")
+
+        def prune() -> None:
+            if world is None or world.leads:
+                snapshot.prune(folder, snapshot.steps(folder)[-KEPT:])
+
+        target = Target(
+            folder=folder, state=lambda step: {"run": spec.hash, "base": "", "step": step}, tell=warnings.append,
+            kept=prune, world=world,
+        )  # fmt: skip
+        with savers.saving(spec.checkpoint, plain(engine), target) as saver:
+            yield Checkpoints(spec, saver)
+        _tell(spec, saver, parts, memory, warnings)
+
+
+def _tell(
+    spec: RunSpec, saver: Saver, parts: dict[str, list[float]], memory: dict[str, int | None], warnings: list[str]
+) -> None:
+    saved: list[Saved] = [made for made in saver.saved if not made.error]
+    if not saver.saved:
+        warnings.append(
+            f"no checkpoint was due: with checkpoint_every={spec.checkpoint_every} the first needs "
+            f"steps={spec.checkpoint_every + AFTER}, but there are {spec.steps}"
+        )
+    parts["checkpoint_stall_seconds"] = [made.stall for made in saved if made.beside]
+    parts["checkpoint_seconds"] = [made.seconds for made in saved]
+    parts["checkpoint_written_bytes"] = [float(made.nbytes) for made in saved]
+    memory["checkpoint_bytes"] = saver.held_bytes

@@ -1,0 +1,55 @@
+"""Finds recipe files (runners, tables, plots, the papers' values): a user's own first, then zobench's."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+KINDS = {"runners": "runners", "tables": "tables", "plots": "plots", "paper": "results/paper"}
+"""Kind of recipe -> its folder in the source tree. In a wheel all of them lie under ``zobench/recipes/``."""
+
+_SUFFIX = {"runners": ".toml", "tables": ".toml", "plots": ".toml", "paper": ".csv"}
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def folder(kind: str) -> Path:
+    """The shipped folder of ``kind``: inside the installed package, or beside it in the source tree."""
+    installed = _PACKAGE / "recipes" / kind
+    return installed if installed.is_dir() else _PACKAGE.parent / KINDS[kind]
+
+
+def names(kind: str) -> list[str]:
+    """Names that :func:`find` knows: those in ``./<kind>`` and the shipped ones, folders below included, sorted."""
+    suffix = _SUFFIX[kind]
+    found = {path.relative_to(place) for place in _places(kind) for path in place.rglob(f"*{suffix}")}
+    return sorted(path.as_posix().removesuffix(suffix) for path in found)
+
+
+def find(kind: str, name_or_path: str | Path) -> Path:
+    """The file of a recipe: an existing path wins, then ``./<kind>/<name>``, then the shipped one of that name.
+
+    Raises ``ValueError`` with the nearest names and all of them.
+    """
+    return find_any((kind,), name_or_path)[1]
+
+
+def find_any(kinds: Sequence[str], name_or_path: str | Path) -> tuple[str, Path]:
+    """As :func:`find`, among several kinds of the same suffix: the kind (of a path: the first) and the file."""
+    suffix, text = _SUFFIX[kinds[0]], str(name_or_path)
+    name = text.removesuffix(suffix)
+    candidates = [(kinds[0], text)] if text.endswith(suffix) else []
+    candidates += [(kind, str(place / (name + suffix))) for kind in kinds for place in _places(kind)]
+    for kind, candidate in candidates:
+        if os.path.isfile(candidate):
+            return kind, Path(candidate)
+    known = [known for kind in kinds for known in names(kind)]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    where, listed = " or ".join(kinds), ", ".join(known) or "none"
+    raise ValueError(f"no such recipe in {where}: {text!r}; {hint}known: {listed}; or give the path of a {suffix} file")
+
+
+def _places(kind: str) -> tuple[Path, Path]:
+    return Path(kind), folder(kind)

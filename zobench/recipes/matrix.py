@@ -1,0 +1,142 @@
+"""Matrices: a TOML file under runners/ becomes a list of RunSpecs, the product of its axes with include and exclude."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench import models
+from zobench.runspec import SEQ_LEN, RunSpec, check_key, check_value, suggestion
+
+_KEYS = ("title", "tables", "budget", "base", "axes", "variants", "include", "exclude", "on")
+_ON_KEYS = ("budget", "base", "axes", "variants", "include", "exclude")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix:
+    """What a runner file says for one kind of device: its cells in order, most valuable first, and tables to print."""
+
+    title: str
+    tables: tuple[str, ...]
+    budget: str | None
+    cells: tuple[RunSpec, ...]
+
+
+def load(path: Path, device: str, changes: Mapping[str, Any] | None = None) -> Matrix:
+    """The matrix in ``path`` as it runs on ``device`` ("cpu", "cuda", "cuda:0"), with ``changes`` made to every cell.
+
+    A list in ``[[variants]]`` or ``[[include]]`` stands for one of them per value, the product of all its lists.
+    ``[on.cpu]`` and ``[on.cuda]`` hold what differs there. Cells that would run the same computation appear once. A
+    cell that has all values of a rule of ``[[exclude]]`` (after ``changes``, defaults included) is left out. Raises
+    ``ValueError``, one line that names the file, for an unknown key or an impossible value.
+    """
+    try:
+        body = tomllib.loads(path.read_text(encoding="utf-8"))
+        _check_section(body, _KEYS, "the file")
+        _check_section(body.get("on", {}), ("cpu", "cuda"), "[on]")
+        for kind, section in body.get("on", {}).items():
+            _check_section(section, _ON_KEYS, f"[on.{kind}]")
+        body = _overlay(body, body.get("on", {}).get(device.split(":")[0], {}))
+        cells = dict.fromkeys(_cells(body, device, dict(changes or {})))
+        if not cells:
+            raise ValueError("a matrix must hold a cell, but this has none; give [axes], [[variants]] or [[include]]")
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+    return Matrix(
+        title=body.get("title", path.stem),
+        tables=tuple(body.get("tables", ())),
+        budget=body.get("budget"),
+        cells=tuple(cells),
+    )
+
+
+_SHAPES: dict[str, tuple[type, type | None, str]] = {
+    "title": (str, None, 'title = "..."'),
+    "budget": (str, None, 'budget = "9m"'),
+    "tables": (list, str, 'tables = ["..."]'),
+    "base": (dict, None, "[base]"),
+    "axes": (dict, None, "[axes]"),
+    "variants": (list, dict, "[[variants]]"),
+    "include": (list, dict, "[[include]]"),
+    "exclude": (list, dict, "[[exclude]]"),
+    "on": (dict, None, "[on.cpu.base]"),
+    "cpu": (dict, None, "[on.cpu.base]"),
+    "cuda": (dict, None, "[on.cuda.base]"),
+}
+"""Key -> its type, the type of its items, and how to write it."""
+
+
+def _check_section(section: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    """Raises ``ValueError`` for a key that is not in ``known``, or whose value does not have its shape."""
+    for key, value in section.items():
+        if key not in known:
+            raise ValueError(f"unknown key {key!r} in {where}; {suggestion(key, known)}")
+        kind, inner, form = _SHAPES[key]
+        items = value if isinstance(value, list) else []
+        if not isinstance(value, kind) or not all(isinstance(item, inner or object) for item in items):
+            raise ValueError(f"{key!r} in {where} has the wrong form: {value!r}; write {form}")
+
+
+def _overlay(body: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``body`` with ``changes``: tables are merged key by key, everything else is replaced."""
+    merged = dict(body)
+    for key, value in changes.items():
+        merged[key] = {**body.get(key, {}), **value} if isinstance(value, dict) else value
+    return merged
+
+
+def _cells(body: Mapping[str, Any], device: str, changes: dict[str, Any]) -> Iterable[RunSpec]:
+    base, axes, rules = body.get("base", {}), body.get("axes", {}), body.get("exclude", ())
+    for section in (base, axes, *body.get("variants", ()), *body.get("include", ()), *rules):
+        for key in section:
+            check_key(key)
+            if key == "device":
+                raise ValueError("`device` must not be in a matrix, but is; choose it with --device")
+    for key, values in axes.items():
+        if not isinstance(values, list):
+            raise ValueError(f"axis {key!r} must be a list, but got {values!r}; write {key} = [{values!r}]")
+    if {} in rules:
+        raise ValueError("a rule of [[exclude]] must name a field, but one is empty; it would exclude every cell")
+    rules = [{key: _value(rule, key) for key in rule} for rule in rules]
+    points, variants = _product(axes), [one for row in body.get("variants", [{}]) for one in _product(row)]
+    rows = (
+        [point | variant for point in points for variant in variants]
+        if axes or "variants" in body or "include" not in body
+        else []
+    )
+    for row in (*rows, *(one for item in body.get("include", ()) for one in _product(item))):
+        values = {**base, **row, **changes}
+        if not any(all(_value(values, key) == value for key, value in rule.items()) for rule in rules):
+            yield _spec(values).resolve(device)
+
+
+def _product(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One of ``values`` for every combination of its lists' items, the last list fastest."""
+    lists = [value if isinstance(value, list) else [value] for value in values.values()]
+    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*lists)]
+
+
+def single(values: Mapping[str, Any], device: str) -> RunSpec:
+    """One cell from field values, checked and resolved for ``device``."""
+    spec = _spec(values)
+    models.check(spec)
+    return spec.resolve(device)
+
+
+def _spec(values: Mapping[str, Any]) -> RunSpec:
+    """The spec of ``values``; a ``seq_len`` that is not given is the papers', or what the model has positions for."""
+    spec = RunSpec.from_dict(values)
+    architecture = models.get(spec.model)
+    seq_len = spec.seq_len if "seq_len" in values else min(SEQ_LEN, architecture.max_positions)
+    return spec.replace(model=architecture.name, seq_len=seq_len)
+
+
+def _value(values: Mapping[str, Any], key: str) -> Any:
+    """The value that a spec of ``values`` has under ``key``; one that no spec can have is an error."""
+    if key == "model":
+        return models.get(str(values["model"])).name if "model" in values else None
+    return check_value(key, values.get(key, RunSpec.__dataclass_fields__[key].default))

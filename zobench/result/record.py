@@ -1,0 +1,115 @@
+"""Result: what one cell of a matrix came to; its JSON form is the store's file format."""
+
+from __future__ import annotations
+
+import enum
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zobench.result.history import SCHEMA_VERSION, upgraded
+from zobench.runspec import RunSpec
+
+
+class Outcome(enum.StrEnum):
+    """How a cell ended. Exactly one holds; every one but ``ok`` carries a reason."""
+
+    OK = "ok"
+    OOM = "oom"  # device or host memory ran out; the reason says which
+    TIMEOUT = "timeout"
+    FAILED = "failed"  # the reason is the error, `traceback` the rest
+    SKIPPED = "skipped"  # never started: cannot fit, or not within the budget; the reason says what it needs
+    CONTAMINATED = "contaminated"  # measured while something else disturbed the machine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """One cell: its spec, how it ended, and every sample in base units (bytes, seconds, tokens, joules).
+
+    ``samples`` holds lists of equal length, one item per measured step: ``step_seconds``, ``loss`` (mean of the two
+    losses), ``projected_grad``; ``warmup`` the same for the steps before. ``memory`` and ``power`` map a name to a
+    number or None (None = not available here, never 0). ``parts``, if asked: seconds of transfers alone and compute
+    alone, with several ranks of uploads and of offloads (:func:`zobench.measure.links.alone`), and ``update_survival``,
+    a share. ``environment["calibration"]``: the machine's rates, if a sweep ran it.
+    ``evaluation``: of a run with a task, what :mod:`zobench.finetune` found: the curve on dev, the accuracy on test.
+    ``timeline``: [lane, kind, block, start_s, end_s] of the last step, of the last two in a run with checkpoints.
+    ``trace``: the process's memory over time, as :func:`zobench.measure.history.memory_over_time` makes it; empty if
+    nothing was recorded.
+    """
+
+    spec: RunSpec
+    outcome: Outcome
+    reason: str = ""
+    environment: dict[str, Any] = field(default_factory=dict)
+    samples: dict[str, list[float | None]] = field(default_factory=dict)
+    warmup: dict[str, list[float | None]] = field(default_factory=dict)
+    memory: dict[str, int | None] = field(default_factory=dict)
+    power: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, list[float]] = field(default_factory=dict)
+    timeline: list[list[Any]] = field(default_factory=list)
+    trace: dict[str, list[float | None]] = field(default_factory=dict)
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    skipped_updates: int = 0
+    traceback: str = ""
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one batch."""
+        return self.spec.tokens_per_step
+
+    @property
+    def measured_seconds(self) -> list[float]:
+        """Seconds of each measured step."""
+        return [seconds for seconds in self.samples.get("step_seconds", []) if seconds is not None]
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Their median; None if no step was measured."""
+        return statistics.median(self.measured_seconds) if self.measured_seconds else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types only; non-finite floats become None, so that the text is valid JSON and floats round-trip."""
+        body = {name: _finite(getattr(self, name)) for name in _BODY}
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "spec": self.spec.to_dict(),
+            "spec_hash": self.spec.hash,
+            "outcome": str(self.outcome),
+            **body,
+            "tokens_per_step": self.tokens_per_step,
+            "skipped_updates": self.skipped_updates,
+            "traceback": self.traceback,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Result:
+        """The inverse of :meth:`to_dict`, also of older schema versions (:mod:`zobench.result.history`).
+
+        Raises ``ValueError`` for a newer or unknown version, or a missing part.
+        """
+        values = upgraded(values)
+        for key in ("spec", "outcome"):
+            if key not in values:
+                raise ValueError(f"`{key}` must be present, but is missing; this file is not a zobench result")
+        names = set(cls.__dataclass_fields__) - {"spec", "outcome"}
+        rest = {key: value for key, value in values.items() if key in names}
+        return cls(spec=RunSpec.from_dict(values["spec"]), outcome=Outcome(values["outcome"]), **rest)
+
+
+_BODY = (
+    "reason", "environment", "samples", "warmup", "memory", "power", "parts", "timeline", "trace", "evaluation",
+    "warnings",
+)  # fmt: skip
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

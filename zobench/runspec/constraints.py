@@ -1,0 +1,163 @@
+"""What fields of a spec demand of each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from zobench.runspec.values import default, size_text
+from zobench.runspec.words import BACKWARD, CHOICES, FIRST_ORDER, SHIPPED, SIZES, STATEFUL
+
+if TYPE_CHECKING:
+    from zobench.runspec.run import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """``field``, where it is one of ``values`` (none: not at its default), needs field ``needs`` to be ``value``, or
+    one of them if that is a tuple."""
+
+    field: str
+    values: tuple[str, ...]
+    needs: str
+    value: Any
+    remedy: str
+
+    def check(self, spec: RunSpec) -> None:
+        """Raises ``ValueError`` if ``spec`` breaks the rule."""
+        own, other = getattr(spec, self.field), getattr(spec, self.needs)
+        applies = own in self.values if self.values else own != default(self.field)
+        allowed = self.value if isinstance(self.value, tuple) else (self.value,)
+        if applies and other not in allowed:
+            told = str(own).lower() if isinstance(own, bool) else size_text(own) if self.field in SIZES else own
+            needed = " or ".join(map(str, allowed))
+            raise ValueError(
+                f"`{self.field}={told}` needs {self.needs}={needed}, but got {self.needs}={other}; {self.remedy}"
+            )
+
+
+CONSTRAINTS = (
+    Needs("weights", ("shared",), "engine", "offload", "a resident model has no host blocks to share"),
+    Needs("granularity", (), "noise", "counter", "torch noise can only be drawn a block at a time; use noise=counter"),
+    Needs(
+        "writeback_every", (), "noise", "counter",
+        "torch noise perturbs the weights in place, so an update that is not written back cannot be exact; "
+        "use noise=counter",
+    ),
+    Needs("wire", (), "engine", "offload", "a resident model's weights do not travel; use engine=offload"),
+    Needs("wire", ("fp16", "bf16"), "dtype", "fp32", "a wire format must be narrower than dtype; use wire=fp8"),
+    Needs("autocast", (), "dtype", "fp32", "16-bit weights already compute in 16 bits; use dtype=fp32"),
+    Needs("tier", ("checkpoint",), "engine", "offload", "a resident model reads its checkpoint once; use tier=auto"),
+    Needs("tier", ("checkpoint",), "weights", "pretrained", "only they have a checkpoint; use weights=pretrained"),
+    Needs("tier", ("checkpoint",), "writeback_every", "inf", "a checkpoint is only read; use writeback_every=inf"),
+    Needs("tier", ("checkpoint",), "wire", "none", "the files' own format travels; use wire=none"),
+    Needs("resident_blocks", (), "engine", "offload", "a resident model keeps every block; use engine=offload"),
+    Needs("device_memory", (), "engine", "offload", "a resident model takes what it takes; use engine=offload"),
+    Needs("device_memory", (), "noise", "counter", "its planner may need parts of a block; use noise=counter"),
+    Needs("device_memory", (), "granularity", "block", "the planner chooses it; leave granularity out"),
+    Needs("device_memory", (), "slots", 3, "the planner chooses them; leave slots out"),
+    Needs("device_memory", (), "resident_blocks", 0, "the planner chooses them; leave resident_blocks out"),
+    Needs("device_memory", (), "compile", False, "the planner may cut blocks; use compile=false"),
+    Needs("compile", (), "granularity", "block", "what is compiled is a block's forward; use compile=false"),
+    Needs("survival", (), "noise", "counter", "only its z can be made again for a sample; use noise=counter"),
+    Needs("survival", (), "method", tuple(m for m in CHOICES["method"] if m not in (*STATEFUL, *BACKWARD)),
+          "other updates are no sum of g * z; use survival=false"),
+    Needs(
+        "fused_update", (), "writeback_every", 1,
+        "without the fused update every update is written back at once; use writeback_every=1",
+    ),
+    Needs("method", BACKWARD, "engine", "resident", "backpropagation needs every layer at once; use engine=resident"),
+    Needs("method", STATEFUL, "writeback_every", 1, "its state changes with every update; use writeback_every=1"),
+    Needs("method", STATEFUL, "wire", "none", "its state travels as it is; use wire=none"),
+    Needs("method", ("zo-sgd-cons", *FIRST_ORDER), "queries", 1, "it has one direction, or none; use queries=1"),
+    Needs("method", FIRST_ORDER, "noise", "torch", "it draws no noise; leave noise out"),
+    Needs("method", ("hybrid",), "noise", "torch", "its lower layers move as MeZO moves them; leave noise out"),
+    Needs("method", ("forward-grad", *BACKWARD), "compile", False, "only forwards are compiled; use compile=false"),
+    Needs("method", ("forward-grad",), "granularity", "block", "it needs whole blocks; use granularity=block"),
+    Needs("definition", ("as-shipped",), "method", SHIPPED, "only theirs differs; use definition=as-written"),
+    Needs("momentum", (), "method", "zo-sgd-mmt", "no other method takes it; leave momentum out"),
+    Needs("sparsity", (), "method", "zo-sgd-sparse", "no other method takes it; leave sparsity out"),
+    Needs("zo_layers", (), "method", "hybrid", "no other method takes it; leave zo_layers out"),
+    Needs("checkpointing", (), "method", BACKWARD, "without backpropagation nothing is kept; use checkpointing=false"),
+    Needs("foreach", (), "method", "fo-adam", "no other method takes it; leave foreach out"),
+    Needs("scheme", (), "wire", "none", "only what is tuned is written back, as it is; use wire=none"),
+    Needs("scheme", (), "tier", ("auto", "device", "pinned", "pageable", "disk"),
+          "a checkpoint holds no adapter; use tier=disk"),
+    Needs("task", (), "weights", ("pretrained", "random"), "shared weights learn nothing; use weights=pretrained"),
+    Needs("task", (), "parts", False, "parts are measured without a task; use parts=false"),
+    Needs("task", (), "data", "random", "a task brings its own data; leave data out"),
+    *(Needs(name, (), "task", CHOICES["task"][1:], f"only a task has it; leave {name} out")
+      for name in ("shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping")),
+    Needs("aligned", (), "task", "sst2", "only its prompt can be left out; use aligned=true"),
+    Needs("parallel", (), "method", tuple(m for m in CHOICES["method"] if m not in BACKWARD),
+         "gradients would have to travel; use a zeroth-order method"),
+    Needs("parallel", ("pertp", "2d", "2d-outer"), "method",
+         tuple(m for m in CHOICES["method"] if m not in (*BACKWARD, "forward-grad")),
+         "it has no pair of points to share out; use parallel=ddp"),
+    Needs("parallel", (), "survival", False, "it is a single device's look at its weights; use survival=false"),
+    Needs("transfers", ("sliced",), "engine", "offload",
+          "a resident model's weights do not travel; use transfers=auto"),
+    Needs("transfers", ("sliced",), "tier", ("auto", "pinned", "pageable"),
+         "slices lie in host memory that the ranks share; use tier=auto"),
+    Needs("checkpoint", (), "weights", ("random", "pretrained"), "shared weights are not worth keeping; use none"),
+    Needs("checkpoint", ("async",), "engine", "offload", "it saves what rests in a tier; use checkpoint=journal"),
+    Needs("checkpoint", ("async", "journal"), "method", tuple(m for m in CHOICES["method"] if m not in BACKWARD),
+         "what backpropagation changes is in no journal; use checkpoint=sync"),
+)  # fmt: skip
+
+
+def check_constraints(spec: RunSpec) -> None:
+    """Raises ``ValueError`` for the first rule that ``spec`` breaks."""
+    for rule in CONSTRAINTS:
+        rule.check(spec)
+    _check_world(spec)
+    _check_saving(spec)
+
+
+def _check_world(spec: RunSpec) -> None:
+    """Whether ``gpus`` devices can share a step as ``parallel`` says (DistZO2, sections 4 to 6)."""
+    gpus, nodes, parallel, batch = spec.gpus, spec.nodes, spec.parallel, spec.batch_size
+    if (gpus > 1) != (parallel != "none"):
+        raise ValueError(
+            f"`gpus > 1` and `parallel` go together, but got gpus={gpus}, parallel={parallel}; use gpus=2 with pertp "
+            "or ddp, gpus=4 with 2d, or gpus=1 with none"
+        )
+    if gpus % nodes:
+        raise ValueError(
+            f"`gpus` must be a multiple of nodes, but got gpus={gpus}, nodes={nodes}; "
+            f"use gpus={-(-gpus // nodes) * nodes}"
+        )
+    if parallel == "pertp" and gpus != 2:
+        raise ValueError(
+            f"`parallel=pertp` needs gpus=2, one for each sign, but got gpus={gpus}; use parallel=2d for more"
+        )
+    if parallel in ("2d", "2d-outer") and (gpus < 4 or gpus % 2):
+        raise ValueError(
+            f"`parallel={parallel}` needs an even number of gpus, at least 4, but got gpus={gpus}; "
+            f"use parallel=ddp, or gpus={max(4, gpus + gpus % 2)}"
+        )
+    if parallel == "2d" and (gpus // nodes) % 2:
+        raise ValueError(
+            f"`parallel=2d` needs an even number of gpus on each node, so that pairs stay inside, but got gpus={gpus}, "
+            f"nodes={nodes}; use parallel=ddp"
+        )
+    shards = {"ddp": gpus, "2d": gpus // 2, "2d-outer": gpus // 2}.get(parallel, 1)
+    if batch % shards:
+        raise ValueError(
+            f"`batch_size` must be a multiple of {shards}, the shards of parallel={parallel} with gpus={gpus}, but got "
+            f"batch_size={batch}; use batch_size={-(-batch // shards) * shards}"
+        )
+    if spec.transfers == "sliced" and gpus == nodes:
+        raise ValueError(
+            f"`transfers=sliced` needs two gpus on a node, but got gpus={gpus}, nodes={nodes}; use transfers=auto"
+        )
+    if gpus > 1 and ":" in spec.device:
+        raise ValueError(f"`gpus={gpus}` needs device=cuda or cpu, but got device={spec.device}; leave the number out")
+
+
+def _check_saving(spec: RunSpec) -> None:
+    if (spec.checkpoint != "none") != (spec.checkpoint_every > 0):
+        raise ValueError(
+            f"`checkpoint` and `checkpoint_every` go together, but got checkpoint={spec.checkpoint}, "
+            f"checkpoint_every={spec.checkpoint_every}; use checkpoint=journal with checkpoint_every=100, or neither"
+        )
