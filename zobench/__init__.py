@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zobench.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from zobench.engine import Batch as Batch
     from zobench.engine import Engine as Engine
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
     from zobench.programs.cell import run as run
     from zobench.result import Result as Result
     from zobench.runspec import RunSpec as RunSpec
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Batch": "zobench.engine",

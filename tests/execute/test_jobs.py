@@ -18,6 +18,7 @@ from zobench import cli
 from zobench.cli.jobs import Wanted, refuse_twice, submits
 from zobench.execute import jobs, plan, slurm
 from zobench.execute.jobs import JobReport, QueueEntry
+from zobench.execute.submitit import submitit_or_remedy
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import BusyError, Store
@@ -235,7 +236,7 @@ def test_mistakes_are_one_line(
 def test_without_submitit_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ImportError, match=r"needs submitit, but it is not installed; pip install 'zobench\[cluster\]'"):
-        slurm.submitit_or_remedy()
+        submitit_or_remedy()
 
 
 def test_jobs_that_start_together_measure_their_machine_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

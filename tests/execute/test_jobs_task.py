@@ -16,7 +16,7 @@ from tests.execute.test_jobs import submitted
 from tests.predict.test_predict import CALIBRATION
 from zobench.execute import jobs, plan, sweep, task
 from zobench.execute.jobs import JobReport
-from zobench.execute.process import failed
+from zobench.execute.outcome import failed
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store, StoreError

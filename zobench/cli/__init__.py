@@ -11,14 +11,14 @@ from typing import Annotated
 
 import typer
 
-import zobench
 from zobench.cli import finetune, jobs, measure, publish, show, stored  # noqa: F401  their commands are the application's
 from zobench.cli.common import app
+from zobench.version import __version__
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(zobench.__version__)
+        print(__version__)
         raise typer.Exit
 
 
@@ -36,7 +36,7 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of every wrong c
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command ``zobench``; always ends in ``SystemExit``."""
-    from zobench.execute.child import end_with_launcher
+    from zobench.machine.processes import end_with_launcher
 
     end_with_launcher()
     given = sys.argv[1:] if arguments is None else list(arguments)

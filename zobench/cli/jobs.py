@@ -94,7 +94,7 @@ def submit_matrix(
 ) -> None:  # fmt: skip
     """Plans the matrix ``name`` and hands over the cells that are not done; with ``dry_run`` only says so."""
     from zobench import recipes
-    from zobench.cli.measure import matrix_cells
+    from zobench.cli.cells import matrix_cells
     from zobench.execute import slurm
     from zobench.store import Store
 
@@ -169,10 +169,11 @@ def _to_pool(
 ) -> None:  # fmt: skip
     from zobench import predict
     from zobench.cli import console, jobs_view
-    from zobench.execute import jobs, plan, pool, slurm
+    from zobench.execute import jobs, plan, pool
+    from zobench.execute.submitit import submitit_or_remedy
     from zobench.measure.environment import fingerprint_without_torch
 
-    slurm.submitit_or_remedy()
+    submitit_or_remedy()
     device, facts = specs[0].device, fingerprint_without_torch()
     gpus = plan.gpu_uuids() if device.startswith("cuda") else ()
     screen = console.answer_console() if dry_run else console.error_console()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from zobench.cli.common import Budget, Changes, Device, DiskDir, DryRun, Results, app, check_folder, check_results
-from zobench.cli.measure import run_matrix
+from zobench.cli.matrices import run_matrix
 from zobench.cli.show import table_text
 
 

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 
+from zobench.machine.processes import end_with
 from zobench.runspec import RunSpec
-
-PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl: the signal that a process gets when its parent ends, however that ends."""
-
-LAUNCHER = "ZOBENCH_LAUNCHER"
-"""In a rank's environment: the process of ours that started it."""
 
 
 def main() -> None:
@@ -27,7 +19,7 @@ def main() -> None:
     spec = RunSpec.from_dict(json.load(sys.stdin))
     answer = Path(sys.argv[1])
     if spec.gpus > 1:
-        from zobench.execute.process import failed
+        from zobench.execute.outcome import failed
         from zobench.execute.rank import launched
         from zobench.result import Outcome
 
@@ -40,23 +32,6 @@ def main() -> None:
 
         result = run(spec)
     answer.write_text(json.dumps(result.to_dict(), allow_nan=False))
-
-
-def end_with_launcher() -> None:
-    """Makes a rank end when the process does that started it, this program's or the user's torchrun: else its ranks
-    would go on, and the same command could not."""
-    launcher = os.environ.get(LAUNCHER, os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None)
-    if launcher is not None:
-        end_with(int(launcher))
-
-
-def end_with(parent: int) -> None:
-    """Makes this process end when ``parent`` does; nothing but the kernel can tell after a kill -9. Linux only."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent:  # it ended before this process had asked to be told
-        sys.exit("the process that waited for this cell is gone")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import IO
 from zobench.execute import jobs
 from zobench.execute.jobs import JobReport, QueueEntry, Submission
 from zobench.execute.process import child_environment
-from zobench.execute.slurm import submitit_or_remedy
+from zobench.execute.submitit import submitit_or_remedy
 from zobench.execute.task import run_cell, told_to_stop
 from zobench.runspec import RunSpec
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from zobench.durable.scratch import clear
+from zobench.execute.outcome import failed, oom_kills
 from zobench.machine.network import endpoint_of
-from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 
@@ -104,13 +104,6 @@ def _run(spec: RunSpec, timeout: float | None, disk_dir: Path | None, while_wait
             return failed(spec, Outcome.FAILED, f"the cell's process ended without a result: {error}", said)
 
 
-def failed(spec: RunSpec, outcome: Outcome, reason: str, traceback: str = "") -> Result:
-    """The result of a cell that has no measurements; it still says on which machine."""
-    return Result(
-        spec=spec, outcome=outcome, reason=reason, environment=fingerprint_without_torch(), traceback=traceback
-    )
-
-
 def child_environment(disk_dir: Path | None = None) -> dict[str, str]:
     """The environment of a process that imports this zobench, installed or not."""
     source = str(Path(__file__).resolve().parents[2])
@@ -172,12 +165,3 @@ def _died(spec: RunSpec, code: int, errors: str, oom_killed: bool) -> Result:
     if last.startswith("MemoryError"):
         return failed(spec, Outcome.OOM, f"host memory ran out: {last}", errors)
     return failed(spec, Outcome.FAILED, last, errors)
-
-
-def oom_kills() -> int:
-    """How many processes the kernel has killed for memory so far; 0 where it does not count them."""
-    try:
-        rows = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(row.split()[1]) for row in rows if row.startswith("oom_kill "))

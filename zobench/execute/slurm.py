@@ -18,6 +18,7 @@ from typing import Any
 
 from zobench.execute.jobs import QueueEntry, Submission, write_json
 from zobench.execute.process import child_environment
+from zobench.execute.submitit import submitit_or_remedy
 from zobench.runspec import RunSpec
 
 TIME = 3600.0
@@ -193,17 +194,6 @@ def cancel(submission: Submission) -> None:
     """Ends the sweep's jobs, queued and running. Raises ``OSError`` if Slurm does not answer."""
     for number in range(len(submission.groups)):
         _ask(["scancel", "--name", submission.job_name(number)])
-
-
-def submitit_or_remedy() -> Any:
-    """The module. Raises ``ImportError`` with the remedy where it is not installed."""
-    try:
-        import submitit
-    except ImportError:
-        raise ImportError(
-            "submitting a sweep needs submitit, but it is not installed; pip install 'zobench[cluster]'"
-        ) from None
-    return submitit
 
 
 def _ask(command: Sequence[str]) -> str:

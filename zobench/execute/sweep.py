@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from zobench.execute.outcome import failed
 from zobench.execute.plan import Step, duration
-from zobench.execute.process import failed, run_in_process
+from zobench.execute.process import run_in_process
 from zobench.result import Outcome, Result
 from zobench.store import Store, StoreError
 

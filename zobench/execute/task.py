@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from zobench import predict
 from zobench.execute import jobs, plan
-from zobench.execute.process import failed, run_in_process
-from zobench.execute.slurm import submitit_or_remedy
+from zobench.execute.outcome import failed
+from zobench.execute.process import run_in_process
+from zobench.execute.submitit import submitit_or_remedy
 from zobench.execute.sweep import perform, save
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.result import Outcome, Result

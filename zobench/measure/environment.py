@@ -15,9 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import zobench
 from zobench.machine.memory import machine_bytes, total_host_bytes
 from zobench.machine.nvml import Nvml, full_uuid
+from zobench.version import __version__
 
 CPU_FLAGS = {
     "avx2": "avx2",
@@ -48,7 +48,7 @@ def environment(device: str, module: Any | None = None) -> dict[str, Any]:
         "numa_nodes": len(glob.glob("/sys/devices/system/node/node[0-9]*")) or None,
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
         "versions": versions(),
-        "source": source(Path(zobench.__file__).resolve().parent.parent),
+        "source": source(Path(__file__).resolve().parents[2]),
         "notes": nvml.notes,
     }
 
@@ -67,7 +67,7 @@ def fingerprint_without_torch(nvml: Nvml | None = None) -> dict[str, Any]:
         "memory_gib": nominal_gib(machine_bytes()),
         "gpus": gpus,
     }
-    software = {"python": ".".join(platform.python_version_tuple()[:2]), "zobench": zobench.__version__}
+    software = {"python": ".".join(platform.python_version_tuple()[:2]), "zobench": __version__}
     software |= {name: (_installed(name) or "").partition("+")[0] for name in ("torch", "transformers")}
     digest = hashlib.sha256(json.dumps([hardware, software], sort_keys=True).encode()).hexdigest()[:6]
     return {
@@ -131,7 +131,7 @@ def cuda_uuid(device: str) -> str | None:
 
 def versions() -> dict[str, str | None]:
     """Versions of Python, zobench and the packages that decide speed; None if not installed. Imports none of them."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "zobench": zobench.__version__}
+    found: dict[str, str | None] = {"python": platform.python_version(), "zobench": __version__}
     found |= {name: _installed(name) for name in PACKAGES}
     if (loaded := sys.modules.get("torch")) is not None:
         found["torch"] = str(loaded.__version__)  # with the build ("+cu130"), which the metadata may lack

@@ -23,10 +23,10 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
-from zobench.execute.child import LAUNCHER
-from zobench.execute.child import end_with_launcher as end_with_launcher
 from zobench.machine.device import check_devices
 from zobench.machine.network import endpoint_of, parse_endpoint
+from zobench.machine.processes import LAUNCHER
+from zobench.machine.processes import end_with_launcher as end_with_launcher
 from zobench.parallel.world import timeout
 from zobench.runspec import RunSpec
 

@@ -1,0 +1,50 @@
+"""The cells of a matrix as a command asks for them, and where the processes of cells on several nodes meet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zobench.recipes.matrix import Matrix
+    from zobench.runspec import RunSpec
+
+
+def matrix_cells(path: Path, device: str, values: dict[str, Any]) -> tuple[Matrix, tuple[RunSpec, ...], str]:
+    """The matrix in ``path`` on ``device``, its cells with ``values``, and what to say of a ``device_memory`` there."""
+    from zobench.recipes import matrix
+
+    changes = {key: value for key, value in values.items() if key != "device_memory"}
+    cells, size = matrix.load(path, device, changes), values.get("device_memory", 0)
+    return cells, *(limited_cells(cells.cells, size, path.name) if size else (cells.cells, ""))
+
+
+def limited_cells(cells: Sequence[RunSpec], size: int, name: str) -> tuple[tuple[RunSpec, ...], str]:
+    """``cells`` with ``device_memory=size`` where a planner has something to choose, each once, and what to say of it.
+
+    Raises ``ValueError`` if none has.
+    """
+    from zobench.predict.footprint import limited
+    from zobench.runspec import size_text
+
+    found = tuple(dict.fromkeys(limited(cell, size) for cell in cells))
+    held = sum(cell.device_memory == size for cell in found)
+    if not held:
+        raise ValueError(
+            f"`device_memory` needs a cell with engine=offload and noise=counter, but {name} has none; "
+            "leave it out, or add --set engine=offload --set noise=counter"
+        )
+    others = "; the others are resident or have torch noise, which leaves a planner no choice"
+    note = f"device_memory={size_text(size)} holds for {held} of {len(found)} cells"
+    return found, note + (others if held < len(found) else "")
+
+
+def meet_at(endpoint: str | None) -> None:
+    """Lets the processes of cells on several nodes meet at ``endpoint``, if it is given. Raises ``ValueError``."""
+    from zobench.machine.network import parse_endpoint
+
+    if endpoint is not None:
+        parse_endpoint(endpoint, "--rendezvous")
+        os.environ["ZOBENCH_RENDEZVOUS"] = endpoint

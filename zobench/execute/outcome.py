@@ -1,0 +1,25 @@
+"""The result of a cell that has no measurements, and what the kernel says of processes that ran out of memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zobench.measure.environment import fingerprint_without_torch
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+
+
+def failed(spec: RunSpec, outcome: Outcome, reason: str, traceback: str = "") -> Result:
+    """The result of a cell that has no measurements; it still says on which machine."""
+    return Result(
+        spec=spec, outcome=outcome, reason=reason, environment=fingerprint_without_torch(), traceback=traceback
+    )
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for memory so far; 0 where it does not count them."""
+    try:
+        rows = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(row.split()[1]) for row in rows if row.startswith("oom_kill "))
