@@ -18,7 +18,7 @@ from zobench.result import Outcome
 from zobench.runspec import RunSpec
 
 TINY = [name for name in models.REGISTRY if name.endswith("-tiny")]
-PAPER = Path(__file__).parents[1] / "results" / "paper" / "reference.csv"
+PAPER = Path(__file__).parents[2] / "results" / "paper" / "reference.csv"
 
 # Known counts of the published checkpoints (tied tensors once), written down apart from the formulas under test.
 PUBLISHED = {

@@ -1,0 +1,93 @@
+"""Registries: zobench's own and plug-ins', which are found without being imported and fail in one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from zobench.runspec import registry
+from zobench.runspec.registry import Registry, resolve
+
+OWN = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class One:
+    name: str
+
+OWN = (One("first"), One("second"))
+"""
+
+
+def install(folder: Path, package: str, entries: str, source: str) -> None:
+    """A package as pip leaves it: a module, and the metadata with its entry points."""
+    (folder / f"{package}.py").write_text(source)
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[things.of.test]\n{entries}\n")
+
+
+@pytest.fixture
+def things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry[registry.Named]]:
+    (tmp_path / "own_things.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    caches = (registry.plug_ins, registry._loaded, registry._by_name)
+    for cache in caches:
+        cache.cache_clear()
+    yield Registry("thing", "things.of.test", "own_things:OWN")
+    for cache in caches:
+        cache.cache_clear()
+    for name in ("own_things", "guest"):
+        sys.modules.pop(name, None)
+
+
+def test_own_ones_come_first_and_a_plug_in_is_imported_only_when_it_is_named(
+    things: Registry[registry.Named], tmp_path: Path
+) -> None:
+    install(tmp_path, "guest", "added = guest:ADDED", "from own_things import One\nADDED = One('added')\n")
+    assert things.names() == ("first", "second", "added")
+    assert things.get("second").name == "second"
+    assert "guest" not in sys.modules
+    assert things.get("added").name == "added"
+    assert [one.name for one in things] == ["first", "second", "added"]
+
+
+def test_an_unknown_name_is_told_the_nearest(things: Registry[registry.Named]) -> None:
+    with pytest.raises(ValueError, match=r"^unknown thing 'secnd'; did you mean second\?$"):
+        things.get("secnd")
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            "import nowhere_at_all",
+            "must be importable, but ModuleNotFoundError: No module named 'nowhere_at_all'",
+        ),
+        ("raise RuntimeError('two\\nlines')", "must be importable, but RuntimeError: two lines; mend or remove"),
+        ("ADDED = 3", "must have that name, but guest:ADDED is called None"),
+    ],
+)
+def test_a_plug_in_that_fails_is_one_line_that_names_it(
+    source: str, told: str, things: Registry[registry.Named], tmp_path: Path
+) -> None:
+    install(tmp_path, "guest", "added = guest:ADDED", source)
+    with pytest.raises(ValueError, match="the thing 'added' of the package guest") as error:
+        things.get("added")
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_that_two_packages_give_is_refused(things: Registry[registry.Named], tmp_path: Path) -> None:
+    install(tmp_path, "guest", "first = guest:ADDED", "from own_things import One\nADDED = One('first')\n")
+    with pytest.raises(ValueError, match="one package must give the thing 'first', but zobench and guest do"):
+        things.get("first")
+    assert things.names() == ("first", "second")
+
+
+def test_a_dotted_name_leads_to_what_it_names() -> None:
+    assert resolve("pathlib:Path.home") == Path.home

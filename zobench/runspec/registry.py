@@ -1,0 +1,106 @@
+"""What a spec can name: methods, tasks, metrics, models, programs; zobench's own first, then those of plug-ins.
+
+A plug-in is an installed package with an entry point in the registry's group, whose name is the word that a spec uses.
+It is imported only when that word is used. zobench's own are imported by name too, because they live in rooms above
+this one.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Generic, Protocol, TypeVar
+
+from zobench.runspec.words import suggestion
+
+
+class Named(Protocol):
+    """What a registry holds."""
+
+    @property
+    def name(self) -> str:
+        """The word that a spec uses for it."""
+
+
+T = TypeVar("T", bound=Named)
+
+
+@dataclass(frozen=True, slots=True)
+class Registry(Generic[T]):
+    """All that can be named as one ``noun``. ``group``: of the plug-ins' entry points. ``home``: where zobench's own
+    are, as ``module:attribute`` of a sequence of them."""
+
+    noun: str
+    group: str
+    home: str
+
+    def names(self) -> tuple[str, ...]:
+        """zobench's own in their order, then those of plug-ins by the alphabet; no plug-in is imported."""
+        return (*self._own(), *sorted(set(plug_ins(self.group)) - set(self._own())))
+
+    def get(self, name: str) -> T:
+        """The one called ``name``.
+
+        Raises ``ValueError`` for an unknown name, for one that two packages give, and for a plug-in that cannot be
+        imported or is not what its entry point says.
+        """
+        own, found = self._own(), plug_ins(self.group).get(name, ())
+        if len(found) + (name in own) > 1:
+            owners = ["zobench"] * (name in own) + [_package(point) for point in found]
+            raise ValueError(
+                f"one package must give the {self.noun} {name!r}, but {' and '.join(owners)} do; remove one"
+            )
+        if name in own:
+            return own[name]
+        if not found:
+            raise ValueError(f"unknown {self.noun} {name!r}; {suggestion(name, self.names())}")
+        loaded: T = _loaded(self.noun, found[0])
+        return loaded
+
+    def __iter__(self) -> Iterator[T]:
+        """zobench's own and all plug-ins', which are imported."""
+        return map(self.get, self.names())
+
+    def _own(self) -> Mapping[str, T]:
+        module, _, attribute = self.home.partition(":")
+        return _by_name(module, attribute)
+
+
+@functools.cache
+def _by_name(module: str, attribute: str) -> dict[str, Any]:
+    return {one.name: one for one in getattr(importlib.import_module(module), attribute)}
+
+
+@functools.cache
+def plug_ins(group: str) -> Mapping[str, tuple[metadata.EntryPoint, ...]]:
+    """The entry points of ``group`` by their names, each package's once."""
+    found: dict[str, dict[str, metadata.EntryPoint]] = {}
+    for point in metadata.entry_points(group=group):
+        found.setdefault(point.name, {}).setdefault(_package(point), point)
+    return {name: tuple(points.values()) for name, points in found.items()}
+
+
+@functools.cache
+def _loaded(noun: str, point: metadata.EntryPoint) -> Any:
+    where = f"the {noun} {point.name!r} of the package {_package(point)}"
+    try:
+        loaded = point.load()
+    except Exception as error:  # whatever a stranger's module does when it is imported
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"{where} must be importable, but {told}; mend or remove the package") from error
+    if getattr(loaded, "name", None) != point.name:
+        raise ValueError(f"{where} must have that name, but {point.value} is called {getattr(loaded, 'name', None)!r}")
+    return loaded
+
+
+def _package(point: metadata.EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.module
+
+
+def resolve(dotted: str) -> Any:
+    """What ``module:attribute`` names. Torch-free descriptions name what imports torch in this way."""
+    module, _, attribute = dotted.partition(":")
+    return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
