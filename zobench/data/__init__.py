@@ -20,7 +20,7 @@ class Choices:
     ``owners`` (n,): the candidate, 0 to c - 1, of each token; ``groups`` (c,): the example, 0 to e - 1, of each
     candidate; both in rising order. ``answers`` (e,): the right candidate of each example, among all c.
     ``loss``: "choice", the cross-entropy over each example's scores, averaged over the examples; or "lm", the mean
-    negative log-probability of all tokens of the right candidates (METHODS: tasks).
+    negative log-probability of all tokens of the right candidates (docs/design/METHODS.md, "Tasks").
     """
 
     places: Tensor

@@ -49,7 +49,7 @@ class Arithmetic(Protocol):
 
 
 class InPlace:
-    """MeZO's arithmetic on the weights themselves (METHODS: the MeZO step, exactly).
+    """MeZO's arithmetic on the weights themselves (docs/design/METHODS.md, "The MeZO step").
 
     With a ``wire`` a streamed unit is unpacked into ``master`` first and packed again at the end: the low-bit copy is
     what persists, as published (ZO2 D.4). ``route``: all points of the pass, where this device looks at some of them
@@ -141,8 +141,9 @@ class Pristine:
     """W + c z made fresh in ``scratch``; the opposite point is 2W - S, exactly antithetic and without a second draw.
 
     Entries that are not applied yet are replayed into W when a unit's turn begins, in float32 with one rounding. They
-    stay from ``writeback_every`` steps on (ARCHITECTURE section 1: offload after compute); until then W is made anew at
-    each turn, in the slot, which its next upload overwrites, or in ``master``, and the base is never written.
+    stay from ``writeback_every`` steps on (docs/design/METHODS.md, "Counter noise and pristine weights"); until then W
+    is made anew at each turn, in the slot, which its next upload overwrites, or in ``master``, and the base is never
+    written.
     ``route``: see :class:`InPlace`; here it decides only which point of a pair is drawn and which one is flipped.
     """
 

@@ -117,7 +117,10 @@ class RunningLoss:
 
 
 def candidate_scores(picked: Tensor, choices: Choices) -> Tensor:
-    """The score (c,) of each candidate, the mean of its tokens' log-probabilities ``picked`` (n,) (METHODS: tasks)."""
+    """The score (c,) of each candidate, the mean of its tokens' log-probabilities ``picked`` (n,).
+
+    Source: docs/design/METHODS.md, "Tasks".
+    """
     return _rows(picked, choices.owners, 0.0).sum(1) / choices.owners.bincount()
 
 

@@ -51,7 +51,7 @@ def mask_thresholds(shares: Mapping[str, float], definition: str) -> dict[str, f
     """Name -> t, so that a direction keeps the elements whose normal number is at least t.
 
     as-written: t is the quantile of the share, which is what is zeroed. as-shipped: t is the share s itself, so that
-    Phi(s) is zeroed, half of a tensor whose share is 0 (METHODS: zo-sgd-sparse).
+    Phi(s) is zeroed, half of a tensor whose share is 0 (docs/design/METHODS.md, "ZO-Bench's methods").
     """
     return {name: share if definition == "as-shipped" else _quantile(share) for name, share in shares.items()}
 

@@ -101,7 +101,7 @@ AS_SHIPPED = {
         formula="w -= lr * ghat, z masked at random; of a tensor Phi(s) is zeroed, s its share of magnitude pruning",
     ),
 }
-"""Methods whose published program computes something else (ZO-Bench; METHODS)."""
+"""Methods whose published program computes something else (docs/design/METHODS.md, "ZO-Bench's methods")."""
 
 
 def make(spec: RunSpec) -> Method:

@@ -130,10 +130,11 @@ def predicted_step(result: Result) -> float | None:
 
 
 def floor_seconds(spec: RunSpec, rates: Rates) -> float:
-    """The least that a step can take here: its products alone, or its transfers alone (PERFORMANCE: the floor).
+    """The least that a step can take here: its products alone, or its transfers alone.
 
     ``max(2 n P T / F, P b / B_up, P b / B_down)`` with n forwards of T tokens, P b over the blocks that travel, and
     what is written back over the steps between. On a disk both ways share one rate.
+    Source: docs/design/PERFORMANCE.md, "The floor of a step".
     """
     spec = fit(spec)[0]
     products = _product_seconds(spec, rates)

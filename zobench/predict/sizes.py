@@ -9,7 +9,7 @@ from zobench.runspec import STATEFUL, RunSpec
 WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Bytes of one weight by dtype or wire format; fp8's scales (one per row) are below a thousandth of its values."""
 LORA_RANK, PREFIX_TOKENS, PROMPT_TOKENS = 8, 5, 10
-"""Sizes of the adapters, whose weights are float32 (METHODS: ZO-Bench methods)."""
+"""Sizes of the adapters, whose weights are float32 (docs/design/METHODS.md, "What is tuned")."""
 ADAPTER_WIDTH = 4
 STATES = {"zo-sgd-mmt": 1, "zo-adam": 2}
 """Copies of what is tuned that a zeroth-order method keeps beside it."""

@@ -17,7 +17,8 @@ def apply(spec: RunSpec, model: PreTrainedModel) -> Scheme:
     """Changes ``model``, built on the meta device, so that exactly what ``spec.scheme`` tunes is trainable.
 
     LoRA of rank 8 and alpha 16 on the query and value projections; a prefix of 5 keys and values per layer; a prompt of
-    10 embeddings (METHODS: ZO-Bench methods). Adapters are float32 whatever the model's dtype, as in ``peft``.
+    10 embeddings (docs/design/METHODS.md, "What is tuned"). Adapters are float32 whatever the model's dtype, as in
+    ``peft``.
     Sources of the model's values (:mod:`zobench.models.weights`) look at the plain model: make them before this call.
     Raises ``ValueError`` for a model that the scheme does not fit, and ``ImportError`` without ``peft``.
     """

@@ -1,4 +1,7 @@
-"""LoRA: each query and value projection W becomes W + 2 B A, of rank 8; only A and B are tuned (METHODS: ZO-Bench)."""
+"""LoRA: each query and value projection W becomes W + 2 B A, of rank 8; only A and B are tuned.
+
+Source: docs/design/METHODS.md, "What is tuned".
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Prefix tuning: in every layer 5 keys and values before the tokens' own are tuned (METHODS: ZO-Bench methods)."""
+"""Prefix tuning: in every layer 5 keys and values before the tokens' own are tuned.
+
+Source: docs/design/METHODS.md, "What is tuned".
+"""
 
 from __future__ import annotations
 

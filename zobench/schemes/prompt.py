@@ -1,4 +1,7 @@
-"""Prompt tuning: 10 embeddings that stand before those of the tokens are tuned (METHODS: ZO-Bench methods)."""
+"""Prompt tuning: 10 embeddings that stand before those of the tokens are tuned.
+
+Source: docs/design/METHODS.md, "What is tuned".
+"""
 
 from __future__ import annotations
 

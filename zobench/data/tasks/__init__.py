@@ -1,4 +1,4 @@
-"""Tasks: labelled examples as prompts and candidates, split, encoded and batched (METHODS: tasks)."""
+"""Tasks: labelled examples as prompts and candidates, split, encoded and batched (docs/design/METHODS.md, "Tasks")."""
 
 from zobench.data.tasks.judge import Score as Score
 from zobench.data.tasks.judge import judge as judge

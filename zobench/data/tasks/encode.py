@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PAD_MULTIPLE = 8
-"""Rows are padded to a multiple of it (METHODS: tasks)."""
+"""Rows are padded to a multiple of it (docs/design/METHODS.md, "Tasks")."""
 
 
 @dataclass(frozen=True, slots=True)
