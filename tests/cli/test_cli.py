@@ -116,7 +116,8 @@ def write(folder: Path, text: str) -> str:
         ("run --model opt-tiny --set options.beta=1", "unknown option 'beta' of program=zobench; leave opti"),
         ("run --model opt-tiny --set options=1", "`options` must be a table, but got '1'; write options.NAME=VALUE"),
         ("run --model opt-tiny --set program=mezo", "`program` must be one of zobench, but got 'mezo'; use one of zob"),
-        ("run --model opt-tiny --set steps", "`--set` needs KEY=VALUE, but got 'steps'; for example --set steps=5, see `zo"),
+        ("run --model opt-tiny --set steps", "`--set` needs KEY=VALUE, but got 'steps'; for example --set steps=5, see "
+                                             "`zobench list fields`"),
         ("run --model opt-tiny --set steps=many", "`steps` must be a whole number, but got 'many'; for example "),
         ("run --model opt-tiny --engine offload --set tier=pinned", "`tier=pinned` needs a CUDA device, but got "),
         ("run --model opt-tiny --timeout soon", "`--timeout` must be a time, but got 'soon'; write 90s, 10m or 2h"),
@@ -258,11 +259,11 @@ def test_the_fields_are_listed_each_with_type_default_words_and_a_line(
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines[2:] if line and line[0] != " "] == list(FIELDS)
     assert lines[1].split("  ")[0] == "field"
-    at = lines.index("dtype            word             fp32        the type of the weights on the device:")
-    assert lines[at + 1].strip() == "fp32, fp16, bf16"
-    assert "writeback_every  integer or inf   1           steps between two write-backs of a" in lines
+    at = lines.index("dtype             word            fp32        the type of the weights on the")
+    assert lines[at + 1].strip() == "device [fp32, fp16, bf16]"
+    assert "writeback_every   integer or inf  1           steps between two write-backs of" in lines
     monkeypatch.setenv("COLUMNS", "120")
-    assert any(line.rstrip().endswith("the type of the weights on the device: fp32, fp16, bf16") for line in
+    assert any(line.rstrip().endswith("the type of the weights on the device [fp32, fp16, bf16]") for line in
                zobench("list", "fields")[1].splitlines())  # fmt: skip
     assert "checkpoint_every" not in zobench("list")[1]
 

@@ -225,7 +225,7 @@ def _fields() -> Table:
         table.add_column(heading, header_style="dim", no_wrap=heading != "what it is")
     for name, field in DECLARED.items():
         usual = "" if field.required else field.write(field.default)
-        words = f": {', '.join(field.choices)}" if field.choices else ""
+        words = f" [{', '.join(field.choices)}]" if field.choices else ""
         table.add_row(*map(Text, (name, field.noun, usual, f"{field.about}{words}")))
     return table
 
