@@ -31,7 +31,8 @@ def load(path: Path, device: str, changes: Mapping[str, Any] | None = None) -> M
 
     A list in ``[[variants]]`` or ``[[include]]`` stands for one of them per value, the product of all its lists.
     ``[on.cpu]`` and ``[on.cuda]`` hold what differs there. Cells that would run the same computation appear once. A
-    cell that has all values of a rule of ``[[exclude]]`` (after ``changes``, defaults included) is left out. Raises
+    cell that has all values of a rule of ``[[exclude]]`` (after ``changes``, defaults included) is left out. An option
+    of a plug-in is given, varied and excluded as ``options.NAME``. Raises
     ``ValueError``, one line that names the file, for an unknown key or an impossible value.
     """
     try:
