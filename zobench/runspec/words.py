@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
 
-CHOICES: dict[str, tuple[str, ...]] = {
+from zobench.runspec.kinds import TIERS
+
+
+class Choices(Mapping[str, tuple[str, ...]]):
+    """Field -> the words that it may be. Those of a registry are named as ``module:attribute`` and asked for at use."""
+
+    def __init__(self, words: Mapping[str, tuple[str, ...] | str]) -> None:
+        self._words = words
+
+    def __getitem__(self, field: str) -> tuple[str, ...]:
+        words = self._words[field]
+        if isinstance(words, tuple):
+            return words
+        module, _, attribute = words.partition(":")
+        names: tuple[str, ...] = getattr(importlib.import_module(module), attribute).names()
+        return names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._words)
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+
+CHOICES = Choices({
     "weights": ("random", "pretrained", "shared"),
     "engine": ("resident", "offload"),
-    "tier": ("auto", "device", "pinned", "pageable", "disk", "checkpoint"),
+    "tier": tuple(TIERS),
     "dtype": ("fp32", "fp16", "bf16"),
     "noise": ("torch", "counter"),
     "granularity": ("block", "linear", "tile"),
     "wire": ("none", "fp16", "bf16", "fp8"),
     "autocast": ("none", "fp16", "bf16", "tf32"),
     "data": ("random", "ragged"),
-    "method": (
-        "zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "zo-adam", "zo-sgd-block", "zo-sgd-sparse",
-        "forward-grad", "hybrid", "fo-sgd", "fo-adam",
-    ),
+    "method": "zobench.runspec.registries:METHODS",
     "definition": ("as-written", "as-shipped"),
     "lr_schedule": ("constant", "linear", "cosine"),
-    "scheme": ("full", "lora", "prefix", "prompt"),
+    "scheme": "zobench.runspec.registries:SCHEMES",
     "parallel": ("none", "pertp", "ddp", "2d", "2d-outer"),
     "transfers": ("auto", "whole", "sliced"),
     "checkpoint": ("none", "sync", "async", "journal"),
     "task": ("none", "sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc", "copa", "winogrande"),
-}  # fmt: skip
+})  # fmt: skip
 """The allowed values of every field that is a word from a list."""
-
-FIRST_ORDER = ("fo-sgd", "fo-adam")
-"""Methods that backpropagate through the whole model."""
-BACKWARD = (*FIRST_ORDER, "hybrid")
-"""Methods that backpropagate at all: their model is resident."""
-STATEFUL = ("zo-sgd-mmt", "zo-adam")
-"""Zeroth-order methods whose state, of the weights' shape, rests and travels with the weights."""
-SHIPPED = ("zo-sgd-sign", "zo-adam", "zo-sgd-sparse")
-"""Methods whose published program computes something else than its paper's formula (ZO-Bench, appendix A)."""
 
 SEQ_LEN = 2048
 """The papers' tokens per sequence."""
