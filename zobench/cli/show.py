@@ -33,10 +33,10 @@ def table(
 @app.command("list")
 def list_(
     what: Annotated[
-        str, typer.Argument(metavar="[models|matrices|tables|figures]", help="Leave it out to list all.")
+        str, typer.Argument(metavar="[models|methods|matrices|tables|figures]", help="Leave it out to list all.")
     ] = "",
 ) -> None:
-    """List models, matrices, tables and figures."""
+    """List models, methods, matrices, tables and figures."""
     from zobench.cli import console
 
     console.show_lists(what)
