@@ -48,7 +48,7 @@ def make(spec):
 
 
 def rule(spec):
-    return ScaledSign({**KIND.options, **spec.options}["scale"])
+    return ScaledSign(KIND.option(spec, "scale"))
 
 
 KIND = MethodKind(

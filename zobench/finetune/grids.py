@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zobench.runspec import METHODS, check_key, check_value
-from zobench.runspec.values import default
+from zobench.runspec import DECLARED, METHODS, check_key, check_value, flat, named
 
-SEARCHED = (
-    "lr", "eps", "batch_size", "steps", "weight_decay", "queries", "momentum", "sparsity", "zo_layers", "lr_schedule",
-    "definition",
-)  # fmt: skip
+SEARCHED = named(lambda field: field.searched)
 """What may differ inside a search: the rest decides which data, model and method are compared, or where they run."""
 BATCH = 16
 """ZO-Bench's, section 4."""
@@ -60,9 +56,9 @@ def load(path: Path) -> Grid:
 def checked(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
     """``axes`` with every value as its field holds it. Raises ``ValueError`` for what no search can vary."""
     found = {}
-    for key, values in axes.items():
+    for key, values in flat(axes).items():
         check_key(key)
-        if key not in SEARCHED:
+        if key.partition(".")[0] not in SEARCHED:
             raise ValueError(f"`{key}` must be the same in a whole search, but is varied; vary {', '.join(SEARCHED)}")
         if not isinstance(values, list) or not values:
             raise ValueError(f"`{key}` must be a list of values, but got {values!r}; write {key} = [...]")
@@ -74,7 +70,8 @@ def checked(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def asked(values: Mapping[str, Any]) -> tuple[str, str]:
     """The method and the scheme of a run of ``values``."""
-    return str(values.get("method", default("method"))), str(values.get("scheme", default("scheme")))
+    method, scheme = (str(values.get(key, DECLARED[key].default)) for key in ("method", "scheme"))
+    return method, scheme
 
 
 def defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

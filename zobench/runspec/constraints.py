@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from zobench.runspec.fields import Field
 from zobench.runspec.registries import METHODS
-from zobench.runspec.values import default, size_text
-from zobench.runspec.words import CHOICES, SIZES
+from zobench.runspec.words import TASK_NAMES
 
 if TYPE_CHECKING:
     from zobench.runspec.kinds import MethodKind
     from zobench.runspec.run import RunSpec
+
+Fields = Mapping[str, Field[Any]]
+"""What is declared of a spec's fields, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +29,11 @@ class Needs:
     value: Any
     remedy: str
 
-    def check(self, spec: RunSpec) -> None:
-        """Raises ``ValueError`` if ``spec`` breaks the rule."""
+    def check(self, spec: RunSpec, fields: Fields) -> None:
+        """Raises ``ValueError`` if ``spec``, of these ``fields``, breaks the rule."""
         allowed = self.value if isinstance(self.value, tuple) else (self.value,)
-        if _applies(spec, self.field, self.values) and getattr(spec, self.needs) not in allowed:
-            raise _error(spec, self.field, self.needs, allowed, self.remedy)
+        if _applies(spec, fields[self.field], self.values) and getattr(spec, self.needs) not in allowed:
+            raise _error(spec, fields[self.field], self.needs, allowed, self.remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +45,31 @@ class NeedsMethod:
     has: Callable[[MethodKind], bool]
     remedy: str
 
-    def check(self, spec: RunSpec) -> None:
+    def check(self, spec: RunSpec, fields: Fields) -> None:
         """Raises ``ValueError`` if ``spec`` breaks the rule; it names those of zobench's own methods that it allows."""
-        if _applies(spec, self.field, self.values) and not self.has(METHODS.get(spec.method)):
+        if _applies(spec, fields[self.field], self.values) and not self.has(METHODS.get(spec.method)):
             allowed = tuple(kind.name for kind in METHODS.own() if self.has(kind))
-            raise _error(spec, self.field, "method", allowed, self.remedy)
+            raise _error(spec, fields[self.field], "method", allowed, self.remedy)
 
 
 class MethodNeeds:
     """What the spec's method says that it needs."""
 
-    def check(self, spec: RunSpec) -> None:
+    def check(self, spec: RunSpec, fields: Fields) -> None:
         """Raises ``ValueError`` for the first of its needs that ``spec`` does not meet."""
         for need in METHODS.get(spec.method).needs:
-            Needs("method", (spec.method,), need.name, need.value, need.remedy).check(spec)
+            Needs("method", (spec.method,), need.name, need.value, need.remedy).check(spec, fields)
 
 
-def _applies(spec: RunSpec, field: str, values: tuple[str, ...]) -> bool:
-    own = getattr(spec, field)
-    return own in values if values else own != default(field)
+def _applies(spec: RunSpec, field: Field[Any], values: tuple[str, ...]) -> bool:
+    own = getattr(spec, field.name)
+    return own in values if values else own != field.default
 
 
-def _error(spec: RunSpec, field: str, needs: str, allowed: tuple[Any, ...], remedy: str) -> ValueError:
-    own = getattr(spec, field)
-    told = str(own).lower() if isinstance(own, bool) else size_text(own) if field in SIZES else own
-    needed = " or ".join(map(str, allowed))
-    return ValueError(f"`{field}={told}` needs {needs}={needed}, but got {needs}={getattr(spec, needs)}; {remedy}")
+def _error(spec: RunSpec, field: Field[Any], needs: str, allowed: tuple[Any, ...], remedy: str) -> ValueError:
+    told, needed = field.write(getattr(spec, field.name)), " or ".join(map(str, allowed))
+    got = getattr(spec, needs)
+    return ValueError(f"`{field.name}={told}` needs {needs}={needed}, but got {needs}={got}; {remedy}")
 
 
 def _takes(field: str) -> Callable[[MethodKind], bool]:
@@ -118,7 +120,7 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
     Needs("task", (), "weights", ("pretrained", "random"), "shared weights learn nothing; use weights=pretrained"),
     Needs("task", (), "parts", False, "parts are measured without a task; use parts=false"),
     Needs("task", (), "data", "random", "a task brings its own data; leave data out"),
-    *(Needs(name, (), "task", CHOICES["task"][1:], f"only a task has it; leave {name} out")
+    *(Needs(name, (), "task", TASK_NAMES[1:], f"only a task has it; leave {name} out")
       for name in ("shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping")),
     Needs("aligned", (), "task", "sst2", "only its prompt can be left out; use aligned=true"),
     NeedsMethod("parallel", (), lambda kind: not kind.backpropagates,
@@ -137,10 +139,10 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
 )  # fmt: skip
 
 
-def check_constraints(spec: RunSpec) -> None:
-    """Raises ``ValueError`` for the first rule that ``spec`` breaks."""
+def check_constraints(spec: RunSpec, fields: Fields) -> None:
+    """Raises ``ValueError`` for the first rule that ``spec``, of these ``fields``, breaks."""
     for rule in CONSTRAINTS:
-        rule.check(spec)
+        rule.check(spec, fields)
     _check_world(spec)
     _check_saving(spec)
 

@@ -1,61 +1,14 @@
-"""The words of a spec: the values that its fields may take, and what groups of them have in common."""
+"""The words of a spec that more than one place knows, and what groups of them have in common."""
 
 from __future__ import annotations
 
 import difflib
-import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 
-from zobench.runspec.kinds import TIERS
-
-
-class Choices(Mapping[str, tuple[str, ...]]):
-    """Field -> the words that it may be. Those of a registry are named as ``module:attribute`` and asked for at use."""
-
-    def __init__(self, words: Mapping[str, tuple[str, ...] | str]) -> None:
-        self._words = words
-
-    def __getitem__(self, field: str) -> tuple[str, ...]:
-        words = self._words[field]
-        if isinstance(words, tuple):
-            return words
-        module, _, attribute = words.partition(":")
-        names: tuple[str, ...] = getattr(importlib.import_module(module), attribute).names()
-        return names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._words)
-
-    def __len__(self) -> int:
-        return len(self._words)
-
-
-CHOICES = Choices({
-    "weights": ("random", "pretrained", "shared"),
-    "engine": ("resident", "offload"),
-    "tier": tuple(TIERS),
-    "dtype": ("fp32", "fp16", "bf16"),
-    "noise": ("torch", "counter"),
-    "granularity": ("block", "linear", "tile"),
-    "wire": ("none", "fp16", "bf16", "fp8"),
-    "autocast": ("none", "fp16", "bf16", "tf32"),
-    "data": ("random", "ragged"),
-    "method": "zobench.runspec.registries:METHODS",
-    "definition": ("as-written", "as-shipped"),
-    "lr_schedule": ("constant", "linear", "cosine"),
-    "scheme": "zobench.runspec.registries:SCHEMES",
-    "parallel": ("none", "pertp", "ddp", "2d", "2d-outer"),
-    "transfers": ("auto", "whole", "sliced"),
-    "checkpoint": ("none", "sync", "async", "journal"),
-    "task": ("none", "sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc", "copa", "winogrande"),
-})  # fmt: skip
-"""The allowed values of every field that is a word from a list."""
+TASK_NAMES = ("none", "sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc", "copa", "winogrande")
 
 SEQ_LEN = 2048
 """The papers' tokens per sequence."""
-
-SWITCHES = ("overlap", "reusable_memory", "fused_update")
-"""The ablation switches of ZO2 table 3; each removes exactly one thing."""
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
@@ -66,7 +19,3 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     if near:
         return "did you mean " + " or ".join(lowered[match] for match in near) + "?"
     return "use one of " + ", ".join(options)
-
-
-SIZES = ("device_memory",)
-"""Fields in bytes, which text may give with a unit."""
