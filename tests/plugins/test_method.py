@@ -79,6 +79,9 @@ scale = 0.5
 TABLE = """
 title = "The sign, twice"
 caption = "No paper."
+[where]
+seq_len = 32
+weight_decay = 0.1
 [rows]
 header = "Method"
 [[rows.variants]]
