@@ -34,10 +34,12 @@ def table(
 def list_(
     what: Annotated[
         str,
-        typer.Argument(metavar="[models|matrices|tables|figures|fields]", help="Leave it out to list all but fields."),
+        typer.Argument(
+            metavar="[models|methods|matrices|tables|figures|fields]", help="Leave it out to list all but fields."
+        ),
     ] = "",
 ) -> None:
-    """List models, matrices, tables, figures, and the fields of a run."""
+    """List models, methods, matrices, tables, figures, and the fields of a run."""
     from zobench.cli import console
 
     console.show_lists(what)

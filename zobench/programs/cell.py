@@ -31,6 +31,7 @@ from zobench.methods import Method
 from zobench.programs.saving import Checkpoints, checkpoints
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.runspec.kinds import TIERS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -127,10 +128,11 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording, world:
     batches = stream(spec, model.config.vocab_size, model.config.pad_token_id)
     with tuner(spec, model=model, world=world) as built:
         engine, method = built.engine, built.method
-        if spec.tier == "disk":
+        tier = TIERS[spec.tier]
+        if tier.is_file and tier.is_filled:
             recording.warnings += _disk_warnings(engine)
         recording.memory = {"blocks_at_rest_bytes": engine.bytes_at_rest}
-        recording.memory["pinned_bytes"] = engine.bytes_at_rest if spec.tier == "pinned" else 0
+        recording.memory["pinned_bytes"] = engine.bytes_at_rest if tier.is_pinned else 0
         work = zip(batches, _rates(spec), strict=False)
         watch = None if world is None else world.traffic
         recording.warmup = _steps(engine, method, work, spec.warmup, recording)

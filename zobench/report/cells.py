@@ -14,7 +14,7 @@ from zobench.report.table import USUAL, Metric, Table, TableColumn, TableRow
 from zobench.report.terms import deviations, fields
 from zobench.report.toml import Where
 from zobench.result import Outcome, Result
-from zobench.runspec import FIELDS, SHIPPED, RunSpec
+from zobench.runspec import FIELDS, METHODS, RunSpec
 
 _CPU_MEMORY = "Measured on a CPU: the process's peak resident memory above its baseline, not GPU memory."
 _CPU_RANKS = "GPUs stand for processes here, which share the cores of one CPU and its memory's bandwidth."
@@ -232,7 +232,8 @@ def _evaluated(result: Result) -> list[str]:
     found = result.evaluation
     count, majority = found["test"]["count"], found["majority"]["test"]
     told = [f"Of {count} test examples; always giving the commonest answer is right in {majority:.1%}."]
-    return told + ([f"{result.spec.definition}: {found['definition']}."] if result.spec.method in SHIPPED else [])
+    two = METHODS.get(result.spec.method).as_shipped is not None
+    return told + ([f"{result.spec.definition}: {found['definition']}."] if two else [])
 
 
 def _caveats(

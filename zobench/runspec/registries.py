@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from zobench.runspec.kinds import MethodKind, SchemeKind
 from zobench.runspec.registry import Registry
 
-METHODS: Registry[Any] = Registry("method", "zobench.methods", "zobench.methods:KINDS")
-SCHEMES: Registry[Any] = Registry("scheme", "zobench.schemes", "zobench.schemes:KINDS")
+METHODS: Registry[MethodKind] = Registry("method", "zobench.methods", "zobench.methods:KINDS")
+SCHEMES: Registry[SchemeKind] = Registry("scheme", "zobench.schemes", "zobench.schemes:KINDS")
 TASKS: Registry[Any] = Registry("task", "zobench.tasks", "zobench.data.tasks:TASKS")
 METRICS: Registry[Any] = Registry("metric", "zobench.metrics", "zobench.store:METRICS")
 MODELS: Registry[Any] = Registry("model", "zobench.models", "zobench.models:ARCHITECTURES")

@@ -26,9 +26,10 @@ from zobench.runspec.fields import (
     field_of,
     options_of,
 )
+from zobench.runspec.kinds import TIERS
 from zobench.runspec.options import Options, nested, settled
-from zobench.runspec.registries import PROGRAMS
-from zobench.runspec.words import METHOD_NAMES, SCHEME_NAMES, SEQ_LEN, TASK_NAMES
+from zobench.runspec.registries import METHODS, PROGRAMS, SCHEMES
+from zobench.runspec.words import SEQ_LEN, TASK_NAMES
 
 FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS = Since
 NEVER, VALUE, PAIR, _ = Told
@@ -75,7 +76,7 @@ class RunSpec:
     ))
     tier: str = declare(Word(
         "auto", "where offloaded blocks rest", since=FIRST_RESULTS,
-        known=("auto", "device", "pinned", "pageable", "disk", "checkpoint"), told=NEVER, free=True, paced=True,
+        known=tuple(TIERS), told=NEVER, free=True, paced=True,
     ))
     dtype: str = declare(Word(
         "fp32", "the type of the weights on the device", since=FIRST_RESULTS, known=("fp32", "fp16", "bf16"),
@@ -175,8 +176,8 @@ class RunSpec:
         False, "measure how much of the intended updates is in the weights after rounding", since=FAST_ENGINE,
         incidental=True,
     ))
-    method: str = declare(Word(
-        "zo-sgd", "the optimization method", since=TASKS, known=METHOD_NAMES, told=VALUE, listed=True, paced=True,
+    method: str = declare(Entry(
+        "zo-sgd", "the optimization method", since=TASKS, registry=METHODS, told=VALUE, listed=True, paced=True,
     ))
     definition: str = declare(Word(
         "as-written", "the paper's formula, or what its published program computes", since=TASKS,
@@ -200,8 +201,8 @@ class RunSpec:
     lr_schedule: str = declare(Word(
         "constant", "how lr changes over the steps", since=TASKS, known=("constant", "linear", "cosine"), searched=10,
     ))
-    scheme: str = declare(Word(
-        "full", "what is tuned: all weights, or an adapter of peft", since=TASKS, known=SCHEME_NAMES, told=VALUE,
+    scheme: str = declare(Entry(
+        "full", "what is tuned: all weights, or an adapter of peft", since=TASKS, registry=SCHEMES, told=VALUE,
         listed=True, paced=True,
     ))
     task: str = declare(Word(

@@ -5,21 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-METHOD_NAMES = (
-    "zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "zo-adam", "zo-sgd-block", "zo-sgd-sparse",
-    "forward-grad", "hybrid", "fo-sgd", "fo-adam",
-)  # fmt: skip
-SCHEME_NAMES = ("full", "lora", "prefix", "prompt")
 TASK_NAMES = ("none", "sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc", "copa", "winogrande")
-
-FIRST_ORDER = ("fo-sgd", "fo-adam")
-"""Methods that backpropagate through the whole model."""
-BACKWARD = (*FIRST_ORDER, "hybrid")
-"""Methods that backpropagate at all: their model is resident."""
-STATEFUL = ("zo-sgd-mmt", "zo-adam")
-"""Zeroth-order methods whose state, of the weights' shape, rests and travels with the weights."""
-SHIPPED = ("zo-sgd-sign", "zo-adam", "zo-sgd-sparse")
-"""Methods whose published program computes something else than its paper's formula (ZO-Bench, appendix A)."""
 
 SEQ_LEN = 2048
 """The papers' tokens per sequence."""
