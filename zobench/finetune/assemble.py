@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from zobench import methods, models, schemes
 from zobench.durable.tensors import SnapshotWeights
-from zobench.engine import Engine, EngineConfig, history
+from zobench.engine import Engine, EngineConfig
+from zobench.engine.interface import Start, TunedEngine
 from zobench.methods import Method
 from zobench.models.weights import PretrainedWeights, RandomWeights, Weights
 from zobench.predict.footprint import SHARED_BLOCKS, fit, memory
@@ -30,7 +31,7 @@ class Tuner:
     """An engine over the model that the scheme has changed, and the method that steps it. ``trained``: names of the
     parameters that are."""
 
-    engine: Engine
+    engine: TunedEngine
     method: Method
     scheme: Scheme
     trained: frozenset[str]
@@ -39,7 +40,7 @@ class Tuner:
 @contextmanager
 def tuner(
     spec: RunSpec, snapshot: Path | None = None, model: PreTrainedModel | None = None, *,
-    start: history.Start | None = None, world: World | None = None,
+    start: Start | None = None, world: World | None = None,
 ) -> Iterator[Tuner]:  # fmt: skip
     """A tuner for ``spec`` (resolved, and planned where ``device_memory`` is given); its engine is closed at the end.
 
@@ -65,7 +66,7 @@ def _joined(spec: RunSpec) -> AbstractContextManager[World]:
 
 
 def _build(
-    spec: RunSpec, snapshot: Path | None, model: PreTrainedModel, kept: history.Start | None, world: World | None
+    spec: RunSpec, snapshot: Path | None, model: PreTrainedModel, kept: Start | None, world: World | None
 ) -> Tuner:
     """On return only the engine holds weights: a pool of random values must not count as the run's memory."""
     plain, config = initial_weights(spec, model), engine_config(spec)
@@ -79,11 +80,7 @@ def _build(
         weights = saved = SnapshotWeights(snapshot, start)
         state = saved if any("#" in name for name in saved.names) else None  # before its first step Adam has none
     thresholds = methods.thresholds(spec, model, start)
-    engine = _engine(spec, model, config, scheme, weights, state, thresholds, kept, _hosts(spec, world))
-    if world is not None:
-        from zobench.parallel import ParallelEngine
-
-        engine = cast("Engine", ParallelEngine(engine, world))
+    engine = _engine(spec, model, config, scheme, weights, state, thresholds, kept, world)
     return Tuner(engine, methods.make(spec), scheme, trained)
 
 
@@ -97,21 +94,25 @@ def _hosts(spec: RunSpec, world: World | None) -> Hosts | None:
 
 def _engine(
     spec: RunSpec, model: PreTrainedModel, config: EngineConfig, scheme: Scheme, weights: Weights,
-    state: Weights | None, thresholds: dict[str, float] | None, kept: history.Start | None, hosts: Hosts | None,
-) -> Engine:  # fmt: skip
-    """The engine, or where the method backpropagates one that answers like it."""
+    state: Weights | None, thresholds: dict[str, float] | None, kept: Start | None, world: World | None,
+) -> TunedEngine:  # fmt: skip
+    """The engine, of one rank or of one among several, or where the method backpropagates one that does."""
     if spec.method in BACKWARD:
         from zobench.engine.backprop import Backprop
 
         below = {"zo_layers": spec.zo_layers} if spec.method == "hybrid" else {}
-        engine = Backprop(
+        return Backprop(
             model, config, weights=weights, state=state, drive=scheme.drive, checkpointing=spec.checkpointing, **below
         )
-        return cast("Engine", engine)
-    return Engine(
+    engine = Engine(
         model, config, weights=weights, drive=scheme.drive, rule=methods.rule(spec), state=state, thresholds=thresholds,
-        start=kept, hosts=hosts,
+        start=kept, hosts=_hosts(spec, world),
     )  # fmt: skip
+    if world is None:
+        return engine
+    from zobench.parallel import ParallelEngine
+
+    return ParallelEngine(engine, world)
 
 
 def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from zobench.engine import Batch, Engine, Entry, Point
+from zobench.engine import Batch, Entry, Point
 from zobench.engine.base import PassRecord
+from zobench.engine.interface import SteppingEngine
 from zobench.methods.base import Direction, StepResult, Taken
 
 
@@ -36,7 +37,7 @@ class ZOSGD:
         self._step = 0
         self._seeds = np.random.default_rng(seed)
 
-    def step(self, engine: Engine, batch: Batch) -> StepResult:
+    def step(self, engine: SteppingEngine, batch: Batch) -> StepResult:
         """One step on ``batch``; ``lr`` may be changed between steps."""
         directions = self._directions(engine)
         loss, gradients = self._probe(engine, batch, directions)
@@ -52,8 +53,8 @@ class ZOSGD:
         self._step, self.skipped = state["step"], state["skipped"]
         self._seeds.bit_generator.state = state["seeds"]
 
-    def retrace(self, engine: Engine, taken: Taken) -> list[PassRecord]:
-        """See :class:`zobench.methods.base.Retraceable`."""
+    def retrace(self, engine: SteppingEngine, taken: Taken) -> list[PassRecord]:
+        """See :class:`zobench.methods.Method`."""
         parts = self._parts(engine)
         directions = tuple(zip(self._draw(len(parts)), parts, strict=True))
         if (taken.step, taken.directions) != (self._step, directions):
@@ -69,7 +70,7 @@ class ZOSGD:
         """What a step did to the weights, in its passes."""
         return [PassRecord(points=self._points(taken.directions), entries=taken.entries)]
 
-    def _directions(self, engine: Engine) -> list[Direction]:
+    def _directions(self, engine: SteppingEngine) -> list[Direction]:
         """This step's, on all ranks those of the first."""
         parts = self._parts(engine)
         return list(zip(engine.shared(self._draw(len(parts))), parts, strict=True))
@@ -77,14 +78,16 @@ class ZOSGD:
     def _draw(self, count: int) -> list[int]:
         return [int(self._seeds.integers(10**9)) for _ in range(count)]
 
-    def _parts(self, engine: Engine) -> Sequence[int | None]:
+    def _parts(self, engine: SteppingEngine) -> Sequence[int | None]:
         """The part of the model that each direction of a step moves."""
         return [None] * self.queries
 
     def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
         return tuple(Point(seed, scale, part) for seed, part in directions for scale in (self.eps, -self.eps))
 
-    def _probe(self, engine: Engine, batch: Batch, directions: Sequence[Direction]) -> tuple[float, tuple[float, ...]]:
+    def _probe(
+        self, engine: SteppingEngine, batch: Batch, directions: Sequence[Direction]
+    ) -> tuple[float, tuple[float, ...]]:
         """The mean of the losses at both points of all directions; g of each direction."""
         losses = engine.probe(batch, self._points(directions))
         pairs = list(zip(losses[::2], losses[1::2], strict=True))
@@ -135,7 +138,7 @@ class ZOSGDBlock(ZOSGD):
     times as there are parts. Device memory holds the hidden states of twice as many copies of the batch as parts.
     """
 
-    def _parts(self, engine: Engine) -> Sequence[int | None]:
+    def _parts(self, engine: SteppingEngine) -> Sequence[int | None]:
         return [part for part in range(engine.parts) for _ in range(self.queries)]
 
 
@@ -149,7 +152,7 @@ class ZOSGDCons(ZOSGD):
     def __init__(self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
         super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay)
 
-    def step(self, engine: Engine, batch: Batch) -> StepResult:
+    def step(self, engine: SteppingEngine, batch: Batch) -> StepResult:
         """One step on ``batch``, which may leave the weights as they are; ``lr`` may be changed between steps."""
         directions = self._directions(engine)
         loss, gradients = self._probe(engine, batch, directions)
@@ -157,7 +160,7 @@ class ZOSGDCons(ZOSGD):
             engine.commit(self._best(engine, batch, directions[0][0], gradients[0]))
         return self._finish(loss, directions, gradients)
 
-    def _best(self, engine: Engine, batch: Batch, seed: int, g: float) -> list[Entry]:
+    def _best(self, engine: SteppingEngine, batch: Batch, seed: int, g: float) -> list[Entry]:
         """The entry of the best candidate; none where that is x. A loss that is not finite is the worst."""
         candidates = _candidates(g)
         losses = engine.probe(batch, self._at(seed, candidates))
