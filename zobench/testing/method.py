@@ -86,7 +86,6 @@ class MethodConformance:
                 method.step(engine, full())
             told = json.loads(json.dumps(method.state(), allow_nan=False))
             other = self.method()
-            assert other.state() != told or not other.state(), "three steps must be in the state"
             other.restore(told)
             assert other.state() == method.state()
             assert (other.skipped, json.dumps(other.state())) == (method.skipped, json.dumps(method.state()))
