@@ -118,9 +118,21 @@ def test_an_option_is_told_and_hashed_only_where_it_is_not_default() -> None:
 @pytest.mark.parametrize(
     ("program", "options", "text"),
     [
-        ("mezo", {"betta": 1}, "unknown option 'betta' of program=mezo; did you mean beta?"),
-        ("plain", {"beta": 1}, "unknown option 'beta' of program=plain; leave options.beta out"),
-        ("zobench", {"beta": 1}, "unknown option 'beta' of program=zobench; leave options.beta out"),
+        (
+            "mezo",
+            {"betta": 1},
+            "unknown option 'betta' of method=zo-sgd, scheme=full, program=mezo; did you mean beta?",
+        ),
+        (
+            "plain",
+            {"beta": 1},
+            "unknown option 'beta' of method=zo-sgd, scheme=full, program=plain; leave options.beta out",
+        ),
+        (
+            "zobench",
+            {"beta": 1},
+            "unknown option 'beta' of method=zo-sgd, scheme=full, program=zobench; leave options.beta out",
+        ),
         ("mezo", {"rank": 1.5}, "`options.rank` must be of type int, but got 1.5; for example options.rank=8"),
         ("mezo", {"rank": True}, "`options.rank` must be of type int, but got True; for example options.rank=8"),
         ("mezo", {"beta": "x"}, "`options.beta` must be of type float, but got 'x'; for example options.beta=0.5"),
