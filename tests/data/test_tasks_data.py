@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from zobench.data import IGNORED, Batch
-from zobench.data.tasks import Example, TaskData
 from zobench.data.tasks.encode import Encoded, Encoder, collate
-from zobench.data.tasks.prompts import TASKS, form_of
+from zobench.data.tasks.prompts import form_of
 from zobench.data.tasks.read import read
+from zobench.data.tasks.task import Example
+from zobench.data.tasks.task_data import TaskData
 from zobench.runspec import RunSpec
+from zobench.runspec.named import TASKS
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data, ../shared/data, is not here")
@@ -124,7 +126,7 @@ def naive(model: Any, tokenizer: Any, example: Example) -> list[float]:
 
 @needs_data
 @torch.inference_mode()
-@pytest.mark.parametrize("name", list(TASKS))
+@pytest.mark.parametrize("name", TASKS.names())
 def test_scores_of_a_batch_equal_those_of_each_candidate_alone(name: str, tokenizer: Any, model: Any) -> None:
     run = spec(name, batch_size=4, train_size=7, dev_size=2, test_size=4)
     data = load(run, tokenizer)
@@ -141,7 +143,7 @@ def test_scores_of_a_batch_equal_those_of_each_candidate_alone(name: str, tokeni
     assert batch.choices.answers.tolist() == [
         o + source.examples[i].answer for o, i in zip(offsets, order, strict=True)
     ]
-    per_example = 1 if set(TASKS[name].names) <= {"terrible", "great", "Yes", "No"} else len(TASKS[name].names)
+    per_example = 1 if set(TASKS.get(name).names) <= {"terrible", "great", "Yes", "No"} else len(TASKS.get(name).names)
     per_example = 2 if name == "cb" else per_example  # Yes and No share a row, Maybe has several tokens
     assert batch.input_ids.shape[0] == 4 * per_example
     assert batch.choices.loss == ("lm" if name in ("copa", "winogrande") else "choice")

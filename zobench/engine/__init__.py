@@ -1,6 +1,6 @@
 """The one shared offload engine."""
 
-from zobench.data import Batch as Batch
+from zobench.data.batch import Batch as Batch
 from zobench.engine.base import BASE as BASE
 from zobench.engine.base import EngineConfig as EngineConfig
 from zobench.engine.base import Entry as Entry

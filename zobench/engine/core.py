@@ -20,7 +20,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from zobench.data import Batch, Choices
+from zobench.data.batch import Batch, Choices
 from zobench.engine import forwards, history, linear, tangent
 from zobench.engine.arithmetic import Arithmetic, InPlace, Pristine
 from zobench.engine.assemble import (

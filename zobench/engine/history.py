@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from zobench.data import IGNORED, Batch
+from zobench.data.batch import IGNORED, Batch
 from zobench.engine.base import Entry, PassRecord, Position
 from zobench.engine.blocks import Unit
 

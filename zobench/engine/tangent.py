@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils.dlpack import from_dlpack
 
-from zobench.data import Batch, Choices
+from zobench.data.batch import Batch, Choices
 from zobench.engine.arithmetic import Pristine
 from zobench.engine.assemble import precision
 from zobench.engine.base import BASE, Point

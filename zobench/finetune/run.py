@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zobench import kernels, methods, models
-from zobench.data.tasks import TaskData
+from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, snapshot
 from zobench.durable.scratch import scratch
 from zobench.finetune import origin, tokenizer

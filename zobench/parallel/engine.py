@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.engine import BASE, Engine, Point
 from zobench.engine.loss import counted
 from zobench.parallel.world import World

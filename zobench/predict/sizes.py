@@ -5,6 +5,7 @@ from __future__ import annotations
 from zobench import models
 from zobench.parallel.mesh import divided
 from zobench.runspec import STATEFUL, RunSpec
+from zobench.runspec.named import TASKS
 
 WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Bytes of one weight by dtype or wire format; fp8's scales (one per row) are below a thousandth of its values."""
@@ -13,19 +14,6 @@ LORA_RANK, PREFIX_TOKENS, PROMPT_TOKENS = 8, 5, 10
 ADAPTER_WIDTH = 4
 STATES = {"zo-sgd-mmt": 1, "zo-adam": 2}
 """Copies of what is tuned that a zeroth-order method keeps beside it."""
-TASKS: dict[str, tuple[int, int]] = {
-    "sst2": (32, 80),
-    "rte": (136, 376),
-    "cb": (144, 296),
-    "boolq": (256, 1200),
-    "wsc": (80, 152),
-    "wic": (56, 96),
-    "multirc": (504, 936),
-    "copa": (32, 40),
-    "winogrande": (40, 56),
-}
-"""Task -> (tokens of a usual batch's rows, of the longest text), from the data's characters, four to a token. An
-example trains in one row: answers of one token share their prompt's, and the loss "lm" reads the right candidate's."""
 
 
 def adapter(spec: RunSpec) -> tuple[int, int]:
@@ -86,12 +74,12 @@ def rows(spec: RunSpec) -> int:
 
 def longest(spec: RunSpec) -> int:
     """Tokens of the longest row that a run reads."""
-    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS[spec.task][1])
+    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS.get(spec.task).longest_tokens)
 
 
 def usual(spec: RunSpec) -> int:
     """Tokens of the rows of a usual batch, of which the durations are."""
-    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS[spec.task][0])
+    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS.get(spec.task).usual_tokens)
 
 
 def judged(spec: RunSpec) -> int:

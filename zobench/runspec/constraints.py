@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from zobench.runspec.named import TASKS
 from zobench.runspec.values import default, size_text
 from zobench.runspec.words import BACKWARD, CHOICES, FIRST_ORDER, SHIPPED, SIZES, STATEFUL
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Needs:
     """``field``, where it is one of ``values`` (none: not at its default), needs field ``needs`` to be ``value``, or
-    one of them if that is a tuple."""
+    one of them if that is a tuple, or a function of the spec that gives one."""
 
     field: str
     values: tuple[str, ...]
@@ -27,13 +28,26 @@ class Needs:
         """Raises ``ValueError`` if ``spec`` breaks the rule."""
         own, other = getattr(spec, self.field), getattr(spec, self.needs)
         applies = own in self.values if self.values else own != default(self.field)
-        allowed = self.value if isinstance(self.value, tuple) else (self.value,)
-        if applies and other not in allowed:
+        if not applies:
+            return
+        value = self.value(spec) if callable(self.value) else self.value
+        allowed = value if isinstance(value, tuple) else (value,)
+        if other not in allowed:
             told = str(own).lower() if isinstance(own, bool) else size_text(own) if self.field in SIZES else own
             needed = " or ".join(map(str, allowed))
             raise ValueError(
                 f"`{self.field}={told}` needs {self.needs}={needed}, but got {self.needs}={other}; {self.remedy}"
             )
+
+
+def _tasks(spec: RunSpec) -> tuple[str, ...]:
+    return TASKS.names()
+
+
+def _unaligned(spec: RunSpec) -> tuple[str, ...]:
+    """Tasks that have a form without their prompt: zobench's own, and that of ``spec``."""
+    asked = () if spec.task in ("none", *TASKS.own) else (TASKS.get(spec.task),)
+    return tuple(task.name for task in (*TASKS.own.values(), *asked) if task.unaligned is not None)
 
 
 CONSTRAINTS = (
@@ -86,9 +100,9 @@ CONSTRAINTS = (
     Needs("task", (), "weights", ("pretrained", "random"), "shared weights learn nothing; use weights=pretrained"),
     Needs("task", (), "parts", False, "parts are measured without a task; use parts=false"),
     Needs("task", (), "data", "random", "a task brings its own data; leave data out"),
-    *(Needs(name, (), "task", CHOICES["task"][1:], f"only a task has it; leave {name} out")
+    *(Needs(name, (), "task", _tasks, f"only a task has it; leave {name} out")
       for name in ("shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping")),
-    Needs("aligned", (), "task", "sst2", "only its prompt can be left out; use aligned=true"),
+    Needs("aligned", (), "task", _unaligned, "only its prompt can be left out; use aligned=true"),
     Needs("parallel", (), "method", tuple(m for m in CHOICES["method"] if m not in BACKWARD),
          "gradients would have to travel; use a zeroth-order method"),
     Needs("parallel", ("pertp", "2d", "2d-outer"), "method",

@@ -39,7 +39,7 @@ class Registry(Generic[T]):
 
     def names(self) -> tuple[str, ...]:
         """zobench's own in their order, then those of plug-ins by the alphabet; no plug-in is imported."""
-        return (*self._own(), *sorted(set(plug_ins(self.group)) - set(self._own())))
+        return (*self.own, *sorted(set(plug_ins(self.group)) - set(self.own)))
 
     def get(self, name: str) -> T:
         """The one called ``name``.
@@ -47,7 +47,7 @@ class Registry(Generic[T]):
         Raises ``ValueError`` for an unknown name, for one that two packages give, and for a plug-in that cannot be
         imported or is not what its entry point says.
         """
-        own, found = self._own(), plug_ins(self.group).get(name, ())
+        own, found = self.own, plug_ins(self.group).get(name, ())
         if len(found) + (name in own) > 1:
             owners = ["zobench"] * (name in own) + [_package(point) for point in found]
             raise ValueError(
@@ -64,7 +64,9 @@ class Registry(Generic[T]):
         """zobench's own and all plug-ins', which are imported."""
         return map(self.get, self.names())
 
-    def _own(self) -> Mapping[str, T]:
+    @property
+    def own(self) -> Mapping[str, T]:
+        """zobench's own by their names."""
         module, _, attribute = self.home.partition(":")
         return _by_name(module, attribute)
 

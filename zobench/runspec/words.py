@@ -25,7 +25,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "parallel": ("none", "pertp", "ddp", "2d", "2d-outer"),
     "transfers": ("auto", "whole", "sliced"),
     "checkpoint": ("none", "sync", "async", "journal"),
-    "task": ("none", "sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc", "copa", "winogrande"),
 }  # fmt: skip
 """The allowed values of every field that is a word from a list."""
 

@@ -1,0 +1,10 @@
+"""The registries of what a spec names, zobench's own and plug-ins'; their homes are rooms above this one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zobench.runspec.registry import Registry
+
+TASKS: Registry[Any] = Registry("task", "zobench.tasks", "zobench.data.tasks.prompts:PUBLISHED")
+"""Of :class:`zobench.data.tasks.task.Task`."""
