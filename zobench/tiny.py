@@ -27,7 +27,7 @@ from zobench.data.batch import IGNORED
 from zobench.data.tasks.read import read
 from zobench.data.tasks.task import Example, Record
 from zobench.engine.checkpoint import save_checkpoint
-from zobench.runspec.named import TASKS
+from zobench.runspec.registries import TASKS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

@@ -15,10 +15,7 @@ import pytest
 from zobench.data.tasks.prompts import form_of
 from zobench.data.tasks.read import Source, read
 from zobench.data.tasks.task import Example
-from zobench.runspec.named import TASKS
-
-DATA = Path(__file__).parents[3] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data, ../shared/data, is not here")
+from zobench.runspec.registries import TASKS
 
 
 def sets(name: str, folder: Path | None) -> tuple[Source, Source]:
@@ -43,10 +40,9 @@ SIZES = {
 }  # fmt: skip
 
 
-@needs_data
 @pytest.mark.parametrize("name", TASKS.names())
-def test_sizes_and_label_balance_are_the_known_ones(name: str) -> None:
-    found = sets(name, DATA)
+def test_sizes_and_label_balance_are_the_known_ones(real_data: Path, name: str) -> None:
+    found = sets(name, real_data)
     assert tuple(len(source.examples) for source in found) == SIZES[name]
     for source, known in zip(found, KNOWN[name], strict=True):
         counts = Counter(example.answer for example in source.examples)
@@ -54,12 +50,11 @@ def test_sizes_and_label_balance_are_the_known_ones(name: str) -> None:
         assert all(len(example.candidates) == len(TASKS.get(name).names) for example in source.examples)
 
 
-@needs_data
 @pytest.mark.parametrize("name", ["sst2", "boolq", "copa"])
-def test_a_tasks_own_folder_is_as_good(name: str) -> None:
-    whole, own = sets(name, DATA), sets(name, DATA / TASKS.get(name).rows.folder)
+def test_a_tasks_own_folder_is_as_good(real_data: Path, name: str) -> None:
+    whole, own = sets(name, real_data), sets(name, real_data / TASKS.get(name).rows.folder)
     assert own == whole
-    assert own[0].where.startswith(str(DATA / TASKS.get(name).rows.folder))
+    assert own[0].where.startswith(str(real_data / TASKS.get(name).rows.folder))
 
 
 def write(path: Path, text: str) -> Path:

@@ -141,10 +141,15 @@ def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
     from zobench.finetune import grids
     from zobench.machine.device import choose_device
     from zobench.recipes import matrix
-    from zobench.runspec.named import TASKS
+    from zobench.runspec.registries import PROGRAMS, TASKS
 
     if values.get("task", "none") == "none":
         raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(TASKS.names())}")
+    if given := PROGRAMS.provider(values.get("program", "")):
+        raise ValueError(
+            f"fine-tuning is zobench's own, but got program={values['program']} of {given}; use zobench run --set "
+            f"program={values['program']}"
+        )
     chosen, why = choose_device(str(values.pop("device", device)))
     taken, told = grids.defaults(values)
     values = {"weights": "pretrained", **values, **taken}

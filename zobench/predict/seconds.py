@@ -291,7 +291,7 @@ def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
 
 def _kind(spec: RunSpec) -> tuple[str, ...]:
     words = spec.engine, spec.tier, spec.dtype, spec.noise, spec.autocast, spec.method, spec.scheme
-    ranks = str(spec.gpus), str(spec.nodes), spec.parallel, spec.transfers
+    ranks = str(spec.gpus), str(spec.nodes), spec.parallel, spec.transfers, spec.program
     return *words, *ranks, spec.checkpoint, spec.device.partition(":")[0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zobench import models
 from zobench.parallel.mesh import divided
 from zobench.runspec import STATEFUL, RunSpec
-from zobench.runspec.named import TASKS
+from zobench.runspec.registries import TASKS
 
 WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Bytes of one weight by dtype or wire format; fp8's scales (one per row) are below a thousandth of its values."""

@@ -3,7 +3,6 @@
 from zobench.runspec.run import RunSpec as RunSpec
 from zobench.runspec.values import check_key as check_key
 from zobench.runspec.values import check_value as check_value
-from zobench.runspec.values import choices as choices
 from zobench.runspec.values import fields
 from zobench.runspec.values import parse_size as parse_size
 from zobench.runspec.values import parse_value as parse_value

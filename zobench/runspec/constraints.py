@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zobench.runspec.named import TASKS
+from zobench.runspec.registries import TASKS
 from zobench.runspec.values import default, size_text
 from zobench.runspec.words import BACKWARD, CHOICES, FIRST_ORDER, SHIPPED, SIZES, STATEFUL
 
@@ -46,8 +46,8 @@ def _tasks(spec: RunSpec) -> tuple[str, ...]:
 
 def _unaligned(spec: RunSpec) -> tuple[str, ...]:
     """Tasks that have a form without their prompt: zobench's own, and that of ``spec``."""
-    asked = () if spec.task in ("none", *TASKS.own) else (TASKS.get(spec.task),)
-    return tuple(task.name for task in (*TASKS.own.values(), *asked) if task.unaligned is not None)
+    asked = (TASKS.get(spec.task),) if TASKS.provider(spec.task) else ()
+    return tuple(task.name for task in (*TASKS.own(), *asked) if task.unaligned is not None)
 
 
 CONSTRAINTS = (

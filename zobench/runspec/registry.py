@@ -39,7 +39,11 @@ class Registry(Generic[T]):
 
     def names(self) -> tuple[str, ...]:
         """zobench's own in their order, then those of plug-ins by the alphabet; no plug-in is imported."""
-        return (*self.own, *sorted(set(plug_ins(self.group)) - set(self.own)))
+        return (*self._own(), *sorted(set(plug_ins(self.group)) - set(self._own())))
+
+    def own(self) -> tuple[T, ...]:
+        """zobench's own, in their order."""
+        return tuple(self._own().values())
 
     def get(self, name: str) -> T:
         """The one called ``name``.
@@ -47,7 +51,7 @@ class Registry(Generic[T]):
         Raises ``ValueError`` for an unknown name, for one that two packages give, and for a plug-in that cannot be
         imported or is not what its entry point says.
         """
-        own, found = self.own, plug_ins(self.group).get(name, ())
+        own, found = self._own(), plug_ins(self.group).get(name, ())
         if len(found) + (name in own) > 1:
             owners = ["zobench"] * (name in own) + [_package(point) for point in found]
             raise ValueError(
@@ -60,13 +64,16 @@ class Registry(Generic[T]):
         loaded: T = _loaded(self.noun, found[0])
         return loaded
 
+    def provider(self, name: str) -> str:
+        """The package that gives ``name`` as a plug-in, and its version; "" for zobench's own. It is not imported."""
+        found = () if name in self._own() else plug_ins(self.group).get(name, ())
+        return " and ".join(f"{_package(point)} {point.dist.version if point.dist else ''}".strip() for point in found)
+
     def __iter__(self) -> Iterator[T]:
         """zobench's own and all plug-ins', which are imported."""
         return map(self.get, self.names())
 
-    @property
-    def own(self) -> Mapping[str, T]:
-        """zobench's own by their names."""
+    def _own(self) -> Mapping[str, T]:
         module, _, attribute = self.home.partition(":")
         return _by_name(module, attribute)
 

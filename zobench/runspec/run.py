@@ -27,7 +27,7 @@ class RunSpec:
 
     ``gpus`` devices (on a CPU processes) on ``nodes`` machines share a step as ``parallel`` says (DistZO2); a batch of
     ``batch_size`` rows is theirs together. ``transfers``: whether each uploads whole blocks or a slice. ``checkpoint``:
-    how the weights are saved after every ``checkpoint_every`` steps.
+    how the weights are saved after every ``checkpoint_every`` steps. ``program``: what runs the cell.
     Raises ``ValueError`` with the constraint, the value and the remedy for any value that cannot run.
     """
 
@@ -87,6 +87,7 @@ class RunSpec:
     transfers: str = "auto"
     checkpoint: str = "none"
     checkpoint_every: int = 0
+    program: str = "zobench"
 
     def __post_init__(self) -> None:
         for name in fields():
@@ -171,6 +172,7 @@ _LATER = (
     "survival", "method", "definition", "momentum", "sparsity", "zo_layers", "checkpointing", "foreach", "lr_schedule",
     "scheme", "task", "aligned", "shots", "train_size", "dev_size", "test_size", "eval_every", "truncate",
     "length_grouping", "gpus", "nodes", "parallel", "transfers", "checkpoint", "checkpoint_every",
+    "program",
 )  # fmt: skip
 """Fields that came after the first results were stored."""
 _TOLD = (
@@ -179,5 +181,6 @@ _TOLD = (
     "method", "definition", "momentum", "sparsity", "zo_layers", "checkpointing", "foreach", "lr_schedule", "scheme",
     "task", "aligned", "shots", "train_size", "dev_size", "test_size", "truncate", "length_grouping",
     "gpus", "nodes", "parallel", "transfers", "checkpoint", "checkpoint_every",
+    "program",
 )  # fmt: skip
 """Fields that a label names where they are not at their default."""

@@ -10,7 +10,6 @@ import typing
 from fractions import Fraction
 from typing import Any
 
-from zobench.runspec.named import TASKS
 from zobench.runspec.words import CHOICES, SIZES, suggestion
 
 _LOWEST: dict[str, float] = {
@@ -71,15 +70,10 @@ def check_key(key: str) -> None:
         raise ValueError(f"unknown key {key!r}; {suggestion(key, fields())}")
 
 
-def choices(key: str) -> tuple[str, ...] | None:
-    """The words that field ``key`` may be, None if it is no word from a list. Those of plug-ins are among them."""
-    return ("none", *TASKS.names()) if key == "task" else CHOICES.get(key)
-
-
 def check_value(key: str, value: Any) -> Any:
     """``value`` as field ``key`` holds it. Raises ``ValueError`` for a wrong type, an unknown word, or out of range."""
     value = _typed(key, value)
-    allowed = choices(key) if value != default(key) else None
+    allowed = CHOICES.get(key) if value != default(key) else None
     if allowed is not None and value not in allowed:
         raise ValueError(
             f"`{key}` must be one of {', '.join(allowed)}, but got {value!r}; {suggestion(value, allowed)}"

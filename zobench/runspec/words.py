@@ -3,9 +3,33 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
 
-CHOICES: dict[str, tuple[str, ...]] = {
+
+class Choices(Mapping[str, tuple[str, ...]]):
+    """Field -> the words that it may be. Those of a registry are named as ``module:attribute`` and asked for at use."""
+
+    def __init__(self, words: Mapping[str, tuple[str, ...]]) -> None:
+        self._words = words
+
+    def __getitem__(self, field: str) -> tuple[str, ...]:
+        return tuple(word for given in self._words[field] for word in _names(given))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._words)
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+
+def _names(given: str) -> tuple[str, ...]:
+    module, _, attribute = given.partition(":")
+    names: tuple[str, ...] = getattr(importlib.import_module(module), attribute).names() if attribute else (given,)
+    return names
+
+
+CHOICES = Choices({
     "weights": ("random", "pretrained", "shared"),
     "engine": ("resident", "offload"),
     "tier": ("auto", "device", "pinned", "pageable", "disk", "checkpoint"),
@@ -25,7 +49,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "parallel": ("none", "pertp", "ddp", "2d", "2d-outer"),
     "transfers": ("auto", "whole", "sliced"),
     "checkpoint": ("none", "sync", "async", "journal"),
-}  # fmt: skip
+    "task": ("none", "zobench.runspec.registries:TASKS"),
+    "program": ("zobench.runspec.registries:PROGRAMS",),
+})  # fmt: skip
 """The allowed values of every field that is a word from a list."""
 
 FIRST_ORDER = ("fo-sgd", "fo-adam")

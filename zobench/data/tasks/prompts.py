@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zobench.data.tasks.read import Place
 from zobench.data.tasks.task import MASK, Form, Record, Task, words
-from zobench.runspec.named import TASKS
+from zobench.runspec.registries import TASKS
 
 
 def _boolq(row: Record) -> str:

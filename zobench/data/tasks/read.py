@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.data.tasks.task import Example, Form
-from zobench.runspec.named import TASKS
+from zobench.runspec.registries import TASKS
 
 REVISION = "refs/convert/parquet"
 """The hub's own conversion to Parquet: scripts no longer load."""

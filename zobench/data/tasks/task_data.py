@@ -16,7 +16,7 @@ from zobench.data.tasks.prompts import form_of
 from zobench.data.tasks.read import Source, read
 from zobench.data.tasks.split import Split, split
 from zobench.runspec import RunSpec
-from zobench.runspec.named import TASKS
+from zobench.runspec.registries import TASKS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

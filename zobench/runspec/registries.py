@@ -8,3 +8,5 @@ from zobench.runspec.registry import Registry
 
 TASKS: Registry[Any] = Registry("task", "zobench.tasks", "zobench.data.tasks.prompts:PUBLISHED")
 """Of :class:`zobench.data.tasks.task.Task`."""
+PROGRAMS: Registry[Any] = Registry("program", "zobench.programs", "zobench.programs:PROGRAMS")
+"""Of :class:`zobench.programs.Program`."""
