@@ -208,8 +208,8 @@ def _models() -> Table:
     from zobench import models
 
     table = columns("model", "parameters", "layers", "width", "positions", "vocabulary")
-    for name, model in models.REGISTRY.items():
-        count = models.parameter_count(name)
+    for model in models.ARCHITECTURES:
+        count = models.parameter_count(model.name)
         numbers = (model.layers, model.hidden, model.max_positions, model.vocab)
         table.add_row(model.name, _size(count), *map(str, numbers))
     return table

@@ -29,10 +29,7 @@ def adapter(spec: RunSpec) -> tuple[int, int]:
 
 def attention_widths(name: str) -> tuple[int, int]:
     """Widths of a token's queries, and of its keys or values, in all heads together."""
-    config = models.get(name).config
-    heads = config["num_attention_heads"]
-    head = config.get("head_dim", config["hidden_size"] // heads)
-    return heads * head, config.get("num_key_value_heads", heads) * head
+    return models.get(name).attention_widths
 
 
 def trained(spec: RunSpec) -> tuple[int, int]:

@@ -8,5 +8,7 @@ from zobench.runspec.registry import Registry
 
 TASKS: Registry[Any] = Registry("task", "zobench.tasks", "zobench.data.tasks.prompts:PUBLISHED")
 """Of :class:`zobench.data.tasks.task.Task`."""
+MODELS: Registry[Any] = Registry("model", "zobench.models", "zobench.models.registry:ARCHITECTURES")
+"""Of :class:`zobench.models.Architecture`; :func:`zobench.models.get` finds one in any case."""
 PROGRAMS: Registry[Any] = Registry("program", "zobench.programs", "zobench.programs:PROGRAMS")
 """Of :class:`zobench.programs.Program`."""
