@@ -33,10 +33,11 @@ def table(
 @app.command("list")
 def list_(
     what: Annotated[
-        str, typer.Argument(metavar="[models|matrices|tables|figures]", help="Leave it out to list all.")
+        str,
+        typer.Argument(help="models, matrices, tables, figures, tasks, metrics or programs [all]."),
     ] = "",
 ) -> None:
-    """List models, matrices, tables and figures."""
+    """List models, matrices, tables, figures, tasks, metrics and programs."""
     from zobench.cli import console
 
     console.show_lists(what)
