@@ -24,9 +24,14 @@ def install(folder: Path, package: str, group: str, entries: dict[str, str], sou
 
 def zobench(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """``zobench ARGUMENTS`` in ``folder``, whose packages it finds; it must end with ``code``."""
+    return python(folder, "-P", "-m", "zobench", *arguments, code=code)
+
+
+def python(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """``python ARGUMENTS`` there."""
     path = os.pathsep.join([str(folder), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    command = [sys.executable, "-P", "-m", "zobench", *arguments]
+    command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done
