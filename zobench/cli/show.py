@@ -34,10 +34,10 @@ def table(
 def list_(
     what: Annotated[
         str,
-        typer.Argument(help="models, matrices, tables, figures, tasks, metrics or programs [all]."),
+        typer.Argument(help="models, matrices, tables, figures, tasks, metrics, programs or fields [all but fields]."),
     ] = "",
 ) -> None:
-    """List models, matrices, tables, figures, tasks, metrics and programs."""
+    """List models, matrices, tables, figures, tasks, metrics, programs, and the fields of a run."""
     from zobench.cli import console
 
     console.show_lists(what)

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from zobench.measure.environment import fingerprint_without_torch
-from zobench.result import Result
-from zobench.runspec import RunSpec
 from zobench.runspec.registries import PROGRAMS as REGISTRY
 from zobench.runspec.registry import resolve
 
 if TYPE_CHECKING:
     from zobench.parallel import World
+    from zobench.result import Result
+    from zobench.runspec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +46,9 @@ def _signed(own: Callable[[RunSpec, World | None], Result], spec: RunSpec, world
     """What a plug-in's program came to. Whatever it raises is the cell's outcome, as of zobench's own."""
     from zobench import models
     from zobench.machine.device import choose_device
+    from zobench.measure.environment import fingerprint_without_torch
     from zobench.programs.cell import classify
+    from zobench.result import Result
 
     spec = spec.resolve(choose_device(spec.device)[0]).replace(model=models.get(spec.model).name)
     facts = {**fingerprint_without_torch(), "program": f"{spec.program} of {by}"}

@@ -1,4 +1,4 @@
-"""The registries of what a spec names, zobench's own and plug-ins'; their homes are rooms above this one."""
+"""The registries: everything that a spec or a recipe can name and a plug-in can add."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from typing import Any
 
 from zobench.runspec.registry import Registry
 
+METHODS: Registry[Any] = Registry("method", "zobench.methods", "zobench.methods:KINDS")
+SCHEMES: Registry[Any] = Registry("scheme", "zobench.schemes", "zobench.schemes:KINDS")
 TASKS: Registry[Any] = Registry("task", "zobench.tasks", "zobench.data.tasks.prompts:PUBLISHED")
-"""Of :class:`zobench.data.tasks.task.Task`."""
-MODELS: Registry[Any] = Registry("model", "zobench.models", "zobench.models.registry:ARCHITECTURES")
-"""Of :class:`zobench.models.Architecture`; :func:`zobench.models.get` finds one in any case."""
 METRICS: Registry[Any] = Registry("metric", "zobench.metrics", "zobench.predict.metrics:METRICS")
-"""Of :class:`zobench.result.quantity.Quantity`."""
+MODELS: Registry[Any] = Registry("model", "zobench.models", "zobench.models.registry:ARCHITECTURES")
 PROGRAMS: Registry[Any] = Registry("program", "zobench.programs", "zobench.programs:PROGRAMS")
-"""Of :class:`zobench.programs.Program`."""
