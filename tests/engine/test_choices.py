@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.engine.reference import draw_seeds, perturb, replay, update, z_of
 from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, models
-from zobench.data import IGNORED, Batch, Choices
+from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.engine import blocks as units
 from zobench.engine.base import BASE
 from zobench.engine.loss import candidate_scores, choice_loss, only_right

@@ -89,9 +89,10 @@ class Tool:
 def tools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs "mezo", which takes options, and "plain", which takes none."""
     both = {"mezo": Tool("mezo", {"beta": 0.5, "rank": 8, "mode": "fast", "exact": False}), "plain": Tool("plain")}
-    get = Registry.get
-    monkeypatch.setattr(Registry, "names", lambda self: ("zobench", *both))
-    monkeypatch.setattr(Registry, "get", lambda self, name: both.get(name) or get(self, name))
+    get, names = Registry.get, Registry.names
+    added = {"program": both}
+    monkeypatch.setattr(Registry, "names", lambda self: (*names(self), *added.get(self.noun, ())))
+    monkeypatch.setattr(Registry, "get", lambda self, name: added.get(self.noun, {}).get(name) or get(self, name))
 
 
 @pytest.mark.usefixtures("tools")

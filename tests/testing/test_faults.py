@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.testing import test_engines, test_others
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.engine import Engine, EngineConfig, Entry, Point
 from zobench.engine.interface import Start, TunedEngine
 from zobench.engine.lanes import Lanes, ThreadLanes

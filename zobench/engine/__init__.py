@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zobench.data import Batch as Batch
+    from zobench.data.batch import Batch as Batch
     from zobench.engine.base import BASE as BASE
     from zobench.engine.base import EngineConfig as EngineConfig
     from zobench.engine.base import Entry as Entry

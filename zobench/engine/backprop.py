@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.engine import optimizers, perturb
 from zobench.engine.assemble import check, precision
 from zobench.engine.base import BASE, EngineConfig, Entry, Point, transitions

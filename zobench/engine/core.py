@@ -18,7 +18,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.engine import history, tangent
 from zobench.engine.assemble import check, precision
 from zobench.engine.base import BASE, EngineConfig, Entry, PassRecord, Point, Position

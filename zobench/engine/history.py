@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from zobench.data import IGNORED, Batch
+from zobench.data.batch import IGNORED, Batch
 from zobench.engine.arithmetic import Arithmetic
 from zobench.engine.base import Entry, PassRecord
 from zobench.engine.blocks import Unit

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from zobench.data import Batch
+    from zobench.data.batch import Batch
     from zobench.engine.base import EngineConfig, Entry, PassRecord, Point, Position
     from zobench.engine.blocks import Unit
     from zobench.engine.lanes import Event

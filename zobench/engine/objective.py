@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.engine.head import Judged
 from zobench.engine.loss import candidate_scores, choice_loss, head_states, only_right, targets_of
 from zobench.models import is_masked

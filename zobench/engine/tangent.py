@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils.dlpack import from_dlpack
 
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.engine.base import EngineConfig
 from zobench.engine.blocks import Unit
 from zobench.engine.drive import Drive

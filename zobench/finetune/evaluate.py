@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zobench.data.tasks import Score, TaskData, judge
+from zobench.data.tasks.judge import Score, judge
+from zobench.data.tasks.task_data import TaskData
 from zobench.engine.interface import EvaluatingEngine
 from zobench.finetune.progress import Evaluation
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zobench.data.tasks import TaskData
+from zobench.data.tasks.task_data import TaskData
 from zobench.durable.journal import EvaluationItem
 from zobench.engine import Entry
 from zobench.finetune.assemble import Tuner

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zobench.runspec.kinds import Need
 
 if TYPE_CHECKING:
-    from zobench.data import Batch
+    from zobench.data.batch import Batch
     from zobench.engine.base import Entry, PassRecord
     from zobench.engine.interface import SteppingEngine
 

@@ -11,7 +11,7 @@ from zobench.runspec import suggestion
 from zobench.runspec.kinds import FO_STEPS, Definition, MethodKind, Need
 
 if TYPE_CHECKING:
-    from zobench.data import Batch
+    from zobench.data.batch import Batch
     from zobench.engine.base import PassRecord
     from zobench.engine.interface import GradientEngine, SteppingEngine
     from zobench.runspec import RunSpec

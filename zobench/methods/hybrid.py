@@ -12,7 +12,7 @@ from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need
 
 if TYPE_CHECKING:
-    from zobench.data import Batch
+    from zobench.data.batch import Batch
     from zobench.engine.base import PassRecord
     from zobench.engine.interface import SteppingEngine
     from zobench.runspec import RunSpec

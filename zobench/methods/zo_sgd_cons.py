@@ -12,7 +12,7 @@ from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need, UpdateSize
 
 if TYPE_CHECKING:
-    from zobench.data import Batch
+    from zobench.data.batch import Batch
     from zobench.engine.interface import SteppingEngine
     from zobench.runspec import RunSpec
 

@@ -15,7 +15,7 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.engine import BASE, Engine, EngineConfig, Entry, Point
 from zobench.engine.lanes import Event
 from zobench.engine.loss import counted

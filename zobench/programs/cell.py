@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zobench import finetune, kernels, methods, models
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.data.tokens import stream
 from zobench.durable.replay import local
 from zobench.engine.interface import MeasuredEngine, TunedEngine

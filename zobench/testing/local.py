@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.engine.base import BASE, Entry, PassRecord, Point, Position
 from zobench.engine.blocks import Unit
 from zobench.engine.interface import LocalEngine, TunedEngine

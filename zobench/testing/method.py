@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.durable import tensors
 from zobench.durable.tensors import SnapshotWeights
 from zobench.engine.base import EngineConfig, PassRecord

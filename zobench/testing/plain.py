@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from zobench import kernels, models
-from zobench.data import IGNORED, Batch, Choices
+from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.engine.base import Entry, Point
 from zobench.models.weights import RandomWeights, Weights, materialise
 
