@@ -617,6 +617,17 @@ def test_the_same_chart_gives_the_same_bytes(kind: str, tmp_path: Path) -> None:
     assert figures.svg(ALL[kind]) == figures.svg(ALL[kind])
 
 
+def test_what_was_drawn_before_moves_nothing_by_a_digit() -> None:
+    """Clip paths are named by a hash of all digits; the layout's solver orders its variables by their addresses."""
+    kept, places = [], set()
+    for count in range(12):
+        kept.append([object() for _ in range(1000 * count)])  # so that addresses differ
+        figures.draw(LINES)
+        figure = figures.draw(AWKWARD["three panels"])
+        places.add((figure.get_figheight(), *(axes.get_position().bounds for axes in figure.axes)))
+    assert len(places) == 1
+
+
 def test_another_process_with_another_hash_seed_gives_the_same_bytes_and_loads_no_pyplot(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from tests.report import test_figures as t\n"

@@ -145,7 +145,7 @@ def _place(figure: Figure, rows: Sequence[Sequence[Cell]], top: float, bottom: f
             _wrap_names(cell)
             cell.fit()
         _constrain(figure, total, top, bottom)
-        total += wanted - sum(float(row[0].axes.bbox.height) for row in rows)
+        total = round(total + wanted - sum(float(row[0].axes.bbox.height) for row in rows), 6)
     _constrain(figure, total, top, bottom)
 
 
@@ -164,17 +164,20 @@ def _constrain(figure: Figure, total: float, top: float, bottom: float) -> None:
     left, low = MARGIN - BESIDE / 2, bottom - GAP / 2  # matplotlib pads all sides of each panel, also the outer ones
     rectangle = (left / width, low / total, 1 - 2 * left / width, (total - top + GAP / 2 - low) / total)
     ConstrainedLayoutEngine(w_pad=BESIDE / 144, h_pad=GAP / 144, wspace=0, hspace=0, rect=rectangle).execute(figure)
+    for axes in figure.axes:  # the solver's last digits depend on what the process has drawn before
+        axes.set_position([round(share, 9) for share in axes.get_position().bounds])
+        axes.set_in_layout(True)  # which a position that is set ends
 
 
 def _stack(figure: Figure, above: Sequence[tuple[Text | Box, float]], remarks: Sequence[Text]) -> None:
     """Title and legend from the top down, remarks up from the bottom."""
     width, total = figure.get_figwidth() * 72, figure.get_figheight() * 72
     y = total - MARGIN
-    for part, height in above:
-        if isinstance(part, Text):
-            part.set_position((MARGIN / width, y / total))
+    for item, height in above:
+        if isinstance(item, Text):
+            item.set_position((MARGIN / width, y / total))
         else:
-            part.set_bbox_to_anchor((MARGIN / width, y / total))
+            item.set_bbox_to_anchor((MARGIN / width, y / total))
         y -= height
     y = MARGIN
     for text in reversed(remarks):
