@@ -62,7 +62,7 @@ def interface_of(address: str) -> str | None:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Of an address that may name its interface after a ``%``."""
+    """The address in ``text``, which may name its interface after a ``%``."""
     return ipaddress.ip_address(text.partition("%")[0])
 
 
