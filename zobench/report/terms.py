@@ -33,18 +33,18 @@ def fields(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
     told = {name: paper[name] for name in ("model", "dtype", "autocast", "scheme") if paper[name]}
     if (dtype := told.get("dtype", "")) in AUTOCAST:
         told |= {"dtype": "fp32", "autocast": AUTOCAST[dtype]}
-    found: dict[str, tuple[Any, ...]] = {name: (check_value(name, value),) for name, value in told.items()}
-    found |= {name: (int(paper[name]),) for name in ("batch_size", "seq_len") if paper[name]}
+    allowed: dict[str, tuple[Any, ...]] = {name: (check_value(name, value),) for name, value in told.items()}
+    allowed |= {name: (int(paper[name]),) for name in ("batch_size", "seq_len") if paper[name]}
     if method := paper["method"]:
-        found["method"] = METHODS.get(method, (method,))
+        allowed["method"] = METHODS.get(method, (method,))
     if method in ("fo-adam", "fo-adam-noforeach"):
-        found["foreach"] = (method == "fo-adam",)
+        allowed["foreach"] = (method == "fo-adam",)
     if paper["metric"] == "accuracy":
         if paper["task"]:
-            found["task"] = (paper["task"].lower().replace("-", ""),)
+            allowed["task"] = (paper["task"].lower().replace("-", ""),)
         if method != "hybrid":  # ZO-Bench does not say how long those runs were
-            found["steps"] = (FO_STEPS if method in FIRST_ORDER else ZO_STEPS,)
-    return found | _setting(paper)
+            allowed["steps"] = (FO_STEPS if method in FIRST_ORDER else ZO_STEPS,)
+    return allowed | _setting(paper)
 
 
 def _setting(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
@@ -74,5 +74,5 @@ def _hybrid(layers: int) -> dict[str, tuple[Any, ...]]:
 
 def deviations(spec: RunSpec, paper: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
     """Field -> (what the run has, what the paper has), for all in which ``spec`` is not what ``paper`` reports."""
-    found = {name: (getattr(spec, name), allowed) for name, allowed in fields(paper).items()}
-    return {name: (value, allowed[0]) for name, (value, allowed) in found.items() if value not in allowed}
+    pairs = {name: (getattr(spec, name), allowed) for name, allowed in fields(paper).items()}
+    return {name: (value, allowed[0]) for name, (value, allowed) in pairs.items() if value not in allowed}

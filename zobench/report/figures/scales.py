@@ -27,10 +27,10 @@ _BEYOND = 24.0
 
 def values(panel: Panel) -> list[float]:
     """Every value of ``panel``: its own, the paper's, and the limit."""
-    found = [mark.value for series in panel.series for mark in series.marks]
-    found += [value for series in panel.series for value in series.paper]
-    found.append(panel.limit[0] if panel.limit else None)
-    return [value for value in found if value is not None]
+    reached = [mark.value for series in panel.series for mark in series.marks]
+    reached += [value for series in panel.series for value in series.paper]
+    reached.append(panel.limit[0] if panel.limit else None)
+    return [value for value in reached if value is not None]
 
 
 def _ends(panel: Panel) -> list[float]:
