@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend import Legend as Box
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from zobench.report.chart import Chart, Panel
 from zobench.report.figures import style
@@ -165,7 +166,7 @@ def _constrain(figure: Figure, total: float, top: float, bottom: float) -> None:
     rectangle = (left / width, low / total, 1 - 2 * left / width, (total - top + GAP / 2 - low) / total)
     ConstrainedLayoutEngine(w_pad=BESIDE / 144, h_pad=GAP / 144, wspace=0, hspace=0, rect=rectangle).execute(figure)
     for axes in figure.axes:  # the solver's last digits depend on what the process has drawn before
-        axes.set_position([round(share, 9) for share in axes.get_position().bounds])
+        axes.set_position(Bbox(axes.get_position().get_points().round(9)))
         axes.set_in_layout(True)  # which a position that is set ends
 
 
