@@ -30,7 +30,7 @@ from zobench.methods.base import Taken
 from zobench.predict import sizes
 from zobench.programs.cell import run as measured
 from zobench.result import Outcome, Result
-from zobench.runspec import BACKWARD, RunSpec
+from zobench.runspec import METHODS, RunSpec
 
 WAYS: dict[str, dict[str, Any]] = {
     "resident": {},
@@ -102,7 +102,7 @@ def assert_same(one: Path, other: Path, left: Result, right: Result) -> None:
     step = left.spec.steps
     mine = weights(left.spec, one, step)
     assert equal(mine, weights(left.spec, other, step))
-    if left.spec.method not in BACKWARD:
+    if not METHODS.get(left.spec.method).backpropagates:
         snapshot.prune(other, ())
         assert equal(mine, weights(left.spec, other, step))  # of the base and the journal alone
 

@@ -9,12 +9,13 @@ from zobench import RunSpec, models
 from zobench.data import Batch, Choices
 from zobench.data.tokens import stream
 from zobench.finetune.assemble import tuner
-from zobench.runspec import BACKWARD, CHOICES, STATEFUL
+from zobench.runspec import METHODS
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
+STATEFUL = [kind.name for kind in METHODS.own() if kind.travelling_states]
 EXTRA = {"zo-sgd-sparse": {"sparsity": 0.3}, "hybrid": {"zo_layers": 2}}
 
 
@@ -47,7 +48,7 @@ def choices(batch):
 
 
 @pytest.mark.parametrize("noise", ["torch", "counter"])
-@pytest.mark.parametrize("method", [method for method in CHOICES["method"] if method not in BACKWARD])
+@pytest.mark.parametrize("method", [kind.name for kind in METHODS.own() if not kind.backpropagates])
 def test_every_zeroth_order_method_is_the_same_resident_and_offloaded(method, noise):
     resident = run(spec(method, "cuda:0", noise=noise, engine="resident"))
     for tier in ("pinned", "disk"):
@@ -66,7 +67,7 @@ def test_counter_noise_gives_what_a_cpu_gives(method):
 
 
 @pytest.mark.parametrize("changes", [{}, {"autocast": "bf16"}, {"autocast": "fp16"}, {"checkpointing": True}], ids=str)
-@pytest.mark.parametrize("method", BACKWARD)
+@pytest.mark.parametrize("method", [kind.name for kind in METHODS.own() if kind.backpropagates])
 def test_backpropagation_gives_what_a_cpu_gives(method, changes):
     here, there = run(spec(method, "cuda:0", **changes)), run(spec(method, "cpu"))
     close = 2e-3 if changes.get("autocast", "none") == "none" and method != "hybrid" else 5e-2

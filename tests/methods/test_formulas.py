@@ -6,15 +6,16 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from tests.methods.three import Three, quadratic, quadratic_gradient, rosenbrock, z_of
 from zobench import RunSpec
-from zobench.methods import definition, learning_rate, make, rule
+from zobench.methods import KINDS, definition, learning_rate, make, rule
 from zobench.methods.base import StepResult
-from zobench.methods.table import AS_SHIPPED, AS_WRITTEN
-from zobench.runspec import CHOICES, SHIPPED, STATEFUL
+from zobench.runspec import CHOICES, METHODS
 
 LR, EPS, SEED, STEPS = 1e-3, 1e-2, 11, 6
+SHIPPED = tuple(kind.name for kind in KINDS if kind.as_shipped is not None)
 ZEROTH_ORDER = (
     "zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "zo-adam", "zo-sgd-block", "zo-sgd-sparse",
 )  # fmt: skip
@@ -290,10 +291,19 @@ def test_sgd_sign_as_shipped_ignores_a_slope_of_zero():
 
 
 def test_the_table_has_every_method_and_definition():
-    assert tuple(AS_WRITTEN) == CHOICES["method"]
-    assert tuple(AS_SHIPPED) == SHIPPED
-    stateful = [name for name in ZEROTH_ORDER if (own := rule(spec_of(name))) and own.states]
-    assert tuple(stateful) == STATEFUL
+    assert tuple(kind.name for kind in KINDS) == CHOICES["method"]
+    assert SHIPPED == ("zo-sgd-sign", "zo-adam", "zo-sgd-sparse")
+
+
+@pytest.mark.parametrize("case", DEFINITIONS)
+def test_a_kind_says_how_much_state_its_rule_keeps(case):
+    """The predictor reads the kind, the engine the rule."""
+    spec = spec_of(*case)
+    kind, own = METHODS.get(spec.method), rule(spec)
+    assert kind.travelling_states == (len(own.states) if own else 0)
+    if own and own.states:
+        width = kind.definition(spec).state_width
+        assert own.state_dtype(torch.float16).itemsize == (width or 2)
 
 
 @pytest.mark.parametrize(

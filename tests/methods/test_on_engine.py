@@ -15,7 +15,7 @@ from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.methods import make, rule, thresholds
 from zobench.methods.sparsity import layer_sparsity
 from zobench.models import weights
-from zobench.runspec import STATEFUL
+from zobench.runspec import METHODS
 
 LR, EPS, STEPS, SPARSITY = 1e-3, 1e-2, 3, 0.4
 RATES = {"zo-sgd-sign": 1e-4, "zo-sgd-cons": 1e-2, "zo-adam": 1e-4}
@@ -153,7 +153,7 @@ def test_each_step_is_the_formula(name, definition, queries, mode):
 )
 def test_a_resumed_run_goes_on_bit_for_bit(name, definition, mode):
     """Weights, state tensors and the method's own state are all that a run needs."""
-    assert name in STATEFUL
+    assert METHODS.get(name).travelling_states
     spec, data = spec_of(name, definition), batches("opt-tiny", count=5)
     with engine_of(spec, mode) as engine:
         method = make(spec)

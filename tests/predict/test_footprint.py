@@ -30,6 +30,7 @@ from zobench.predict.footprint import fit, limited, memory
 from zobench.programs import cell as measuring
 from zobench.result import Outcome
 from zobench.runspec import RunSpec
+from zobench.runspec.kinds import WIDTHS
 
 GB = 10**9
 BLOCK = models.block_parameter_count("OPT-1.3B")
@@ -71,7 +72,7 @@ def test_a_resident_block_moves_from_its_tier_to_the_device() -> None:
 
 @pytest.mark.parametrize(("dtype", "wire", "width"), [("fp32", "fp16", 2), ("fp32", "bf16", 2), ("fp16", "fp8", 1)])
 def test_a_wire_format_is_the_width_at_rest_and_in_the_slots(dtype: str, wire: str, width: int) -> None:
-    own = sizes.WIDTH[dtype]
+    own = WIDTHS[dtype]
     plain, packed = memory(cell(dtype=dtype)), memory(cell(dtype=dtype, wire=wire))
     assert packed[1] == 24 * BLOCK * width + FILLERS * BLOCK * own  # each filler packs from a whole block
     assert plain[0] - packed[0] == 3 * BLOCK * (own - width) - BLOCK * own  # narrower slots, and one unpacked block

@@ -28,6 +28,7 @@ from zobench.predict import (
 from zobench.predict.footprint import memory
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.runspec.kinds import WIDTHS
 
 CALIBRATION: dict[str, Any] = {
     "matmul_flops_per_second": {"fp32": 1e11, "fp16": 1e10, "bf16": 2e11},
@@ -103,7 +104,7 @@ def test_offloading_a_real_model_takes_less_device_memory_than_holding_it(model:
     resident = memory(RunSpec(model=model, dtype=dtype).resolve("cuda:0"))
     streamed = memory(RunSpec(model=model, dtype=dtype, engine="offload").resolve("cuda:0"))
     assert streamed[0] < resident[0]
-    whole = models.parameter_count(model) * sizes.WIDTH[dtype]
+    whole = models.parameter_count(model) * WIDTHS[dtype]
     assert whole < resident[0] < whole + 4e9
     assert (resident[1:], streamed[2]) == ((0, 0), 0)
     assert 0.5 * whole < streamed[1] <= whole

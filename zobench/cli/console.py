@@ -173,18 +173,19 @@ def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[
 
 
 def show_lists(what: str) -> None:
-    """Models with their sizes; matrices, tables and figures with their titles; ``what`` picks one of the four."""
+    """Models with their sizes, methods with what a step costs; matrices, tables and figures with their titles; ``what``
+    picks one of them, or the fields of a run, which are too many to stand among the rest."""
     from zobench import recipes
     from zobench.runspec import suggestion
 
     parts: dict[str, Callable[[], Table]] = {
-        "models": _models, "matrices": lambda: _recipes("runners"), "tables": lambda: _recipes("tables"),
-        "figures": lambda: _recipes("plots"),
+        "models": _models, "methods": _methods, "matrices": lambda: _recipes("runners"),
+        "tables": lambda: _recipes("tables"), "figures": lambda: _recipes("plots"), "fields": _fields,
     }  # fmt: skip
     if what and what not in parts:
         raise ValueError(f"unknown list {what!r}; {suggestion(what, parts)}")
     console = answer_console()
-    for name in [what] if what else parts:
+    for name in [what] if what else [name for name in parts if name != "fields"]:
         table = parts[name]()
         table.title, table.title_justify = Text(name, style="bold"), "left"
         console.print(table, Text())
@@ -199,7 +200,7 @@ def columns(*names: str) -> Table:
     """An empty table with these columns; the narrow style of every list."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in names:
-        numeric = name in ("parameters", "layers", "width", "positions", "vocabulary")
+        numeric = name in ("parameters", "layers", "width", "positions", "vocabulary", "forwards", "state")
         table.add_column(name, justify="right" if numeric else "left", header_style="dim")
     return table
 
@@ -212,6 +213,37 @@ def _models() -> Table:
         count = models.parameter_count(name)
         numbers = (model.layers, model.hidden, model.max_positions, model.vocab)
         table.add_row(model.name, _size(count), *map(str, numbers))
+    return table
+
+
+def _methods() -> Table:
+    """forwards: what a step computes, on OPT-125M with one query; state: copies of the weights beside them."""
+    from zobench.predict import passes
+    from zobench.runspec import METHODS, RunSpec
+
+    table = columns("method", "forwards", "state", "formula")
+    for name in METHODS.names():
+        try:
+            kind = METHODS.get(name)
+            count = passes(RunSpec(model="OPT-125M", method=name))
+        except ValueError as error:  # one bad plug-in must not hide the others
+            table.add_row(name, "", "", Text(str(error)))
+            continue
+        table.add_row(name, f"{count:g}", str(kind.states), Text(kind.as_written.formula))
+    return table
+
+
+def _fields() -> Table:
+    """What ``--set`` can change. The last column alone wraps, and says which words there are."""
+    from zobench.runspec import DECLARED
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("field", "type", "default", "what it is"):
+        table.add_column(heading, header_style="dim", no_wrap=heading != "what it is")
+    for name, field in DECLARED.items():
+        usual = "" if field.required else field.write(field.default)
+        words = f" [{', '.join(field.choices)}]" if field.choices else ""
+        table.add_row(*map(Text, (name, field.noun, usual, f"{field.about}{words}")))
     return table
 
 

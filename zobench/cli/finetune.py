@@ -22,6 +22,7 @@ from zobench.cli.common import (
     check_folder,
     check_results,
     named,
+    value_of,
 )
 
 if TYPE_CHECKING:
@@ -115,8 +116,7 @@ def search(
     errors = console.error_console()
     single, axes = _axes(changes or [])
     values = changed(named(single, model=model, task=task, method=method, scheme=scheme, weights_path=weights_path))
-    asked = values.get("method", "zo-sgd"), values.get("scheme", "full")
-    chosen = grids.load(grid) if grid is not None else grids.shipped(*asked)
+    chosen = grids.load(grid) if grid is not None else grids.shipped(*grids.asked(values))
     varied = grids.checked({**{key: row for key, row in chosen.axes.items() if key not in values}, **axes})
     spec, notes = _spec({**values, **{key: row[0] for key, row in varied.items()}}, device)
     if spec.gpus > 1:
@@ -141,7 +141,7 @@ def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
     from zobench.finetune import grids
     from zobench.machine.device import choose_device
     from zobench.recipes import matrix
-    from zobench.runspec import CHOICES
+    from zobench.runspec import CHOICES, SCHEMES
 
     if values.get("task", "none") == "none":
         raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(CHOICES['task'][1:])}")
@@ -151,7 +151,7 @@ def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
     spec = matrix.single(values, chosen)
     notes = [why, told]
     if "seq_len" not in values:
-        spec = spec.replace(seq_len=spec.seq_len - _virtual(spec))
+        spec = spec.replace(seq_len=spec.seq_len - SCHEMES.get(spec.scheme).virtual_tokens)
         notes.append(f"seq_len: {spec.seq_len}, the longest text that {spec.model} takes here")
     return spec, [note for note in notes if note]
 
@@ -167,24 +167,13 @@ def _as_ranks(arguments: list[str], spec: RunSpec) -> int:
     return again(arguments, spec, restarts=int(restarts))
 
 
-def _virtual(spec: RunSpec) -> int:
-    """Positions that the scheme's own tokens take."""
-    if spec.scheme not in ("prefix", "prompt"):
-        return 0
-    from zobench.schemes import prefix, prompt
-
-    return {"prefix": prefix.TOKENS, "prompt": prompt.TOKENS}[spec.scheme]
-
-
 def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
     """Of ``--set KEY=VALUE`` those with one value, and field to values of those with several."""
-    from zobench.runspec import parse_value
-
     single, axes = [], {}
     for change in changes:
         key, _, text = change.partition("=")
         if "," in text:
-            axes[key.strip()] = [parse_value(key.strip(), word) for word in text.split(",")]
+            axes[key.strip()] = [value_of(key.strip(), word) for word in text.split(",")]
         else:
             single.append(change)
     return single, axes
@@ -211,14 +200,15 @@ def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
     from zobench.finetune.run import RESULT
     from zobench.machine.memory import free_disk_bytes
     from zobench.predict import footprint, sizes
-    from zobench.runspec import BACKWARD
+    from zobench.runspec import METHODS
 
     left = {folder: spec for folder, spec in runs.items() if not (folder / RESULT).exists()}
     room = plan.limits(next(iter(left.values())).device, disk_dir()) if left else None
     for folder, spec in left.items():
         assert room is not None
         if missing := plan.lacking(footprint.memory(spec), room):
-            offload = "engine=offload, or " if spec.engine == "resident" and spec.method not in BACKWARD else ""
+            stays = spec.engine == "offload" or METHODS.get(spec.method).backpropagates
+            offload = "" if stays else "engine=offload, or "
             raise ValueError(
                 f"the run must fit this machine, but {missing}; use {offload}a smaller batch_size or model"
             )

@@ -13,10 +13,11 @@ from zobench import methods, models, schemes
 from zobench.durable.tensors import SnapshotWeights
 from zobench.engine import Engine, EngineConfig, history
 from zobench.methods import Method
+from zobench.methods.engines import EngineParts
 from zobench.models.weights import PretrainedWeights, RandomWeights, Weights
 from zobench.predict.footprint import SHARED_BLOCKS, fit, memory
-from zobench.runspec import BACKWARD, RunSpec
-from zobench.schemes import Scheme
+from zobench.runspec import RunSpec
+from zobench.schemes.base import Scheme
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -78,8 +79,11 @@ def _build(
     if snapshot is not None:
         weights = saved = SnapshotWeights(snapshot, start)
         state = saved if any("#" in name for name in saved.names) else None  # before its first step Adam has none
-    thresholds = methods.thresholds(spec, model, start)
-    engine = _engine(spec, model, config, scheme, weights, state, thresholds, kept, _hosts(spec, world))
+    parts = EngineParts(
+        model=model, config=config, weights=weights, drive=scheme.drive, rule=methods.rule(spec), state=state,
+        thresholds=methods.thresholds(spec, model, start), start=kept, hosts=_hosts(spec, world),
+    )  # fmt: skip
+    engine = methods.engine(spec, parts)
     if world is not None:
         from zobench.parallel import ParallelEngine
 
@@ -93,25 +97,6 @@ def _hosts(spec: RunSpec, world: World | None) -> Hosts | None:
     from zobench.parallel.hosts import hosts_for
 
     return hosts_for(spec, world)
-
-
-def _engine(
-    spec: RunSpec, model: PreTrainedModel, config: EngineConfig, scheme: Scheme, weights: Weights,
-    state: Weights | None, thresholds: dict[str, float] | None, kept: history.Start | None, hosts: Hosts | None,
-) -> Engine:  # fmt: skip
-    """The engine, or where the method backpropagates one that answers like it."""
-    if spec.method in BACKWARD:
-        from zobench.engine.backprop import Backprop
-
-        below = {"zo_layers": spec.zo_layers} if spec.method == "hybrid" else {}
-        engine = Backprop(
-            model, config, weights=weights, state=state, drive=scheme.drive, checkpointing=spec.checkpointing, **below
-        )
-        return cast("Engine", engine)
-    return Engine(
-        model, config, weights=weights, drive=scheme.drive, rule=methods.rule(spec), state=state, thresholds=thresholds,
-        start=kept, hosts=hosts,
-    )  # fmt: skip
 
 
 def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:

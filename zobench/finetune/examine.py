@@ -20,7 +20,7 @@ from zobench.finetune.progress import Hooks
 from zobench.finetune.stop import Interrupted, Stop
 from zobench.machine.files import sync
 from zobench.result import Result
-from zobench.runspec import BACKWARD, RunSpec
+from zobench.runspec import METHODS, RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,7 +57,7 @@ def examined(
 def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], None]) -> Iterator[Tuner]:
     """The weights that were judged after ``step`` steps: their snapshot, or an earlier one and the journal."""
     alone = planned(spec if spec.gpus == 1 else spec.replace(gpus=1, nodes=1, parallel="none", transfers="auto"))[0]
-    if spec.method in BACKWARD:
+    if METHODS.get(spec.method).backpropagates:
         with tuner(alone, snapshot.place(folder, step)) as built:
             yield built
         return

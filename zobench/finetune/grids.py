@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zobench.runspec import CHOICES, FIRST_ORDER, check_key, check_value
+from zobench.runspec import DECLARED, METHODS, check_key, check_value, flat, named
 
-SEARCHED = (
-    "lr", "eps", "batch_size", "steps", "weight_decay", "queries", "momentum", "sparsity", "zo_layers", "lr_schedule",
-    "definition",
-)  # fmt: skip
+SEARCHED = named(lambda field: field.searched)
 """What may differ inside a search: the rest decides which data, model and method are compared, or where they run."""
-ZO_STEPS, FO_STEPS, BATCH = 20_000, 625, 16
+BATCH = 16
 """ZO-Bench's, section 4."""
 EVALUATIONS = 20
 """Of a run that is not told how many."""
@@ -36,15 +33,13 @@ class Grid:
 
 
 def shipped(method: str, scheme: str) -> Grid:
-    """The grid of ``grids.toml`` for a method and a scheme; forward-grad perturbs nothing and so has no eps."""
+    """The grid of ``grids.toml`` for a method and a scheme, without what the method has no use for."""
     for key, value in (("method", method), ("scheme", scheme)):
         check_value(key, value)
-    family = method if method in FIRST_ORDER else "zo"
-    body = tomllib.loads(Path(__file__).with_name("grids.toml").read_text(encoding="utf-8"))[family][scheme]
+    kind = METHODS.get(method)
+    body = tomllib.loads(Path(__file__).with_name("grids.toml").read_text(encoding="utf-8"))[kind.grid][scheme]
     source = str(body.pop("source"))
-    if method == "forward-grad":
-        del body["eps"]
-    return Grid(body, source)
+    return Grid({key: values for key, values in body.items() if key not in kind.unused}, source)
 
 
 def load(path: Path) -> Grid:
@@ -61,9 +56,9 @@ def load(path: Path) -> Grid:
 def checked(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
     """``axes`` with every value as its field holds it. Raises ``ValueError`` for what no search can vary."""
     found = {}
-    for key, values in axes.items():
+    for key, values in flat(axes).items():
         check_key(key)
-        if key not in SEARCHED:
+        if key.partition(".")[0] not in SEARCHED:
             raise ValueError(f"`{key}` must be the same in a whole search, but is varied; vary {', '.join(SEARCHED)}")
         if not isinstance(values, list) or not values:
             raise ValueError(f"`{key}` must be a list of values, but got {values!r}; write {key} = [...]")
@@ -73,12 +68,18 @@ def checked(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
     return found
 
 
+def asked(values: Mapping[str, Any]) -> tuple[str, str]:
+    """The method and the scheme of a run of ``values``."""
+    method, scheme = (str(values.get(key, DECLARED[key].default)) for key in ("method", "scheme"))
+    return method, scheme
+
+
 def defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """(what a run of ``values`` takes where it is not told: the papers' numbers and the grid's first; a line on it)."""
-    method, scheme = str(values.get("method", CHOICES["method"][0])), str(values.get("scheme", "full"))
+    method, scheme = asked(values)
     grid = shipped(method, scheme)
     found = {key: listed[0] for key, listed in grid.axes.items()}
-    found |= {"steps": FO_STEPS if method in FIRST_ORDER else ZO_STEPS, "batch_size": BATCH}
+    found |= {"steps": METHODS.get(method).steps, "batch_size": BATCH}
     found["eval_every"] = max(1, int(values.get("steps", found["steps"])) // EVALUATIONS)
     missing = {key: value for key, value in found.items() if key not in values}
     origins = dict.fromkeys(grid.axes, grid.source) | {"eval_every": f"for {EVALUATIONS} evaluations"}

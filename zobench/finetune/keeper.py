@@ -14,7 +14,7 @@ from zobench.durable.replay import plain
 from zobench.finetune.assemble import Tuner
 from zobench.finetune.progress import EarlyResults
 from zobench.finetune.record import Record
-from zobench.runspec import BACKWARD, RunSpec
+from zobench.runspec import METHODS, RunSpec
 
 if TYPE_CHECKING:
     from zobench.parallel import World
@@ -35,6 +35,7 @@ class Keeper:
         header: Mapping[str, Any], say: Callable[[str], None], world: World | None,
     ) -> None:  # fmt: skip
         self._spec, self._folder, self._journal, self._record = spec, folder, journal, record
+        self._backpropagates = METHODS.get(spec.method).backpropagates
         self._run = {key: header[key] for key in ("run", "base")}
         self._say, self._world = say, world
         self._early = None if journal is None else EarlyResults(folder / EARLY, lines)
@@ -46,7 +47,7 @@ class Keeper:
     def keeping(self, built: Tuner, good: list[int]) -> Iterator[None]:
         """Inside, ``built`` is what snapshots are of; ``good``: the whole ones that are there."""
         self._built, self.good = built, good
-        if self._spec.method in BACKWARD:
+        if self._backpropagates:
             yield
             return
         target = savers.Target(
@@ -75,12 +76,12 @@ class Keeper:
 
     def before_evaluation(self) -> None:
         """The weights that are judged are kept, unless snapshots have times of their own."""
-        if self._spec.checkpoint == "none" or self._spec.method in BACKWARD:
+        if self._spec.checkpoint == "none" or self._backpropagates:
             self._save()
 
     def before_stop(self) -> None:
         """Leaves what a later process needs to go on from here."""
-        if self._spec.method in BACKWARD:
+        if self._backpropagates:
             self._save()
         self.sync()
 

@@ -11,7 +11,7 @@ from zobench.durable import fingerprint, journal, replay, snapshot
 from zobench.durable.journal import EvaluationItem, Item, JournalFile
 from zobench.durable.snapshot import SnapshotStart
 from zobench.finetune.assemble import Tuner, initial_weights
-from zobench.runspec import BACKWARD, RunSpec
+from zobench.runspec import METHODS, RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,7 +24,12 @@ JOURNAL = "journal.bin"
 def header_of(spec: RunSpec, model: PreTrainedModel) -> dict[str, Any]:
     """The journal's. ``complete``: whether weights are base and journal; what backpropagation changes is in none."""
     base = fingerprint.of_base(spec, model, initial_weights(spec, model))
-    return {"run": spec.hash, "spec": spec.to_dict(), "base": base, "complete": spec.method not in BACKWARD}
+    return {
+        "run": spec.hash,
+        "spec": spec.to_dict(),
+        "base": base,
+        "complete": not METHODS.get(spec.method).backpropagates,
+    }
 
 
 @contextmanager
@@ -55,7 +60,7 @@ def found(
     """What a run goes on from: all of its journal and the newest snapshot that is whole; where it backpropagates, the
     newest snapshot and what the journal tells up to it. Also the steps of the snapshots that stay."""
     start, path, steps = None, None, snapshot.steps(folder)
-    if spec.method in BACKWARD:
+    if METHODS.get(spec.method).backpropagates:
         last = steps[-1] if steps else 0
         path = snapshot.place(folder, last) if steps else None
         items = [item for item in items if (item.step if isinstance(item, EvaluationItem) else item.step + 1) <= last]
@@ -74,7 +79,7 @@ def found(
 
 def bring(spec: RunSpec, built: Tuner, items: list[Item], start: SnapshotStart | None, path: Path | None) -> None:
     """Brings engine and method to the end of ``items``."""
-    if spec.method not in BACKWARD:
+    if not METHODS.get(spec.method).backpropagates:
         replay.bring(built.engine, built.method, items, start)
     elif path is not None:
         built.method.restore(snapshot.state(path)["method"])

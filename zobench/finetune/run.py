@@ -19,7 +19,7 @@ from zobench.durable import journal, snapshot
 from zobench.durable.scratch import scratch
 from zobench.finetune import origin, tokenizer
 from zobench.finetune.assemble import disk_dir, empty_model, planned, tuner
-from zobench.finetune.cautions import cautions, empty
+from zobench.finetune.cautions import cautions
 from zobench.finetune.examine import examined
 from zobench.finetune.keeper import Keeper
 from zobench.finetune.origin import JOURNAL
@@ -32,7 +32,7 @@ from zobench.machine import files
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec
+from zobench.runspec import METHODS, RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -168,7 +168,7 @@ def _trained(
     model = empty_model(spec)
     if spec.noise == "counter":
         kernels.prepare(spec.device)
-    for note in () if (nothing := empty(spec)) is None else (f"warning: {nothing}",):
+    for note in () if (nothing := METHODS.get(spec.method).nothing(spec)) is None else (f"warning: {nothing}",):
         progress.say(note)
     facts = environment(spec.device) | plan
     header = origin.header_of(spec, model)

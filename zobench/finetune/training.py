@@ -22,7 +22,7 @@ from zobench.finetune.stop import Interrupted, Stop
 from zobench.measure.timer import StepTimer
 from zobench.methods import StepResult, learning_rate
 from zobench.methods.base import Taken
-from zobench.runspec import BACKWARD, RunSpec
+from zobench.runspec import METHODS, RunSpec
 
 if TYPE_CHECKING:
     from zobench.parallel import World
@@ -39,7 +39,7 @@ class Training:
         self._record, self._keeper, self._progress, self._stop = record, keeper, progress, stop
         self._world = world
         self._timer = StepTimer(spec.device)
-        self._engine = None if spec.method in BACKWARD else plain(built.engine)
+        self._engine = None if METHODS.get(spec.method).backpropagates else plain(built.engine)
 
     def go(self) -> None:
         """Trains to the end. Raises :class:`Interrupted` if that was asked for, with all that was done on the disk."""

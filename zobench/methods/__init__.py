@@ -1,13 +1,74 @@
-"""Methods: a training step as points to probe and entries to commit."""
+"""Methods: a training step as points to probe and entries to commit. Imports no torch until one is made."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zobench.methods import (
+    first_order,
+    forward_grad,
+    hybrid,
+    zo_adam,
+    zo_sgd,
+    zo_sgd_block,
+    zo_sgd_cons,
+    zo_sgd_mmt,
+    zo_sgd_sign,
+    zo_sgd_sparse,
+)
 from zobench.methods.base import Method as Method
 from zobench.methods.base import StepResult as StepResult
 from zobench.methods.schedules import learning_rate as learning_rate
-from zobench.methods.table import definition as definition
-from zobench.methods.table import make as make
-from zobench.methods.table import rule as rule
-from zobench.methods.table import thresholds as thresholds
 from zobench.methods.zo_sgd import ZOSGD as ZOSGD
-from zobench.methods.zo_sgd import ZOSGDBlock as ZOSGDBlock
-from zobench.methods.zo_sgd import ZOSGDCons as ZOSGDCons
-from zobench.methods.zo_sgd import ZOSGDSignOfG as ZOSGDSignOfG
+from zobench.methods.zo_sgd_block import ZOSGDBlock as ZOSGDBlock
+from zobench.methods.zo_sgd_cons import ZOSGDCons as ZOSGDCons
+from zobench.methods.zo_sgd_sign import ZOSGDSignOfG as ZOSGDSignOfG
+from zobench.runspec.registries import METHODS
+from zobench.runspec.registry import resolve
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from zobench.engine import Engine
+    from zobench.engine.rules import UpdateRule
+    from zobench.methods.engines import EngineParts
+    from zobench.models.weights import Weights
+    from zobench.runspec import RunSpec
+
+KINDS = (
+    zo_sgd.KIND, zo_sgd_sign.KIND, zo_sgd_mmt.KIND, zo_sgd_cons.KIND, zo_adam.KIND, zo_sgd_block.KIND,
+    zo_sgd_sparse.KIND, forward_grad.KIND, hybrid.KIND, first_order.SGD, first_order.ADAM,
+)  # fmt: skip
+"""zobench's own methods, in the order in which they are listed."""
+
+
+def make(spec: RunSpec) -> Method:
+    """The method of a run, at its first step."""
+    method: Method = resolve(METHODS.get(spec.method).definition(spec).make)(spec)
+    return method
+
+
+def rule(spec: RunSpec) -> UpdateRule | None:
+    """The update rule that the method needs of its engine, None for SGD's."""
+    dotted = METHODS.get(spec.method).definition(spec).rule
+    return None if dotted is None else resolve(dotted)(spec)
+
+
+def thresholds(spec: RunSpec, model: nn.Module, weights: Weights) -> dict[str, float] | None:
+    """Where the method's directions are sparse, the threshold of each trainable parameter by its name, else None.
+
+    ``weights``: those that training starts from, also when a run is resumed.
+    """
+    dotted = METHODS.get(spec.method).thresholds
+    return None if dotted is None else resolve(dotted)(spec, model, weights)
+
+
+def engine(spec: RunSpec, parts: EngineParts) -> Engine:
+    """The engine that the method steps, built of ``parts``."""
+    built: Engine = resolve(METHODS.get(spec.method).engine)(spec, parts)
+    return built
+
+
+def definition(spec: RunSpec) -> str:
+    """One line saying which formula runs, as a result stores it."""
+    return METHODS.get(spec.method).definition(spec).formula

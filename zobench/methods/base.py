@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from zobench.engine import Batch, Engine, Entry
-from zobench.engine.base import PassRecord
+from zobench.runspec.kinds import Need
+
+if TYPE_CHECKING:
+    from zobench.data import Batch
+    from zobench.engine import Engine
+    from zobench.engine.base import Entry, PassRecord
 
 Direction = tuple[int, int | None]
 """The seed of a direction, and the part of the model that it moves, or None for all of it."""
+
+RESIDENT = Need("engine", "resident", "backpropagation needs every layer at once; use engine=resident")
+WITHOUT_COMPILE = Need("compile", False, "only forwards are compiled; use compile=false")
+TRAVELLING_STATE = (
+    Need("writeback_every", 1, "its state changes with every update; use writeback_every=1"),
+    Need("wire", "none", "its state travels as it is; use wire=none"),
+)
+"""What several methods need."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

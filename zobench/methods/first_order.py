@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zobench.engine import Batch, Engine
-from zobench.engine.backprop import Backprop
-from zobench.engine.optimizers import OPTIMIZERS
-from zobench.methods.base import StepResult
+from zobench.methods.base import RESIDENT, WITHOUT_COMPILE, StepResult
 from zobench.runspec import suggestion
+from zobench.runspec.kinds import FO_STEPS, Definition, MethodKind, Need
+
+if TYPE_CHECKING:
+    from zobench.data import Batch
+    from zobench.engine import Engine
+    from zobench.engine.backprop import Backprop
+    from zobench.runspec import RunSpec
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
 """Of the loss scale: torch's own defaults (``torch.amp.GradScaler``)."""
@@ -24,6 +28,8 @@ class FirstOrder:
     """
 
     def __init__(self, *, optimizer: str = "sgd", lr: float, weight_decay: float = 0.0, foreach: bool = True) -> None:
+        from zobench.engine.optimizers import OPTIMIZERS
+
         if optimizer not in OPTIMIZERS:
             raise ValueError(
                 f"`optimizer` must be one of {', '.join(OPTIMIZERS)}, but got {optimizer!r}; "
@@ -95,6 +101,58 @@ class LossScale:
 
 def with_gradients(engine: Engine | Backprop) -> Backprop:
     """``engine`` if it has gradients; ``ValueError`` if it has none."""
+    from zobench.engine.backprop import Backprop
+
     if not isinstance(engine, Backprop):
         raise ValueError(f"a first-order method needs a Backprop engine, but got {type(engine).__name__}; build that")
     return engine
+
+
+def make_sgd(spec: RunSpec) -> FirstOrder:
+    """FO-SGD of ``spec``."""
+    return FirstOrder(optimizer="sgd", lr=spec.lr, weight_decay=spec.weight_decay)
+
+
+def make_adam(spec: RunSpec) -> FirstOrder:
+    """FO-Adam of ``spec``."""
+    return FirstOrder(optimizer="adam", lr=spec.lr, weight_decay=spec.weight_decay, foreach=spec.foreach)
+
+
+def _kind(name: str, definition: Definition, states: int, takes: tuple[str, ...]) -> MethodKind:
+    return MethodKind(
+        name=name,
+        as_written=definition,
+        engine="zobench.methods.engines:backpropagating",
+        pairs=lambda spec, layers: 0,
+        gradients=lambda spec, layers: 1,
+        draws=0,
+        counter_draws=0,
+        states=states,
+        needs=(
+            RESIDENT,
+            Need("queries", 1, "it has one direction, or none; use queries=1"),
+            Need("noise", "torch", "it draws no noise; leave noise out"),
+            WITHOUT_COMPILE,
+        ),
+        takes=takes,
+        grid=name,
+        steps=FO_STEPS,
+    )
+
+
+SGD = _kind(
+    "fo-sgd",
+    Definition(formula="w -= lr * grad, by backpropagation", make="zobench.methods.first_order:make_sgd"),
+    states=0,
+    takes=("checkpointing",),
+)
+ADAM = _kind(
+    "fo-adam",
+    Definition(
+        formula="torch's AdamW on grad, by backpropagation",
+        make="zobench.methods.first_order:make_adam",
+        state_width=None,
+    ),
+    states=2,
+    takes=("checkpointing", "foreach"),
+)

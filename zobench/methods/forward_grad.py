@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from zobench.engine import Batch, Engine
 from zobench.engine.base import PassRecord
-from zobench.methods.base import Direction, Taken
+from zobench.methods.base import WITHOUT_COMPILE, Direction, Taken
 from zobench.methods.zo_sgd import ZOSGD
+from zobench.runspec.kinds import Definition, MethodKind, Need, UpdateSize
+
+if TYPE_CHECKING:
+    from zobench.data import Batch
+    from zobench.engine import Engine
+    from zobench.runspec import RunSpec
 
 
 class ForwardGrad(ZOSGD):
@@ -27,3 +33,23 @@ class ForwardGrad(ZOSGD):
     def _moments(self, taken: Taken) -> list[PassRecord]:
         """A pass for each direction; none of them moves the weights."""
         return [*[PassRecord()] * (len(taken.directions) - 1), PassRecord(entries=taken.entries)]
+
+
+def make(spec: RunSpec) -> ForwardGrad:
+    """The method of ``spec``."""
+    return ForwardGrad(lr=spec.lr, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries)
+
+
+KIND = MethodKind(
+    name="forward-grad",
+    as_written=Definition(
+        formula="w -= lr * (grad . z) z, grad . z by forward-mode differentiation",
+        make="zobench.methods.forward_grad:make",
+        update=UpdateSize.SCALED,
+    ),
+    pairs=lambda spec, layers: 0,
+    tangents=True,
+    draws=2,
+    needs=(WITHOUT_COMPILE, Need("granularity", "block", "it needs whole blocks; use granularity=block")),
+    unused=("eps",),
+)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from zobench.engine import Batch, Engine
-from zobench.engine.backprop import Backprop
-from zobench.methods.base import StepResult
+from zobench.methods.base import RESIDENT, WITHOUT_COMPILE, StepResult
 from zobench.methods.first_order import LossScale, with_gradients
 from zobench.methods.zo_sgd import ZOSGD
+from zobench.runspec.kinds import Definition, MethodKind, Need
+
+if TYPE_CHECKING:
+    from zobench.data import Batch
+    from zobench.engine import Engine
+    from zobench.engine.backprop import Backprop
+    from zobench.runspec import RunSpec
 
 
 class Hybrid(ZOSGD):
@@ -47,3 +52,26 @@ class Hybrid(ZOSGD):
         """The inverse of :meth:`state`."""
         super().restore(state)
         self._scale.restore(state["scale"])
+
+
+def make(spec: RunSpec) -> Hybrid:
+    """The method of ``spec``."""
+    return Hybrid(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries)
+
+
+KIND = MethodKind(
+    name="hybrid",
+    as_written=Definition(
+        formula="w -= lr * ghat up to layer zo_layers, w -= lr * grad after it",
+        make="zobench.methods.hybrid:make",
+    ),
+    engine="zobench.methods.engines:backpropagating",
+    gradients=lambda spec, layers: 1 - spec.zo_layers / layers,
+    needs=(
+        RESIDENT,
+        Need("noise", "torch", "its lower layers move as MeZO moves them; leave noise out"),
+        WITHOUT_COMPILE,
+    ),
+    takes=("zo_layers", "checkpointing"),
+    nothing=lambda spec: None if spec.zo_layers else "zo_layers=0 leaves nothing to directions: this is fo-sgd",
+)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from zobench.engine import Batch, Engine, Entry, Point
-from zobench.engine.base import PassRecord
+from zobench.engine.base import Entry, PassRecord, Point
 from zobench.methods.base import Direction, StepResult, Taken
+from zobench.runspec.kinds import Definition, MethodKind, UpdateSize
+
+if TYPE_CHECKING:
+    from zobench.data import Batch
+    from zobench.engine import Engine
+    from zobench.runspec import RunSpec
 
 
 class ZOSGD:
@@ -24,6 +27,8 @@ class ZOSGD:
     def __init__(
         self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0, queries: int = 1
     ) -> None:
+        import numpy as np
+
         if not (eps > 0 and lr >= 0 and weight_decay >= 0):
             raise ValueError(
                 "`eps > 0`, `lr >= 0` and `weight_decay >= 0` must hold, but got "
@@ -116,65 +121,16 @@ class ZOSGD:
         return StepResult(loss=loss, seeds=seeds, gradients=gradients, applied=applied, parts=parts)
 
 
-class ZOSGDSignOfG(ZOSGD):
-    """ZO-SGD-Sign as its program has it, and as appendix A prints it: ``W -= lr * sign(g) z``; the mean over queries.
-
-    ZO-Bench's equation 2 takes the sign of each element of ghat instead: :class:`zobench.engine.rules.Sign`.
-    """
-
-    def _coefficient(self, g: float) -> float:
-        return float((g > 0) - (g < 0))
+def make(spec: RunSpec) -> ZOSGD:
+    """The method of ``spec``, also of those that only have another rule or sparse directions."""
+    return ZOSGD(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries)
 
 
-class ZOSGDBlock(ZOSGD):
-    """ZO-SGD-Block (ZO-Bench, section 5): each part of the model is estimated by directions of its own.
-
-    All parts are estimated at the same weights and then updated together: section 5 as written. OPT-1.3B has 26 parts:
-    its blocks, what is before and what is after them (``Engine.parts``). All pairs of a step share one pass over the
-    model, as those of ZO-SGD with as many queries do (table 6): a pass for each part would upload every block as many
-    times as there are parts. Device memory holds the hidden states of twice as many copies of the batch as parts.
-    """
-
-    def _parts(self, engine: Engine) -> Sequence[int | None]:
-        return [part for part in range(engine.parts) for _ in range(self.queries)]
-
-
-class ZOSGDCons(ZOSGD):
-    """ZO-SGD-Cons: the best of x, x - lr ghat and x + lr ghat by their loss on the same batch (ZO-Bench, appendix A).
-
-    One direction. The three candidates share a second pass over the model; at a tie x stays. The candidates are without
-    weight decay, which goes with the one that is taken; x itself stays as it is.
-    """
-
-    def __init__(self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
-        super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay)
-
-    def step(self, engine: Engine, batch: Batch) -> StepResult:
-        """One step on ``batch``, which may leave the weights as they are; ``lr`` may be changed between steps."""
-        directions = self._directions(engine)
-        loss, gradients = self._probe(engine, batch, directions)
-        if math.isfinite(gradients[0]):
-            engine.commit(self._best(engine, batch, directions[0][0], gradients[0]))
-        return self._finish(loss, directions, gradients)
-
-    def _best(self, engine: Engine, batch: Batch, seed: int, g: float) -> list[Entry]:
-        """The entry of the best candidate; none where that is x. A loss that is not finite is the worst."""
-        candidates = _candidates(g)
-        losses = engine.probe(batch, self._at(seed, candidates))
-        worst_last = [loss if math.isfinite(loss) else math.inf for loss in losses]
-        best = candidates[worst_last.index(min(worst_last))]
-        return [self._entry(seed, best, self.weight_decay)] if best else []
-
-    def _at(self, seed: int, candidates: Sequence[float]) -> tuple[Point, ...]:
-        return tuple(Point(seed, -self.lr * candidate) for candidate in candidates)
-
-    def _moments(self, taken: Taken) -> list[PassRecord]:
-        (seed, _), g = taken.directions[0], taken.gradients[0]
-        first = PassRecord(points=self._points(taken.directions))
-        second = PassRecord(points=self._at(seed, _candidates(g)), entries=taken.entries) if math.isfinite(g) else None
-        return [first] if second is None else [first, second]
-
-
-def _candidates(g: float) -> tuple[float, ...]:
-    """What ghat may be multiplied by: x itself comes first, so that it stays at a tie."""
-    return 0.0, g, -g
+KIND = MethodKind(
+    name="zo-sgd",
+    as_written=Definition(
+        formula="w -= lr * ghat",
+        make="zobench.methods.zo_sgd:make",
+        update=UpdateSize.SCALED,
+    ),
+)

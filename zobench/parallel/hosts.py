@@ -38,6 +38,7 @@ from zobench.machine.directio import ALIGNMENT
 from zobench.machine.nvml import Nvml
 from zobench.parallel.world import PeerGoneError, World, group, telling, timeout
 from zobench.runspec import RunSpec
+from zobench.runspec.kinds import TIERS
 
 if TYPE_CHECKING:
     from zobench.engine.tiers import Tier
@@ -62,7 +63,7 @@ def transfers(spec: RunSpec, local_ranks: int) -> tuple[str, str]:
     """
     if spec.engine != "offload" or local_ranks == 1:
         return "own", ""
-    if spec.tier in ("disk", "checkpoint"):
+    if TIERS[spec.tier].is_file:
         return "own", f"transfers: each rank has a file of its own, because tier={spec.tier} is not shared"
     if not hasattr(os, "memfd_create"):
         return "own", "transfers: each rank has a copy of its own, because this system has no memfd_create"

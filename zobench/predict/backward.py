@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from zobench import models
-from zobench.predict.sizes import WIDTH, attention_widths, judged, longest, rows, trained, trained_width
-from zobench.runspec import RunSpec
+from zobench.predict.sizes import attention_widths, judged, longest, rows, trained, trained_width, tunes_all
+from zobench.runspec import METHODS, SCHEMES, RunSpec
+from zobench.runspec.kinds import WIDTHS
 
 LOGITS_BYTES = 32 << 20
 """Float32 logits that are made at once."""
-MOMENTS = 2
-"""Adam's state: the two moments, each as large as what is tuned."""
 
 
 def peak(spec: RunSpec) -> int:
@@ -20,11 +19,12 @@ def peak(spec: RunSpec) -> int:
     times), or in the optimizer's step (gradients and what Adam makes of all tensors at once with ``foreach``).
     ZO-Bench's table 5 has the same terms: |x|, sum_l max(|a_l|, |x_l|), and 2 or 3 |x| for Adam.
     """
-    width = WIDTH[spec.dtype]
+    width = WIDTHS[spec.dtype]
     weights = models.parameter_count(*models.variant(spec)) * width + _adapters(spec)
     tuned, table = _gradients(spec), table_bytes(spec)
-    state = MOMENTS * tuned if spec.method == "fo-adam" else 0
-    temporary = (tuned if spec.foreach else _largest(spec)) if spec.method == "fo-adam" else 0
+    copies = METHODS.get(spec.method).states
+    state = copies * tuned
+    temporary = (tuned if spec.foreach else _largest(spec)) if copies else 0
     tied = _has_table_gradient(spec) and is_tied(spec)
     return weights + state + max(begins(spec), tuned + (2 * table if tied else 0), tuned + temporary)
 
@@ -43,13 +43,13 @@ def begins(spec: RunSpec) -> int:
     if spec.autocast in ("fp16", "bf16"):
         cast = -(-tokens * row // chunk) * architecture.vocab * embedding_width(architecture) * 2
     later = 3 * table - 2 * chunk if tokens * row > chunk else table
-    return kept(spec) + tokens * row + cast + max(2 * chunk, later + tokens * architecture.hidden * WIDTH[spec.dtype])
+    return kept(spec) + tokens * row + cast + max(2 * chunk, later + tokens * architecture.hidden * WIDTHS[spec.dtype])
 
 
 def kept(spec: RunSpec) -> int:
     """Bytes that a forward keeps for its backward, without the logits (checked against the ledger, layer by layer)."""
     architecture, tokens = models.get(spec.model), rows(spec) * longest(spec)
-    width, hidden = WIDTH[spec.dtype], architecture.hidden
+    width, hidden = WIDTHS[spec.dtype], architecture.hidden
     layers = architecture.layers - min(spec.zo_layers, architecture.layers)
     embedding = embedding_width(architecture)
     around = hidden + (hidden if embedding == hidden else 2 * embedding)
@@ -62,33 +62,34 @@ def _kept_by_layer(spec: RunSpec) -> int:
     """Bytes per token. A frozen layer keeps less: its input is only needed for the gradient of its weights."""
     if models.get(spec.model).model_type not in ("opt", "roberta"):
         return _kept_by_gated_layer(spec)
-    architecture, width = models.get(spec.model), WIDTH[spec.dtype]
+    architecture, width = models.get(spec.model), WIDTHS[spec.dtype]
     hidden, config = architecture.hidden, architecture.config
     inner = int(config.get("ffn_dim") or config["intermediate_size"])
     statistics = 4 * (4 + architecture.heads)  # of both norms, and the log-sum-exp of each head, in float32
     if spec.autocast in ("fp16", "bf16"):  # the norms' inputs in float32, every product's operands in 16 bits
         return 2 * 4 * hidden + 2 * (3 + 3 + 1 + 1) * hidden + 2 * inner + statistics
-    if spec.scheme == "full":  # both norms' inputs and outputs, query, key, value, attention's output; the feed-forward
+    if tunes_all(spec):  # both norms' inputs and outputs, query, key, value, attention's output; the feed-forward
         return (8 * hidden + inner) * width + statistics
     return (6 * hidden + inner) * width + _lora_inputs(spec) + statistics
 
 
 def _kept_by_gated_layer(spec: RunSpec) -> int:
     """Of LLaMA, Mistral and Qwen: norms compute in float32, keys and values are repeated for all heads."""
-    architecture, width = models.get(spec.model), WIDTH[spec.dtype]
+    architecture, width = models.get(spec.model), WIDTHS[spec.dtype]
     queries, keys = attention_widths(spec.model)
     hidden, inner = architecture.hidden, int(architecture.config["intermediate_size"])
     heads = queries + keys if architecture.model_type == "qwen3" else 0  # which it normalises too
     if spec.autocast in ("fp16", "bf16"):
         return 2 * 8 * hidden + 2 * 5 * hidden + 2 * 4 * (inner + queries) + 8 * heads
-    if spec.scheme == "full":
+    if tunes_all(spec):
         return 2 * (4 + 2 * width) * hidden + 4 * (inner + queries) * width + (4 + width) * heads
     return 2 * 4 * hidden + (3 * inner + 4 * queries) * width + 4 * heads + _lora_inputs(spec)
 
 
 def _lora_inputs(spec: RunSpec) -> int:
-    """The input of both projections' A, which is float32: in 16 bits each makes its own."""
-    copies = 0 if spec.scheme != "lora" else 1 if spec.dtype == "fp32" else 2
+    """The input of LoRA's two A, which are float32: in 16 bits each makes its own, in 32 they share the layer's."""
+    layers = SCHEMES.get(spec.scheme).inputs
+    copies = min(1, layers) if spec.dtype == "fp32" else layers
     return copies * 4 * models.get(spec.model).hidden
 
 
@@ -102,22 +103,22 @@ def _cast_weights(spec: RunSpec, layers: int) -> int:
 def _gradients(spec: RunSpec) -> int:
     """Bytes of the gradients of all that first-order steps move: what the hybrid leaves above ``zo_layers``."""
     layers, (inside, outside) = models.get(spec.model).layers, trained(spec)
-    if spec.scheme == "full" and spec.zo_layers:  # the embeddings are below, the last norm and an untied head above
-        outside = 0 if is_tied(spec) else table_bytes(spec) // WIDTH[spec.dtype]
+    if tunes_all(spec) and spec.zo_layers:  # the embeddings are below, the last norm and an untied head above
+        outside = 0 if is_tied(spec) else table_bytes(spec) // WIDTHS[spec.dtype]
     return ((layers - min(spec.zo_layers, layers)) * inside + outside) * trained_width(spec)
 
 
 def _has_table_gradient(spec: RunSpec) -> bool:
-    return spec.scheme == "full" and not (spec.zo_layers and is_tied(spec))
+    return tunes_all(spec) and not (spec.zo_layers and is_tied(spec))
 
 
 def _largest(spec: RunSpec) -> int:
     """Bytes that Adam makes of one tensor at a time, twice the largest tuned one."""
-    return 2 * models.largest_resident(*models.variant(spec)) * WIDTH[spec.dtype] if spec.scheme == "full" else 0
+    return 2 * models.largest_resident(*models.variant(spec)) * WIDTHS[spec.dtype] if tunes_all(spec) else 0
 
 
 def _adapters(spec: RunSpec) -> int:
-    if spec.scheme == "full":
+    if tunes_all(spec):
         return 0
     inside, outside = trained(spec)
     return (models.get(spec.model).layers * inside + outside) * trained_width(spec)
@@ -126,7 +127,7 @@ def _adapters(spec: RunSpec) -> int:
 def table_bytes(spec: RunSpec) -> int:
     """Of the word embedding, and of the head."""
     architecture = models.get(spec.model)
-    return architecture.vocab * embedding_width(architecture) * WIDTH[spec.dtype]
+    return architecture.vocab * embedding_width(architecture) * WIDTHS[spec.dtype]
 
 
 def embedding_width(architecture: models.Architecture) -> int:

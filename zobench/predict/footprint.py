@@ -7,8 +7,8 @@ import os
 from zobench import models
 from zobench.parallel.mesh import divided
 from zobench.predict import backward, sizes
-from zobench.predict.sizes import WIDTH
-from zobench.runspec import BACKWARD, FIRST_ORDER, RunSpec, size_text
+from zobench.runspec import METHODS, RunSpec, size_text
+from zobench.runspec.kinds import TIERS, WIDTHS
 
 SHARED_BLOCKS = 8
 """Host blocks that serve all layers with weights=shared."""
@@ -52,12 +52,12 @@ def memory(spec: RunSpec) -> tuple[int, int, int]:
 
 def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
     """(device, host, disk) bytes of one rank alone, and of the weights in host memory that those of a node share."""
-    if spec.method in BACKWARD:
+    if METHODS.get(spec.method).backpropagates:
         return max(backward.peak(spec), _resident_bytes(spec) + activations(spec)), 0, 0, 0
     layers, block = models.get(spec.model).layers, models.block_parameter_count(spec.model)
     streamed, more = streamed_layers(spec), sizes.added(spec)[0]
     resident = _resident_bytes(spec)
-    device = resident + _scratch(spec) + activations(spec) + (block * WIDTH[spec.dtype] + more) * (layers - streamed)
+    device = resident + _scratch(spec) + activations(spec) + (block * WIDTHS[spec.dtype] + more) * (layers - streamed)
     if not streamed:
         return device, 0, 0, 0
     stored, host = block * wire_width(spec) + more, 0
@@ -67,9 +67,10 @@ def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
         device = max(device, resident + _filling(spec))
     else:
         host = max(_filling(spec), _staging(spec))
-    if spec.tier == "checkpoint":
-        return device, host, at_rest if _consolidates(spec) else 0, 0
-    return (device, host, at_rest, 0) if spec.tier == "disk" else (device, host, 0, at_rest)
+    tier = TIERS[spec.tier]
+    if not tier.is_file:
+        return device, host, 0, at_rest
+    return device, host, at_rest if tier.is_filled or _consolidates(spec) else 0, 0
 
 
 def _saved(spec: RunSpec) -> tuple[int, int]:
@@ -77,19 +78,19 @@ def _saved(spec: RunSpec) -> tuple[int, int]:
     that asynchronous ones are made from (ZO-Offloading, section 5.5)."""
     if spec.checkpoint == "none":
         return 0, 0
-    if spec.method in BACKWARD:
+    if METHODS.get(spec.method).backpropagates:
         return SNAPSHOTS * sizes.snapshot_bytes(spec), 0
     inside, outside = sizes.trained(spec)
     streamed = streamed_layers(spec)
     own = sizes.trained_width(spec) + sizes.state_width(spec)
-    at_rest = (wire_width(spec) if spec.scheme == "full" else sizes.ADAPTER_WIDTH) + sizes.state_width(spec)
+    at_rest = (wire_width(spec) if sizes.tunes_all(spec) else sizes.ADAPTER_WIDTH) + sizes.state_width(spec)
     kept = streamed * inside * at_rest + ((models.get(spec.model).layers - streamed) * inside + outside) * own
     return SNAPSHOTS * kept, kept if spec.checkpoint == "async" else 0
 
 
 def _resident_bytes(spec: RunSpec) -> int:
     """What is outside the blocks, with adapters and state there."""
-    return models.resident_parameter_count(*models.variant(spec)) * WIDTH[spec.dtype] + sizes.added(spec)[1]
+    return models.resident_parameter_count(*models.variant(spec)) * WIDTHS[spec.dtype] + sizes.added(spec)[1]
 
 
 def streamed_layers(spec: RunSpec) -> int:
@@ -100,16 +101,23 @@ def streamed_layers(spec: RunSpec) -> int:
 
 def wire_width(spec: RunSpec) -> int:
     """Bytes of one offloaded weight at rest and on the link."""
-    return WIDTH[spec.dtype if spec.wire == "none" else spec.wire]
+    return WIDTHS[spec.dtype if spec.wire == "none" else spec.wire]
 
 
 def unit_bytes(spec: RunSpec, width: int) -> int:
     """Bytes of the largest unit that one slot holds, at ``width`` bytes a weight, with its adapter and state."""
     if spec.granularity == "block":
-        return models.block_parameter_count(spec.model) * width + sizes.added(spec)[0]
+        return _bare_bytes(spec, width) + sizes.added(spec)[0]
+    return _bare_bytes(spec, width, sizes.state_width(spec) if sizes.tunes_all(spec) else 0)
+
+
+def _bare_bytes(spec: RunSpec, width: int, state: int = 0) -> int:
+    """Of the largest unit's weights alone, or with ``state`` bytes beside each."""
+    if spec.granularity == "block":
+        return models.block_parameter_count(spec.model) * (width + state)
     linear = models.largest_linear(spec.model)
     pieces = -(-linear * width // TILE_BYTES) if spec.granularity == "tile" else 1
-    return linear * (width + (sizes.state_width(spec) if spec.scheme == "full" else 0)) // pieces
+    return linear * (width + state) // pieces
 
 
 def activations(spec: RunSpec) -> int:
@@ -117,7 +125,7 @@ def activations(spec: RunSpec) -> int:
 
     Block by block one point is computed at a time; with smaller units, attention takes all points at once.
     """
-    architecture, width = models.get(spec.model), WIDTH[spec.dtype]
+    architecture, width = models.get(spec.model), WIDTHS[spec.dtype]
     longest = sizes.longest(spec)
     tokens, points = sizes.rows(spec) * longest, _points(spec)
     inner = 2 * int(architecture.config.get("ffn_dim") or architecture.config["intermediate_size"])
@@ -131,14 +139,9 @@ def activations(spec: RunSpec) -> int:
 
 
 def _points(spec: RunSpec) -> int:
-    """Copies of the batch in one pass over the model. ZO-SGD-Block takes a pair for each part of it; of each pair a
-    rank may look at one point only. ZO-SGD-Cons has a second pass, over three candidates that are no pairs."""
-    if spec.method == "zo-sgd-cons":
-        return 3
-    if spec.method in (*FIRST_ORDER, "forward-grad"):
-        return 1
-    parts = models.get(spec.model).layers + 2 if spec.method == "zo-sgd-block" else 1
-    return 2 * spec.queries * parts // divided(spec)[1]
+    """Copies of the batch in the largest pass over the model; of each pair a rank may look at one point only."""
+    kind = METHODS.get(spec.method)
+    return max(1, 2 * kind.pairs(spec, models.get(spec.model).layers) // divided(spec)[1], kind.candidates)
 
 
 def fit(spec: RunSpec) -> tuple[RunSpec, str]:
@@ -150,7 +153,7 @@ def fit(spec: RunSpec) -> tuple[RunSpec, str]:
         return spec, ""
     plain, room = spec.replace(device_memory=0), int(spec.device_memory * MARGIN)
     layers, told = models.get(spec.model).layers, f"device_memory={size_text(spec.device_memory)}"
-    for granularity, slots in FORMS[:1] if spec.method == "forward-grad" else FORMS:  # which needs whole blocks
+    for granularity, slots in FORMS[:1] if METHODS.get(spec.method).tangents else FORMS:  # they need whole blocks
         chosen = plain.replace(granularity=granularity, slots=slots, resident_blocks=0)
         if (need := memory(chosen)[0]) <= room:
             kept = (chosen.replace(resident_blocks=count) for count in range(layers, -1, -1))
@@ -182,15 +185,17 @@ def _scratch(spec: RunSpec) -> int:
     packed = spec.wire != "none"
     in_pieces = spec.noise == "counter" or spec.wire == "fp8"  # what is encoded to fp8 is scaled a piece at a time
     heap = CPU_HEAP if spec.device == "cpu" and spec.engine == "offload" and in_pieces else 0
-    heap += _tangents(spec) if spec.method == "forward-grad" else 0
+    kind = METHODS.get(spec.method)
+    definition = kind.definition(spec)
+    heap += _tangents(spec) if kind.tangents else 0
     on_cuda = spec.device.startswith("cuda")
     if spec.noise == "torch":
         largest = _largest_trained(spec) if on_cuda else 0
-        noise = largest * (_draws(spec) * sizes.trained_width(spec) + 4 * _COPIES[_rule(spec)])
-        return noise + heap + (models.block_parameter_count(spec.model) * WIDTH[spec.dtype] if packed else 0)
-    pieces = min(_PIECE, _largest_trained(spec)) * 4 * _COPIES_OF_PIECES[_rule(spec)] if on_cuda else 0
-    plain = spec.replace(method="zo-sgd", definition="as-written", momentum=0.9, sparsity=0.0)  # without state
-    own = unit_bytes(plain, WIDTH[spec.dtype]) if spec.scheme == "full" else 0
+        together = spec.queries if definition.rule else 1  # a rule needs all of a step's directions at once
+        noise = largest * (together * kind.normals * sizes.trained_width(spec) + 4 * definition.copies)
+        return noise + heap + (models.block_parameter_count(spec.model) * WIDTHS[spec.dtype] if packed else 0)
+    pieces = min(_PIECE, _largest_trained(spec)) * 4 * definition.piece_copies if on_cuda else 0
+    own = _bare_bytes(spec, WIDTHS[spec.dtype]) if sizes.tunes_all(spec) else 0
     unit = max(own, HEAD_TILE_BYTES)
     stays = spec.engine == "resident" or spec.resident_blocks > 0
     again = unit if packed or stays else HEAD_TILE_BYTES  # where pending updates are replayed that are not to stay
@@ -199,55 +204,39 @@ def _scratch(spec: RunSpec) -> int:
 
 _PIECE = 1 << 24
 """Elements that a rule or a mask takes at once on a CUDA device, with counter noise."""
-_COPIES = {"none": 0, "sparse": 1, "rule": 1, "adam": 3, "torch-adam": 5}
-"""Float32 copies of a tensor that its update makes at once, by kind of rule (:mod:`zobench.engine.rules`)."""
-_COPIES_OF_PIECES = {"none": 0, "sparse": 4, "rule": 3, "adam": 5, "torch-adam": 7}
-"""The same of a piece, with the weights in float32 and z."""
-
-
-def _rule(spec: RunSpec) -> str:
-    """The kind of update: SGD's own has none."""
-    if spec.method == "zo-adam":
-        return "adam" if spec.definition == "as-written" else "torch-adam"
-    if spec.method == "zo-sgd-sparse":
-        return "sparse"
-    signed = spec.method == "zo-sgd-sign" and spec.definition == "as-written"
-    return "rule" if signed or spec.method == "zo-sgd-mmt" else "none"
-
-
-def _draws(spec: RunSpec) -> int:
-    """Directions that are drawn side by side: a rule needs all of a step's at once, a mask its own."""
-    together = spec.queries if _rule(spec) in ("rule", "adam", "torch-adam") else 1
-    return together * (2 if spec.method == "zo-sgd-sparse" else 1)
 
 
 def _largest_trained(spec: RunSpec) -> int:
     """Elements of the largest tuned tensor."""
-    return models.largest_resident(*models.variant(spec)) if spec.scheme == "full" else max(sizes.adapter(spec))
+    return models.largest_resident(*models.variant(spec)) if sizes.tunes_all(spec) else max(sizes.adapter(spec))
 
 
 def _tangents(spec: RunSpec) -> int:
     """Of Forward-Grad: the direction of a block or a table, a tangent for every activation, and whole matrices of
     attention, because no fused kernel has a forward derivative."""
-    units = max(sizes.trained(spec)[0], backward.table_bytes(spec) // WIDTH[spec.dtype] * (spec.scheme == "full"))
-    matrix = sizes.rows(spec) * models.get(spec.model).heads * sizes.longest(spec) ** 2 * WIDTH[spec.dtype]
+    units = max(sizes.trained(spec)[0], backward.table_bytes(spec) // WIDTHS[spec.dtype] * sizes.tunes_all(spec))
+    matrix = sizes.rows(spec) * models.get(spec.model).heads * sizes.longest(spec) ** 2 * WIDTHS[spec.dtype]
     return units * sizes.trained_width(spec) + activations(spec) + ATTENTION_MATRICES * matrix
 
 
 def _filling(spec: RunSpec) -> int:
     """Bytes of host memory that the threads hold which fill a tier: a unit at rest each, where it is no memory itself,
     and the unit that it is packed from. A checkpoint is not filled."""
-    if spec.tier == "checkpoint":
+    tier = TIERS[spec.tier]
+    if not tier.is_filled:
         return 0
-    packed_from = unit_bytes(spec, WIDTH[spec.dtype]) if spec.wire != "none" else 0
-    at_rest = unit_bytes(spec, wire_width(spec)) if spec.tier == "disk" else 0
+    packed_from = unit_bytes(spec, WIDTHS[spec.dtype]) if spec.wire != "none" else 0
+    at_rest = unit_bytes(spec, wire_width(spec)) if tier.is_file else 0
     return min(spec.slots, os.cpu_count() or 1) * (packed_from + at_rest)
 
 
 def _staging(spec: RunSpec) -> int:
     """Bytes of host memory through which a CUDA device reads and writes a disk, and reads a checkpoint."""
-    lanes = {"disk": 2, "checkpoint": 3 if _consolidates(spec) else 1}
-    return lanes.get(spec.tier, 0) * unit_bytes(spec, wire_width(spec))
+    tier = TIERS[spec.tier]
+    if not tier.is_file:
+        return 0
+    lanes = 2 if tier.is_filled else 3 if _consolidates(spec) else 1
+    return lanes * unit_bytes(spec, wire_width(spec))
 
 
 def _consolidates(spec: RunSpec) -> bool:

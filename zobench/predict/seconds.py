@@ -11,9 +11,9 @@ from zobench import models
 from zobench.parallel.mesh import divided
 from zobench.predict import links, sizes
 from zobench.predict.footprint import PARTS_STEPS, fit, memory, streamed_layers, wire_width
-from zobench.predict.sizes import WIDTH
 from zobench.result import Outcome, Result
-from zobench.runspec import FIRST_ORDER, RunSpec
+from zobench.runspec import FIELDS, INCIDENTAL, METHODS, RunSpec, named
+from zobench.runspec.kinds import TIERS, WIDTHS
 
 FILL_RATE = 1.5e9
 """Bytes of initial weights written per second into memory that was never touched; measured: 0.4 to 1.5e9."""
@@ -86,9 +86,9 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
         seconds *= statistics.median(corrections)
         runs = "1 earlier run" if len(corrections) == 1 else f"{len(corrections)} earlier runs"
         source = f"calibration, corrected by {runs}"
-    moved = models.parameter_count(*models.variant(spec)) * WIDTH[spec.dtype]
+    moved = models.parameter_count(*models.variant(spec)) * WIDTHS[spec.dtype]
     down = rates.bytes_down[spec.tier if spec.engine == "offload" else "pageable"]
-    setup = START_SECONDS + (0 if spec.tier == "checkpoint" else moved / min(FILL_RATE, down))
+    setup = START_SECONDS + (moved / min(FILL_RATE, down) if TIERS[spec.tier].is_filled else 0)
     steps = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
     return Estimate(
         device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=seconds,
@@ -120,7 +120,7 @@ def compute_seconds(spec: RunSpec, rates: Rates) -> float:
 def transfer_seconds(spec: RunSpec, rates: Rates) -> float:
     """Seconds of a step's transfers alone, to and from a rank: N T_block of equation 4."""
     up, down = _transfer_seconds(spec, *_links(spec, rates))
-    return (up + down if spec.tier == "disk" else max(up, down)) * (1 if spec.fused_update else 2)
+    return (up + down if TIERS[spec.tier].is_file else max(up, down)) * (1 if spec.fused_update else 2)
 
 
 def predicted_step(result: Result) -> float | None:
@@ -142,7 +142,7 @@ def floor_seconds(spec: RunSpec, rates: Rates) -> float:
         return products
     up, down = _transfer_seconds(spec, *_links(spec, rates, best=True))
     shared = rates.disk_both / _local(spec)
-    both = sum(_transfer_seconds(spec, shared, shared)) if spec.tier == "disk" and down else 0
+    both = sum(_transfer_seconds(spec, shared, shared)) if TIERS[spec.tier].is_file and down else 0
     return max(products, up, down, both)
 
 
@@ -183,16 +183,14 @@ def passes(spec: RunSpec) -> float:
     are tuned.
     """
     layers = models.get(spec.model).layers
-    back = 2.0 if spec.scheme == "full" else 1.0
-    back += spec.checkpointing
-    if spec.method in FIRST_ORDER:
-        return 1 + back
-    if spec.method == "hybrid":
-        return 2 * spec.queries + 1 + back * (1 - spec.zo_layers / layers)
-    if spec.method == "forward-grad":
-        return spec.queries * (1 + (2 if spec.scheme == "full" else 1))
-    parts = layers + 2 if spec.method == "zo-sgd-block" else 1
-    return 2 * spec.queries * parts / divided(spec)[1] + (3 if spec.method == "zo-sgd-cons" else 0)
+    kind, derivative = METHODS.get(spec.method), 2.0 if sizes.tunes_all(spec) else 1.0
+    count = 2 * kind.pairs(spec, layers) / divided(spec)[1] + kind.candidates
+    if kind.tangents:
+        count += spec.queries * (1 + derivative)
+    if kind.gradients is not None:
+        count += 1
+        count += (derivative + spec.checkpointing) * kind.gradients(spec, layers)
+    return count
 
 
 def _product_seconds(spec: RunSpec, rates: Rates, attention: int = 0) -> float:
@@ -206,18 +204,16 @@ def _product_seconds(spec: RunSpec, rates: Rates, attention: int = 0) -> float:
 def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
     """Seconds of drawing z for what is tuned. MeZO draws it four times a query; the counter stream once, and once per
     pending update; ZO-SGD-Cons for three more moves; Forward-Grad for the tangents and the update."""
-    if spec.method in FIRST_ORDER:
+    kind = METHODS.get(spec.method)
+    if not kind.draws:
         return 0.0
     inside, outside = sizes.trained(spec)
     parameters = (models.get(spec.model).layers * inside + outside) * spec.queries
-    masks = 2 if spec.method == "zo-sgd-sparse" else 1
     if spec.noise == "torch":
-        draws = {"zo-sgd-cons": 7, "forward-grad": 2}.get(spec.method, 4)
-        return draws * masks * parameters / rates.noise["torch"]
+        return kind.draws * kind.normals * parameters / rates.noise["torch"]
     middle = spec.warmup + (spec.steps + 1) / 2
     pending = middle if spec.writeback_every == "inf" else min(middle, (int(spec.writeback_every) + 1) / 2)
-    made = 3 if spec.method == "zo-sgd-cons" else 1
-    return (made + pending) * masks * parameters / (rates.noise["fused"] / _sharers(spec))
+    return (kind.counter_draws + pending) * kind.normals * parameters / (rates.noise["fused"] / _sharers(spec))
 
 
 def _local(spec: RunSpec) -> int:
@@ -233,7 +229,7 @@ def _sharers(spec: RunSpec) -> int:
 def is_sliced(spec: RunSpec, rates: Rates) -> bool:
     """Whether the ranks of ``spec`` will bring slices: where asked, or where GPUs have a way between them that is
     faster than the host's link: without NVLink what they give each other takes that link too."""
-    if spec.engine != "offload" or _local(spec) == 1 or spec.tier not in ("pinned", "pageable"):
+    if spec.engine != "offload" or _local(spec) == 1 or not TIERS[spec.tier].is_shared:
         return False
     linked = rates.between is not None and rates.between > rates.bytes_up["pinned"]
     wanted = spec.transfers == "auto" and spec.device.startswith("cuda") and linked
@@ -246,7 +242,7 @@ def _links(spec: RunSpec, rates: Rates, best: bool = False) -> tuple[float, floa
     A file is each rank's own, on a disk that they share. ``best``: pageable memory as if it were pinned."""
     tier = "pinned" if best and spec.tier == "pageable" else spec.tier
     up, down, ranks = rates.bytes_up[tier], rates.bytes_down[tier], _local(spec)
-    if tier in ("disk", "checkpoint"):
+    if TIERS[tier].is_file:
         return up / ranks, down / ranks
     if ranks == 1:
         return up, down
@@ -272,9 +268,8 @@ def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, flo
     Frozen weights are not written back; adapters and state travel beside the weights."""
     layers, block = streamed_layers(spec), models.block_parameter_count(spec.model) * wire_width(spec)
     added = sizes.added(spec)[0]
-    written = layers * (added + (block if spec.scheme == "full" else 0))
-    uploads = 2 if spec.method == "zo-sgd-cons" else 1
-    seconds = uploads * layers * (block + added) / up
+    written = layers * (added + (block if sizes.tunes_all(spec) else 0))
+    seconds = METHODS.get(spec.method).uploads * layers * (block + added) / up
     return seconds, 0.0 if spec.writeback_every == "inf" else written / down / int(spec.writeback_every)
 
 
@@ -289,11 +284,13 @@ def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
     return (result.step_seconds or 0.0) / there if here / SIMILAR < there < here * SIMILAR else None
 
 
-def _kind(spec: RunSpec) -> tuple[str, ...]:
-    words = spec.engine, spec.tier, spec.dtype, spec.noise, spec.autocast, spec.method, spec.scheme
-    ranks = str(spec.gpus), str(spec.nodes), spec.parallel, spec.transfers
-    return *words, *ranks, spec.checkpoint, spec.device.partition(":")[0]
+_PACED = named(lambda field: field.paced)
+_MEASURED = tuple(name for name in FIELDS if name not in INCIDENTAL)
 
 
-def _comparable(spec: RunSpec) -> RunSpec:
-    return spec.replace(steps=1, warmup=0, seed=0, parts=False, survival=False)
+def _kind(spec: RunSpec) -> tuple[Any, ...]:
+    return *(getattr(spec, name) for name in _PACED), spec.device.partition(":")[0]
+
+
+def _comparable(spec: RunSpec) -> tuple[Any, ...]:
+    return tuple(getattr(spec, name) for name in _MEASURED)

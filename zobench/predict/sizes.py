@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from zobench import models
 from zobench.parallel.mesh import divided
-from zobench.runspec import STATEFUL, RunSpec
+from zobench.runspec import METHODS, SCHEMES, RunSpec
+from zobench.runspec.kinds import WIDTHS, Widths
 
-WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
-"""Bytes of one weight by dtype or wire format; fp8's scales (one per row) are below a thousandth of its values."""
-LORA_RANK, PREFIX_TOKENS, PROMPT_TOKENS = 8, 5, 10
-"""Sizes of the adapters, whose weights are float32 (docs/design/METHODS.md, "What is tuned")."""
 ADAPTER_WIDTH = 4
-STATES = {"zo-sgd-mmt": 1, "zo-adam": 2}
-"""Copies of what is tuned that a zeroth-order method keeps beside it."""
+"""Bytes of an adapter's weight, which is float32 (docs/design/METHODS.md, "What is tuned")."""
 TASKS: dict[str, tuple[int, int]] = {
     "sst2": (32, 80),
     "rte": (136, 376),
@@ -30,13 +26,16 @@ example trains in one row: answers of one token share their prompt's, and the lo
 
 def adapter(spec: RunSpec) -> tuple[int, int]:
     """Parameters that the scheme adds to each block, and outside the blocks."""
-    architecture = models.get(spec.model)
-    hidden, values = architecture.hidden, attention_widths(spec.model)[1]
-    if spec.scheme == "lora":  # of the query and the value projection
-        return LORA_RANK * (hidden + attention_widths(spec.model)[0] + hidden + values), 0
-    if spec.scheme == "prefix":
-        return 0, PREFIX_TOKENS * 2 * architecture.layers * values
-    return 0, PROMPT_TOKENS * hidden if spec.scheme == "prompt" else 0
+    architecture, size = models.get(spec.model), SCHEMES.get(spec.scheme).adapter
+    if size is None:
+        return 0, 0
+    queries, values = attention_widths(spec.model)
+    return size(Widths(layers=architecture.layers, hidden=architecture.hidden, queries=queries, values=values))
+
+
+def tunes_all(spec: RunSpec) -> bool:
+    """Whether the model's own weights are tuned, and not an adapter."""
+    return SCHEMES.get(spec.scheme).tunes_all
 
 
 def attention_widths(name: str) -> tuple[int, int]:
@@ -49,32 +48,40 @@ def attention_widths(name: str) -> tuple[int, int]:
 
 def trained(spec: RunSpec) -> tuple[int, int]:
     """Parameters that are tuned in each block, and outside the blocks."""
-    if spec.scheme != "full":
+    if not tunes_all(spec):
         return adapter(spec)
     return models.block_parameter_count(spec.model), models.resident_parameter_count(*models.variant(spec))
 
 
 def trained_width(spec: RunSpec) -> int:
     """Bytes of one tuned weight."""
-    return WIDTH[spec.dtype] if spec.scheme == "full" else ADAPTER_WIDTH
+    return WIDTHS[spec.dtype] if tunes_all(spec) else ADAPTER_WIDTH
 
 
 def state_width(spec: RunSpec) -> int:
-    """Bytes of a zeroth-order method's state per tuned weight: float32 as written, as the weights as shipped."""
-    assert spec.method in STATEFUL or spec.method not in STATES
-    return STATES.get(spec.method, 0) * (4 if spec.definition == "as-written" else trained_width(spec))
+    """Bytes of state per tuned weight that rest and travel with the weights."""
+    return METHODS.get(spec.method).travelling_states * _element(spec)
+
+
+def _element(spec: RunSpec) -> int:
+    """Bytes of an element of the method's state."""
+    return METHODS.get(spec.method).definition(spec).state_width or trained_width(spec)
+
+
+def optimizer_width(spec: RunSpec) -> int:
+    """Bytes of all of the method's state per tuned weight, wherever it is."""
+    return METHODS.get(spec.method).states * _element(spec)
 
 
 def snapshot_bytes(spec: RunSpec) -> int:
-    """Bytes of all that is tuned and the method's state beside it, Adam's two moments of backpropagation included."""
+    """Bytes of all that is tuned and of the method's state, that of backpropagation's optimizer included."""
     inside, outside = trained(spec)
-    state = 2 * trained_width(spec) if spec.method == "fo-adam" else state_width(spec)
-    return (models.get(spec.model).layers * inside + outside) * (trained_width(spec) + state)
+    return (models.get(spec.model).layers * inside + outside) * (trained_width(spec) + optimizer_width(spec))
 
 
 def added(spec: RunSpec) -> tuple[int, int]:
     """Bytes of adapters and state beside the model's weights, in each block and outside the blocks."""
-    own, state = (ADAPTER_WIDTH if spec.scheme != "full" else 0), state_width(spec)
+    own, state = (0 if tunes_all(spec) else ADAPTER_WIDTH), state_width(spec)
     inside, outside = trained(spec)
     return inside * (own + state), outside * (own + state)
 

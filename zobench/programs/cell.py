@@ -31,6 +31,7 @@ from zobench.methods import Method
 from zobench.programs.saving import Checkpoints, checkpoints
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.runspec.kinds import TIERS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -62,9 +63,8 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     Raises ``ValueError`` only for a spec that cannot run at all. Peaks mean most in a fresh process.
     """
     device, _ = choose_device(spec.device)
-    spec = spec.resolve(device).replace(model=models.get(spec.model).name)
+    spec = models.checked(spec, device)
     device = device if world is None else world.device
-    models.check(spec)
     if spec.task != "none":
         return _tuned(spec)
     model = empty_model(spec)  # its imports are baseline
@@ -128,10 +128,11 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording, world:
     batches = stream(spec, model.config.vocab_size, model.config.pad_token_id)
     with tuner(spec, model=model, world=world) as built:
         engine, method = built.engine, built.method
-        if spec.tier == "disk":
+        tier = TIERS[spec.tier]
+        if tier.is_file and tier.is_filled:
             recording.warnings += _disk_warnings(engine)
         recording.memory = {"blocks_at_rest_bytes": engine.bytes_at_rest}
-        recording.memory["pinned_bytes"] = engine.bytes_at_rest if spec.tier == "pinned" else 0
+        recording.memory["pinned_bytes"] = engine.bytes_at_rest if tier.is_pinned else 0
         work = zip(batches, _rates(spec), strict=False)
         watch = None if world is None else world.traffic
         recording.warmup = _steps(engine, method, work, spec.warmup, recording)

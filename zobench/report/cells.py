@@ -14,7 +14,7 @@ from zobench.report.table import USUAL, Metric, Table, TableColumn, TableRow
 from zobench.report.terms import deviations, fields
 from zobench.report.toml import Where
 from zobench.result import Outcome, Result
-from zobench.runspec import FIELDS, SHIPPED, RunSpec
+from zobench.runspec import FIELDS, METHODS, RunSpec
 
 _CPU_MEMORY = "Measured on a CPU: the process's peak resident memory above its baseline, not GPU memory."
 _CPU_RANKS = "GPUs stand for processes here, which share the cores of one CPU and its memory's bandwidth."
@@ -214,8 +214,7 @@ def _outcome_note(result: Result) -> str:
 
 def _choice_note(matched: Sequence[Result], metric: Metric, quantity: Quantity | None) -> str:
     """Says which of several results is shown and what the others came to in ``quantity``, or only how they ended."""
-    dicts = [result.spec.to_dict() for result in matched]
-    differing = [key for key in FIELDS if len({values[key] for values in dicts}) > 1]
+    differing = [key for key in FIELDS if len({getattr(result.spec, key) for result in matched}) > 1]
 
     def told(result: Result) -> str:
         value = quantity.of(result) if quantity else None
@@ -233,7 +232,8 @@ def _evaluated(result: Result) -> list[str]:
     evaluation = result.evaluation
     count, majority = evaluation["test"]["count"], evaluation["majority"]["test"]
     told = [f"Of {count} test examples; always giving the commonest answer is right in {majority:.1%}."]
-    return told + ([f"{result.spec.definition}: {evaluation['definition']}."] if result.spec.method in SHIPPED else [])
+    two = METHODS.get(result.spec.method).as_shipped is not None
+    return told + ([f"{result.spec.definition}: {evaluation['definition']}."] if two else [])
 
 
 def _caveats(

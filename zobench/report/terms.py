@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from zobench.runspec import FIRST_ORDER, RunSpec, check_value
+from zobench.runspec import METHODS, RunSpec, check_value
+from zobench.runspec.kinds import FO_STEPS
 
-METHODS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("mezo", "zo2", "distzo2", "vanilla-zo-sgd"), ("zo-sgd",)),
-    "fo-adam-noforeach": ("fo-adam",),
-    "zo-sgd": ("zo-sgd", "zo-sgd-sparse"),  # ZO-Bench's table 8 calls it so with any sparsity
-    "hybrid": ("hybrid", "fo-sgd", "zo-sgd"),  # the two ends of ZO-Bench's table 7: no layer by ZO, and every layer
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportedMethod:
+    """A word for a method in the papers' tables. ``methods``: those of runs that it can be, the first the usual one;
+    ``fields``: what else it fixes; ``tells_steps``: whether its runs with a task are known to be as long as the
+    protocol's; ``queries_told``: whether its forward passes are its queries'."""
+
+    methods: tuple[str, ...]
+    fields: tuple[tuple[str, Any], ...] = ()
+    tells_steps: bool = True
+    queries_told: bool = True
+
+
+REPORTED = {
+    **dict.fromkeys(("mezo", "zo2", "distzo2", "vanilla-zo-sgd"), ReportedMethod(methods=("zo-sgd",))),
+    "fo-adam": ReportedMethod(methods=("fo-adam",), fields=(("foreach", True),)),
+    "fo-adam-noforeach": ReportedMethod(methods=("fo-adam",), fields=(("foreach", False),)),
+    # ZO-Bench's table 8 calls it so with any sparsity
+    "zo-sgd": ReportedMethod(methods=("zo-sgd", "zo-sgd-sparse")),
+    # whose forward passes are its blocks
+    "zo-sgd-block": ReportedMethod(methods=("zo-sgd-block",), queries_told=False),
+    # the two ends of ZO-Bench's table 7: no layer by ZO, and every layer; it does not say how long those runs were
+    "hybrid": ReportedMethod(methods=("hybrid", "fo-sgd", "zo-sgd"), tells_steps=False),
 }
-"""A reported method -> the methods of runs that it can be; one that is not here is called the same."""
+"""What the papers' tables call a method; one that is not here is called as a run's, and fixes nothing else."""
 PARALLEL = {
     "single": "none", "pertp": "pertp", "ddp": "ddp", "pertp+ddp": "2d", "pertp(inner)+ddp(outer)": "2d",
     "ddp(inner)+pertp(outer)": "2d-outer",
@@ -21,8 +41,6 @@ PARALLEL = {
 """A way to share out a step, as DistZO2's tables call it -> ``parallel``."""
 AUTOCAST = {"amp-fp16": "fp16"}
 """Mixed precision: weights in 32 bits, products in 16."""
-ZO_STEPS, FO_STEPS = 20_000, 625
-"""Steps of a fine-tuning run in MeZO's and ZO-Bench's protocol (seed 002, section 3), which ZO2 and DistZO2 follow."""
 
 
 def fields(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
@@ -35,16 +53,20 @@ def fields(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
         told |= {"dtype": "fp32", "autocast": AUTOCAST[dtype]}
     allowed: dict[str, tuple[Any, ...]] = {name: (check_value(name, value),) for name, value in told.items()}
     allowed |= {name: (int(paper[name]),) for name in ("batch_size", "seq_len") if paper[name]}
-    if method := paper["method"]:
-        allowed["method"] = METHODS.get(method, (method,))
-    if method in ("fo-adam", "fo-adam-noforeach"):
-        allowed["foreach"] = (method == "fo-adam",)
+    reported = _reported(paper)
+    if paper["method"]:
+        allowed["method"] = reported.methods
+    allowed |= {name: (value,) for name, value in reported.fields}
     if paper["metric"] == "accuracy":
         if paper["task"]:
             allowed["task"] = (paper["task"].lower().replace("-", ""),)
-        if method != "hybrid":  # ZO-Bench does not say how long those runs were
-            allowed["steps"] = (FO_STEPS if method in FIRST_ORDER else ZO_STEPS,)
+        if reported.tells_steps:
+            allowed["steps"] = (METHODS.get(reported.methods[0]).steps,)
     return allowed | _setting(paper)
+
+
+def _reported(paper: Mapping[str, str]) -> ReportedMethod:
+    return REPORTED.get(paper["method"], ReportedMethod(methods=(paper["method"],)))
 
 
 def _setting(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
@@ -58,7 +80,7 @@ def _setting(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
         return {"aligned": (name == "aligned",)}
     if name == "sparsity":
         return {"sparsity": (float(value.rstrip("%")) / 100,)}
-    if name == "forward_passes" and paper["method"] != "zo-sgd-block":  # there they are its blocks
+    if name == "forward_passes" and _reported(paper).queries_told:
         return {"queries": (int(value),)}
     return _hybrid(int(value)) if name == "zo_layers" else {}
 

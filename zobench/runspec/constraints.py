@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zobench.runspec.values import default, size_text
-from zobench.runspec.words import BACKWARD, CHOICES, FIRST_ORDER, SHIPPED, SIZES, STATEFUL
+from zobench.runspec.fields import Field
+from zobench.runspec.registries import METHODS
+from zobench.runspec.words import TASK_NAMES
 
 if TYPE_CHECKING:
+    from zobench.runspec.kinds import MethodKind
     from zobench.runspec.run import RunSpec
+
+Fields = Mapping[str, Field[Any]]
+"""What is declared of a spec's fields, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +29,54 @@ class Needs:
     value: Any
     remedy: str
 
-    def check(self, spec: RunSpec) -> None:
-        """Raises ``ValueError`` if ``spec`` breaks the rule."""
-        own, other = getattr(spec, self.field), getattr(spec, self.needs)
-        applies = own in self.values if self.values else own != default(self.field)
+    def check(self, spec: RunSpec, fields: Fields) -> None:
+        """Raises ``ValueError`` if ``spec``, of these ``fields``, breaks the rule."""
         allowed = self.value if isinstance(self.value, tuple) else (self.value,)
-        if applies and other not in allowed:
-            told = str(own).lower() if isinstance(own, bool) else size_text(own) if self.field in SIZES else own
-            needed = " or ".join(map(str, allowed))
-            raise ValueError(
-                f"`{self.field}={told}` needs {self.needs}={needed}, but got {self.needs}={other}; {self.remedy}"
-            )
+        if _applies(spec, fields[self.field], self.values) and getattr(spec, self.needs) not in allowed:
+            raise _error(spec, fields[self.field], self.needs, allowed, self.remedy)
 
 
-CONSTRAINTS = (
+@dataclass(frozen=True, slots=True)
+class NeedsMethod:
+    """``field``, where it is one of ``values`` (none: not at its default), needs a method that ``has`` something."""
+
+    field: str
+    values: tuple[str, ...]
+    has: Callable[[MethodKind], bool]
+    remedy: str
+
+    def check(self, spec: RunSpec, fields: Fields) -> None:
+        """Raises ``ValueError`` if ``spec`` breaks the rule; it names those of zobench's own methods that it allows."""
+        if _applies(spec, fields[self.field], self.values) and not self.has(METHODS.get(spec.method)):
+            allowed = tuple(kind.name for kind in METHODS.own() if self.has(kind))
+            raise _error(spec, fields[self.field], "method", allowed, self.remedy)
+
+
+class MethodNeeds:
+    """What the spec's method says that it needs."""
+
+    def check(self, spec: RunSpec, fields: Fields) -> None:
+        """Raises ``ValueError`` for the first of its needs that ``spec`` does not meet."""
+        for need in METHODS.get(spec.method).needs:
+            Needs("method", (spec.method,), need.name, need.value, need.remedy).check(spec, fields)
+
+
+def _applies(spec: RunSpec, field: Field[Any], values: tuple[str, ...]) -> bool:
+    own = getattr(spec, field.name)
+    return own in values if values else own != field.default
+
+
+def _error(spec: RunSpec, field: Field[Any], needs: str, allowed: tuple[Any, ...], remedy: str) -> ValueError:
+    told, needed = field.write(getattr(spec, field.name)), " or ".join(map(str, allowed))
+    got = getattr(spec, needs)
+    return ValueError(f"`{field.name}={told}` needs {needs}={needed}, but got {needs}={got}; {remedy}")
+
+
+def _takes(field: str) -> Callable[[MethodKind], bool]:
+    return lambda kind: field in kind.takes
+
+
+CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
     Needs("weights", ("shared",), "engine", "offload", "a resident model has no host blocks to share"),
     Needs("granularity", (), "noise", "counter", "torch noise can only be drawn a block at a time; use noise=counter"),
     Needs(
@@ -60,40 +100,33 @@ CONSTRAINTS = (
     Needs("device_memory", (), "compile", False, "the planner may cut blocks; use compile=false"),
     Needs("compile", (), "granularity", "block", "what is compiled is a block's forward; use compile=false"),
     Needs("survival", (), "noise", "counter", "only its z can be made again for a sample; use noise=counter"),
-    Needs("survival", (), "method", tuple(m for m in CHOICES["method"] if m not in (*STATEFUL, *BACKWARD)),
-          "other updates are no sum of g * z; use survival=false"),
+    NeedsMethod("survival", (), lambda kind: not (kind.states or kind.backpropagates),
+                "other updates are no sum of g * z; use survival=false"),
     Needs(
         "fused_update", (), "writeback_every", 1,
         "without the fused update every update is written back at once; use writeback_every=1",
     ),
-    Needs("method", BACKWARD, "engine", "resident", "backpropagation needs every layer at once; use engine=resident"),
-    Needs("method", STATEFUL, "writeback_every", 1, "its state changes with every update; use writeback_every=1"),
-    Needs("method", STATEFUL, "wire", "none", "its state travels as it is; use wire=none"),
-    Needs("method", ("zo-sgd-cons", *FIRST_ORDER), "queries", 1, "it has one direction, or none; use queries=1"),
-    Needs("method", FIRST_ORDER, "noise", "torch", "it draws no noise; leave noise out"),
-    Needs("method", ("hybrid",), "noise", "torch", "its lower layers move as MeZO moves them; leave noise out"),
-    Needs("method", ("forward-grad", *BACKWARD), "compile", False, "only forwards are compiled; use compile=false"),
-    Needs("method", ("forward-grad",), "granularity", "block", "it needs whole blocks; use granularity=block"),
-    Needs("definition", ("as-shipped",), "method", SHIPPED, "only theirs differs; use definition=as-written"),
-    Needs("momentum", (), "method", "zo-sgd-mmt", "no other method takes it; leave momentum out"),
-    Needs("sparsity", (), "method", "zo-sgd-sparse", "no other method takes it; leave sparsity out"),
-    Needs("zo_layers", (), "method", "hybrid", "no other method takes it; leave zo_layers out"),
-    Needs("checkpointing", (), "method", BACKWARD, "without backpropagation nothing is kept; use checkpointing=false"),
-    Needs("foreach", (), "method", "fo-adam", "no other method takes it; leave foreach out"),
+    MethodNeeds(),
+    NeedsMethod("definition", ("as-shipped",), lambda kind: kind.as_shipped is not None,
+                "only theirs differs; use definition=as-written"),
+    *(NeedsMethod(name, (), _takes(name), f"no other method takes it; leave {name} out")
+      for name in ("momentum", "sparsity", "zo_layers")),
+    NeedsMethod("checkpointing", (), _takes("checkpointing"),
+                "without backpropagation nothing is kept; use checkpointing=false"),
+    NeedsMethod("foreach", (), _takes("foreach"), "no other method takes it; leave foreach out"),
     Needs("scheme", (), "wire", "none", "only what is tuned is written back, as it is; use wire=none"),
     Needs("scheme", (), "tier", ("auto", "device", "pinned", "pageable", "disk"),
           "a checkpoint holds no adapter; use tier=disk"),
     Needs("task", (), "weights", ("pretrained", "random"), "shared weights learn nothing; use weights=pretrained"),
     Needs("task", (), "parts", False, "parts are measured without a task; use parts=false"),
     Needs("task", (), "data", "random", "a task brings its own data; leave data out"),
-    *(Needs(name, (), "task", CHOICES["task"][1:], f"only a task has it; leave {name} out")
+    *(Needs(name, (), "task", TASK_NAMES[1:], f"only a task has it; leave {name} out")
       for name in ("shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping")),
     Needs("aligned", (), "task", "sst2", "only its prompt can be left out; use aligned=true"),
-    Needs("parallel", (), "method", tuple(m for m in CHOICES["method"] if m not in BACKWARD),
-         "gradients would have to travel; use a zeroth-order method"),
-    Needs("parallel", ("pertp", "2d", "2d-outer"), "method",
-         tuple(m for m in CHOICES["method"] if m not in (*BACKWARD, "forward-grad")),
-         "it has no pair of points to share out; use parallel=ddp"),
+    NeedsMethod("parallel", (), lambda kind: not kind.backpropagates,
+                "gradients would have to travel; use a zeroth-order method"),
+    NeedsMethod("parallel", ("pertp", "2d", "2d-outer"), lambda kind: kind.has_pairs,
+                "it has no pair of points to share out; use parallel=ddp"),
     Needs("parallel", (), "survival", False, "it is a single device's look at its weights; use survival=false"),
     Needs("transfers", ("sliced",), "engine", "offload",
           "a resident model's weights do not travel; use transfers=auto"),
@@ -101,15 +134,15 @@ CONSTRAINTS = (
          "slices lie in host memory that the ranks share; use tier=auto"),
     Needs("checkpoint", (), "weights", ("random", "pretrained"), "shared weights are not worth keeping; use none"),
     Needs("checkpoint", ("async",), "engine", "offload", "it saves what rests in a tier; use checkpoint=journal"),
-    Needs("checkpoint", ("async", "journal"), "method", tuple(m for m in CHOICES["method"] if m not in BACKWARD),
-         "what backpropagation changes is in no journal; use checkpoint=sync"),
+    NeedsMethod("checkpoint", ("async", "journal"), lambda kind: not kind.backpropagates,
+                "what backpropagation changes is in no journal; use checkpoint=sync"),
 )  # fmt: skip
 
 
-def check_constraints(spec: RunSpec) -> None:
-    """Raises ``ValueError`` for the first rule that ``spec`` breaks."""
+def check_constraints(spec: RunSpec, fields: Fields) -> None:
+    """Raises ``ValueError`` for the first rule that ``spec``, of these ``fields``, breaks."""
     for rule in CONSTRAINTS:
-        rule.check(spec)
+        rule.check(spec, fields)
     _check_world(spec)
     _check_saving(spec)
 

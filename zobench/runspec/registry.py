@@ -41,6 +41,10 @@ class Registry(Generic[T]):
         """zobench's own in their order, then those of plug-ins by the alphabet; no plug-in is imported."""
         return (*self._own(), *sorted(set(plug_ins(self.group)) - set(self._own())))
 
+    def own(self) -> tuple[T, ...]:
+        """zobench's own, in their order."""
+        return tuple(self._own().values())
+
     def get(self, name: str) -> T:
         """The one called ``name``.
 

@@ -1,16 +1,21 @@
-"""Schemes: what is tuned. All of the weights, or an adapter of ``peft``'s inside the model, offloaded like the rest."""
+"""Schemes: what is tuned. All of the weights, or an adapter of ``peft``'s inside the model, offloaded like the rest.
+
+Imports no torch until one is made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from zobench.runspec import RunSpec
-from zobench.schemes.base import Full as Full
-from zobench.schemes.base import Scheme as Scheme
+from zobench.runspec.registries import SCHEMES
+from zobench.runspec.registry import resolve
+from zobench.schemes.kinds import KINDS as KINDS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from zobench.runspec import RunSpec
+    from zobench.schemes.base import Scheme
 
 
 def apply(spec: RunSpec, model: PreTrainedModel) -> Scheme:
@@ -22,21 +27,17 @@ def apply(spec: RunSpec, model: PreTrainedModel) -> Scheme:
     Sources of the model's values (:mod:`zobench.models.weights`) look at the plain model: make them before this call.
     Raises ``ValueError`` for a model that the scheme does not fit, and ``ImportError`` without ``peft``.
     """
-    if spec.scheme == "full":
-        return Full(model)
+    kind = SCHEMES.get(spec.scheme)
+    if not kind.tunes_all:
+        _check_peft(spec)
+    scheme: Scheme = resolve(kind.make)(spec, model)
+    return scheme
+
+
+def _check_peft(spec: RunSpec) -> None:
     try:
         import peft  # noqa: F401
     except ImportError as error:
         raise ImportError(
             f"`scheme={spec.scheme}` needs peft, which is absent; pip install 'zobench[tasks]'"
         ) from error
-    from zobench.schemes.lora import Lora
-    from zobench.schemes.prefix import Prefix
-    from zobench.schemes.prompt import Prompt
-
-    adapters: dict[str, Callable[[RunSpec, PreTrainedModel], Scheme]] = {
-        "lora": Lora,
-        "prefix": Prefix,
-        "prompt": Prompt,
-    }
-    return adapters[spec.scheme](spec, model)

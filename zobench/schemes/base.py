@@ -47,7 +47,7 @@ class Full:
 
     virtual_tokens = 0
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, spec: RunSpec, model: PreTrainedModel) -> None:
         self.drive: Drive = plain
         self._model = model
 

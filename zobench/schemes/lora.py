@@ -15,11 +15,11 @@ from zobench.engine.base import EngineConfig
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
 from zobench.schemes.base import Adapter, generator
+from zobench.schemes.kinds import LORA_ALPHA, LORA_RANK
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-RANK, ALPHA = 8, 16
 TARGETS = (("q_proj", "v_proj"), ("query", "value"))
 """Names of the two projections in one family of models or another."""
 
@@ -37,7 +37,9 @@ class Lora(Adapter):
                 f"`scheme=lora` needs layers named q_proj and v_proj or query and value, but {type(model).__name__} "
                 "has none; use scheme=full"
             )
-        config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=list(found[0]), lora_dropout=0.0, bias="none")
+        config = LoraConfig(
+            r=LORA_RANK, lora_alpha=LORA_ALPHA, target_modules=list(found[0]), lora_dropout=0.0, bias="none"
+        )
         super().__init__(spec, model, config)
         self._shapes = {name: model.get_parameter(name).shape for name in self._names}
 

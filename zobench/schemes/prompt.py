@@ -15,11 +15,10 @@ from zobench.engine.base import EngineConfig
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
 from zobench.schemes.base import Adapter, check_positions, extended, real_tokens, virtual_ids
+from zobench.schemes.kinds import PROMPT_TOKENS as TOKENS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-TOKENS = 10
 
 
 class Prompt(Adapter):

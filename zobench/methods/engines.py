@@ -1,0 +1,51 @@
+"""The engines that methods step: one whose blocks may be elsewhere, or one that backpropagates and answers like it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from torch import nn
+
+from zobench.engine import Engine, EngineConfig
+from zobench.engine.backprop import Backprop
+from zobench.engine.drive import Drive
+from zobench.engine.rules import UpdateRule
+from zobench.models.weights import Weights
+from zobench.runspec import RunSpec
+
+if TYPE_CHECKING:
+    from zobench.engine.history import Start
+    from zobench.engine.tiers import Hosts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineParts:
+    """What an engine is built of (see :class:`zobench.engine.Engine`)."""
+
+    model: nn.Module
+    config: EngineConfig
+    weights: Weights
+    drive: Drive
+    rule: UpdateRule | None = None
+    state: Weights | None = None
+    thresholds: dict[str, float] | None = None
+    start: Start | None = None
+    hosts: Hosts | None = None
+
+
+def streaming(spec: RunSpec, parts: EngineParts) -> Engine:
+    """The shared offload engine, which also keeps all blocks where ``spec`` says so."""
+    return Engine(
+        parts.model, parts.config, weights=parts.weights, drive=parts.drive, rule=parts.rule, state=parts.state,
+        thresholds=parts.thresholds, start=parts.start, hosts=parts.hosts,
+    )  # fmt: skip
+
+
+def backpropagating(spec: RunSpec, parts: EngineParts) -> Engine:
+    """The resident engine of gradients, below which ``spec.zo_layers`` layers move along directions."""
+    engine = Backprop(
+        parts.model, parts.config, weights=parts.weights, state=parts.state, drive=parts.drive,
+        checkpointing=spec.checkpointing, zo_layers=spec.zo_layers,
+    )  # fmt: skip
+    return cast("Engine", engine)

@@ -1,0 +1,192 @@
+"""Kinds: what others need to know of a method, a scheme or a tier, as frozen data, so that nobody asks for its name.
+
+They import no torch. What does is named as ``module:attribute`` and imported when a run begins
+(:func:`zobench.runspec.registry.resolve`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zobench.runspec.run import RunSpec
+
+ZO_STEPS, FO_STEPS = 20_000, 625
+"""Steps of a fine-tuning run by a zeroth-order and by a first-order method (MeZO; ZO-Bench, section 4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A run needs field ``name`` to be ``value``; ``remedy`` is the end of the error."""
+
+    name: str
+    value: Any
+    remedy: str
+
+
+class UpdateSize(Enum):
+    """How large the update of one weight is, where that is known from g alone; the value is how it is written."""
+
+    SCALED = "lr * g"
+    SIGN = "lr"
+    OTHER = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Definition:
+    """One definition of a method: its paper's formula, or what its published program computes.
+
+    ``formula``: one line, what is done each step; ghat is the mean of g z. ``make`` names a function of the spec that
+    gives the method (:class:`zobench.methods.base.Method`); ``rule`` one that gives the engine's update rule
+    (:class:`zobench.engine.rules.UpdateRule`), None for SGD's. ``state_width``: bytes of an element of the state, None
+    if it is as wide as what is tuned. ``copies``: float32 copies of a tensor that its update makes at once;
+    ``piece_copies``: of a piece with counter noise, with the weights in float32 and z.
+    """
+
+    formula: str
+    make: str
+    rule: str | None = None
+    state_width: int | None = 4
+    copies: int = 0
+    piece_copies: int = 0
+    update: UpdateSize = UpdateSize.OTHER
+
+
+def _a_pair_per_query(spec: RunSpec, layers: int) -> int:
+    return spec.queries
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MethodKind:
+    """One method: how it is made, what its steps do, and what it asks of the fields of a spec.
+
+    Made: ``as_written`` is its paper's definition, ``as_shipped`` its published program's where that computes something
+    else. ``engine`` names what builds the engine that it steps (:mod:`zobench.methods.engines`), ``thresholds`` what
+    gives those of its sparse directions (:func:`zobench.methods.thresholds`).
+
+    A step: ``pairs`` of points in its first pass over the model, of the spec and the model's layers; ``candidates``,
+    points of a second pass that are no pairs; ``tangents``: it computes g by forward-mode differentiation, a pass for
+    each query; ``gradients``: the share of the layers that its backward pass goes through, None if it has no backward
+    pass. Per query it draws z ``draws`` times with torch noise, and ``counter_draws`` times, and once for every
+    pending update, with counter noise; z is made of ``normals`` normal numbers per element. It takes every block to
+    the device ``uploads`` times. ``states``: copies of what is tuned that it keeps, beside the weights at rest unless
+    it backpropagates.
+
+    Fields: ``needs`` in the order in which they are checked; ``takes``: those that are for it and its like alone;
+    ``options``: its own constants in ``RunSpec.options``, with their defaults. ``grid``: the family in ``grids.toml``,
+    of whose fields it has no use for ``unused``; ``steps``: of a fine-tuning run. ``nothing``: what a spec comes to
+    whose constants leave nothing of the method, or None.
+    """
+
+    name: str
+    as_written: Definition
+    as_shipped: Definition | None = None
+    engine: str = "zobench.methods.engines:streaming"
+    thresholds: str | None = None
+    pairs: Callable[[RunSpec, int], int] = _a_pair_per_query
+    candidates: int = 0
+    tangents: bool = False
+    gradients: Callable[[RunSpec, int], float] | None = None
+    draws: int = 4
+    counter_draws: int = 1
+    normals: int = 1
+    uploads: int = 1
+    states: int = 0
+    needs: tuple[Need, ...] = ()
+    takes: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    grid: str = "zo"
+    unused: tuple[str, ...] = ()
+    steps: int = ZO_STEPS
+    nothing: Callable[[RunSpec], str | None] = lambda spec: None
+
+    def definition(self, spec: RunSpec) -> Definition:
+        """The one that ``spec`` asks for."""
+        if spec.definition == "as-written":
+            return self.as_written
+        assert self.as_shipped is not None, f"{self.name} has no published program of its own"
+        return self.as_shipped
+
+    def option(self, spec: RunSpec, name: str) -> Any:
+        """The value in ``spec`` of one of its ``options``."""
+        return spec.options.get(name, self.options[name])
+
+    @property
+    def backpropagates(self) -> bool:
+        """Whether it has a backward pass at all: its model is resident, and no journal tells what it changes."""
+        return self.gradients is not None
+
+    @property
+    def travelling_states(self) -> int:
+        """Copies of state that rest and travel with the weights."""
+        return 0 if self.backpropagates else self.states
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether g is a difference of two losses, which two ranks can compute."""
+        return not self.backpropagates and not self.tangents
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Widths:
+    """Numbers of a model that the size of an adapter depends on: its layers, and the widths of a token's hidden vector,
+    queries, and keys or values in all heads together."""
+
+    layers: int
+    hidden: int
+    queries: int
+    values: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemeKind:
+    """What is tuned. ``make`` names a function of the spec and the model that gives the scheme
+    (:class:`zobench.schemes.base.Scheme`). ``adapter``: parameters that it adds to each block, and outside the blocks;
+    None if all weights are tuned and none are added. ``virtual_tokens``: positions that it takes before the tokens'
+    own. ``inputs``: float32 layers in each block that keep their input for a backward pass.
+    """
+
+    name: str
+    make: str
+    adapter: Callable[[Widths], tuple[int, int]] | None = None
+    virtual_tokens: int = 0
+    inputs: int = 0
+
+    @property
+    def tunes_all(self) -> bool:
+        """Whether the model's own weights are tuned; else they are frozen and an adapter is."""
+        return self.adapter is None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TierKind:
+    """Where blocks rest. ``is_file``: in a file of each rank's own, read and written at one shared rate. ``is_shared``:
+    in host memory, one copy for the ranks of a node; ``is_pinned``: which a CUDA device reads itself. ``is_filled``: it
+    is written before the first step; else it is there already, and only read."""
+
+    name: str
+    is_file: bool = False
+    is_shared: bool = False
+    is_pinned: bool = False
+    is_filled: bool = True
+
+
+TIERS: Mapping[str, TierKind] = MappingProxyType({
+    kind.name: kind
+    for kind in (
+        TierKind(name="auto"),
+        TierKind(name="device"),
+        TierKind(name="pinned", is_shared=True, is_pinned=True),
+        TierKind(name="pageable", is_shared=True),
+        TierKind(name="disk", is_file=True),
+        TierKind(name="checkpoint", is_file=True, is_filled=False),
+    )
+})  # fmt: skip
+"""Every tier by its name; "auto" is one of the others once a spec is resolved."""
+
+WIDTHS: Mapping[str, int] = MappingProxyType({"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1})
+"""Bytes of one weight by dtype or wire format; fp8's scales (one per row) are below a thousandth of its values."""
