@@ -1,6 +1,5 @@
 """The small pretrained OPT, made once and kept: in $ZOBENCH_TEST_CACHE, or in .cache of the repository."""
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -13,6 +12,7 @@ import torch
 import transformers
 
 from zobench import models, tiny
+from zobench.machine.locks import locked
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,8 +25,7 @@ def pretrained(data: Path) -> Path:
     cache = Path(os.environ.get("ZOBENCH_TEST_CACHE") or ROOT / ".cache")
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / f"{tiny.MODEL}-{_key(data)}"
-    with (cache / f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(cache / f"{folder.name}.lock"):
         if not folder.exists():
             partial = cache / f"{folder.name}.partial"  # of a run that was killed
             shutil.rmtree(partial, ignore_errors=True)

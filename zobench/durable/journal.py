@@ -7,7 +7,6 @@ are one write. Only the end may be torn, as a crash leaves it: the step that it 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import struct
@@ -20,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from zobench.engine import Entry
+from zobench.machine.locks import lock
 from zobench.methods.base import Direction, Taken
 
 MAGIC = b"zobench journal 2\n"
@@ -78,13 +78,11 @@ class JournalFile:
             raise
 
     def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock(self._file, wait=False):
             raise ValueError(
                 f"`{self._path.parent}` must have one run at a time, but another process writes into it; name another "
                 "--out"
-            ) from None
+            )
 
     def _begin(self) -> None:
         self.items: list[Item] = []

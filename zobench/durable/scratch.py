@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -11,6 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from zobench.machine.locks import lock
 
 if TYPE_CHECKING:
     from zobench.parallel import World
@@ -34,12 +35,12 @@ def clear(parent: Path | None) -> None:
     """Removes the folders in ``parent``, or where temporary files go, whose processes are gone."""
     for path in (parent or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's, in use, or just removed by another process
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path)
+                if lock(handle, wait=False):
+                    shutil.rmtree(path)
             finally:
-                os.close(lock)
+                os.close(handle)
 
 
 @contextlib.contextmanager
@@ -49,12 +50,12 @@ def _made(place: Path, name: str) -> Iterator[None]:
     clear(place)
     new, path = place / f"{_NEW}{name}", place / f"{PREFIX}{name}"
     new.mkdir(mode=0o700)
-    lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
+    handle = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks: there nobody can clear it either
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock(handle)
         new.rename(path)
         yield
     finally:
         shutil.rmtree(path, ignore_errors=True)  # what ended its process is the error worth reporting
-        os.close(lock)
+        os.close(handle)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import subprocess
@@ -16,6 +15,8 @@ from typing import Any
 
 from zobench import models, predict
 from zobench.execute.process import child_environment
+from zobench.machine.files import replace
+from zobench.machine.locks import locked
 from zobench.machine.memory import available_host_bytes, free_disk_bytes, is_in_memory
 from zobench.machine.nvml import full_uuid
 from zobench.result import Outcome, Result
@@ -173,7 +174,7 @@ def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) ->
             rates["notes"] = [*rates["notes"], f"not kept, because other processes kept {others:.1f} cores busy"]
             return dict(rates)
         try:
-            path.write_text(json.dumps(rates, indent=1, sort_keys=True))
+            replace(path, json.dumps(rates, indent=1, sort_keys=True).encode())
         except OSError:
             rates["notes"] = [*rates["notes"], f"not kept, because {path} cannot be written"]
     return dict(rates)
@@ -195,7 +196,7 @@ def _alone(path: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            fcntl.flock(held.enter_context(path.open("w")), fcntl.LOCK_EX)
+            held.enter_context(locked(path))
         yield
 
 

@@ -8,7 +8,6 @@ by UUID that every pool of this machine respects.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
@@ -23,6 +22,7 @@ from zobench.execute.jobs import JobReport, QueueEntry, Submission
 from zobench.execute.process import child_environment
 from zobench.execute.submitit import submitit_or_remedy
 from zobench.execute.task import run_cell, told_to_stop
+from zobench.machine.locks import is_locked, lock, locked
 from zobench.runspec import RunSpec
 
 LEASES = Path("/tmp/zobench-gpus")
@@ -143,8 +143,7 @@ def _try(gpus: Sequence[str], count: int, stack: contextlib.ExitStack) -> tuple[
     held: list[str] = []
     for uuid in gpus:
         file = stack.enter_context(_lease_file(uuid))
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if lock(file.fileno(), wait=False):
             held.append(uuid)
         if len(held) == count:
             break
@@ -165,8 +164,7 @@ def _lease_file(uuid: str) -> IO[bytes]:
 
 def _next(submission: Submission, worker: int) -> int | None:
     """The first cell that no worker has begun, now begun by this one."""
-    with (submission.folder / "queue.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(submission.folder / "queue.lock"):
         for cell in range(len(submission.cells)):
             if jobs.is_cancelled(submission):
                 return None
@@ -181,33 +179,29 @@ def _job(number: int) -> str:
     return f"worker {number}"
 
 
+def _worker_lock(submission: Submission, number: int) -> Path:
+    return submission.folder / f"worker-{number}.lock"
+
+
 @contextlib.contextmanager
 def _alive(submission: Submission, number: int) -> Iterator[None]:
     """Holds this worker's lock, whose file says the process: the lock goes when the process does, however it ends."""
-    with (submission.folder / f"worker-{number}.lock").open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    path = _worker_lock(submission, number)
+    with locked(path):
+        path.write_text(str(os.getpid()))
         yield
 
 
 def _pid(submission: Submission, number: int) -> int | None:
     """The process of a worker that lives, else None."""
-    try:
-        with (submission.folder / f"worker-{number}.lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return None
-    except BlockingIOError:
-        text = (submission.folder / f"worker-{number}.lock").read_text()
-        return int(text) if text else None
-    return None
+    path = _worker_lock(submission, number)
+    text = path.read_text() if is_locked(path) else ""
+    return int(text) if text else None
 
 
 def _wait_for_start(submission: Submission, number: int, seconds: float = 30) -> None:
     """Until the worker holds its lock, or has been here and is done. Raises ``OSError`` if it never comes."""
-    path, end = submission.folder / f"worker-{number}.lock", time.monotonic() + seconds
+    path, end = _worker_lock(submission, number), time.monotonic() + seconds
     while not (path.exists() and path.read_text()):
         if time.monotonic() > end:
             raise OSError(f"a worker must start within {seconds:.0f} s, but did not; see {submission.log}")

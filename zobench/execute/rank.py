@@ -20,6 +20,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from zobench.execute.merge import merged
 from zobench.execute.outcome import failed, oom_kills
+from zobench.machine import files
 from zobench.machine.device import check_devices
 from zobench.machine.processes import end_with_launcher
 from zobench.parallel.launch import Lost, Meeting, meet, start
@@ -39,7 +40,7 @@ def main() -> None:
     spec, answer = RunSpec.from_dict(json.loads(Path(sys.argv[1]).read_text())), Path(sys.argv[2])
     result = measured(spec)
     if os.environ["LOCAL_RANK"] == "0":
-        _write(answer, result)
+        files.replace(answer, _text(result).encode())  # whole: a rank that is ended meanwhile leaves no half of it
     if result.outcome is not Outcome.OK:  # so that the agent ends a rank that is silent, as one that is stopped
         sys.exit(1)
 
@@ -170,13 +171,6 @@ def _get(place: Store, key: str, patience: float) -> Result:
 
 def _text(result: Result) -> str:
     return json.dumps(result.to_dict(), allow_nan=False)
-
-
-def _write(answer: Path, result: Result) -> None:
-    """In one piece: a rank that is ended meanwhile leaves no half of it."""
-    partial = answer.with_suffix(".partial")
-    partial.write_text(_text(result))
-    partial.rename(answer)
 
 
 if __name__ == "__main__":

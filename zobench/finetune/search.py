@@ -15,6 +15,7 @@ from zobench.durable import snapshot
 from zobench.finetune.progress import Hooks
 from zobench.finetune.run import RESULT, run
 from zobench.finetune.seal import RECORD, Seal
+from zobench.machine.files import replace
 from zobench.result import Result
 from zobench.runspec import RunSpec
 
@@ -105,6 +106,4 @@ def _evaluation(path: Path) -> dict[str, Any]:
 
 
 def _keep(folder: Path, record: dict[str, Any]) -> None:
-    temporary = folder / f".{RECORD}.tmp"
-    temporary.write_text(json.dumps(record, indent=1) + "\n")
-    temporary.replace(folder / RECORD)
+    replace(folder / RECORD, (json.dumps(record, indent=1) + "\n").encode())

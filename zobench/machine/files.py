@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 from pathlib import Path
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Puts ``data`` at ``path`` in one step that survives power loss."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    """Puts ``data`` at ``path`` in one step that survives power loss: after a crash the old file is there or the new.
+
+    Written beside it under a name of its own, which is gone again if that fails, with the ``OSError`` that stopped it.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # what stopped the write is the error worth reporting
+            temporary.unlink(missing_ok=True)
+        raise
     sync(path.parent)
 
 

@@ -29,8 +29,8 @@ def vm_hwm(pid: int | str = "self") -> int | None:
 def unique_bytes(pid: int | str = "self") -> int | None:
     """Resident bytes now that no other process shares: what would be free if this one ended."""
     text = _read(f"/proc/{pid}/smaps_rollup")
-    parts = [status_bytes(text, key) for key in (b"Private_Clean:", b"Private_Dirty:", b"Private_Hugetlb:")]
-    return None if parts[0] is None else sum(part or 0 for part in parts)
+    private = [status_bytes(text, key) for key in (b"Private_Clean:", b"Private_Dirty:", b"Private_Hugetlb:")]
+    return None if private[0] is None else sum(size or 0 for size in private)
 
 
 def reset_peak() -> bool:
@@ -116,8 +116,8 @@ def _cgroups(root: str) -> Iterator[tuple[int, int]]:
 
 
 def _upwards(path: str) -> list[str]:
-    parts = [part for part in path.split("/") if part and part != ".."]
-    return ["".join(f"/{part}" for part in parts[:depth]) for depth in range(len(parts), -1, -1)]
+    names = [name for name in path.split("/") if name and name != ".."]
+    return ["".join(f"/{name}" for name in names[:depth]) for depth in range(len(names), -1, -1)]
 
 
 def _file_cache(stat: bytes, prefix: str) -> int:
@@ -154,7 +154,7 @@ class PeakMemory:
         self._baseline: int | None = None
 
     def baseline(self) -> None:
-        """Starts the peaks from here."""
+        """Forgets the peaks so far: :meth:`peaks` counts from what is in use now."""
         import torch
 
         square = torch.ones(64, 64, device=self.device)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
 import socket
-import struct
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from zobench.runspec import RunSpec
 
-SIOCGIFADDR = 0x8915
-"""Of Linux's ioctl: an interface's IPv4 address."""
-IPV6 = Path("/proc/net/if_inet6")
-"""Linux's table of IPv6 addresses: the address first, its interface last."""
 LIBRARIES = ("GLOO", "NCCL")
 """What the ranks talk through, as the names of its environment variables begin."""
 
@@ -57,24 +49,21 @@ def address_towards(host: str) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the interface with ``address``; None where the system does not say."""
-    if sys.platform != "linux":
-        return None
-    if ":" in address:
-        rows = [line.split() for line in IPV6.read_text().splitlines()] if IPV6.exists() else []
-        wanted = ipaddress.ip_address(address.partition("%")[0]).packed.hex()
-        return next((row[-1] for row in rows if row[0] == wanted), None)
+    """The name of the network interface with this IPv4 or IPv6 address; None if no interface has it."""
+    import psutil  # here: what only looks around does not wait for it
+
     if address.startswith("127."):  # Debian's own host name is 127.0.1.1, which no interface has
         address = "127.0.0.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # one without an address
-                continue
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
+    wanted = _address(address)
+    for name, entries in psutil.net_if_addrs().items():
+        if any(_address(e.address) == wanted for e in entries if e.family in (socket.AF_INET, socket.AF_INET6)):
+            return str(name)
     return None
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The address in ``text``, which may name its interface after a ``%``."""
+    return ipaddress.ip_address(text.partition("%")[0])
 
 
 def socket_interface(library: str, interface: str) -> tuple[str, str]:

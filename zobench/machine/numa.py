@@ -42,9 +42,9 @@ def _bus_address(device: str) -> str | None:
         return None
     import torch
 
-    found: Any = torch.cuda.get_device_properties(device)
+    place: Any = torch.cuda.get_device_properties(device)
     try:
-        return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+        return f"{place.pci_domain_id:04x}:{place.pci_bus_id:02x}:{place.pci_device_id:02x}.0"
     except AttributeError:
         return None
 
@@ -65,10 +65,10 @@ def _read(path: str) -> str:
 
 
 def _numbers(text: str) -> set[int]:
-    """The kernel's lists: ``0-3,8,10-11``."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
+    """The numbers in one of the kernel's lists, such as ``0-3,8,10-11``."""
+    numbers: set[int] = set()
+    for piece in text.split(","):
+        first, _, last = piece.partition("-")
         if first:
-            found.update(range(int(first), int(last or first) + 1))
-    return found
+            numbers.update(range(int(first), int(last or first) + 1))
+    return numbers

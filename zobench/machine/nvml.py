@@ -56,11 +56,11 @@ class Nvml:
 
     def handles(self) -> list[Any]:
         """All devices this machine shows, in NVML's order."""
-        found = [
+        handles = [
             self.ask("device", "nvmlDeviceGetHandleByIndex", index)
             for index in range(self.ask("devices", "nvmlDeviceGetCount") or 0)
         ]
-        return [handle for handle in found if handle is not None]
+        return [handle for handle in handles if handle is not None]
 
 
 def full_uuid(uuid: str) -> str:

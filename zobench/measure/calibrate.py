@@ -206,8 +206,8 @@ def _incompressible(buffer: torch.Tensor) -> torch.Tensor:
 
     tile = torch.frombuffer(bytearray(os.urandom(MIB)), dtype=torch.uint8)
     for start in range(0, buffer.numel(), MIB):
-        part = buffer[start : start + MIB]
-        part.copy_(tile[: part.numel()])
+        piece = buffer[start : start + MIB]
+        piece.copy_(tile[: piece.numel()])
     return buffer
 
 

@@ -131,11 +131,11 @@ def cuda_uuid(device: str) -> str | None:
 
 def versions() -> dict[str, str | None]:
     """Versions of Python, zobench and the packages that decide speed; None if not installed. Imports none of them."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "zobench": __version__}
-    found |= {name: _installed(name) for name in PACKAGES}
+    installed: dict[str, str | None] = {"python": platform.python_version(), "zobench": __version__}
+    installed |= {name: _installed(name) for name in PACKAGES}
     if (loaded := sys.modules.get("torch")) is not None:
-        found["torch"] = str(loaded.__version__)  # with the build ("+cu130"), which the metadata may lack
-    return found
+        installed["torch"] = str(loaded.__version__)  # with the build ("+cu130"), which the metadata may lack
+    return installed
 
 
 def _installed(package: str) -> str | None:
@@ -173,8 +173,8 @@ def _cpuinfo(key: str) -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return ""
-    found = re.search(rf"^{key}\s*:\s*(.*)$", text, re.MULTILINE)
-    return found[1].strip() if found else ""
+    line = re.search(rf"^{key}\s*:\s*(.*)$", text, re.MULTILINE)
+    return line[1].strip() if line else ""
 
 
 def _gpu(nvml: Nvml, handle: Any) -> dict[str, Any]:

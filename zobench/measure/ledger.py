@@ -156,7 +156,7 @@ class Ledger:
             self._peak = Peak(self._total, dict(self._live))
 
     def _bury(self) -> None:
-        """Takes the storages off that have ended; before every count, so that the peak never holds a dead one."""
+        """Subtracts the storages that were freed; called before every count, so that the peak never includes one."""
         while self._dead:
             item = self._items.pop(self._dead.popleft())
             self._add(item.label, -item.nbytes)

@@ -17,7 +17,7 @@ BUSY_CORES = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What was seen, in the terms of :class:`zobench.result.Result`. ``disturbed``: by what the times are, or ""."""
+    """What was seen, in the terms of :class:`zobench.result.Result`. ``disturbed``: what disturbed the times, or ""."""
 
     memory: dict[str, int | None]
     power: dict[str, Any]
@@ -40,7 +40,8 @@ class Observer:
         self._memory.baseline()
 
     def stop(self, window: tuple[float, float]) -> Observation:
-        """Ends it. ``window``: of ``time.monotonic()``, begin and end of what power and disturbances are told of."""
+        """Stops watching. ``window``: when the steps began and ended, by ``time.monotonic()``, whose power and
+        disturbances are reported."""
         peaks = self._memory.peaks()
         seen = self._sampler.stop()
         during = seen.window(*window)
@@ -52,7 +53,7 @@ class Observer:
 
 
 def crowded(cores: float | None) -> list[str]:
-    """A warning if others kept so many ``cores`` busy that a measurement on the CPU says so."""
+    """A warning if other processes kept so many ``cores`` busy that a measurement on the CPU must say so."""
     if (cores or 0.0) <= BUSY_CORES:
         return []
     return [f"other processes kept {cores:.1f} cores busy meanwhile; expect slower steps"]

@@ -43,16 +43,16 @@ def _among_gpus(notes: list[str], nbytes: int = 256 * MIB) -> float | None:
         notes.append("between ranks: none, because one GPU is visible")
         return None
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # all GPUs are this process's: nobody else need reach it
-    part = nbytes // count
-    parts = [torch.ones(part, dtype=torch.uint8, device=f"cuda:{index}") for index in range(count)]
-    slots = [torch.empty(part * count, dtype=torch.uint8, device=f"cuda:{index}") for index in range(count)]
+    slice_bytes = nbytes // count
+    slices = [torch.ones(slice_bytes, dtype=torch.uint8, device=f"cuda:{index}") for index in range(count)]
+    slots = [torch.empty(slice_bytes * count, dtype=torch.uint8, device=f"cuda:{index}") for index in range(count)]
 
     def gather() -> None:
-        nccl.all_gather(parts, slots)
+        nccl.all_gather(slices, slots)
         for index in range(count):
             torch.cuda.synchronize(index)
 
-    return part * (count - 1) / _best_seconds(gather)
+    return slice_bytes * (count - 1) / _best_seconds(gather)
 
 
 def _among_processes(nbytes: int = 64 * MIB) -> float:

@@ -23,8 +23,8 @@ class DeviceReader:
 
     def processes(self) -> dict[int, int | None] | None:
         """Bytes used by each compute process, by pid; None where a process's bytes are not shown."""
-        found = self._ask("processes", "nvmlDeviceGetComputeRunningProcesses")
-        return None if found is None else {int(each.pid): each.usedGpuMemory for each in found}
+        running = self._ask("processes", "nvmlDeviceGetComputeRunningProcesses")
+        return None if running is None else {int(each.pid): each.usedGpuMemory for each in running}
 
     def read(self) -> tuple[dict[str, float | None], list[int]]:
         """One sample, and the pids of the compute processes."""

@@ -23,8 +23,8 @@ def folder(kind: str) -> Path:
 def names(kind: str) -> list[str]:
     """Names that :func:`find` knows: those in ``./<kind>`` and the shipped ones, folders below included, sorted."""
     suffix = _SUFFIX[kind]
-    found = {path.relative_to(place) for place in _places(kind) for path in place.rglob(f"*{suffix}")}
-    return sorted(path.as_posix().removesuffix(suffix) for path in found)
+    paths = {path.relative_to(place) for place in _places(kind) for path in place.rglob(f"*{suffix}")}
+    return sorted(path.as_posix().removesuffix(suffix) for path in paths)
 
 
 def find(kind: str, name_or_path: str | Path) -> Path:

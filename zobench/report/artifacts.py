@@ -49,18 +49,18 @@ def load_file(path: Path) -> Recipe:
 
 def load_all() -> tuple[list[Recipe], list[str]]:
     """Every recipe of a table or a figure, in reading order, and one line for each that cannot be read."""
-    found: list[Recipe] = []
+    items: list[Recipe] = []
     problems: list[str] = []
     for kind in ("tables", "plots"):
         for name in recipes.names(kind):
             try:
                 item = load_file(recipes.find(kind, name))
-                if item.name in (known := [other.name for other in found]):
+                if item.name in (known := [other.name for other in items]):
                     raise ValueError(f"another recipe is called {known[known.index(item.name)]}; change `artifact`")
-                found.append(item)
+                items.append(item)
             except (OSError, ValueError) as error:  # a user's own file must not hide all others
                 problems.append(f"not rendered: {kind}/{name}: {error}")
-    return sorted(found, key=_reading_order), problems
+    return sorted(items, key=_reading_order), problems
 
 
 def _reading_order(item: Recipe) -> tuple[object, ...]:
@@ -83,8 +83,8 @@ def shows(item: Recipe, spec: RunSpec) -> bool:
 def make(item: Recipe, results: Sequence[Result], reference: Reference) -> tuple[Artifact, Filled | None]:
     """One artifact; of a paper's table also its cells, for the comparison."""
     if isinstance(item, Facts):
-        found = fact_tables.sheets(item)
-        return _artifact(item, "table", found, tidy.texts(found), []), None
+        shown = fact_tables.sheets(item)
+        return _artifact(item, "table", shown, tidy.texts(shown), []), None
     if isinstance(item, Table):
         filled = grids(item, results, None, reference)
         artifact = _artifact(item, "table", list(sheets(item, filled)), tidy.write(item, filled), [])
@@ -102,10 +102,10 @@ def _figure(plot: Plot, results: Sequence[Result], reference: Reference) -> Arti
     return _artifact(plot, "figure", list(sheets(plot.table, filled)), tidy.write(plot.table, filled), charts)
 
 
-def _artifact(item: Recipe, kind: str, found: Sequence[Sheet], numbers: str, charts: Sequence[Chart]) -> Artifact:
+def _artifact(item: Recipe, kind: str, shown: Sequence[Sheet], numbers: str, charts: Sequence[Chart]) -> Artifact:
     return Artifact(
         name=item.name, kind=kind, title=item.title, paper=item.paper, runner=item.runner, lacks=item.lacks,
-        sheets=tuple(found), numbers=numbers, charts=tuple(charts),
+        sheets=tuple(shown), numbers=numbers, charts=tuple(charts),
     )  # fmt: skip
 
 

@@ -77,10 +77,10 @@ def fill(table: Table, results: Sequence[Result], reference: Reference) -> list[
     filled = []
     for row in table.rows:
         here = [result for result in candidates if _fits(result, row.where)]
-        found = [_matches(table, row, column, here) for column in table.columns]
-        if row.extra and not any(found):
+        matches = [_matches(table, row, column, here) for column in table.columns]
+        if row.extra and not any(matches):
             continue
-        pairs = list(zip(table.columns, found, strict=True))
+        pairs = list(zip(table.columns, matches, strict=True))
         filled.append(
             [
                 [_cell(table, row, column, metric, matched, reference) for column, matched in pairs]
@@ -91,15 +91,15 @@ def fill(table: Table, results: Sequence[Result], reference: Reference) -> list[
 
 
 def _usual(table: Table) -> Where:
-    """The conditions on all cells: what is not said of a field is that it has its usual value."""
+    """The conditions on all cells: a field that the table does not mention must have its usual value."""
     tuned = "task" in table.where or "task" in _elsewhere(table)
     return {**{field: values for field, values in USUAL.items() if field != _BOUND or not tuned}, **table.where}
 
 
 def _elsewhere(table: Table) -> set[str]:
     """Fields that rows or columns have conditions on."""
-    parts: list[TableRow | TableColumn] = [*table.rows, *table.columns]
-    return {field for part in parts for field in part.where}
+    lines: list[TableRow | TableColumn] = [*table.rows, *table.columns]
+    return {field for line in lines for field in line.where}
 
 
 def _fits(result: Result, where: Where) -> bool:
@@ -163,8 +163,8 @@ def _preference(where: Where, result: Result) -> tuple[Any, ...]:
 
 def dev_loss(result: Result) -> float:
     """The least loss on dev of a run with a task; infinite where there is none, or it was not finite."""
-    found = result.evaluation.get("best", {}).get("loss")
-    return math.inf if found is None else float(found)
+    loss = result.evaluation.get("best", {}).get("loss")
+    return math.inf if loss is None else float(loss)
 
 
 def _cell(
@@ -193,7 +193,7 @@ def _cell(
 
 
 def _reported(table: Table, row: TableRow, column: TableColumn, metric: Metric) -> Mapping[str, str]:
-    """What the paper's value of a cell is found by; empty where it can have none."""
+    """The columns by which a cell's paper value is looked up; empty where the paper can have none."""
     if column.reference is None or row.reference is None or METRICS.get(metric.name).share:
         return {}
     own = {"paper": table.paper, "artifact": table.artifact} if table.paper else {}
@@ -232,11 +232,11 @@ def _choice_note(matched: Sequence[Result], metric: Metric, quantity: Quantity |
 
 def _evaluated(result: Result) -> list[str]:
     """What an accuracy must be read with: what needs no model at all, and which formula ran."""
-    found = result.evaluation
-    count, majority = found["test"]["count"], found["majority"]["test"]
+    evaluation = result.evaluation
+    count, majority = evaluation["test"]["count"], evaluation["majority"]["test"]
     told = [f"Of {count} test examples; always giving the commonest answer is right in {majority:.1%}."]
     two = METHODS.get(result.spec.method).as_shipped is not None
-    return told + ([f"{result.spec.definition}: {found['definition']}."] if two else [])
+    return told + ([f"{result.spec.definition}: {evaluation['definition']}."] if two else [])
 
 
 def _caveats(

@@ -109,8 +109,8 @@ def _measured_ratio(claim: Claim, header: str, over: TableCell, under: TableCell
 
 
 def _share_interval(over: Result, under: Result) -> tuple[float, float]:
-    """Of the ratio of two accuracies: the quotients of their intervals' ends, so at least 95 %, and more as both were
-    measured on the same examples."""
+    """The interval of the ratio of two accuracies: the quotients of their intervals' ends, so at least 95 %, and more
+    as both were measured on the same examples."""
     first, second = (METRICS.get("accuracy").interval(result) for result in (over, under))
     assert first is not None
     assert second is not None
@@ -118,22 +118,22 @@ def _share_interval(over: Result, under: Result) -> tuple[float, float]:
 
 
 def _interval(metric: str, over: Result, under: Result) -> tuple[float, float]:
-    """Of the ratio of two medians over steps, by :func:`zobench.store.ranks.ratio_interval`."""
+    """The interval of the ratio of two medians over steps, by :func:`zobench.store.ranks.ratio_interval`."""
     first, second = (over, under) if metric == "throughput" else (under, over)
-    found = ratio_interval(first.measured_seconds, second.measured_seconds)  # of second / first
+    interval = ratio_interval(first.measured_seconds, second.measured_seconds)  # of second / first
     tokens = over.tokens_per_step / under.tokens_per_step if metric == "throughput" else 1.0
-    return (0.0, math.inf) if found is None else (found[0] * tokens, found[1] * tokens)
+    return (0.0, math.inf) if interval is None else (interval[0] * tokens, interval[1] * tokens)
 
 
 def _held(
     table: Table, claim: Claim, grid: Grid, of: Callable[[Claim, str, TableCell, TableCell], Ratio | None]
 ) -> CheckedClaim:
-    found = []
+    checked = []
     for header, cells in _lines(table, claim, grid):
         if all(name in cells for name in claim.ratio):
-            found.append(of(claim, header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
+            checked.append(of(claim, header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
     own = [row for row in table.rows if not row.extra] if _by_column(table, claim) else list(table.columns)
-    ratios = tuple(one for one in found if one is not None)
+    ratios = tuple(one for one in checked if one is not None)
     return CheckedClaim(claim=claim, table=table, ratios=ratios, expected=len(claim.only) or len(own))
 
 

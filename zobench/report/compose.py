@@ -124,20 +124,20 @@ def _unmeasured(table: Table, grid: Grid) -> str:
 def _reportable(table: Table, grid: Grid) -> tuple[Table, Grid]:
     """The metrics and columns that the paper's values can be looked up for."""
     js = [j for j, metric in enumerate(table.metrics) if not METRICS.get(metric.name).share]
-    return _part(table, grid, js, [k for k, column in enumerate(table.columns) if column.reference is not None])
+    return _cut(table, grid, js, [k for k, column in enumerate(table.columns) if column.reference is not None])
 
 
 def _shown(table: Table, grid: Grid) -> tuple[Table, Grid]:
     """All of a paper's table; of another, the columns in which anything was run."""
     ks = [k for k in range(len(table.columns)) if table.paper or any(row[0][k].result for row in grid)]
-    return _part(table, grid, range(len(table.metrics)), ks or range(1))
+    return _cut(table, grid, range(len(table.metrics)), ks or range(1))
 
 
-def _part(table: Table, grid: Grid, js: Iterable[int], ks: Sequence[int]) -> tuple[Table, Grid]:
+def _cut(table: Table, grid: Grid, js: Iterable[int], ks: Sequence[int]) -> tuple[Table, Grid]:
     """Metrics ``js`` and columns ``ks`` of ``table`` and of its cells."""
     js = list(js)
-    part = replace(table, metrics=tuple(table.metrics[j] for j in js), columns=tuple(table.columns[k] for k in ks))
-    return part, [[[row[j][k] for k in ks] for j in js] for row in grid]
+    cut = replace(table, metrics=tuple(table.metrics[j] for j in js), columns=tuple(table.columns[k] for k in ks))
+    return cut, [[[row[j][k] for k in ks] for j in js] for row in grid]
 
 
 def measured_on(cells: Iterable[TableCell], machine: str | None) -> str:
@@ -248,10 +248,10 @@ def _settings(cells: Iterable[TableCell]) -> list[str]:
 def _floors(results: Iterable[Result]) -> list[str]:
     """How close the shown runs come to what their machine allows, where its rates are known."""
     shares = {result.spec.hash: metrics(result).get("floor_share") for result in results}
-    found = [100 * share for share in shares.values() if share is not None]
-    if not found:
+    percents = [100 * share for share in shares.values() if share is not None]
+    if not percents:
         return []
-    span = f"{min(found):.0f}" if len(found) == 1 else f"{min(found):.0f} to {max(found):.0f}"
+    span = f"{min(percents):.0f}" if len(percents) == 1 else f"{min(percents):.0f} to {max(percents):.0f}"
     return [f"These runs reach {span} % of this machine's floor: the least time that its measured rates allow a step."]
 
 

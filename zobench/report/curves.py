@@ -27,8 +27,8 @@ def curves(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, Char
     kept = [result for result in results if result.outcome is Outcome.OK and len(curve(result)) > 1]
     machines = sorted({place_of(result) for result in kept})
     chosen = {name: _chosen(plot, [result for result in kept if place_of(result) == name]) for name in machines}
-    if found := [(name, _chart(plot, runs, name)) for name, runs in chosen.items() if runs]:
-        return list(found)
+    if charts := [(name, _chart(plot, runs, name)) for name, runs in chosen.items() if runs]:
+        return list(charts)
     message = f"Nothing recorded yet: `zobench sweep {plot.runner}` records here what it can."
     return [(None, Chart(name=plot.name, kind="lines", title=plot.title, source="", panels=(Panel(message=message),)))]
 
@@ -67,8 +67,8 @@ def _chart(plot: Plot, chosen: Mapping[str, Result], machine: str) -> Chart:
 
 
 def _values(line: Curve, steps: Sequence[int], column: int, scale: float) -> tuple[Mark, ...]:
-    found = [line[step][column] if step in line else None for step in steps]
-    return tuple(Mark(value=None if value is None else value * scale) for value in found)
+    numbers = [line[step][column] if step in line else None for step in steps]
+    return tuple(Mark(value=None if value is None else value * scale) for value in numbers)
 
 
 def _panel(

@@ -65,21 +65,25 @@ def _is_footprint(cell: TableCell) -> bool:
 def _caveats(cells: Sequence[TableCell]) -> list[str]:
     """What a reader of the measured values must know; warnings are in the tables."""
     told = dict.fromkeys(caveat for cell in cells if cell.value is not None for caveat in cell.caveats)
-    found = [caveat for caveat in told if not caveat.startswith("Warning")]
+    caveats = [caveat for caveat in told if not caveat.startswith("Warning")]
     timed = [cell for cell in cells if cell.value is not None and cell.quantity is METRICS.get(cell.metric.name)]
     if any(
         cell.quantity.interval(cell.result) is None
         for cell in timed
         if cell.result and METRICS.get(cell.metric.name).timed
     ):
-        found.append("Without a 95 % interval: fewer than 6 steps were measured.")
-    return found
+        caveats.append("Without a 95 % interval: fewer than 6 steps were measured.")
+    return caveats
 
 
 def _paper_source(plot: Plot, cells: Sequence[TableCell]) -> list[str]:
-    found = [cell.paper for cell in cells if cell.paper is not None and cell.paper_value is not None]
-    names = joined(f"{paper['paper']} {paper['artifact']}" for paper in found)
-    return [f"paper: {names}, on {joined(map(hardware, found)) or 'hardware that it does not name'}"] if found else []
+    reported = [cell.paper for cell in cells if cell.paper is not None and cell.paper_value is not None]
+    names = joined(f"{paper['paper']} {paper['artifact']}" for paper in reported)
+    return (
+        [f"paper: {names}, on {joined(map(hardware, reported)) or 'hardware that it does not name'}"]
+        if reported
+        else []
+    )
 
 
 def _message(plot: Plot, grid: Grid) -> str:
@@ -197,13 +201,13 @@ def _map(
 def timelines(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, Chart]]:
     """The figure for each machine that recorded any of its panels; without one, the message once."""
     recorded = [result for result in results if result.outcome is Outcome.OK and result.timeline]
-    found = []
+    charts = []
     for machine in sorted({place_of(result) for result in recorded}):
         chosen = _same_runs(plot.lanes, [result for result in recorded if place_of(result) == machine])
         if chosen:
-            found.append((machine, _timeline(plot, chosen, machine)))
-    if found:
-        return list(found)
+            charts.append((machine, _timeline(plot, chosen, machine)))
+    if charts:
+        return list(charts)
     return [(None, _nothing(plot, f"Nothing recorded yet: `zobench reproduce {plot.name}` records here what it can."))]
 
 

@@ -105,17 +105,17 @@ def sheets(facts: Facts) -> list[Sheet]:
     remarks = [facts.caption] if facts.caption else []
     if facts.lacks:
         remarks.append(f"Not measured: this needs {facts.lacks}.")
-    found = [_sheet(facts, "paper", f"paper ({facts.paper} {facts.artifact})", lambda row, k: row.paper[k], remarks)]
+    shown = [_sheet(facts, "paper", f"paper ({facts.paper} {facts.artifact})", lambda row, k: row.paper[k], remarks)]
     if any(fact for _, fact in facts.columns):
         source = "zobench's registry of models, from which every cell of these models is built"
-        found.append(_sheet(facts, "registry", source, lambda row, k: _registered(row.model, facts.columns[k][1]), []))
+        shown.append(_sheet(facts, "registry", source, lambda row, k: _registered(row.model, facts.columns[k][1]), []))
     if any(row.run for row in facts.rows):
         own = replace(facts, columns=(("Peak memory (GB)", ""),), title=f"{facts.title}, evaluated")
         spec = RunSpec.from_dict({**facts.base})
         told = [f"{spec.model}, batch {spec.batch_size}, {spec.seq_len} tokens; 1 GB here is {2**30} bytes."]
         source = "predicted by zobench's formulas for its own engine on a CUDA device"
-        found.append(_sheet(own, "predicted", source, lambda row, k: _predicted(facts.base, row.run), told))
-    return found
+        shown.append(_sheet(own, "predicted", source, lambda row, k: _predicted(facts.base, row.run), told))
+    return shown
 
 
 def _predicted(base: Mapping[str, Any], run: Mapping[str, Any]) -> str:

@@ -42,8 +42,8 @@ class Reference:
 
     def find(self, conditions: Mapping[str, str]) -> Mapping[str, str] | None:
         """The one reported value under ``conditions``; None if there is none, ``ValueError`` if there are several."""
-        found = [row for row in self.rows if all(row[key] == value for key, value in conditions.items())]
-        if len(found) > 1:
+        matching = [row for row in self.rows if all(row[key] == value for key, value in conditions.items())]
+        if len(matching) > 1:
             wanted = ", ".join(f"{key}={value}" for key, value in conditions.items())
-            raise ValueError(f"one paper value must match, but {len(found)} match {wanted}; narrow `reference`")
-        return found[0] if found else None
+            raise ValueError(f"one paper value must match, but {len(matching)} match {wanted}; narrow `reference`")
+        return matching[0] if matching else None

@@ -38,18 +38,18 @@ def render(
     if fmt not in FORMATS:
         raise ValueError(f"unknown format {fmt!r}; {suggestion(fmt, FORMATS)}")
     if isinstance(item, Facts):
-        found = facts.sheets(item)
-        numbers = tidy.texts(found)
+        shown = facts.sheets(item)
+        numbers = tidy.texts(shown)
     else:
         filled = grids(item, results, machine, reference or Reference.load())
-        found, numbers = list(sheets(item, filled)), tidy.write(item, filled)
+        shown, numbers = list(sheets(item, filled)), tidy.write(item, filled)
     if fmt == "csv":
         return numbers
     if fmt == "markdown":
-        return markdown.write(found)
+        return markdown.write(shown)
     if fmt == "latex":
-        return latex.write(found)
-    return terminal.write(found, width, color)
+        return latex.write(shown)
+    return terminal.write(shown, width, color)
 
 
 def grids(
@@ -62,7 +62,7 @@ def grids(
     if machine is not None:
         if not by_machine:
             raise ValueError(f"no results of machine {machine!r}, nor of any other; run a sweep first")
-        here = {name: found for name, found in by_machine.items() if machine in (name, machine_of(found[0]))}
+        here = {name: own for name, own in by_machine.items() if machine in (name, machine_of(own[0]))}
         if not here:
             raise ValueError(f"no results of machine {machine!r}; {suggestion(machine, sorted(by_machine))}")
         by_machine = here

@@ -43,13 +43,13 @@ def sheets(filled: Sequence[Filled]) -> list[Sheet]:
     """What it comes to, coverage and ratios for each machine, then the claims."""
     machines = sorted({machine for item in filled for machine, _ in item.grids if machine is not None})
     everywhere: list[str | None] = [*machines] or [None]
-    found = [
+    shown = [
         _glance(filled, machines),
         *(_coverage(filled, machine) for machine in everywhere),
         *(_ratios(filled, machine) for machine in machines),
         _claims(filled, machines),
     ]
-    return [sheet for sheet in found if sheet.rows]
+    return [sheet for sheet in shown if sheet.rows]
 
 
 def _glance(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
@@ -156,8 +156,8 @@ _COMPARED = ("gpu_memory", "throughput", "step_time")
 
 
 def _median(values: Iterable[float | None]) -> str:
-    found = [value for value in values if value is not None]
-    return f"x{statistics.median(found):.3g}" if found else ""
+    known = [value for value in values if value is not None]
+    return f"x{statistics.median(known):.3g}" if known else ""
 
 
 def _ratios(filled: Sequence[Filled], machine: str) -> Sheet:
@@ -179,13 +179,13 @@ def _ratios(filled: Sequence[Filled], machine: str) -> Sheet:
 
 def by_quantity(filled: Sequence[Filled], machine: str) -> dict[str, dict[tuple[str, ...], float]]:
     """Quantity -> reported value (its whole row) -> measured / reported on ``machine``."""
-    found: dict[str, dict[tuple[str, ...], float]] = {}
+    ratios: dict[str, dict[tuple[str, ...], float]] = {}
     for item in filled:
         for cell in _here(item, machine):
             assert cell.paper is not None
             assert cell.ratio is not None
-            found.setdefault(cell.metric.name, {})[tuple(cell.paper.values())] = cell.ratio
-    return found
+            ratios.setdefault(cell.metric.name, {})[tuple(cell.paper.values())] = cell.ratio
+    return ratios
 
 
 def _spread(values: list[float]) -> list[str]:

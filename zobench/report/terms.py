@@ -51,18 +51,18 @@ def fields(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
     told = {name: paper[name] for name in ("model", "dtype", "autocast", "scheme") if paper[name]}
     if (dtype := told.get("dtype", "")) in AUTOCAST:
         told |= {"dtype": "fp32", "autocast": AUTOCAST[dtype]}
-    found: dict[str, tuple[Any, ...]] = {name: (check_value(name, value),) for name, value in told.items()}
-    found |= {name: (int(paper[name]),) for name in ("batch_size", "seq_len") if paper[name]}
+    allowed: dict[str, tuple[Any, ...]] = {name: (check_value(name, value),) for name, value in told.items()}
+    allowed |= {name: (int(paper[name]),) for name in ("batch_size", "seq_len") if paper[name]}
     reported = _reported(paper)
     if paper["method"]:
-        found["method"] = reported.methods
-    found |= {name: (value,) for name, value in reported.fields}
+        allowed["method"] = reported.methods
+    allowed |= {name: (value,) for name, value in reported.fields}
     if paper["metric"] == "accuracy":
         if paper["task"]:
-            found["task"] = (paper["task"].lower().replace("-", ""),)
+            allowed["task"] = (paper["task"].lower().replace("-", ""),)
         if reported.tells_steps:
-            found["steps"] = (METHODS.get(reported.methods[0]).steps,)
-    return found | _setting(paper)
+            allowed["steps"] = (METHODS.get(reported.methods[0]).steps,)
+    return allowed | _setting(paper)
 
 
 def _reported(paper: Mapping[str, str]) -> ReportedMethod:
@@ -96,5 +96,5 @@ def _hybrid(layers: int) -> dict[str, tuple[Any, ...]]:
 
 def deviations(spec: RunSpec, paper: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
     """Field -> (what the run has, what the paper has), for all in which ``spec`` is not what ``paper`` reports."""
-    found = {name: (getattr(spec, name), allowed) for name, allowed in fields(paper).items()}
-    return {name: (value, allowed[0]) for name, (value, allowed) in found.items() if value not in allowed}
+    pairs = {name: (getattr(spec, name), allowed) for name, allowed in fields(paper).items()}
+    return {name: (value, allowed[0]) for name, (value, allowed) in pairs.items() if value not in allowed}

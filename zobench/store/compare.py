@@ -21,8 +21,8 @@ _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 class Verdict(enum.StrEnum):
-    """Of B's steps, seen from A. FASTER and SLOWER: the rank test tells them apart at 5 %. SAME: it does not, and the
-    95 % interval of the ratio lies within the tolerance. Everything else is AMBIGUOUS, with a reason."""
+    """How B's step times compare with A's. FASTER and SLOWER: the rank test tells them apart at 5 %. SAME: it does not,
+    and the 95 % interval of the ratio lies within the tolerance. Everything else is AMBIGUOUS, with a reason."""
 
     SAME = "SAME"
     FASTER = "FASTER"
@@ -71,10 +71,10 @@ def side(word: str, root: Path) -> tuple[list[Result], list[str]]:
 
     Raises ``ValueError`` if it names nothing, nothing that was measured, or more than one thing.
     """
-    found: dict[str, list[Result]] = {}
+    named: dict[str, list[Result]] = {}
     problems: list[str] = []
     if Path(word).is_dir():
-        found[f"the folder {word}"], problems = _folder(Path(word))
+        named[f"the folder {word}"], problems = _folder(Path(word))
     machines: dict[str, list[Result]] = {}
     commits: dict[str, list[Result]] = {}
     if os.sep not in word and word not in (".", ".."):
@@ -84,10 +84,10 @@ def side(word: str, root: Path) -> tuple[list[Result], list[str]]:
             if commit := commit_of(result):
                 commits.setdefault(commit, []).append(result)
         problems += store.problems
-        found |= {f"the machine {name}": results for name, results in machines.items() if name == word}
+        named |= {f"the machine {name}": results for name, results in machines.items() if name == word}
         if _COMMIT.fullmatch(word):
-            found |= {f"the commit {name}": results for name, results in commits.items() if name.startswith(word)}
-    kept = list(found.values())
+            named |= {f"the commit {name}": results for name, results in commits.items() if name.startswith(word)}
+    kept = list(named.values())
     if not kept:
         known = (
             suggestion(word, [*machines, *(name[:12] for name in commits)]) if machines else f"{root} has no results"
@@ -97,7 +97,7 @@ def side(word: str, root: Path) -> tuple[list[Result], list[str]]:
             f"{known}"
         )
     if any(results != kept[0] for results in kept):
-        raise ValueError(f"{word!r} must name one thing, but got {', '.join(found)}; write ./{word} or more digits")
+        raise ValueError(f"{word!r} must name one thing, but got {', '.join(named)}; write ./{word} or more digits")
     if not kept[0]:
         raise ValueError(f"{word!r} must hold results, but has none that can be read; see zobench results")
     return kept[0], problems
@@ -133,7 +133,7 @@ def compare(
     """
     hosts = {host_of(result) for result in a}, {host_of(result) for result in b}
     if across_machines:
-        if any(len(found) > 1 for found in hosts):
+        if any(len(own) > 1 for own in hosts):
             raise ValueError(
                 f"`--across-machines` needs one machine on each side, but got {_machines(a)} and {_machines(b)}; "
                 "name a machine with --results"
@@ -219,31 +219,31 @@ def _verdict(
 
 def regressions(comparison: Comparison, limit: float) -> list[str]:
     """What is worse in B by more than ``limit`` (a share): steps shown to be slower, memory, cells that end no more."""
-    found = []
+    worse = []
     for pair in comparison.pairs:
         label, ratio, memory = pair.a.spec.label, pair.judgement.ratio, pair.memory_ratio
         if pair.a.outcome is Outcome.OK and pair.b.outcome is not Outcome.OK:
-            found.append(f"{label}: ended ok in A and {pair.b.outcome} in B: {pair.b.reason}")
+            worse.append(f"{label}: ended ok in A and {pair.b.outcome} in B: {pair.b.reason}")
         if pair.judgement.verdict is Verdict.SLOWER and ratio is not None and ratio > 1 + limit:
-            found.append(f"{label}: steps take {ratio:.3f} times as long")
+            worse.append(f"{label}: steps take {ratio:.3f} times as long")
         if memory is not None and memory > 1 + limit:
-            found.append(f"{label}: {memory:.3f} times the device memory")
-    return found
+            worse.append(f"{label}: {memory:.3f} times the device memory")
+    return worse
 
 
 def cautions(comparison: Comparison) -> list[str]:
     """What a reader of the verdicts should know about how the runs were measured."""
-    found = []
+    told = []
     for name, results in (("A", [pair.a for pair in comparison.pairs]), ("B", [pair.b for pair in comparison.pairs])):
         disturbed = [one.spec.label for one in results if any(text.startswith(DISTURBED) for text in one.warnings)]
         if disturbed:
-            found.append(
+            told.append(
                 f"{_count(len(disturbed), 'cell')} of {name} ran while others used the machine: " + "; ".join(disturbed)
             )
         dirty = sum(bool((one.environment.get("source") or {}).get("dirty")) for one in results if commit_of(one))
         if dirty:
-            found.append(f"{_count(dirty, 'cell')} of {name} ran with uncommitted changes")
-    return found
+            told.append(f"{_count(dirty, 'cell')} of {name} ran with uncommitted changes")
+    return told
 
 
 def _count(number: int, noun: str) -> str:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import gc
 import json
-import os
 import re
-import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zobench.machine.files import replace
+from zobench.machine.locks import locked
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, RunSpec
 from zobench.runspec.registries import METRICS
@@ -60,20 +59,18 @@ class Store:
     def lock(self) -> Iterator[None]:
         """Keeps a second sweep out meanwhile. Raises :class:`BusyError` if one writes here already, and
         :class:`StoreError` if nothing can be written here."""
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            file = (self.root / LOCK).open("w")
-        except OSError as error:
-            remedy = _REMEDY.get(error.errno or 0, "choose another results folder")
-            raise StoreError(
-                error.errno, f"{self.root} must be writable, but got {error.strerror!r}; {remedy}"
-            ) from None
-        with file:
+        with contextlib.ExitStack() as held:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.root.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked(self.root / LOCK, wait=False))
             except BlockingIOError:
                 raise BusyError(
                     f"{self.root} must have one writer, but another sweep uses it; name another --results"
+                ) from None
+            except OSError as error:
+                remedy = _REMEDY.get(error.errno or 0, "choose another results folder")
+                raise StoreError(
+                    error.errno, f"{self.root} must be writable, but got {error.strerror!r}; {remedy}"
                 ) from None
             yield
 
@@ -92,7 +89,7 @@ class Store:
         text = json.dumps(result.to_dict(), sort_keys=True, indent=1, allow_nan=False) + "\n"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, text.encode())
+            replace(path, text.encode())
         except OSError as error:
             cause = error.strerror or str(error)
             remedy = _REMEDY.get(error.errno or 0, "choose another results folder")
@@ -224,23 +221,3 @@ def _machine_folder(machine: str) -> str:
             f"but got {machine!r}; for example cpu-2c-4f2a91"
         )
     return machine
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path`` in one step that survives power loss: write beside it, sync, rename, sync the folder."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # what stopped the write is the error worth reporting
-            temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

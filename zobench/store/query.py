@@ -25,15 +25,15 @@ def conditions(texts: Iterable[str]) -> Conditions:
 
     Raises ``ValueError`` for an unknown field, and for a value that the field cannot have.
     """
-    found: dict[str, frozenset[Any]] = {}
+    allowed: dict[str, frozenset[Any]] = {}
     for text in texts:
-        key, sign, value = (part.strip() for part in text.partition("="))
+        key, sign, value = (word.strip() for word in text.partition("="))
         if not sign:
             raise ValueError(f"`--where` needs KEY=VALUE, but got {text!r}; for example --where model=OPT-125M")
         if key.partition(".")[0] not in KEYS:
             raise ValueError(f"unknown key {key!r}; {suggestion(key, KEYS)}")
-        found[key] = found.get(key, frozenset()) | {_wanted(key, value)}
-    return found
+        allowed[key] = allowed.get(key, frozenset()) | {_wanted(key, value)}
+    return allowed
 
 
 def select(results: Iterable[Result], where: Conditions) -> list[Result]:
@@ -66,10 +66,10 @@ def one(run: str, root: Path) -> Result:
             f"RUN must be a result file or 4 to 12 digits of a run's hash, but got {run!r}; see `zobench results`"
         )
     store = Store(root)
-    found = [path for path in store.paths() if path.stem.rpartition("-")[2].startswith(run)]
-    if len(found) > 1:
-        raise ValueError(f"{run!r} must name one run, but got {', '.join(map(str, found))}; name the file")
-    result = store.read(found[0]) if found else None
+    matching = [path for path in store.paths() if path.stem.rpartition("-")[2].startswith(run)]
+    if len(matching) > 1:
+        raise ValueError(f"{run!r} must name one run, but got {', '.join(map(str, matching))}; name the file")
+    result = store.read(matching[0]) if matching else None
     if result is None:
         told = "; ".join(store.problems) or f"no run in {root} begins so"
         raise ValueError(f"{run!r} must name a run, but got none: {told}; see `zobench results {root}`")

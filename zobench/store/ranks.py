@@ -31,8 +31,8 @@ def rank_test(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
     if len(set(values)) == 1:
         return 1.0, 0.5
     exact = len(set(values)) == len(values) and len(a) * len(b) <= _EXACT
-    found = stats.mannwhitneyu(b, a, alternative="two-sided", method="exact" if exact else "asymptotic")
-    return float(found.pvalue), float(found.statistic) / (len(a) * len(b))
+    test = stats.mannwhitneyu(b, a, alternative="two-sided", method="exact" if exact else "asymptotic")
+    return float(test.pvalue), float(test.statistic) / (len(a) * len(b))
 
 
 def ratio_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:

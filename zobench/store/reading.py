@@ -84,7 +84,7 @@ def _check_series(name: str, series: Mapping[str, Any]) -> None:
 
 
 def _check_seconds(name: str, numbers: Sequence[Any]) -> None:
-    """A step that took no time, or ages, would be divided by, and drawn."""
+    """Raises ``ValueError`` for a step that took no time or absurdly long: reports divide by it and draw it."""
     if not all(_SHORTEST <= number <= _LONGEST for number in numbers if number is not None):
         raise ValueError(f"`{name}.step_seconds` must be {_SHORTEST:g} to {_LONGEST:g}, but one is not")
 
@@ -133,14 +133,14 @@ def _check_trace(trace: dict[str, Any]) -> None:
         raise ValueError("`trace` must hold one number for each of its `seconds`, but does not")
 
 
-def _check_evaluation(found: Mapping[str, Any]) -> None:
+def _check_evaluation(evaluation: Mapping[str, Any]) -> None:
     """What a fine-tuning run found, if it was one; before its end it has not looked at the test set."""
-    points = [found.get(name) for name in ("start", "best", *(["test"] if "test" in found else []))]
-    rows, majority = found.get("curve"), found.get("majority")
-    if found and not (
+    points = [evaluation.get(name) for name in ("start", "best", *(["test"] if "test" in evaluation else []))]
+    rows, majority = evaluation.get("curve"), evaluation.get("majority")
+    if evaluation and not (
         type(rows) is list and all(map(_is_row, rows)) and all(map(_is_point, points))
         and type(majority) is dict and all(_is_share(majority.get(name)) for name in ("dev", "test"))
-        and type(found.get("definition")) is str
+        and type(evaluation.get("definition")) is str
     ):  # fmt: skip
         raise ValueError("`evaluation` must hold what a fine-tuning run found on dev and test, but does not")
 

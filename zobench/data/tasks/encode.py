@@ -71,8 +71,8 @@ class Encoder:
         return [example.prompt, *(example.prompt + candidate for candidate in example.candidates)]
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
-        found: list[list[int]] = self.tokenizer(texts, verbose=False)["input_ids"]
-        return found
+        ids: list[list[int]] = self.tokenizer(texts, verbose=False)["input_ids"]
+        return ids
 
     def _edges(self) -> tuple[int, int]:
         """How many special tokens the tokenizer puts before and after a text."""
@@ -132,7 +132,7 @@ class Encoder:
 
 
 def _shared(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many items the two begin with alike."""
+    """The length of the longest common prefix of the two."""
     for i, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return i

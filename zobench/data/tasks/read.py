@@ -58,8 +58,8 @@ def read(name: str, form: Form, data_dir: Path | None) -> tuple[Source, Source]:
     ``ValueError`` for an absent or empty file, a malformed line, a missing column or an unknown label.
     """
     rows = TASKS.get(name).rows
-    sets = [rows(name, part, data_dir) for part in PARTS]  # both must be there before one is read
-    train, validation = (_source(name, form, *found) for found in sets)
+    sets = [rows(name, split, data_dir) for split in PARTS]  # both must be there before one is read
+    train, validation = (_source(name, form, *one) for one in sets)
     return train, validation
 
 
@@ -152,8 +152,8 @@ def _tsv(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
             yield f"{path}:{number}", dict(zip(header, fields, strict=True))
 
 
-def _from_hub(place: Place, part: str) -> tuple[str, Iterator[tuple[str, Any]]]:
-    """The name and the records of the set ``part`` (train or validation), at a pinned revision, through ``datasets``.
+def _from_hub(place: Place, hub_split: str) -> tuple[str, Iterator[tuple[str, Any]]]:
+    """The name and the records of ``hub_split`` (train or validation), at a pinned revision, through ``datasets``.
 
     The files are named, since the conversion's branch has no card that would name its configurations.
     """
@@ -164,13 +164,13 @@ def _from_hub(place: Place, part: str) -> tuple[str, Iterator[tuple[str, Any]]]:
             "tasks from the hub need the package datasets, which is missing; pip install 'zobench[tasks]' or give "
             "--data-dir (or ZOBENCH_DATA_DIR)"
         ) from error
-    where = f"{place.hub} {place.config} {part} ({REVISION})"
-    files = {part: f"{place.config}/{part}/*.parquet"}
+    where = f"{place.hub} {place.config} {hub_split} ({REVISION})"
+    files = {hub_split: f"{place.config}/{hub_split}/*.parquet"}
     try:
-        found = datasets.load_dataset(place.hub, data_files=files, revision=REVISION, split=part)
+        rows = datasets.load_dataset(place.hub, data_files=files, revision=REVISION, split=hub_split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         told = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(
             f"{where} must load from the hub, but {told[0]}; give its files by --data-dir or ZOBENCH_DATA_DIR"
         ) from error
-    return where, ((f"{where} row {number}", row) for number, row in enumerate(found, start=1))
+    return where, ((f"{where} row {number}", row) for number, row in enumerate(rows, start=1))

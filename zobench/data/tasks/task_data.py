@@ -62,7 +62,7 @@ class TaskData:
             )
         task, form = TASKS.get(spec.task), form_of(spec.task, aligned=spec.aligned, masked=masked)
         train, validation = read(spec.task, form, data_dir)
-        parts = split(spec, task, [example.answer for example in train.examples], len(validation.examples))
+        numbers = split(spec, task, [example.answer for example in train.examples], len(validation.examples))
         encoder = Encoder(
             tokenizer=tokenizer,
             masked=masked,
@@ -71,12 +71,12 @@ class TaskData:
             truncate=spec.truncate,
         )
         splits = {
-            name: _encode(encoder, name, source, numbers)
-            for name, source, numbers in (
-                ("train", train, parts.train), ("dev", train, parts.dev), ("test", validation, parts.test)
+            name: _encode(encoder, name, source, chosen)
+            for name, source, chosen in (
+                ("train", train, numbers.train), ("dev", train, numbers.dev), ("test", validation, numbers.test)
             )
         }  # fmt: skip
-        facts = _facts(spec, train, validation, parts, splits)
+        facts = _facts(spec, train, validation, numbers, splits)
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0  # the mask hides it
         return cls(spec=spec, splits=splits, facts=facts, pad=pad, masked=masked, positions=positions)
 
@@ -111,7 +111,7 @@ class TaskData:
         trained = [self._trained(item).rows for item in self.splits["train"]]
         rows = POINTS * self.spec.batch_size * max(map(len, trained))
         tokens = rows * max(len(row) for own in trained for row in own)
-        return [self._collate(part) for part in _parts(items, rows, tokens)]
+        return [self._collate(group) for group in _groups(items, rows, tokens)]
 
     def majority(self, name: str) -> float:
         """The share of the most frequent answer in the split ``name``: the accuracy of always giving it."""
@@ -126,18 +126,18 @@ class TaskData:
         return collate(items, pad=self.pad, left=not self.masked, widest=self.positions, loss=loss)
 
 
-def _parts(items: Sequence[Encoded], rows: int, tokens: int) -> list[list[Encoded]]:
-    """``items`` in order, in parts of at most ``rows`` rows, or :data:`FLOOR` with at most ``tokens`` tokens together,
-    before they are padded to a multiple; an item with more is a part by itself."""
-    found: list[list[Encoded]] = []
+def _groups(items: Sequence[Encoded], rows: int, tokens: int) -> list[list[Encoded]]:
+    """``items`` in order, in groups of at most ``rows`` rows, or :data:`FLOOR` with at most ``tokens`` tokens together,
+    before they are padded to a multiple; an item with more is a group by itself."""
+    groups: list[list[Encoded]] = []
     count = longest = 0
     for item in items:
         count, longest = count + len(item.rows), max(longest, *map(len, item.rows))
-        if not found or (count > rows and (count > FLOOR or count * longest > tokens)):
-            found.append([])
+        if not groups or (count > rows and (count > FLOOR or count * longest > tokens)):
+            groups.append([])
             count, longest = len(item.rows), max(map(len, item.rows))
-        found[-1].append(item)
-    return found
+        groups[-1].append(item)
+    return groups
 
 
 def _encode(encoder: Encoder, name: str, source: Source, numbers: list[int]) -> list[Encoded]:
@@ -146,7 +146,7 @@ def _encode(encoder: Encoder, name: str, source: Source, numbers: list[int]) -> 
 
 
 def _facts(
-    spec: RunSpec, train: Source, validation: Source, parts: Split, splits: dict[str, list[Encoded]]
+    spec: RunSpec, train: Source, validation: Source, numbers: Split, splits: dict[str, list[Encoded]]
 ) -> dict[str, Any]:
     names = TASKS.get(spec.task).names
 
@@ -163,5 +163,5 @@ def _facts(
         "labels": {name: balance([item.answer for item in items]) for name, items in splits.items()},
         "truncated": {name: sum(item.cut for item in items) for name, items in splits.items()},
         "longest": max(item.length for items in splits.values() for item in items),
-        "notes": parts.notes,
+        "notes": numbers.notes,
     }

@@ -111,8 +111,8 @@ def _check(chart: Chart) -> None:
 
 def _numbers(panel: Panel) -> list[float]:
     marks = [mark for series in panel.series for mark in series.marks]
-    found = [number for mark in marks for number in (mark.value, mark.low, mark.high)]
-    found += [value for series in panel.series for value in series.paper]
-    found += [*panel.xs, *(time for event in panel.events for time in (event.start, event.end))]
-    found += [panel.limit[0]] if panel.limit else []
-    return [number for number in found if number is not None]
+    numbers = [number for mark in marks for number in (mark.value, mark.low, mark.high)]
+    numbers += [value for series in panel.series for value in series.paper]
+    numbers += [*panel.xs, *(time for event in panel.events for time in (event.start, event.end))]
+    numbers += [panel.limit[0]] if panel.limit else []
+    return [number for number in numbers if number is not None]

@@ -59,8 +59,8 @@ def paint(frame: Frame) -> Fit:
 
 def _mapping(panel: Panel) -> ScalarMappable:
     """Value -> colour: light to dark, or two hues that part at the limit; both log where asked and possible."""
-    found = [mark.value for series in panel.series for mark in series.marks if mark.value is not None] or [0.0]
-    low, high = min(found), max(found)
+    reached = [mark.value for series in panel.series for mark in series.marks if mark.value is not None] or [0.0]
+    low, high = min(reached), max(reached)
     log = panel.log_y and low > 0
     centre = panel.limit[0] if panel.limit else None
     if centre is not None and log and centre > 0:
@@ -72,7 +72,7 @@ def _mapping(panel: Panel) -> ScalarMappable:
     elif low == high:
         low, high = (low / 1.1, high * 1.1) if log else (low - (abs(low) * 0.1 or 1), high + (abs(high) * 0.1 or 1))
     norm = LogNorm(low, high) if log and low > 0 else Normalize(low, high)
-    return ScalarMappable(norm, _part("YlGnBu", 0.05, 0.9) if centre is None else _part("PuOr_r", 0.12, 0.88))
+    return ScalarMappable(norm, _between("YlGnBu", 0.05, 0.9) if centre is None else _between("PuOr_r", 0.12, 0.88))
 
 
 def _fill(mapping: ScalarMappable, value: float) -> str:
@@ -80,8 +80,8 @@ def _fill(mapping: ScalarMappable, value: float) -> str:
     return to_hex(mapping.cmap(norm(value)))
 
 
-def _part(name: str, low: float, high: float) -> Colormap:
-    """``name`` without its extremes, so that text can be read on it everywhere."""
+def _between(name: str, low: float, high: float) -> Colormap:
+    """The colours of ``name`` from ``low`` to ``high`` (0 to 1): on its extremes no text can be read."""
     whole = colormaps[name]
     return LinearSegmentedColormap.from_list(name, [whole(low + (high - low) * i / 255) for i in range(256)])
 

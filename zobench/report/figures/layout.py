@@ -1,10 +1,13 @@
 """Puts a figure together: title, legend, panels in a row or one above the other, remarks; nothing overlaps or is cut.
 
-Sizes are in points. What stands around the axes is measured, then the axes take what is left of the width.
+Sizes are in points. matplotlib's constrained layout places the panels. What it cannot do is done here: axes of a given
+height in a figure as high as that needs, labels that wrap, and a legend whose rows take as many entries as fit (its
+own legends have columns of one width, and it keeps room for one of them only).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +17,10 @@ from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend import Legend as Box
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from zobench.report.chart import Chart, Panel
 from zobench.report.figures import style
@@ -24,13 +29,12 @@ from zobench.report.figures.marks import Legend
 Fit = Callable[[], None]
 """What is left to do once an axes' width is known; may be called again when it changes."""
 
-Pads = tuple[float, float, float, float]
-"""What the labels around axes take: left, right, above, below."""
-
 MARGIN, GAP, BESIDE = 4.0, 6.0, 12.0
 """Around the figure, between its parts one above the other, and between panels side by side."""
 
 _LEADING = 1.25
+_SPARE = 200.0
+"""Added to a figure's height before it is known: axes without any height would not be laid out."""
 _HANDLE, _BETWEEN = 20.0, 10.0
 """Of a legend's row: what stands before a label, and between entries."""
 
@@ -48,11 +52,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Axes with their height, the width that they need, and what is left to do; ``names``: title, x and y label."""
+    """Axes with their height and what is left to do; ``names``: title, x and y label."""
 
     axes: Axes
     height: float
-    need: float
     fit: Fit
     names: tuple[str, str, str]
 
@@ -65,7 +68,7 @@ def blank(width: float) -> Figure:
 
 
 def arrange(figure: Figure, rows: Sequence[Sequence[Cell]], title: str, legend: Legend, foot: Sequence[str]) -> None:
-    """Places everything and sets the figure's height."""
+    """Places everything and sets the figure's height; the axes of ``rows`` stand in a grid of ``figure``."""
     width = figure.get_figwidth() * 72
     room = width - 2 * MARGIN
     heading = style.wrap(title, room, size=style.LARGE, weight="bold", lines=3)
@@ -134,16 +137,17 @@ def _row(figure: Figure, items: Sequence[tuple[str, Artist]]) -> Box:
 
 
 def _place(figure: Figure, rows: Sequence[Sequence[Cell]], top: float, bottom: float) -> None:
-    """The axes: three rounds, because labels depend on widths and widths on what the labels take."""
-    cells = [cell for row in rows for cell in row]
-    for cell in cells:
-        cell.axes.set_position((0.15, 0.15, 0.7, 0.7))
-    for last in (False, False, True):
-        pads = [[_pads(figure, cell) for cell in row] for row in rows]
-        _set(figure, rows, pads, top, bottom)
-        for cell in cells if not last else []:
+    """The axes below ``top`` and above ``bottom``, and the figure's height: in three rounds, because labels depend on
+    widths, and both on what the labels take."""
+    wanted = sum(max(cell.height for cell in row) for row in rows)
+    total = top + bottom + 2 * wanted + _SPARE
+    for _ in range(3):
+        for cell in itertools.chain(*rows):
             _wrap_names(cell)
             cell.fit()
+        _constrain(figure, total, top, bottom)
+        total = round(total + wanted - sum(float(row[0].axes.bbox.height) for row in rows), 6)
+    _constrain(figure, total, top, bottom)
 
 
 def _wrap_names(cell: Cell) -> None:
@@ -154,51 +158,27 @@ def _wrap_names(cell: Cell) -> None:
     cell.axes.set_ylabel(style.wrap(y_label, tall, size=style.NORMAL, lines=3))
 
 
-def _pads(figure: Figure, cell: Cell) -> Pads:
-    """What the axes' labels take at the left, right, top and bottom."""
-    inner, outer = (
-        cell.axes.get_window_extent(),
-        cell.axes.get_tightbbox(_renderer(figure), bbox_extra_artists=cell.axes.child_axes),
-    )
-    assert outer is not None
-    return inner.x0 - outer.x0, outer.x1 - inner.x1, outer.y1 - inner.y1, inner.y0 - outer.y0
-
-
-def _set(
-    figure: Figure, rows: Sequence[Sequence[Cell]], pads: Sequence[Sequence[Pads]], top: float, bottom: float
-) -> None:
-    """Positions of the axes, in line with each other, and the figure's height."""
+def _constrain(figure: Figure, total: float, top: float, bottom: float) -> None:
+    """Lays the axes out once, at 72 dots per inch: one that stays would do it anew at each format's resolution."""
     width = figure.get_figwidth() * 72
-    columns = range(len(rows[0]))
-    left = [max(row[i][0] for row in pads) for i in columns]
-    right = [max(row[i][1] for row in pads) for i in columns]
-    over = [max(pad[2] for pad in row) for row in pads]
-    under = [max(pad[3] for pad in row) for row in pads]
-    heights = [max(cell.height for cell in row) for row in rows]
-    free = width - 2 * MARGIN - sum(left) - sum(right) - BESIDE * (len(columns) - 1)
-    needs = [max(row[i].need for row in rows) for i in columns]
-    total = top + sum(over) + sum(under) + sum(heights) + GAP * (len(rows) - 1) + bottom
     figure.set_figheight(total / 72)
-    y = total - top
-    for row, above, below, height in zip(rows, over, under, heights, strict=True):
-        y -= above + height
-        x = MARGIN
-        for i in columns:
-            share = max(10.0, free * needs[i] / sum(needs))
-            row[i].axes.set_position(((x + left[i]) / width, y / total, share / width, height / total))
-            x += left[i] + share + right[i] + BESIDE
-        y -= below + GAP
+    left, low = MARGIN - BESIDE / 2, bottom - GAP / 2  # matplotlib pads all sides of each panel, also the outer ones
+    rectangle = (left / width, low / total, 1 - 2 * left / width, (total - top + GAP / 2 - low) / total)
+    ConstrainedLayoutEngine(w_pad=BESIDE / 144, h_pad=GAP / 144, wspace=0, hspace=0, rect=rectangle).execute(figure)
+    for axes in figure.axes:  # the solver's last digits depend on what the process has drawn before
+        axes.set_position(Bbox(axes.get_position().get_points().round(9)))
+        axes.set_in_layout(True)  # which a position that is set ends
 
 
 def _stack(figure: Figure, above: Sequence[tuple[Text | Box, float]], remarks: Sequence[Text]) -> None:
     """Title and legend from the top down, remarks up from the bottom."""
     width, total = figure.get_figwidth() * 72, figure.get_figheight() * 72
     y = total - MARGIN
-    for part, height in above:
-        if isinstance(part, Text):
-            part.set_position((MARGIN / width, y / total))
+    for item, height in above:
+        if isinstance(item, Text):
+            item.set_position((MARGIN / width, y / total))
         else:
-            part.set_bbox_to_anchor((MARGIN / width, y / total))
+            item.set_bbox_to_anchor((MARGIN / width, y / total))
         y -= height
     y = MARGIN
     for text in reversed(remarks):

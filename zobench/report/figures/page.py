@@ -22,10 +22,16 @@ def figure(chart: Chart) -> Figure:
     width, columns = _size(chart.kind, panels)
     whole, legend = layout.blank(width), Legend()
     looks = style.swatches(chart) or ((),)
-    frames = [
-        layout.Frame(whole.add_subplot(), panel, chart, look, legend) for panel, look in zip(panels, looks, strict=True)
+    heights = [_drawer(chart.kind, panel).height(panel, width / columns - _AROUND) for panel in panels]
+    if columns > 1:
+        needs = [_drawer(chart.kind, panel).need(panel) for panel in panels]
+        grid = whole.add_gridspec(1, columns, width_ratios=needs)
+    else:
+        grid = whole.add_gridspec(len(panels), 1, height_ratios=heights)
+    cells = [
+        _cell(layout.Frame(whole.add_subplot(grid[i]), panel, chart, looks[i], legend), heights[i])
+        for i, panel in enumerate(panels)
     ]
-    cells = [_cell(chart, frame, width / columns - _AROUND) for frame in frames]
     rows = [cells[i : i + columns] for i in range(0, len(cells), columns)]
     layout.arrange(whole, rows, chart.title, legend, (*chart.remarks, chart.source))
     return whole
@@ -45,8 +51,7 @@ def _drawer(kind: str, panel: Panel) -> Any:
     return messages if messages.needed(panel) else _KINDS[kind]
 
 
-def _cell(chart: Chart, frame: layout.Frame, length: float) -> layout.Cell:
-    axes, drawer = frame.axes, _drawer(chart.kind, frame.panel)
-    fit = drawer.paint(frame)
-    names = (axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel())
-    return layout.Cell(axes, drawer.height(frame.panel, length), drawer.need(frame.panel), fit, names)
+def _cell(frame: layout.Frame, height: float) -> layout.Cell:
+    axes = frame.axes
+    fit = _drawer(frame.chart.kind, frame.panel).paint(frame)
+    return layout.Cell(axes, height, fit, names=(axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()))

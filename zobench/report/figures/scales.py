@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
-from matplotlib.ticker import FixedFormatter, FixedLocator, Formatter, MaxNLocator
+from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from zobench.report.chart import Panel
@@ -21,14 +21,16 @@ from zobench.report.quantity import rounded
 _STEPS = (1, 2, 5)
 _SLANTED = style.SMALL * 1.6
 """Distance of ticks from which slanted labels do not touch."""
+_BEYOND = 24.0
+"""Points that labels on a line may reach beyond their axes: more makes the axes narrower, and then they touch."""
 
 
 def values(panel: Panel) -> list[float]:
     """Every value of ``panel``: its own, the paper's, and the limit."""
-    found = [mark.value for series in panel.series for mark in series.marks]
-    found += [value for series in panel.series for value in series.paper]
-    found.append(panel.limit[0] if panel.limit else None)
-    return [value for value in found if value is not None]
+    reached = [mark.value for series in panel.series for mark in series.marks]
+    reached += [value for series in panel.series for value in series.paper]
+    reached.append(panel.limit[0] if panel.limit else None)
+    return [value for value in reached if value is not None]
 
 
 def _ends(panel: Panel) -> list[float]:
@@ -78,16 +80,11 @@ def _rounds(value: float) -> list[float]:
 
 def log_ticks(axis: Axis, low: float, high: float) -> None:
     """Powers of ten, with 2 and 5 between where the range is short; unlabelled ticks between show that it is a log."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = _STEPS if math.log10(high / low) < 2 else (1,)
-    every = math.ceil(len(decades) / 7)
-    majors = [step * 10.0**d for d in decades if d % every == 0 for step in steps]
-    majors = [tick for tick in majors if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
-    minors = [step * 10.0**d for d in decades for step in range(1, 10)] if every == 1 else [10.0**d for d in decades]
-    axis.set_major_locator(FixedLocator(majors))
-    axis.set_major_formatter(FixedFormatter([style.exact(tick) for tick in majors]))
-    axis.set_minor_locator(FixedLocator([tick for tick in minors if low <= tick <= high and tick not in majors]))
-    axis.set_minor_formatter(FixedFormatter([]))
+    axis.set_major_locator(LogLocator(subs=steps, numticks=8))
+    axis.set_major_formatter(FuncFormatter(lambda tick, _: style.exact(tick)))
+    axis.set_minor_locator(LogLocator(subs=range(1, 10), numticks=8))
+    axis.set_minor_formatter(NullFormatter())
 
 
 class _Plain(Formatter):
@@ -116,7 +113,7 @@ def label_x(axes: Axes, ticks: Sequence[float], labels: Sequence[str]) -> None:
     points = [float(x) for x, _ in axes.transData.transform([(tick, axes.get_ylim()[0]) for tick in ticks])]
     gap = min((b - a for a, b in pairwise(sorted(points))), default=float(axes.bbox.width))
     texts = [style.plain(label) for label in labels]
-    if _apart(points, texts):
+    if _apart(points, texts) and _near(axes, points, texts):
         return _set_x(axes, ticks, texts, 0)
     for breaks in (" ", " -_/"):
         wrapped = [style.wrap(text, gap - 4, lines=3, breaks=breaks) for text in texts]
@@ -135,6 +132,13 @@ def label_x(axes: Axes, ticks: Sequence[float], labels: Sequence[str]) -> None:
 def _apart(points: Sequence[float], texts: Sequence[str]) -> bool:
     placed = sorted((x, style.width(text)) for x, text in zip(points, texts, strict=True))
     return all(b - a >= (wide + wider) / 2 + 3 for (a, wide), (b, wider) in pairwise(placed))
+
+
+def _near(axes: Axes, points: Sequence[float], texts: Sequence[str]) -> bool:
+    """Whether no label reaches far beyond the axes."""
+    low, high = axes.bbox.x0 - _BEYOND, axes.bbox.x1 + _BEYOND
+    halves = [style.width(text) / 2 for text in texts]
+    return all(low <= x - half and x + half <= high for x, half in zip(points, halves, strict=True))
 
 
 def _whole(text: str, wrapped: str, breaks: str) -> bool:

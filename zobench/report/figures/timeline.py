@@ -103,8 +103,8 @@ def _corners(event: Event, lanes: list[str], scale: float) -> list[tuple[float, 
 
 def _lanes(panel: Panel) -> list[str]:
     """Lanes from top to bottom, in the order in which a block passes them."""
-    found = dict.fromkeys(event.lane for event in panel.events)
-    return [lane for lane in _KNOWN if lane in found] + [lane for lane in found if lane not in _KNOWN]
+    lanes = dict.fromkeys(event.lane for event in panel.events)
+    return [lane for lane in _KNOWN if lane in lanes] + [lane for lane in lanes if lane not in _KNOWN]
 
 
 def _number(

@@ -39,13 +39,13 @@ def write(sheets: Iterable[model.Sheet], width: int, color: bool) -> str:
 
 
 def _sheet(sheet: model.Sheet, width: int) -> Group:
-    parts: list[RenderableType] = [Text(sheet.title, style="bold"), Text(sheet.source, style="cyan"), Text()]
+    shown: list[RenderableType] = [Text(sheet.title, style="bold"), Text(sheet.source, style="cyan"), Text()]
     for group in _groups(sheet):
         heading = [_marked(group.header, "bold")] if group.header.text else []
-        parts += [*heading, *_tables(sheet, group, width)]
-    parts += [Text(remark, style="dim") for remark in sheet.remarks]
-    parts += [_note(i, note) for i, note in enumerate(sheet.notes, 1)]
-    return Group(*parts, Text("\n"))
+        shown += [*heading, *_tables(sheet, group, width)]
+    shown += [Text(remark, style="dim") for remark in sheet.remarks]
+    shown += [_note(i, note) for i, note in enumerate(sheet.notes, 1)]
+    return Group(*shown, Text("\n"))
 
 
 def _groups(sheet: model.Sheet) -> Sequence[model.Group]:

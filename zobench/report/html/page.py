@@ -138,8 +138,8 @@ def _section(artifact: Artifact, svgs: Sequence[str] | None) -> Section:
 
 def _short(artifact: Artifact) -> str:
     """``Table 5`` for zo2/table5, ``Figure 3`` for zo2/figure3; the title of what has no number."""
-    found = re.search(r"(?:table|figure|fig)([A-Z]?\d+)$", artifact.name)
-    return f"{artifact.kind.capitalize()} {found[1]}" if artifact.paper and found else artifact.title
+    number = re.search(r"(?:table|figure|fig)([A-Z]?\d+)$", artifact.name)
+    return f"{artifact.kind.capitalize()} {number[1]}" if artifact.paper and number else artifact.title
 
 
 def _figure(chart: Chart, svg: str) -> Figure:

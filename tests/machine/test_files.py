@@ -1,0 +1,63 @@
+"""The writer that replaces a file: whole or not at all, on the disk before it has its name, and nothing is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from zobench.machine.files import replace
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path = tmp_path / "state.json"
+    replace(path, b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="No space left on device"):
+        replace(path, b"new")
+    monkeypatch.undo()
+    assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {"state.json": b"old"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_the_bytes_are_on_the_disk_before_the_name_and_then_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, rename = os.fsync, os.replace
+
+    def synced(handle: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        fsync(handle)
+
+    def renamed(old: Path, new: Path) -> None:
+        done.append(f"{old.name} is {new.name}")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    replace(tmp_path / "a", b"bytes")
+    temporary = done[0]
+    assert done == [temporary, f"{temporary} is a", tmp_path.name]
+    assert temporary.startswith(".a.")
+
+
+def test_many_that_write_one_file_at_once_leave_one_of_theirs_whole(tmp_path: Path) -> None:
+    path, texts = tmp_path / "a", [bytes([65 + number]) * 200_000 for number in range(8)]
+    threads = [threading.Thread(target=replace, args=(path, text)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert path.read_bytes() in texts
+    assert list(tmp_path.iterdir()) == [path]
