@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.reference import draw_seeds, perturb, pristine_mezo, update
+from tests.support.reference import draw_seeds, perturb, pristine_mezo, update
 from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, kernels, models
 from zobench.data.tokens import stream
 from zobench.engine import blocks as units

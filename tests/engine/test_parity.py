@@ -1,41 +1,16 @@
 """MeZO and ZO2 are the same computation, bit for bit: every engine mode against a plain MeZO loop, with `==`."""
 
 import functools
-import itertools
 
 import pytest
 import torch
 
-from tests.engine.reference import draw_seeds, mezo
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
-from zobench.data.tokens import stream
+from tests.support.parity import EPS, LR, MODES, RUN_SEED, STEPS, batches, materialised
+from tests.support.reference import draw_seeds, mezo
+from zobench import ZOSGD, Engine, EngineConfig, models
 from zobench.models import weights
 
 MODELS = ("opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny")
-STEPS, EPS, LR, RUN_SEED = 20, 1e-3, 1e-3, 7
-MODES = {
-    "resident": {"placement": "resident"},
-    "one slot": {"slots": 1},
-    "two slots": {"slots": 2},
-    "three slots": {"slots": 3},
-    "no overlap": {"overlap": False},
-    "no reusable memory": {"reusable_memory": False},
-    "no fused update": {"fused_update": False},
-    "disk": {"tier": "disk"},
-    "disk, no reusable memory, no fused update": {"tier": "disk", "reusable_memory": False, "fused_update": False},
-}
-
-
-def batches(name, kind="random", count=STEPS):
-    spec = RunSpec(model=name, batch_size=3 if kind == "ragged" else 1, seq_len=17, data=kind, seed=1)
-    config = models.build_config(name)
-    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
-
-
-def materialised(name, dtype, tied):
-    model = models.build(name, dtype, tied)
-    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
-    return model
 
 
 @functools.cache

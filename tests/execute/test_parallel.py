@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from tests.execute.test_merge import one
-from tests.execute.test_process import gone
+from tests.support.processes import gone
+from tests.support.rank_results import one
 from zobench.cli import main
 from zobench.execute import rank
 from zobench.execute.process import check_start, run_in_process

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 import torch
 
-from tests.engine.reference import draw_seeds, mezo
+from tests.support.reference import draw_seeds, mezo
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.execute.process import run_in_process

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from tests.methods.three import Three, quadratic, quadratic_gradient, rosenbrock, z_of
+from tests.support.formulas import DEFINITIONS, ZEROTH_ORDER
+from tests.support.three import Three, quadratic, quadratic_gradient, rosenbrock, z_of
 from zobench import RunSpec
 from zobench.methods import definition, learning_rate, make, rule
 from zobench.methods.base import StepResult
@@ -15,10 +16,6 @@ from zobench.methods.table import AS_SHIPPED, AS_WRITTEN
 from zobench.runspec import CHOICES, SHIPPED, STATEFUL
 
 LR, EPS, SEED, STEPS = 1e-3, 1e-2, 11, 6
-ZEROTH_ORDER = (
-    "zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "zo-adam", "zo-sgd-block", "zo-sgd-sparse",
-)  # fmt: skip
-DEFINITIONS = [(name, "as-written") for name in ZEROTH_ORDER] + [(name, "as-shipped") for name in SHIPPED]
 
 
 def spec_of(name, definition="as-written", **changes):

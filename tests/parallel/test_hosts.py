@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.measure.fake_nvml import FakeNvml
-from tests.parallel.host_rank import alone, steps_of
+from tests.support.fake_nvml import FakeNvml
+from tests.support.host_rank import alone, steps_of
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.machine.nvml import Nvml
 from zobench.models import weights
@@ -55,7 +55,7 @@ def launch(gpus, cases, spec, folder):
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
-        *("-m", "tests.parallel.host_rank", str(folder / "told.json"), str(folder / "out")),
+        *("-m", "tests.support.host_rank", str(folder / "told.json"), str(folder / "out")),
     ]
     told = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "ZOBENCH_PEER_TIMEOUT": "60"}
     told["MALLOC_MMAP_THRESHOLD_"] = str(1 << 20)  # else what was freed may stay resident, or not

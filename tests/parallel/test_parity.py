@@ -9,10 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.engine import reference
-from tests.engine.reference import draw_seeds, perturb, pristine_mezo, update
-from tests.parallel import rank
-from tests.parallel.rank import batches
+from tests.support import rank, reference
+from tests.support.rank import batches
+from tests.support.reference import draw_seeds, perturb, pristine_mezo, update
 from zobench import RunSpec, methods, models
 from zobench.models import weights
 
@@ -31,7 +30,7 @@ def run_ranks(cases, gpus, folder):
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
-        *("-m", "tests.parallel.rank", str(folder / "cases.json"), str(folder / "out")),
+        *("-m", "tests.support.rank", str(folder / "cases.json"), str(folder / "out")),
     ]
     told = {"OMP_NUM_THREADS": "1", "ZOBENCH_PEER_TIMEOUT": "60"}
     done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=500, check=False)

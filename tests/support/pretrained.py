@@ -14,7 +14,7 @@ import transformers
 
 from zobench import models, tiny
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
 SST2 = DATA / "SST-2" / "train.tsv"
 
