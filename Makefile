@@ -14,7 +14,7 @@ sweep: $(VENV)/.run
 report: $(VENV)/.report
 	$(BIN)/zobench report --results $(RESULTS) --out report
 
-test: $(VENV)/.dev sweep
+test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/benchmarks
 	$(BIN)/python -m pytest tests/benchmarks
 
@@ -27,7 +27,8 @@ check: $(VENV)/.dev
 smoke: $(VENV)/.run
 	$(BIN)/zobench sweep smoke --results $(VENV)/smoke
 
-# torch first and pinned: an unpinned one pulls gigabytes of CUDA libraries onto machines that have no GPU.
+# torch first and pinned. Where pip finds its CPU build (PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu) it takes
+# that one; elsewhere, on Linux, the CUDA build with gigabytes of libraries.
 $(VENV)/.run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt torch

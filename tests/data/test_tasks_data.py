@@ -22,22 +22,13 @@ from zobench.data.tasks.prompts import TASKS, form_of
 from zobench.data.tasks.read import read
 from zobench.runspec import RunSpec
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data, ../shared/data, is not here")
 POSITIONS = 512
 SENTENCES = [
     f"the {noun} is {very}{adjective} , and it was {other} ."
     for noun in ("film", "plot", "acting", "story", "music", "ending", "hero")
     for very in ("", "very ", "rarely ")
-    for adjective, other in (("good", "great"), ("bad", "terrible"), ("slow", "too long"), ("fresh", "short"))
+    for adjective, other in (("good", "great"), ("bad", "dreadful"), ("slow", "too long"), ("fresh", "short"))
 ]
-
-
-def sentences() -> list[str]:
-    """A few hundred sentences of SST-2, or where the real data is not here, made ones."""
-    if not DATA.is_dir():
-        return SENTENCES
-    return [line.split("\t")[0] for line in (DATA / "SST-2" / "train.tsv").open(encoding="utf-8")][1:401]
 
 
 def trained(
@@ -54,7 +45,7 @@ def trained(
     trainer = trainers.BpeTrainer(
         vocab_size=500, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator([*sentences(), *(word for word in words for _ in range(2000))], trainer)
+    tokenizer.train_from_iterator([*SENTENCES, *(word for word in words for _ in range(2000))], trainer)
     used = [(token, specials.index(token)) for token in specials if token in template]
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True)])  # as RoBERTa's: it takes the space before it
     tokenizer.decoder = decoders.ByteLevel()
@@ -85,7 +76,7 @@ def spec(task: str, **changes: Any) -> RunSpec:
     return RunSpec(model="opt-tiny", task=task, batch_size=3).replace(**changes)
 
 
-def load(run: RunSpec, tokenizer: Any, folder: Path = DATA, positions: int = 4096, masked: bool = False) -> TaskData:
+def load(run: RunSpec, tokenizer: Any, folder: Path, positions: int = 4096, masked: bool = False) -> TaskData:
     return TaskData.load(run, tokenizer, positions=positions, masked=masked, data_dir=folder)
 
 
@@ -122,13 +113,14 @@ def naive(model: Any, tokenizer: Any, example: Example) -> list[float]:
 # --- scores against the unbatched reference ------------------------------------------------------------------------
 
 
-@needs_data
 @torch.inference_mode()
 @pytest.mark.parametrize("name", list(TASKS))
-def test_scores_of_a_batch_equal_those_of_each_candidate_alone(name: str, tokenizer: Any, model: Any) -> None:
+def test_scores_of_a_batch_equal_those_of_each_candidate_alone(
+    real_data: Path, name: str, tokenizer: Any, model: Any
+) -> None:
     run = spec(name, batch_size=4, train_size=7, dev_size=2, test_size=4)
-    data = load(run, tokenizer)
-    source = read(name, form_of(name, aligned=True, masked=False), DATA)[1]
+    data = load(run, tokenizer, real_data)
+    source = read(name, form_of(name, aligned=True, masked=False), real_data)[1]
     order = np.random.RandomState(0).permutation(len(source.examples))[:4]
     expected = [naive(model, tokenizer, source.examples[i]) for i in order]
     batches = data.batches("test")
@@ -297,14 +289,13 @@ def test_an_evaluation_batch_is_as_large_as_a_step_or_has_a_floor_of_rows_within
     assert not any(fits([*part, after[0]]) for part, after in itertools.pairwise(parts))  # and no smaller than that
 
 
-@needs_data
 @pytest.mark.parametrize("name", ["copa", "winogrande"])
 @torch.inference_mode()
 def test_the_loss_of_a_candidates_tokens_trains_on_the_right_candidates_rows(
-    name: str, tokenizer: Any, model: Any
+    real_data: Path, name: str, tokenizer: Any, model: Any
 ) -> None:
-    data = load(spec(name, batch_size=5, train_size=7, dev_size=2, test_size=4), tokenizer)
-    source = read(name, form_of(name, aligned=True, masked=False), DATA)[0]
+    data = load(spec(name, batch_size=5, train_size=7, dev_size=2, test_size=4), tokenizer, real_data)
+    source = read(name, form_of(name, aligned=True, masked=False), real_data)[0]
     numbers = np.random.RandomState(0).permutation(len(source.examples))[:7]
     drawn = [source.examples[i] for i in numbers[np.random.default_rng((0, 0)).permutation(7)[:5]]]
     batch = data.train_batch(0)
@@ -475,10 +466,9 @@ def test_a_tokenizer_without_padding_pads_with_zero(tmp_path: Path) -> None:
 # --- every task whole, on the real data -----------------------------------------------------------------------------
 
 
-@needs_data
 @pytest.mark.parametrize("name", ["sst2", "cb", "wsc", "copa", "wic"])
-def test_whole_tasks_load_with_their_default_sizes(name: str, tokenizer: Any) -> None:
-    data = load(spec(name, batch_size=16), tokenizer)
+def test_whole_tasks_load_with_their_default_sizes(real_data: Path, name: str, tokenizer: Any) -> None:
+    data = load(spec(name, batch_size=16), tokenizer, real_data)
     sizes = {"sst2": (1000, 500, 872), "cb": (150, 100, 56), "wsc": (54, 500, 104), "copa": (300, 100, 100),
              "wic": (1000, 500, 638)}[name]  # fmt: skip
     assert tuple(data.facts["counts"].values()) == sizes

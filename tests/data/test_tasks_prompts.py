@@ -9,9 +9,6 @@ import pytest
 from zobench.data.tasks.prompts import TASKS, Example, form_of
 from zobench.data.tasks.read import Source, read
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data, ../shared/data, is not here")
-
 YES_NO, NO_YES = ("Yes", "No"), ("No", "Yes")
 TERRIBLE_GREAT = (" terrible", " great")
 SUSAN = (
@@ -173,32 +170,29 @@ EXPECTED = [
 ]  # fmt: skip
 
 
-def sets(name: str, *, aligned: bool = True, masked: bool = False) -> tuple[Source, Source]:
-    return read(name, form_of(name, aligned=aligned, masked=masked), DATA)
+def sets(folder: Path, name: str, *, aligned: bool = True, masked: bool = False) -> tuple[Source, Source]:
+    return read(name, form_of(name, aligned=aligned, masked=masked), folder)
 
 
-@needs_data
 @pytest.mark.parametrize("name", list(TASKS))
-def test_prompts_are_the_papers_character_by_character(name: str) -> None:
-    found = sets(name)
+def test_prompts_are_the_papers_character_by_character(real_data: Path, name: str) -> None:
+    found = sets(real_data, name)
     rows = [row[1:] for row in EXPECTED if row[0] == name]
     assert len(rows) == 3
     for part, number, prompt, candidates, answer in rows:
         assert found[part].examples[number] == Example(prompt, candidates, answer)
 
 
-@needs_data
-def test_without_alignment_the_prompt_is_the_sentence() -> None:
-    train, validation = sets("sst2", aligned=False)
+def test_without_alignment_the_prompt_is_the_sentence(real_data: Path) -> None:
+    train, validation = sets(real_data, "sst2", aligned=False)
     assert train.examples[98] == Example("rich and sudden wisdom", TERRIBLE_GREAT, 1)
     assert validation.examples[0].prompt == "it 's a charming and often affecting journey ."
 
 
-@needs_data
-def test_masked_forms_are_mezos() -> None:
-    sst2 = sets("sst2", masked=True)[1].examples[0]
+def test_masked_forms_are_mezos(real_data: Path) -> None:
+    sst2 = sets(real_data, "sst2", masked=True)[1].examples[0]
     assert sst2 == Example("it 's a charming and often affecting journey . It was <mask>.", TERRIBLE_GREAT, 1)
-    rte = sets("rte", masked=True)
+    rte = sets(real_data, "rte", masked=True)
     assert rte[0].examples[0] == Example(
         "No Weapons of Mass Destruction Found in Iraq Yet? <mask>, weapons of Mass Destruction Found in Iraq.",
         (" Yes", " No"),

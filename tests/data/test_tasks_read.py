@@ -15,9 +15,6 @@ import pytest
 from zobench.data.tasks.prompts import TASKS, Example, form_of
 from zobench.data.tasks.read import PLACES, Source, read
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data, ../shared/data, is not here")
-
 
 def sets(name: str, folder: Path | None) -> tuple[Source, Source]:
     return read(name, form_of(name, aligned=True, masked=False), folder)
@@ -41,10 +38,9 @@ SIZES = {
 }  # fmt: skip
 
 
-@needs_data
 @pytest.mark.parametrize("name", list(TASKS))
-def test_sizes_and_label_balance_are_the_known_ones(name: str) -> None:
-    found = sets(name, DATA)
+def test_sizes_and_label_balance_are_the_known_ones(real_data: Path, name: str) -> None:
+    found = sets(name, real_data)
     assert tuple(len(source.examples) for source in found) == SIZES[name]
     for source, known in zip(found, KNOWN[name], strict=True):
         counts = Counter(example.answer for example in source.examples)
@@ -52,12 +48,11 @@ def test_sizes_and_label_balance_are_the_known_ones(name: str) -> None:
         assert all(len(example.candidates) == len(TASKS[name].names) for example in source.examples)
 
 
-@needs_data
 @pytest.mark.parametrize("name", ["sst2", "boolq", "copa"])
-def test_a_tasks_own_folder_is_as_good(name: str) -> None:
-    whole, own = sets(name, DATA), sets(name, DATA / PLACES[name].folder)
+def test_a_tasks_own_folder_is_as_good(real_data: Path, name: str) -> None:
+    whole, own = sets(name, real_data), sets(name, real_data / PLACES[name].folder)
     assert own == whole
-    assert own[0].where.startswith(str(DATA / PLACES[name].folder))
+    assert own[0].where.startswith(str(real_data / PLACES[name].folder))
 
 
 def write(path: Path, text: str) -> Path:

@@ -13,15 +13,11 @@ from zobench.data.tasks.read import read
 from zobench.data.tasks.split import split
 from zobench.runspec import RunSpec
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data, ../shared/data, is not here")
-
 
 def spec(task: str, **changes: Any) -> RunSpec:
     return RunSpec(model="opt-tiny", task=task, **changes)
 
 
-@needs_data
 @pytest.mark.parametrize(
     ("name", "train", "dev", "test"),
     [
@@ -30,8 +26,8 @@ def spec(task: str, **changes: Any) -> RunSpec:
         ("multirc", 1000, 500, 1000),
     ],
 )  # fmt: skip
-def test_splits_are_mezos(name: str, train: int, dev: int, test: int) -> None:
-    sets = read(name, form_of(name, aligned=True, masked=False), DATA)
+def test_splits_are_mezos(real_data: Path, name: str, train: int, dev: int, test: int) -> None:
+    sets = read(name, form_of(name, aligned=True, masked=False), real_data)
     answers = [example.answer for example in sets[0].examples]
     found = split(spec(name), TASKS[name], answers, len(sets[1].examples))
     assert (len(found.train), len(found.dev), len(found.test)) == (train, dev, test)

@@ -19,18 +19,15 @@ from zobench.finetune.assemble import tuner
 from zobench.finetune.evaluate import evaluate
 from zobench.runspec import RunSpec
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not cache.SST2.is_file(), reason=f"needs SST-2 in {cache.DATA}"),
-]
+pytestmark = pytest.mark.slow
 
 FEW = 100
 """Steps over which losses and scores are compared."""
 
 
 @pytest.fixture(scope="module")
-def checkpoint() -> Path:
-    return cache.pretrained()
+def checkpoint(real_data: Path) -> Path:
+    return cache.pretrained(real_data)
 
 
 def _spec(checkpoint: Path, **changes: object) -> RunSpec:
@@ -43,52 +40,52 @@ def _spec(checkpoint: Path, **changes: object) -> RunSpec:
 
 
 @functools.cache
-def _data(spec: RunSpec) -> TaskData:
-    return TaskData.load(spec, tokenizer.load(spec)[0], positions=128, masked=False, data_dir=cache.DATA)
+def _data(spec: RunSpec, folder: Path) -> TaskData:
+    return TaskData.load(spec, tokenizer.load(spec)[0], positions=128, masked=False, data_dir=folder)
 
 
-def _start_and_end(spec: RunSpec, folder: Path) -> tuple[float, float]:
+def _start_and_end(spec: RunSpec, data: Path, folder: Path) -> tuple[float, float]:
     """The accuracies before and after a run."""
     with tuner(spec) as built:
-        start = evaluate(built.engine, _data(spec), "test", 0).accuracy
-    return start, float(run(spec, folder=folder, data_dir=cache.DATA).evaluation["test"]["accuracy"])
+        start = evaluate(built.engine, _data(spec, data), "test", 0).accuracy
+    return start, float(run(spec, folder=folder, data_dir=data).evaluation["test"]["accuracy"])
 
 
 @pytest.fixture(scope="module")
-def aligned(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, float]:
+def aligned(checkpoint: Path, real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, float]:
     """Of the plain run: resident, torch's noise, the task's prompt."""
-    return _start_and_end(_spec(checkpoint), tmp_path_factory.mktemp("aligned"))
+    return _start_and_end(_spec(checkpoint), real_data, tmp_path_factory.mktemp("aligned"))
 
 
-def _few(spec: RunSpec) -> tuple[list[float], Tensor]:
+def _few(spec: RunSpec, folder: Path) -> tuple[list[float], Tensor]:
     """(loss of every step, all scores on SST-2's dev set after them)."""
-    data = _data(spec)
+    data = _data(spec, folder)
     with tuner(spec) as built:
         losses = [built.method.step(built.engine, data.train_batch(step)).loss for step in range(FEW)]
         scores = torch.cat([built.engine.scores(batch) for batch in data.batches("test")])
         return losses, scores
 
 
-def test_zo_sgd_lifts_sst2_and_less_without_its_prompt(checkpoint, aligned, tmp_path):
+def test_zo_sgd_lifts_sst2_and_less_without_its_prompt(checkpoint, real_data, aligned, tmp_path):
     lift = aligned[1] - aligned[0]
     assert lift >= 0.15
-    start, end = _start_and_end(_spec(checkpoint, aligned=False), tmp_path)
+    start, end = _start_and_end(_spec(checkpoint, aligned=False), real_data, tmp_path)
     assert end - start < lift
 
 
-def test_offloading_changes_no_loss_and_no_score(checkpoint):
-    resident = _few(_spec(checkpoint))
-    offloaded = _few(_spec(checkpoint, engine="offload", tier="disk"))
+def test_offloading_changes_no_loss_and_no_score(checkpoint, real_data):
+    resident = _few(_spec(checkpoint), real_data)
+    offloaded = _few(_spec(checkpoint, engine="offload", tier="disk"), real_data)
     assert resident[0] == offloaded[0]
     assert torch.equal(resident[1], offloaded[1])
 
 
-def test_counter_noise_is_alike_offloaded_and_ends_as_well(checkpoint, aligned, tmp_path):
-    resident = _few(_spec(checkpoint, noise="counter"))
+def test_counter_noise_is_alike_offloaded_and_ends_as_well(checkpoint, real_data, aligned, tmp_path):
+    resident = _few(_spec(checkpoint, noise="counter"), real_data)
     spec = _spec(checkpoint, noise="counter", engine="offload", tier="disk")
-    offloaded = _few(spec)
+    offloaded = _few(spec, real_data)
     assert resident[0] == offloaded[0]
     assert torch.equal(resident[1], offloaded[1])
-    _, end = _start_and_end(spec, tmp_path)
+    _, end = _start_and_end(spec, real_data, tmp_path)
     # other directions, so another path: of 872 sentences five points are three standard errors and more
     assert end == pytest.approx(aligned[1], abs=0.05)

@@ -15,29 +15,30 @@ import transformers
 from zobench import models, tiny
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT.parent / "shared" / "data"
-SST2 = DATA / "SST-2" / "train.tsv"
 
 
-def pretrained() -> Path:
-    """The checkpoint's folder, kept by what made it; other processes that want it wait for the one that makes it."""
+def pretrained(data: Path) -> Path:
+    """The checkpoint's folder, kept by what made it; other processes that want it wait for the one that makes it.
+
+    ``data`` holds SST-2/train.tsv.
+    """
     cache = Path(os.environ.get("ZOBENCH_TEST_CACHE") or ROOT / ".cache")
     cache.mkdir(parents=True, exist_ok=True)
-    folder = cache / f"{tiny.MODEL}-{_key()}"
+    folder = cache / f"{tiny.MODEL}-{_key(data)}"
     with (cache / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             partial = cache / f"{folder.name}.partial"  # of a run that was killed
             shutil.rmtree(partial, ignore_errors=True)
-            command = [sys.executable, "-m", "zobench.tiny", "--data-dir", str(DATA), "--out", str(partial)]
+            command = [sys.executable, "-m", "zobench.tiny", "--data-dir", str(data), "--out", str(partial)]
             # one thread: on such small products a second gains little, and where cores are busy it waits for its turn
             subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
             partial.rename(folder)
     return folder
 
 
-def _key() -> str:
-    code, data = Path(tiny.__file__).read_bytes(), SST2.read_bytes()
+def _key(data: Path) -> str:
+    code, sentences = Path(tiny.__file__).read_bytes(), (data / "SST-2" / "train.tsv").read_bytes()
     versions = (torch.__version__, transformers.__version__, tokenizers.__version__)
-    told = repr((hashlib.sha256(code).digest(), hashlib.sha256(data).digest(), versions, models.get(tiny.MODEL)))
+    told = repr((hashlib.sha256(code).digest(), hashlib.sha256(sentences).digest(), versions, models.get(tiny.MODEL)))
     return hashlib.sha256(told.encode()).hexdigest()[:12]

@@ -1,0 +1,34 @@
+"""The real data of the tasks, for the tests that ask for it by the fixture ``real_data``."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DATA = os.environ.get("ZOBENCH_DATA_DIR")
+"""The folder that holds SST-2/, RTE/ and so on: read here, before ``_without_data_dir`` removes the variable."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before ``-m data`` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that use the real data."""
+    for item in items:
+        if "real_data" in getattr(item, "fixturenames", ()):
+            item.add_marker("data")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder that ``ZOBENCH_DATA_DIR`` named when pytest started."""
+    if not DATA:
+        pytest.skip("needs the real data of the tasks: set ZOBENCH_DATA_DIR to its folder")
+    return Path(DATA).absolute()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_data_dir() -> Iterator[None]:
+    """zobench reads ``ZOBENCH_DATA_DIR`` too: a test and its processes see it only where the test sets it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("ZOBENCH_DATA_DIR", raising=False)
+        yield
