@@ -24,14 +24,6 @@ def _examples() -> list[Example]:
     return [Example(text.strip(), (" It was bad", " It was good"), label) for text, label in SENTENCES]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return tiny.train_tokenizer(_examples())

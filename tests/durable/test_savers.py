@@ -60,14 +60,6 @@ RUNS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def a_spec(run, model="opt-tiny"):
     switches = RUNS[run]
     return RunSpec(model=model, seq_len=16, lr=1e-2, weight_decay=0.1, seed=3, **switches).resolve("cpu")

@@ -9,16 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.devices import ON_GPU
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.execute.process import run_in_process
 from zobench.models import weights
 from zobench.parallel.hosts import Counts, SharedTier
 from zobench.result import Outcome
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = ON_GPU
 several = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 STEPS, EXAMPLES = 6, 4
 ENGINES = {

@@ -26,7 +26,7 @@ def batches(name, kind="random", count=STEPS):
     return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
 
 
-def materialised(name, dtype, tied):
+def materialised(name, dtype, tied, device="cpu"):
     model = models.build(name, dtype, tied)
-    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
-    return model
+    weights.materialise(model, weights.RandomWeights(model, 3), device)
+    return model.to(device)
