@@ -15,7 +15,7 @@ report: $(VENV)/.report
 	$(BIN)/zobench report --results $(RESULTS) --out report
 
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/benchmarks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/benchmarks
 	$(BIN)/python -m pytest tests/benchmarks
 
 quick: $(VENV)/.dev

@@ -13,10 +13,12 @@ DATA = os.environ.get("ZOBENCH_DATA_DIR")
 
 @pytest.hookimpl(tryfirst=True)  # before ``-m data`` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that use the real data."""
+    """Marks the tests that use the real data; modules with slow tests come first, so that no worker ends with one."""
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):
             item.add_marker("data")
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")

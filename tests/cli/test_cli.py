@@ -485,6 +485,7 @@ def test_the_version_is_printed(zobench: Any) -> None:
 TWO = '[base]\nmodel = "opt-tiny"\nseq_len = 32\n[axes]\nseed = [0, 1]\n'
 
 
+@pytest.mark.slow
 @linux
 def test_after_kill_9_the_same_command_goes_on_and_nothing_keeps_running(tmp_path: Path, machine: str) -> None:
     calibrate(tmp_path, machine)

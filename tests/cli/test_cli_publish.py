@@ -73,6 +73,7 @@ def tiny(here: Path) -> Path:
     return here
 
 
+@pytest.mark.slow
 def test_reproduce_measures_then_shows_the_table(tiny: Path, zobench: Any, machine: str) -> None:
     code, out, err = zobench("reproduce", "mine", "--device", "cpu")
     assert code == 0, err
@@ -95,6 +96,7 @@ def test_reproduce_runs_only_what_is_shown_and_can_be_planned(tiny: Path, zobenc
     assert "the matrix ./tiny.toml must make a run that is shown, but makes none here; name another runner" in err
 
 
+@pytest.mark.slow
 def test_reproduce_of_a_figure_writes_its_files_and_says_where(tiny: Path, zobench: Any) -> None:
     code, out, err = zobench("reproduce", "step", "--device", "cpu", "--out", "drawn")
     assert code == 0, err
@@ -122,6 +124,7 @@ def test_what_this_version_cannot_measure_is_shown_from_the_paper_with_the_reaso
     assert (here / "x/figures/drawn.png").is_file()
 
 
+@pytest.mark.slow
 def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any) -> None:
     Store(here / "results").save(result("OPT-125M", seq_len=2048, machine="box"))
     (here / "results" / "box" / "broken.json").write_text("{")

@@ -210,6 +210,7 @@ def check(
     print(f"{total} kills, all ended as the runs that nobody killed", flush=True)
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_as_one_that_was_not(
     runner: Runner, spec: Any, tmp_path: Path, expected: dict[str, Any]
 ) -> None:

@@ -353,6 +353,7 @@ def test_a_cell_says_that_no_checkpoint_was_due(tmp_path):
     assert found.parts["checkpoint_stall_seconds"] == []
 
 
+@pytest.mark.slow
 def test_two_ranks_save_their_parts_of_one_checkpoint(tmp_path):
     """The ranks share the streamed weights, and each saves of them what only it writes back."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]

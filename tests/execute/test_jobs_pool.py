@@ -213,6 +213,7 @@ class Site:
         return int(path.read_text())
 
 
+@pytest.mark.slow
 def test_a_sweep_in_the_background_runs_as_many_cells_at_once_as_asked(tmp_path: Path) -> None:
     here, seen = Site(tmp_path, 4), []
     told = here.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "2", "--device", "cpu")

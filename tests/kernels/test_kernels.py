@@ -352,6 +352,7 @@ def test_without_numba_the_reference_serves_and_says_so_once(monkeypatch):
         kernels._backend.cache_clear()
 
 
+@pytest.mark.slow
 @needs_triton
 def test_triton_equals_the_reference_in_its_interpreter():
     """In a process of its own: Triton reads the switch when the kernels are defined."""

@@ -60,6 +60,7 @@ def test_values_do_not_depend_on_the_order_of_calls() -> None:
         assert torch.equal(values(backward, model, name), first[name]), name
 
 
+@pytest.mark.slow
 def test_values_do_not_depend_on_the_process() -> None:
     code = (
         "from zobench import models; from zobench.models.weights import *; import torch;"

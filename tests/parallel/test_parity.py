@@ -101,6 +101,7 @@ def materialised(spec):
     return model
 
 
+@pytest.mark.slow
 def test_all_ranks_end_with_the_same_bits(found):
     gpus, cases, ranks, tensors, _ = found
     for number, case in enumerate(cases):
@@ -110,6 +111,7 @@ def test_all_ranks_end_with_the_same_bits(found):
             assert all(torch.equal(tensors[number][other][key], first[key]) for key in first), case
 
 
+@pytest.mark.slow
 def test_torch_noise_equals_a_plain_loop_over_the_shards(found):
     _, cases, ranks, tensors, _ = found
     known = {}
@@ -128,6 +130,7 @@ def test_torch_noise_equals_a_plain_loop_over_the_shards(found):
         assert len(set(gs)) == STEPS
 
 
+@pytest.mark.slow
 def test_counter_noise_equals_a_pristine_loop_over_the_shards(found, monkeypatch):
     """The reference's loss becomes the mean over the shards, weighted by their tokens."""
     _, cases, ranks, tensors, _ = found
@@ -202,6 +205,7 @@ def methods_found(tmp_path_factory):
     return cases, *run_ranks(cases, 2, tmp_path_factory.mktemp("methods"))
 
 
+@pytest.mark.slow
 def test_every_method_equals_one_engine_that_looks_at_all_shards(methods_found):
     cases, ranks, tensors, _ = methods_found
     for number, case in enumerate(cases):
@@ -218,6 +222,7 @@ def test_every_method_equals_one_engine_that_looks_at_all_shards(methods_found):
         assert len({step.projected_grad for step in steps}) == FEW
 
 
+@pytest.mark.slow
 def test_ranks_exchange_less_than_a_kilobyte_a_step(found):
     """As the kernel counts it, Gloo's headers included, of every rank in every strategy."""
     _, cases, _, _, sent = found
@@ -227,6 +232,7 @@ def test_ranks_exchange_less_than_a_kilobyte_a_step(found):
             assert all(0 < count < 1024 for count in own[number]), case
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_the_whole_batch_on_one_device(found):
     """Also where a shard's products round otherwise than the whole batch's."""
     _, cases, ranks, _, _ = found
