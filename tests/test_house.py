@@ -15,7 +15,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.xfail(reason="zobench.runspec: its fields become metadata of the dataclass", strict=True)
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Imports inside functions count; those for type checkers alone do not."""
     graph = grimp.build_graph("zobench", exclude_type_checking_imports=True, cache_dir=None)

@@ -21,7 +21,7 @@ from zobench import cli, recipes
 from zobench.execute import plan, process
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec
+from zobench.runspec import FIELDS, RunSpec
 from zobench.store import Store, StoreError, files
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
@@ -72,8 +72,14 @@ def write(folder: Path, text: str) -> str:
         ("run --model opt-tiny --set steps=0", "`steps >= 1` must hold, but got steps=0; ask for at least one"),
         ("run --model llama-tiny --set seq_len=65", "`seq_len <= 64` must hold for llama-tiny, but got seq_len=65; "),
         ("run --model opt-tiny --engine offload --set resident_blocks=4", "`resident_blocks <= 3` must hold for opt-"),
-        ("run --model opt-tiny --set step=5", "unknown key 'step'; did you mean steps or eps?"),
-        ("run --model opt-tiny --set steps", "`--set` needs KEY=VALUE, but got 'steps'; for example --set steps=5"),
+        ("run --model opt-tiny --set step=5", "unknown key 'step'; did you mean steps or eps? see `zobench list fi"),
+        ("run --model opt-tiny --set qqqq=5", "unknown key 'qqqq'; see `zobench list fields`"),
+        ("run --model opt-tiny --set", "Option '--set' requires an argument. (see `zobench list fields`)"),
+        ("table --set", "No such option: --set (Possible options: --out) (see `zobench table --help`)"),
+        ("run --model opt-tiny --set options.beta=1", "unknown option 'beta' of program=zobench; leave opti"),
+        ("run --model opt-tiny --set options=1", "`options` must be a table, but got '1'; write options.NAME=VALUE"),
+        ("run --model opt-tiny --set program=mezo", "`program` must be one of zobench, but got 'mezo'; use one of zob"),
+        ("run --model opt-tiny --set steps", "`--set` needs KEY=VALUE, but got 'steps'; for example --set steps=5, see `zo"),
         ("run --model opt-tiny --set steps=many", "`steps` must be a whole number, but got 'many'; for example "),
         ("run --model opt-tiny --engine offload --set tier=pinned", "`tier=pinned` needs a CUDA device, but got "),
         ("run --model opt-tiny --timeout soon", "`--timeout` must be a time, but got 'soon'; write 90s, 10m or 2h"),
@@ -121,7 +127,7 @@ def test_a_mistake_ends_in_one_line_and_exit_code_2(
     (here / "bad_key.toml").write_text("[axis]\n")
     (here / "bad_table.toml").write_text('tables = ["zo2/tabel1"]\n[[include]]\nmodel = "opt-tiny"\n')
     words = arguments.split()
-    wants_device = words[0] in ("run", "sweep") and len(words) > 1 and words[-1] != "--model"
+    wants_device = words[0] in ("run", "sweep") and len(words) > 1 and words[-1] not in ("--model", "--set")
     code, out, err = zobench(*words, *(["--device", "cpu"] if wants_device else []))
     lines = [line for line in err.splitlines() if not line.startswith("device: ")]
     assert (code, out, len(lines)) == (2, "", 1), err
@@ -203,6 +209,25 @@ def test_lists_name_models_matrices_and_tables_even_beside_a_broken_file(here: P
     assert code == 0
     for text in ("OPT-175B", "174.6 G", "main_table", "zo2/table1", "my own", "cannot be read"):
         assert text in out
+
+
+def test_the_fields_are_listed_each_with_type_default_words_and_a_line(
+    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = zobench("list", "fields")
+    lines = [line.rstrip() for line in out.splitlines()]
+    assert code == 0
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[2:] if line and line[0] != " "] == list(FIELDS)
+    assert lines[1].split("  ")[0] == "field"
+    at = lines.index("dtype            word             fp32        the type of the weights on the device:")
+    assert lines[at + 1].strip() == "fp32, fp16, bf16"
+    assert "writeback_every  integer or inf   1           steps between two write-backs of a" in lines
+    monkeypatch.setenv("COLUMNS", "120")
+    assert any(line.rstrip().endswith("the type of the weights on the device: fp32, fp16, bf16") for line in
+               zobench("list", "fields")[1].splitlines())  # fmt: skip
+    assert "checkpoint_every" not in zobench("list")[1]
 
 
 # ---- run

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from zobench.cli import finetune, jobs, measure, publish, show, stored  # noqa: F401  their commands are the application's
-from zobench.cli.common import app
+from zobench.cli.common import FIELDS_ARE_LISTED, app
 from zobench.version import __version__
 
 
@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = app(args=given or ["--help"], prog_name="zobench", standalone_mode=False)
     except _UsageError as error:
         context, told = getattr(error, "ctx", None), getattr(error, "format_message", error.__str__)()
-        code = _fail(2, f"{told} (see `{context.command_path if context else 'zobench'} --help`)")
+        place = f"`{context.command_path if context else 'zobench'} --help`"
+        code = _fail(2, f"{told} (see {FIELDS_ARE_LISTED if _sets(error) else place})")
     except ValueError as error:
         code = _fail(2, str(error))
     except OSError as error:
@@ -56,6 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         code = _fail(1, str(error))
     raise SystemExit(code or 0)
+
+
+def _sets(error: Exception) -> bool:
+    """Whether ``--set`` was given without an argument, and not to a command that lacks it, which has possibilities."""
+    return getattr(error, "option_name", None) == "--set" and not hasattr(error, "possibilities")
 
 
 def _fail(code: int, text: str) -> int:

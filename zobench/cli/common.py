@@ -41,6 +41,9 @@ Slurm = Annotated[
 Rendezvous = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where the nodes of a cell meet: an address of the first one.")
 ]
+FIELDS_ARE_LISTED = "`zobench list fields`"
+"""Where a user finds what can be set."""
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
 
 
@@ -51,17 +54,30 @@ def named(changes: list[str] | None, **options: str | None) -> list[str]:
 
 def changed(changes: list[str] | None) -> dict[str, Any]:
     """Field to value of every ``--set KEY=VALUE``."""
-    from zobench.runspec import parse_value
-
     found = {}
     for change in changes or []:
         key, sign, text = change.partition("=")
         if not sign:
-            raise ValueError(f"`--set` needs KEY=VALUE, but got {change!r}; for example --set steps=5")
+            raise ValueError(
+                f"`--set` needs KEY=VALUE, but got {change!r}; for example --set steps=5, see {FIELDS_ARE_LISTED}"
+            )
         if key.strip() in found:
             raise ValueError(f"`{key.strip()}` must be given once, but got it twice; leave one out")
-        found[key.strip()] = parse_value(key.strip(), text)
+        found[key.strip()] = value_of(key.strip(), text)
     return found
+
+
+def value_of(key: str, text: str) -> Any:
+    """The value of ``--set key=text``."""
+    from zobench.runspec import FIELDS, check_key, parse_value, suggestion
+
+    try:
+        check_key(key)
+    except ValueError:
+        hint = suggestion(key, FIELDS)
+        near = f"{hint} " if hint.endswith("?") else ""  # not the names of all fields
+        raise ValueError(f"unknown key {key!r}; {near}see {FIELDS_ARE_LISTED}") from None
+    return parse_value(key, text)
 
 
 def check_folder(option: str, folder: Path | None) -> None:

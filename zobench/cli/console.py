@@ -173,18 +173,19 @@ def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[
 
 
 def show_lists(what: str) -> None:
-    """Models with their sizes; matrices, tables and figures with their titles; ``what`` picks one of the four."""
+    """Models with their sizes; matrices, tables and figures with their titles; ``what`` picks one of them, or the
+    fields of a run, which are too many to stand among the rest."""
     from zobench import recipes
     from zobench.runspec import suggestion
 
     parts: dict[str, Callable[[], Table]] = {
         "models": _models, "matrices": lambda: _recipes("runners"), "tables": lambda: _recipes("tables"),
-        "figures": lambda: _recipes("plots"),
+        "figures": lambda: _recipes("plots"), "fields": _fields,
     }  # fmt: skip
     if what and what not in parts:
         raise ValueError(f"unknown list {what!r}; {suggestion(what, parts)}")
     console = answer_console()
-    for name in [what] if what else parts:
+    for name in [what] if what else [name for name in parts if name != "fields"]:
         table = parts[name]()
         table.title, table.title_justify = Text(name, style="bold"), "left"
         console.print(table, Text())
@@ -212,6 +213,20 @@ def _models() -> Table:
         count = models.parameter_count(name)
         numbers = (model.layers, model.hidden, model.max_positions, model.vocab)
         table.add_row(model.name, _size(count), *map(str, numbers))
+    return table
+
+
+def _fields() -> Table:
+    """What ``--set`` can change. The last column alone wraps, and says which words there are."""
+    from zobench.runspec import DECLARED
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("field", "type", "default", "what it is"):
+        table.add_column(heading, header_style="dim", no_wrap=heading != "what it is")
+    for name, field in DECLARED.items():
+        usual = "" if field.required else field.write(field.default)
+        words = f": {', '.join(field.choices)}" if field.choices else ""
+        table.add_row(*map(Text, (name, field.noun, usual, f"{field.about}{words}")))
     return table
 
 

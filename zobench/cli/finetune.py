@@ -22,6 +22,7 @@ from zobench.cli.common import (
     check_folder,
     check_results,
     named,
+    value_of,
 )
 
 if TYPE_CHECKING:
@@ -178,13 +179,11 @@ def _virtual(spec: RunSpec) -> int:
 
 def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
     """Of ``--set KEY=VALUE`` those with one value, and field to values of those with several."""
-    from zobench.runspec import parse_value
-
     single, axes = [], {}
     for change in changes:
         key, _, text = change.partition("=")
         if "," in text:
-            axes[key.strip()] = [parse_value(key.strip(), word) for word in text.split(",")]
+            axes[key.strip()] = [value_of(key.strip(), word) for word in text.split(",")]
         else:
             single.append(change)
     return single, axes

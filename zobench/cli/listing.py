@@ -18,7 +18,7 @@ from rich.text import Text
 from zobench.cli.console import MIB
 from zobench.report.quantity import rounded
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec
+from zobench.runspec import DECLARED, named
 from zobench.store import machine_of, metrics, printable
 from zobench.store.compare import Comparison, Judgement, Pair, Verdict
 from zobench.store.ranks import LEVEL
@@ -129,7 +129,7 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
 
 
 _COUNTS = ("batch", "tokens")
-_TUNED = ("method", "scheme", "task")
+_TUNED = named(lambda field: field.listed)
 """Fields with a column where a run has something else than usual."""
 _MEASURED = (
     "Measured on the machine of each run. step s: the median step; MB (2^20 bytes): peak device memory, on a CPU the "
@@ -143,7 +143,7 @@ def _about(name: str, cells: Sequence[str]) -> ListColumn:
 
 
 def _usual(name: str) -> str:
-    return str(RunSpec.__dataclass_fields__[name].default)
+    return str(DECLARED[name].default)
 
 
 def _accuracies(measured: Sequence[Mapping[str, float | None]]) -> list[ListColumn]:

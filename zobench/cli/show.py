@@ -33,10 +33,11 @@ def table(
 @app.command("list")
 def list_(
     what: Annotated[
-        str, typer.Argument(metavar="[models|matrices|tables|figures]", help="Leave it out to list all.")
+        str,
+        typer.Argument(metavar="[models|matrices|tables|figures|fields]", help="Leave it out to list all but fields."),
     ] = "",
 ) -> None:
-    """List models, matrices, tables and figures."""
+    """List models, matrices, tables, figures, and the fields of a run."""
     from zobench.cli import console
 
     console.show_lists(what)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from zobench.runspec import suggestion
+from zobench.runspec import CHOICES, suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,11 @@ def transitions(here: Point, there: Point) -> list[tuple[int, float]]:
 
 
 _CHOICES = {
-    "placement": ("resident", "offload"),
-    "tier": ("pinned", "pageable", "disk", "checkpoint"),
-    "noise": ("torch", "counter"),
-    "granularity": ("block", "linear", "tile"),
-    "wire": ("none", "fp16", "bf16", "fp8"),
-    "autocast": ("none", "fp16", "bf16", "tf32"),
+    "placement": CHOICES["engine"],
+    "tier": tuple(tier for tier in CHOICES["tier"] if tier not in ("auto", "device")),
+    **{name: CHOICES[name] for name in ("noise", "granularity", "wire", "autocast")},
 }
+"""A spec's words, without those that are gone when it is resolved."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

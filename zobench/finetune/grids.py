@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zobench.runspec import CHOICES, FIRST_ORDER, check_key, check_value
+from zobench.runspec import DECLARED, FIRST_ORDER, check_key, check_value, flat, named
 
-SEARCHED = (
-    "lr", "eps", "batch_size", "steps", "weight_decay", "queries", "momentum", "sparsity", "zo_layers", "lr_schedule",
-    "definition",
-)  # fmt: skip
+SEARCHED = named(lambda field: field.searched)
 """What may differ inside a search: the rest decides which data, model and method are compared, or where they run."""
 ZO_STEPS, FO_STEPS, BATCH = 20_000, 625, 16
 """ZO-Bench's, section 4."""
@@ -61,9 +58,9 @@ def load(path: Path) -> Grid:
 def checked(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
     """``axes`` with every value as its field holds it. Raises ``ValueError`` for what no search can vary."""
     found = {}
-    for key, values in axes.items():
+    for key, values in flat(axes).items():
         check_key(key)
-        if key not in SEARCHED:
+        if key.partition(".")[0] not in SEARCHED:
             raise ValueError(f"`{key}` must be the same in a whole search, but is varied; vary {', '.join(SEARCHED)}")
         if not isinstance(values, list) or not values:
             raise ValueError(f"`{key}` must be a list of values, but got {values!r}; write {key} = [...]")
@@ -75,7 +72,7 @@ def checked(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """(what a run of ``values`` takes where it is not told: the papers' numbers and the grid's first; a line on it)."""
-    method, scheme = str(values.get("method", CHOICES["method"][0])), str(values.get("scheme", "full"))
+    method, scheme = (str(values.get(key, DECLARED[key].default)) for key in ("method", "scheme"))
     grid = shipped(method, scheme)
     found = {key: listed[0] for key, listed in grid.axes.items()}
     found |= {"steps": FO_STEPS if method in FIRST_ORDER else ZO_STEPS, "batch_size": BATCH}

@@ -15,6 +15,7 @@ from zobench.models.sizes import largest_resident as largest_resident
 from zobench.models.sizes import parameter_count as parameter_count
 from zobench.models.sizes import resident_parameter_count as resident_parameter_count
 from zobench.models.variants import check as check
+from zobench.models.variants import checked as checked
 from zobench.models.variants import differences as differences
 from zobench.models.variants import position_count as position_count
 from zobench.models.variants import variant as variant

@@ -29,6 +29,16 @@ def check(spec: RunSpec) -> None:
         )
 
 
+def checked(spec: RunSpec, device: str) -> RunSpec:
+    """The spec as it runs on ``device`` ("cpu" or "cuda..."), with its model's own name: the one way from what was
+    asked for to what is run. A spec checks its own fields; this, what the model and then the device cannot have.
+
+    Raises ``ValueError`` with the constraint, the value and the remedy.
+    """
+    check(spec)
+    return spec.resolve(device).replace(model=get(spec.model).name)
+
+
 def position_count(spec: RunSpec) -> int:
     """Positions of the model that ``spec`` runs: a learned table of random values is as long as the sequences need."""
     architecture = get(spec.model)

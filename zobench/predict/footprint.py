@@ -189,7 +189,8 @@ def _scratch(spec: RunSpec) -> int:
         noise = largest * (_draws(spec) * sizes.trained_width(spec) + 4 * _COPIES[_rule(spec)])
         return noise + heap + (models.block_parameter_count(spec.model) * WIDTH[spec.dtype] if packed else 0)
     pieces = min(_PIECE, _largest_trained(spec)) * 4 * _COPIES_OF_PIECES[_rule(spec)] if on_cuda else 0
-    plain = spec.replace(method="zo-sgd", definition="as-written", momentum=0.9, sparsity=0.0)  # without state
+    stateless = {"method": "zo-sgd", "definition": "as-written", "momentum": 0.9, "sparsity": 0.0, "options": {}}
+    plain = spec.replace(**stateless)
     own = unit_bytes(plain, WIDTH[spec.dtype]) if spec.scheme == "full" else 0
     unit = max(own, HEAD_TILE_BYTES)
     stays = spec.engine == "resident" or spec.resident_blocks > 0

@@ -13,7 +13,7 @@ from zobench.predict import links, sizes
 from zobench.predict.footprint import PARTS_STEPS, fit, memory, streamed_layers, wire_width
 from zobench.predict.sizes import WIDTH
 from zobench.result import Outcome, Result
-from zobench.runspec import FIRST_ORDER, RunSpec
+from zobench.runspec import FIELDS, FIRST_ORDER, INCIDENTAL, RunSpec, named
 
 FILL_RATE = 1.5e9
 """Bytes of initial weights written per second into memory that was never touched; measured: 0.4 to 1.5e9."""
@@ -289,11 +289,13 @@ def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
     return (result.step_seconds or 0.0) / there if here / SIMILAR < there < here * SIMILAR else None
 
 
-def _kind(spec: RunSpec) -> tuple[str, ...]:
-    words = spec.engine, spec.tier, spec.dtype, spec.noise, spec.autocast, spec.method, spec.scheme
-    ranks = str(spec.gpus), str(spec.nodes), spec.parallel, spec.transfers
-    return *words, *ranks, spec.checkpoint, spec.device.partition(":")[0]
+_PACED = named(lambda field: field.paced)
+_MEASURED = tuple(name for name in FIELDS if name not in INCIDENTAL)
 
 
-def _comparable(spec: RunSpec) -> RunSpec:
-    return spec.replace(steps=1, warmup=0, seed=0, parts=False, survival=False)
+def _kind(spec: RunSpec) -> tuple[Any, ...]:
+    return *(getattr(spec, name) for name in _PACED), spec.device.partition(":")[0]
+
+
+def _comparable(spec: RunSpec) -> tuple[Any, ...]:
+    return tuple(getattr(spec, name) for name in _MEASURED)

@@ -62,9 +62,8 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     Raises ``ValueError`` only for a spec that cannot run at all. Peaks mean most in a fresh process.
     """
     device, _ = choose_device(spec.device)
-    spec = spec.resolve(device).replace(model=models.get(spec.model).name)
+    spec = models.checked(spec, device)
     device = device if world is None else world.device
-    models.check(spec)
     if spec.task != "none":
         return _tuned(spec)
     model = empty_model(spec)  # its imports are baseline

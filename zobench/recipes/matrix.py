@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench import models
-from zobench.runspec import SEQ_LEN, RunSpec, check_key, check_value, suggestion
+from zobench.runspec import SEQ_LEN, RunSpec, check_key, flat, suggestion, value_in
 
 _KEYS = ("title", "tables", "budget", "base", "axes", "variants", "include", "exclude", "on")
 _ON_KEYS = ("budget", "base", "axes", "variants", "include", "exclude")
@@ -85,13 +85,15 @@ def _overlay(body: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     """``body`` with ``changes``: tables are merged key by key, everything else is replaced."""
     merged = dict(body)
     for key, value in changes.items():
-        merged[key] = {**body.get(key, {}), **value} if isinstance(value, dict) else value
+        merged[key] = {**flat(body.get(key, {})), **flat(value)} if isinstance(value, dict) else value
     return merged
 
 
 def _cells(body: Mapping[str, Any], device: str, changes: dict[str, Any]) -> Iterable[RunSpec]:
-    base, axes, rules = body.get("base", {}), body.get("axes", {}), body.get("exclude", ())
-    for section in (base, axes, *body.get("variants", ()), *body.get("include", ()), *rules):
+    base, axes = flat(body.get("base", {})), flat(body.get("axes", {}))
+    varied, included = ([flat(one) for one in rows] for rows in (body.get("variants", [{}]), body.get("include", ())))
+    rules = [flat(rule) for rule in body.get("exclude", ())]
+    for section in (base, axes, *varied, *included, *rules):
         for key in section:
             check_key(key)
             if key == "device":
@@ -102,14 +104,14 @@ def _cells(body: Mapping[str, Any], device: str, changes: dict[str, Any]) -> Ite
     if {} in rules:
         raise ValueError("a rule of [[exclude]] must name a field, but one is empty; it would exclude every cell")
     rules = [{key: _value(rule, key) for key in rule} for rule in rules]
-    points, variants = _product(axes), [one for row in body.get("variants", [{}]) for one in _product(row)]
+    points, variants = _product(axes), [one for row in varied for one in _product(row)]
     rows = (
         [point | variant for point in points for variant in variants]
         if axes or "variants" in body or "include" not in body
         else []
     )
-    for row in (*rows, *(one for item in body.get("include", ()) for one in _product(item))):
-        values = {**base, **row, **changes}
+    for row in (*rows, *(one for item in included for one in _product(item))):
+        values = {**base, **flat(row), **flat(changes)}
         if not any(all(_value(values, key) == value for key, value in rule.items()) for rule in rules):
             yield _spec(values).resolve(device)
 
@@ -122,9 +124,7 @@ def _product(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def single(values: Mapping[str, Any], device: str) -> RunSpec:
     """One cell from field values, checked and resolved for ``device``."""
-    spec = _spec(values)
-    models.check(spec)
-    return spec.resolve(device)
+    return models.checked(_spec(values), device)
 
 
 def _spec(values: Mapping[str, Any]) -> RunSpec:
@@ -139,4 +139,4 @@ def _value(values: Mapping[str, Any], key: str) -> Any:
     """The value that a spec of ``values`` has under ``key``; one that no spec can have is an error."""
     if key == "model":
         return models.get(str(values["model"])).name if "model" in values else None
-    return check_value(key, values.get(key, RunSpec.__dataclass_fields__[key].default))
+    return value_in(values, key)

@@ -214,8 +214,7 @@ def _outcome_note(result: Result) -> str:
 
 def _choice_note(matched: Sequence[Result], metric: Metric, quantity: Quantity | None) -> str:
     """Says which of several results is shown and what the others came to in ``quantity``, or only how they ended."""
-    dicts = [result.spec.to_dict() for result in matched]
-    differing = [key for key in FIELDS if len({values[key] for values in dicts}) > 1]
+    differing = [key for key in FIELDS if len({getattr(result.spec, key) for result in matched}) > 1]
 
     def told(result: Result) -> str:
         value = quantity.of(result) if quantity else None

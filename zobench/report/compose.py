@@ -10,6 +10,7 @@ from zobench.report.quantity import QUANTITIES, rounded
 from zobench.report.sheet import CellText, Group, Sheet, number
 from zobench.report.table import Table, TableColumn
 from zobench.result import Outcome, Result
+from zobench.runspec import named
 from zobench.store import metrics
 
 Grid = Sequence[Sequence[Sequence[TableCell]]]
@@ -19,8 +20,8 @@ NO_VALUE = "·"
 OUT_OF_MEMORY = "-"
 LACKING = "not yet"
 _ARROW = {"lower": "↓", "higher": "↑"}
-_SETTINGS = ("device", "weights", "data", "batch_size", "seq_len", "warmup")
-_TUNED = ("device", "weights", "task", "batch_size", "seq_len", "dtype", "seed", "definition")
+_SETTINGS = named(lambda field: field.timing)
+_TUNED = named(lambda field: field.tuning)
 """What a reader of accuracies asks; of a task, ``seq_len`` is the most tokens of an example."""
 
 

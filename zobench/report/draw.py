@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zobench.predict import footprint
-from zobench.report.cells import TableCell, conditions
+from zobench.report.cells import TableCell, conditions, meets
 from zobench.report.chart import Chart, Event, Mark, Panel, Series
 from zobench.report.compose import Grid, hardware, joined, measurable, measured_on, needs, ratio
 from zobench.report.plot import Plot, TimelinePanel
 from zobench.report.quantity import QUANTITIES, TIMED
 from zobench.report.table import Metric
 from zobench.result import Outcome, Result
-from zobench.runspec import FIELDS, RunSpec
+from zobench.runspec import FIELDS, INCIDENTAL, RunSpec
 from zobench.store import place_of
 
-_INCIDENTAL = ("steps", "warmup", "parts", "seed", "survival")
 """Fields in which two runs may differ and still be drawn as one comparison."""
 
 
@@ -206,13 +205,12 @@ def timelines(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, C
 
 def _same_runs(lanes: Sequence[TimelinePanel], results: Sequence[Result]) -> dict[str, Result]:
     """For each panel a result, of runs that differ only in what the panels are about; as many panels as possible."""
-    about = {field for lane in lanes for field in lane.where} | set(_INCIDENTAL)
+    about = {field for lane in lanes for field in lane.where} | set(INCIDENTAL)
     groups: dict[tuple[Any, ...], dict[str, Result]] = {}
     for result in sorted(results, key=lambda result: result.spec.hash):
-        values = result.spec.to_dict()
-        key = tuple(values[field] for field in FIELDS if field not in about)
+        key = tuple(getattr(result.spec, field) for field in FIELDS if field not in about)
         for lane in lanes:
-            if all(values[field] in allowed for field, allowed in lane.where.items()):
+            if meets(result.spec, lane.where):
                 groups.setdefault(key, {}).setdefault(lane.title, result)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), [str(value) for value in item[0]]))
     return ordered[0][1] if ordered else {}

@@ -13,7 +13,7 @@ from zobench.report import toml
 from zobench.report.chart import KINDS
 from zobench.report.table import Table
 from zobench.report.toml import Where, check
-from zobench.runspec import suggestion
+from zobench.runspec import named, suggestion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ _WORDS: dict[str, Any] = dict.fromkeys(tables.WORDS, str)
 _KINDS = (*KINDS, "curves")
 _OF_RUNS = ("timeline", "curves")
 """Kinds that show what single runs recorded; all others draw a table."""
-_OF_TASKS = ("task", "seq_len", "shots", "train_size", "dev_size", "test_size", "truncate", "length_grouping")
+_OF_TASKS = named(lambda field: field.of_task)
 """What a figure of curves leaves open: it shows the task that most of its runs have."""
 
 

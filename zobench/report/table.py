@@ -13,7 +13,7 @@ from zobench.report import toml
 from zobench.report.quantity import QUANTITIES
 from zobench.report.reference import COLUMNS
 from zobench.report.toml import Where, check
-from zobench.runspec import FIELDS, RunSpec, check_value, suggestion
+from zobench.runspec import FIELDS, RunSpec, check_value, named, suggestion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,10 +107,7 @@ class Table:
     claims: tuple[Claim, ...]
 
 
-FREE = (
-    *("model", "weights", "weights_path", "tie_embeddings", "tier", "steps", "warmup", "seed", "lr", "eps"),
-    *("device", "parts", "eval_every"),
-)
+FREE = named(lambda field: field.free)
 """Fields that may have any value unless a table names them; all others have their usual value unless it names them."""
 USUAL: Where = {field: (value,) for field, value in RunSpec(model="any").to_dict().items() if field not in FREE}
 

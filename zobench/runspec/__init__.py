@@ -1,21 +1,23 @@
 """The spec of a run: everything that decides what one cell of a matrix computes. Knows nothing else."""
 
+from zobench.runspec.fields import Field as Field
+from zobench.runspec.fields import parse_size as parse_size
+from zobench.runspec.fields import size_text as size_text
+from zobench.runspec.options import flat as flat
+from zobench.runspec.run import DECLARED as DECLARED
 from zobench.runspec.run import RunSpec as RunSpec
+from zobench.runspec.run import declared_options as declared_options
+from zobench.runspec.values import CHOICES as CHOICES
+from zobench.runspec.values import FIELDS as FIELDS
+from zobench.runspec.values import INCIDENTAL as INCIDENTAL
 from zobench.runspec.values import check_key as check_key
 from zobench.runspec.values import check_value as check_value
-from zobench.runspec.values import fields
-from zobench.runspec.values import parse_size as parse_size
+from zobench.runspec.values import named as named
 from zobench.runspec.values import parse_value as parse_value
-from zobench.runspec.values import size_text as size_text
+from zobench.runspec.values import value_in as value_in
 from zobench.runspec.words import BACKWARD as BACKWARD
-from zobench.runspec.words import CHOICES as CHOICES
 from zobench.runspec.words import FIRST_ORDER as FIRST_ORDER
 from zobench.runspec.words import SEQ_LEN as SEQ_LEN
 from zobench.runspec.words import SHIPPED as SHIPPED
-from zobench.runspec.words import SIZES as SIZES
 from zobench.runspec.words import STATEFUL as STATEFUL
-from zobench.runspec.words import SWITCHES as SWITCHES
 from zobench.runspec.words import suggestion as suggestion
-
-FIELDS = fields()
-"""Names of all fields of a spec, in order."""

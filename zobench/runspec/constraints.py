@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zobench.runspec.values import default, size_text
-from zobench.runspec.words import BACKWARD, CHOICES, FIRST_ORDER, SHIPPED, SIZES, STATEFUL
+from zobench.runspec.fields import Field
+from zobench.runspec.words import BACKWARD, FIRST_ORDER, METHOD_NAMES, SHIPPED, STATEFUL, TASK_NAMES
 
 if TYPE_CHECKING:
     from zobench.runspec.run import RunSpec
@@ -23,14 +24,13 @@ class Needs:
     value: Any
     remedy: str
 
-    def check(self, spec: RunSpec) -> None:
-        """Raises ``ValueError`` if ``spec`` breaks the rule."""
-        own, other = getattr(spec, self.field), getattr(spec, self.needs)
-        applies = own in self.values if self.values else own != default(self.field)
+    def check(self, spec: RunSpec, fields: Mapping[str, Field[Any]]) -> None:
+        """Raises ``ValueError`` if ``spec``, of these ``fields``, breaks the rule."""
+        own, other, field = getattr(spec, self.field), getattr(spec, self.needs), fields[self.field]
+        applies = own in self.values if self.values else own != field.default
         allowed = self.value if isinstance(self.value, tuple) else (self.value,)
         if applies and other not in allowed:
-            told = str(own).lower() if isinstance(own, bool) else size_text(own) if self.field in SIZES else own
-            needed = " or ".join(map(str, allowed))
+            told, needed = field.write(own), " or ".join(map(str, allowed))
             raise ValueError(
                 f"`{self.field}={told}` needs {self.needs}={needed}, but got {self.needs}={other}; {self.remedy}"
             )
@@ -60,7 +60,7 @@ CONSTRAINTS = (
     Needs("device_memory", (), "compile", False, "the planner may cut blocks; use compile=false"),
     Needs("compile", (), "granularity", "block", "what is compiled is a block's forward; use compile=false"),
     Needs("survival", (), "noise", "counter", "only its z can be made again for a sample; use noise=counter"),
-    Needs("survival", (), "method", tuple(m for m in CHOICES["method"] if m not in (*STATEFUL, *BACKWARD)),
+    Needs("survival", (), "method", tuple(m for m in METHOD_NAMES if m not in (*STATEFUL, *BACKWARD)),
           "other updates are no sum of g * z; use survival=false"),
     Needs(
         "fused_update", (), "writeback_every", 1,
@@ -86,13 +86,13 @@ CONSTRAINTS = (
     Needs("task", (), "weights", ("pretrained", "random"), "shared weights learn nothing; use weights=pretrained"),
     Needs("task", (), "parts", False, "parts are measured without a task; use parts=false"),
     Needs("task", (), "data", "random", "a task brings its own data; leave data out"),
-    *(Needs(name, (), "task", CHOICES["task"][1:], f"only a task has it; leave {name} out")
+    *(Needs(name, (), "task", TASK_NAMES[1:], f"only a task has it; leave {name} out")
       for name in ("shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping")),
     Needs("aligned", (), "task", "sst2", "only its prompt can be left out; use aligned=true"),
-    Needs("parallel", (), "method", tuple(m for m in CHOICES["method"] if m not in BACKWARD),
+    Needs("parallel", (), "method", tuple(m for m in METHOD_NAMES if m not in BACKWARD),
          "gradients would have to travel; use a zeroth-order method"),
     Needs("parallel", ("pertp", "2d", "2d-outer"), "method",
-         tuple(m for m in CHOICES["method"] if m not in (*BACKWARD, "forward-grad")),
+         tuple(m for m in METHOD_NAMES if m not in (*BACKWARD, "forward-grad")),
          "it has no pair of points to share out; use parallel=ddp"),
     Needs("parallel", (), "survival", False, "it is a single device's look at its weights; use survival=false"),
     Needs("transfers", ("sliced",), "engine", "offload",
@@ -101,15 +101,15 @@ CONSTRAINTS = (
          "slices lie in host memory that the ranks share; use tier=auto"),
     Needs("checkpoint", (), "weights", ("random", "pretrained"), "shared weights are not worth keeping; use none"),
     Needs("checkpoint", ("async",), "engine", "offload", "it saves what rests in a tier; use checkpoint=journal"),
-    Needs("checkpoint", ("async", "journal"), "method", tuple(m for m in CHOICES["method"] if m not in BACKWARD),
+    Needs("checkpoint", ("async", "journal"), "method", tuple(m for m in METHOD_NAMES if m not in BACKWARD),
          "what backpropagation changes is in no journal; use checkpoint=sync"),
 )  # fmt: skip
 
 
-def check_constraints(spec: RunSpec) -> None:
-    """Raises ``ValueError`` for the first rule that ``spec`` breaks."""
+def check_constraints(spec: RunSpec, fields: Mapping[str, Field[Any]]) -> None:
+    """Raises ``ValueError`` for the first rule that ``spec``, of these ``fields``, breaks."""
     for rule in CONSTRAINTS:
-        rule.check(spec)
+        rule.check(spec, fields)
     _check_world(spec)
     _check_saving(spec)
 

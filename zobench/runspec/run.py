@@ -10,8 +10,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from zobench.runspec.constraints import check_constraints
-from zobench.runspec.values import check_key, check_value, default, fields, told
-from zobench.runspec.words import SEQ_LEN, SWITCHES
+from zobench.runspec.fields import (
+    Entry,
+    Interval,
+    Number,
+    Since,
+    Size,
+    Switch,
+    Table,
+    Text,
+    Told,
+    Word,
+    declare,
+    declared,
+    field_of,
+    options_of,
+)
+from zobench.runspec.options import Options, nested, settled
+from zobench.runspec.registries import PROGRAMS
+from zobench.runspec.words import METHOD_NAMES, SCHEME_NAMES, SEQ_LEN, TASK_NAMES
+
+FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS = Since
+NEVER, VALUE, PAIR, _ = Told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,77 +47,235 @@ class RunSpec:
 
     ``gpus`` devices (on a CPU processes) on ``nodes`` machines share a step as ``parallel`` says (DistZO2); a batch of
     ``batch_size`` rows is theirs together. ``transfers``: whether each uploads whole blocks or a slice. ``checkpoint``:
-    how the weights are saved after every ``checkpoint_every`` steps.
+    how the weights are saved after every ``checkpoint_every`` steps. ``program`` runs the cell. ``options`` are
+    constants of plug-ins, only those that are not at the defaults that the plug-ins declare; :meth:`option` knows all.
+    What is declared of each field here is all that anyone knows of it: :class:`~zobench.runspec.fields.Field`.
     Raises ``ValueError`` with the constraint, the value and the remedy for any value that cannot run.
     """
 
-    model: str
-    weights: str = "random"
-    weights_path: str = ""
-    tie_embeddings: bool | None = None
-    engine: str = "resident"
-    tier: str = "auto"
-    dtype: str = "fp32"
-    batch_size: int = 1
-    seq_len: int = SEQ_LEN
-    steps: int = 5
-    warmup: int = 1
-    seed: int = 0
-    lr: float = 1e-7
-    eps: float = 1e-3
-    weight_decay: float = 0.0
-    queries: int = 1
-    noise: str = "torch"
-    granularity: str = "block"
-    writeback_every: int | str = 1
-    wire: str = "none"
-    autocast: str = "none"
-    resident_blocks: int = 0
-    device_memory: int = 0
-    compile: bool = False
-    overlap: bool = True
-    reusable_memory: bool = True
-    fused_update: bool = True
-    slots: int = 3
-    device: str = "auto"
-    data: str = "random"
-    parts: bool = False
-    survival: bool = False
-    method: str = "zo-sgd"
-    definition: str = "as-written"
-    momentum: float = 0.9
-    sparsity: float = 0.0
-    zo_layers: int = 0
-    checkpointing: bool = False
-    foreach: bool = True
-    lr_schedule: str = "constant"
-    scheme: str = "full"
-    task: str = "none"
-    aligned: bool = True
-    shots: int = 0
-    train_size: int = 1000
-    dev_size: int = 500
-    test_size: int = 1000
-    eval_every: int = 0
-    truncate: bool = False
-    length_grouping: bool = False
-    gpus: int = 1
-    nodes: int = 1
-    parallel: str = "none"
-    transfers: str = "auto"
-    checkpoint: str = "none"
-    checkpoint_every: int = 0
+    # fmt: off
+    model: str = declare(Text(
+        "OPT-125M", "the model, of `zobench list models`", since=FIRST_RESULTS, required=True, told=NEVER, free=True,
+        form=".+", form_noun="a name", remedy="see `zobench list models`",
+    ))
+    weights: str = declare(Word(
+        "random", "where the first weights come from; shared: few blocks stand for all, for time and memory only",
+        since=FIRST_RESULTS, known=("random", "pretrained", "shared"), order=2, timing=2, tuning=2, free=True,
+    ))
+    weights_path: str = declare(Text(
+        "", "the folder of a pretrained checkpoint, in place of the hub", since=FIRST_RESULTS, told=NEVER, free=True,
+    ))
+    tie_embeddings: bool | None = declare(Switch[bool | None](
+        None, "whether embedding and head are one tensor; none: as published", since=FIRST_RESULTS, told=PAIR, order=2,
+        free=True,
+    ))
+    engine: str = declare(Word(
+        "resident", "whether the blocks stay on the device or are streamed through it", since=FIRST_RESULTS,
+        known=("resident", "offload"), told=NEVER, paced=True,
+    ))
+    tier: str = declare(Word(
+        "auto", "where offloaded blocks rest", since=FIRST_RESULTS,
+        known=("auto", "device", "pinned", "pageable", "disk", "checkpoint"), told=NEVER, free=True, paced=True,
+    ))
+    dtype: str = declare(Word(
+        "fp32", "the type of the weights on the device", since=FIRST_RESULTS, known=("fp32", "fp16", "bf16"),
+        told=NEVER, tuning=6, paced=True,
+    ))
+    batch_size: int = declare(Number(
+        1, "sequences of a step, of all ranks together", since=FIRST_RESULTS, lowest=1, told=NEVER, searched=3,
+        timing=4, tuning=4, remedy="the papers use batch_size=1",
+    ))
+    seq_len: int = declare(Number(
+        SEQ_LEN, "tokens of a sequence; with a task the most of an example", since=FIRST_RESULTS, lowest=2, told=NEVER,
+        timing=5, tuning=5, of_task=True, remedy="a causal loss needs two tokens; the papers use seq_len=2048",
+    ))
+    steps: int = declare(Number(
+        5, "steps that are measured or train", since=FIRST_RESULTS, lowest=1, told=NEVER, searched=4, free=True,
+        incidental=True, remedy="ask for at least one measured step",
+    ))
+    warmup: int = declare(Number(
+        1, "steps before them that are not measured", since=FIRST_RESULTS, lowest=0, told=NEVER, timing=6, free=True,
+        incidental=True, remedy="use warmup=0 to measure from the first step",
+    ))
+    seed: int = declare(Number(
+        0, "of the data, the weights and the directions", since=FIRST_RESULTS, lowest=0, tuning=7, free=True,
+        incidental=True, remedy="seeds are 0, 1, 2, ...",
+    ))
+    lr: float = declare(Number(
+        1e-7, "the learning rate", since=FIRST_RESULTS, lowest=0, searched=1, free=True,
+        remedy="MeZO uses lr=1e-7 to 1e-5",
+    ))
+    eps: float = declare(Number(
+        1e-3, "the perturbation scale", since=FIRST_RESULTS, above=0, searched=2, free=True,
+        remedy="MeZO uses eps=1e-3",
+    ))
+    weight_decay: float = declare(Number(
+        0.0, "the weight decay", since=FIRST_RESULTS, lowest=0, searched=5, remedy="MeZO uses weight_decay=0",
+    ))
+    queries: int = declare(Number(
+        1, "directions z of a step; one upload serves all", since=FAST_ENGINE, lowest=1, searched=6,
+        remedy="the papers use queries=1",
+    ))
+    noise: str = declare(Word(
+        "torch", "how z is drawn: MeZO's in-place arithmetic on torch's noise, or a counter that makes any part of z",
+        since=FIRST_RESULTS, known=("torch", "counter"), told=VALUE, paced=True,
+    ))
+    granularity: str = declare(Word(
+        "block", "what a slot holds", since=FAST_ENGINE, known=("block", "linear", "tile"), told=VALUE,
+    ))
+    writeback_every: int | str = declare(Interval(
+        1, "steps between two write-backs of a block", since=FAST_ENGINE, lowest=1,
+        remedy="the papers use writeback_every=1; inf never writes a block back",
+    ))
+    wire: str = declare(Word(
+        "none", "the format at rest and on the link, where it is not dtype", since=FAST_ENGINE,
+        known=("none", "fp16", "bf16", "fp8"),
+    ))
+    autocast: str = declare(Word(
+        "none", "the precision of the products, where it is not dtype", since=FAST_ENGINE,
+        known=("none", "fp16", "bf16", "tf32"), paced=True,
+    ))
+    resident_blocks: int = declare(Number(
+        0, "blocks that stay on the device, spread evenly", since=FAST_ENGINE, lowest=0,
+        remedy="use resident_blocks=0 to stream every block",
+    ))
+    device_memory: int = declare(Size(
+        0, "a limit for which a planner chooses granularity, slots and resident blocks; 0: none", since=FAST_ENGINE,
+        lowest=0, remedy="use device_memory=0 for no limit",
+    ))
+    compile: bool = declare(Switch(False, "torch.compile of the blocks' forward", since=FAST_ENGINE))
+    overlap: bool = declare(Switch(
+        True, "whether transfers run beside the products (ablation)", since=FIRST_RESULTS, order=1, ablated=True,
+    ))
+    reusable_memory: bool = declare(Switch(
+        True, "whether slots are kept from one transfer to the next (ablation)", since=FIRST_RESULTS, order=1,
+        ablated=True,
+    ))
+    fused_update: bool = declare(Switch(
+        True, "whether an update waits for the next upload of its block (ablation)", since=FIRST_RESULTS, order=1,
+        ablated=True,
+    ))
+    slots: int = declare(Number(
+        3, "blocks that are on the device at once", since=FIRST_RESULTS, lowest=1, order=2,
+        remedy="use slots=3 for one block uploading, one computing, one offloading",
+    ))
+    device: str = declare(Text(
+        "auto", "the device: auto, cpu, cuda or cuda:N", since=FIRST_RESULTS, told=NEVER, timing=1, tuning=1, free=True,
+        form="auto|(cpu|cuda)(:.*)?", form_noun="auto, cpu, cuda or cuda:N", remedy="use device=auto",
+    ))
+    data: str = declare(Word(
+        "random", "tokens of a run without a task: sequences of one length, or ragged ones", since=FIRST_RESULTS,
+        known=("random", "ragged"), order=2, timing=3,
+    ))
+    parts: bool = declare(Switch(
+        False, "measure transfers alone and products alone too", since=FIRST_RESULTS, told=NEVER, free=True,
+        incidental=True,
+    ))
+    survival: bool = declare(Switch(
+        False, "measure how much of the intended updates is in the weights after rounding", since=FAST_ENGINE,
+        incidental=True,
+    ))
+    method: str = declare(Word(
+        "zo-sgd", "the optimization method", since=TASKS, known=METHOD_NAMES, told=VALUE, listed=True, paced=True,
+    ))
+    definition: str = declare(Word(
+        "as-written", "the paper's formula, or what its published program computes", since=TASKS,
+        known=("as-written", "as-shipped"), told=VALUE, searched=11, tuning=8,
+    ))
+    momentum: float = declare(Number(
+        0.9, "of zo-sgd-mmt", since=TASKS, lowest=0, below=1, searched=7, remedy="ZO-Bench uses momentum=0.9",
+    ))
+    sparsity: float = declare(Number(
+        0.0, "of zo-sgd-sparse: the share of the weights that stay", since=TASKS, lowest=0, below=1, searched=8,
+        remedy="ZO-Bench uses sparsity=0.1 to 0.9",
+    ))
+    zo_layers: int = declare(Number(
+        0, "of hybrid: its lowest layers, which move without backpropagation", since=TASKS, lowest=0, searched=9,
+        remedy="use zo_layers=0 for backpropagation through every layer",
+    ))
+    checkpointing: bool = declare(Switch(
+        False, "of backpropagation: activations are computed again, not kept", since=TASKS,
+    ))
+    foreach: bool = declare(Switch(True, "of fo-adam: all tensors in one call", since=TASKS))
+    lr_schedule: str = declare(Word(
+        "constant", "how lr changes over the steps", since=TASKS, known=("constant", "linear", "cosine"), searched=10,
+    ))
+    scheme: str = declare(Word(
+        "full", "what is tuned: all weights, or an adapter of peft", since=TASKS, known=SCHEME_NAMES, told=VALUE,
+        listed=True, paced=True,
+    ))
+    task: str = declare(Word(
+        "none", "what the model is fine-tuned to", since=TASKS, known=TASK_NAMES, told=VALUE, listed=True, tuning=3,
+        of_task=True,
+    ))
+    aligned: bool = declare(Switch(True, "whether SST-2's prompt is there", since=TASKS))
+    shots: int = declare(Number(
+        0, "examples per class that train, and as many for dev; 0: train_size and dev_size", since=TASKS, lowest=0,
+        of_task=True, remedy="use shots=16 or 512 per class, or 0 for train_size and dev_size",
+    ))
+    train_size: int = declare(Number(
+        1000, "examples that train", since=TASKS, lowest=1, of_task=True, remedy="MeZO uses train_size=1000",
+    ))
+    dev_size: int = declare(Number(
+        500, "examples that choose the best weights", since=TASKS, lowest=1, of_task=True,
+        remedy="MeZO uses dev_size=500",
+    ))
+    test_size: int = declare(Number(
+        1000, "examples of the one look at test", since=TASKS, lowest=1, of_task=True,
+        remedy="MeZO uses test_size=1000",
+    ))
+    eval_every: int = declare(Number(
+        0, "steps between two evaluations on dev; 0: only at the end", since=TASKS, lowest=0, told=NEVER, free=True,
+        remedy="use eval_every=0 to evaluate only at the end",
+    ))
+    truncate: bool = declare(Switch(
+        False, "cut longer texts from the left; without it they are refused", since=TASKS, of_task=True,
+    ))
+    length_grouping: bool = declare(Switch(
+        False, "put texts of similar length into a batch", since=TASKS, of_task=True,
+    ))
+    gpus: int = declare(Number(
+        1, "devices that share a step; on a CPU, processes", since=RANKS, lowest=1, paced=True,
+        remedy="use gpus=1 for one device",
+    ))
+    nodes: int = declare(Number(
+        1, "machines that they are on", since=RANKS, lowest=1, paced=True, remedy="use nodes=1 for one machine",
+    ))
+    parallel: str = declare(Word(
+        "none", "what they share out: signs of the perturbation, rows of the batch, or both (DistZO2)", since=RANKS,
+        known=("none", "pertp", "ddp", "2d", "2d-outer"), paced=True,
+    ))
+    transfers: str = declare(Word(
+        "auto", "whether each uploads whole blocks or a slice", since=RANKS, known=("auto", "whole", "sliced"),
+        paced=True,
+    ))
+    checkpoint: str = declare(Word(
+        "none", "how the weights are saved between steps", since=RANKS, known=("none", "sync", "async", "journal"),
+        paced=True,
+    ))
+    checkpoint_every: int = declare(Number(
+        0, "steps between two of them", since=RANKS, lowest=0,
+        remedy="use checkpoint_every=0 to save nothing meanwhile",
+    ))
+    program: str = declare(Entry(
+        "zobench", "what runs the cell", since=PLUG_INS, registry=PROGRAMS, paced=True,
+    ))
+    options: Mapping[str, Any] = declare(Table(
+        Options(), "constants of plug-ins, one by one as options.NAME=VALUE", since=PLUG_INS, searched=12, paced=True,
+    ))
+    # fmt: on
 
     def __post_init__(self) -> None:
-        for name in fields():
-            object.__setattr__(self, name, check_value(name, getattr(self, name)))
-        if not self.model:
-            raise ValueError("`model` must be a name, but got ''; see `zobench list models`")
+        for name, field in DECLARED.items():
+            object.__setattr__(self, name, field.check(getattr(self, name)))
+        if self.options:
+            takers = ", ".join(f"{name}={getattr(self, name)}" for name, field in DECLARED.items() if field.names)
+            object.__setattr__(self, "options", settled("options", self.options, declared_options(self), takers))
         if self.weights_path and self.weights != "pretrained":
             raise ValueError(
                 f"`weights_path` needs weights=pretrained, but got weights={self.weights}; add --set weights=pretrained"
             )
-        check_constraints(self)
+        check_constraints(self, DECLARED)
 
     @property
     def tokens_per_step(self) -> int:
@@ -105,8 +283,8 @@ class RunSpec:
         return self.batch_size * self.seq_len
 
     def replace(self, **changes: Any) -> RunSpec:
-        """A copy with ``changes``, validated again."""
-        return dataclasses.replace(self, **changes)
+        """A copy with ``changes``, validated again; ``options.NAME`` changes that option alone."""
+        return dataclasses.replace(self, **nested({"options": self.options, **changes}))
 
     def resolve(self, device: str) -> RunSpec:
         """The spec as it runs on ``device`` ("cpu" or "cuda..."): no "auto" left, fields without effect at rest.
@@ -120,7 +298,7 @@ class RunSpec:
                 "`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16 or autocast=none"
             )
         if self.engine == "resident":
-            switches = dict.fromkeys(SWITCHES, True)
+            switches = {name: True for name, field in DECLARED.items() if field.ablated}
             return self.replace(device=device, tier="device", slots=3, parts=False, **switches)
         tier = self.tier
         if tier == "auto":  # ranks share one copy in host memory, but no file
@@ -133,26 +311,42 @@ class RunSpec:
             raise ValueError("`tier=pinned` needs a CUDA device, but got device=cpu; use tier=pageable or tier=disk")
         return self.replace(device=device, tier=tier)
 
+    def option(self, name: str) -> Any:
+        """The value of an option: as it was told, else its declared default; None where nothing declares it."""
+        return self.options[name] if name in self.options else declared_options(self).get(name)
+
+    def value(self, key: str) -> Any:
+        """The value of a field, or of the option ``options.NAME``."""
+        name, _, part = key.partition(".")
+        return self.option(part) if part else getattr(self, name)
+
     def to_dict(self) -> dict[str, Any]:
         """Field name to value, JSON types only."""
-        return {name: getattr(self, name) for name in fields()}
+        return {name: field.plain(getattr(self, name)) for name, field in DECLARED.items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
-        """The inverse of :meth:`to_dict`; an unknown key is an error that names the nearest known ones."""
+        """The inverse of :meth:`to_dict`; an unknown key is an error that names the nearest known ones.
+
+        ``options.NAME`` stands for that option alone.
+        """
         for key in values:
-            check_key(key)
+            field_of(DECLARED, key)
         if "model" not in values:
             raise ValueError("`model` must be given, but got no model; see `zobench list models`")
-        return cls(**values)
+        return cls(**nested(values))
 
     @property
     def hash(self) -> str:
         """12 hexadecimal digits of the SHA-256 of the canonical JSON (sorted keys, no spaces).
 
-        A field of ``_LATER`` is left out at its default, so that results from before it keep their names.
+        A field that came after the first results is left out at its default, so that those keep their names.
         """
-        named = {key: value for key, value in self.to_dict().items() if key not in _LATER or value != default(key)}
+        named = {
+            name: value
+            for name, value in self.to_dict().items()
+            if DECLARED[name].since is FIRST_RESULTS or value != DECLARED[name].default
+        }
         text = json.dumps(named, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -161,23 +355,16 @@ class RunSpec:
         """A short name for people: ``OPT-125M offload/disk fp32 b1 s2048 no_overlap slots=2 counter linear``."""
         place = self.engine if self.engine == "resident" or self.tier == "auto" else f"{self.engine}/{self.tier}"
         words = [self.model, place, self.dtype, f"b{self.batch_size}", f"s{self.seq_len}"]
-        words += [f"no_{name}" for name in SWITCHES if not getattr(self, name)]
-        words += [told(name, getattr(self, name)) for name in _TOLD if getattr(self, name) != default(name)]
+        for name, field in sorted(DECLARED.items(), key=lambda item: item[1].order):
+            if (value := getattr(self, name)) != field.default:
+                words += field.words(value)
         return " ".join(words)
 
 
-_LATER = (
-    "queries", "granularity", "writeback_every", "wire", "autocast", "resident_blocks", "device_memory", "compile",
-    "survival", "method", "definition", "momentum", "sparsity", "zo_layers", "checkpointing", "foreach", "lr_schedule",
-    "scheme", "task", "aligned", "shots", "train_size", "dev_size", "test_size", "eval_every", "truncate",
-    "length_grouping", "gpus", "nodes", "parallel", "transfers", "checkpoint", "checkpoint_every",
-)  # fmt: skip
-"""Fields that came after the first results were stored."""
-_TOLD = (
-    "weights", "tie_embeddings", "slots", "data", "seed", "lr", "eps", "weight_decay", "queries", "noise",
-    "granularity", "writeback_every", "wire", "autocast", "resident_blocks", "device_memory", "compile", "survival",
-    "method", "definition", "momentum", "sparsity", "zo_layers", "checkpointing", "foreach", "lr_schedule", "scheme",
-    "task", "aligned", "shots", "train_size", "dev_size", "test_size", "truncate", "length_grouping",
-    "gpus", "nodes", "parallel", "transfers", "checkpoint", "checkpoint_every",
-)  # fmt: skip
-"""Fields that a label names where they are not at their default."""
+DECLARED = declared(RunSpec)
+"""What is declared of every field, by its name, in order."""
+
+
+def declared_options(spec: RunSpec) -> Mapping[str, Any]:
+    """The options that what the spec names takes, with their defaults: its method's, scheme's, task's, program's."""
+    return options_of(DECLARED, {name: getattr(spec, name) for name in DECLARED})

@@ -1,33 +1,16 @@
-"""The words of a spec: the values that its fields may take, and what groups of them have in common."""
+"""The words of a spec that more than one place knows, and what groups of them have in common."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "weights": ("random", "pretrained", "shared"),
-    "engine": ("resident", "offload"),
-    "tier": ("auto", "device", "pinned", "pageable", "disk", "checkpoint"),
-    "dtype": ("fp32", "fp16", "bf16"),
-    "noise": ("torch", "counter"),
-    "granularity": ("block", "linear", "tile"),
-    "wire": ("none", "fp16", "bf16", "fp8"),
-    "autocast": ("none", "fp16", "bf16", "tf32"),
-    "data": ("random", "ragged"),
-    "method": (
-        "zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "zo-adam", "zo-sgd-block", "zo-sgd-sparse",
-        "forward-grad", "hybrid", "fo-sgd", "fo-adam",
-    ),
-    "definition": ("as-written", "as-shipped"),
-    "lr_schedule": ("constant", "linear", "cosine"),
-    "scheme": ("full", "lora", "prefix", "prompt"),
-    "parallel": ("none", "pertp", "ddp", "2d", "2d-outer"),
-    "transfers": ("auto", "whole", "sliced"),
-    "checkpoint": ("none", "sync", "async", "journal"),
-    "task": ("none", "sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc", "copa", "winogrande"),
-}  # fmt: skip
-"""The allowed values of every field that is a word from a list."""
+METHOD_NAMES = (
+    "zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "zo-adam", "zo-sgd-block", "zo-sgd-sparse",
+    "forward-grad", "hybrid", "fo-sgd", "fo-adam",
+)  # fmt: skip
+SCHEME_NAMES = ("full", "lora", "prefix", "prompt")
+TASK_NAMES = ("none", "sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc", "copa", "winogrande")
 
 FIRST_ORDER = ("fo-sgd", "fo-adam")
 """Methods that backpropagate through the whole model."""
@@ -41,9 +24,6 @@ SHIPPED = ("zo-sgd-sign", "zo-adam", "zo-sgd-sparse")
 SEQ_LEN = 2048
 """The papers' tokens per sequence."""
 
-SWITCHES = ("overlap", "reusable_memory", "fused_update")
-"""The ablation switches of ZO2 table 3; each removes exactly one thing."""
-
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Text naming the nearest of ``known`` to a mistyped ``word``: ``did you mean ...?`` or the whole list."""
@@ -53,7 +33,3 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     if near:
         return "did you mean " + " or ".join(lowered[match] for match in near) + "?"
     return "use one of " + ", ".join(options)
-
-
-SIZES = ("device_memory",)
-"""Fields in bytes, which text may give with a unit."""

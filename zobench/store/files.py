@@ -222,6 +222,7 @@ def row(result: Result) -> dict[str, Any]:
     return {
         **metrics(result),  # first: no name in a file may take the place of a column of ours
         **result.spec.to_dict(),
+        "options": str(result.spec.options),  # a text: columns of files hold no tables
         "spec_hash": result.spec.hash,
         "machine": machine_of(result),
         "outcome": str(result.outcome),

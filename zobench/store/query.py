@@ -30,7 +30,7 @@ def conditions(texts: Iterable[str]) -> Conditions:
         key, sign, value = (part.strip() for part in text.partition("="))
         if not sign:
             raise ValueError(f"`--where` needs KEY=VALUE, but got {text!r}; for example --where model=OPT-125M")
-        if key not in KEYS:
+        if key.partition(".")[0] not in KEYS:
             raise ValueError(f"unknown key {key!r}; {suggestion(key, KEYS)}")
         found[key] = found.get(key, frozenset()) | {_wanted(key, value)}
     return found
@@ -107,7 +107,7 @@ def _has(result: Result, key: str) -> Any:
         return machine_of(result)
     if key == "model":
         return result.spec.model.casefold()
-    return str(result.outcome) if key == "outcome" else getattr(result.spec, key)
+    return str(result.outcome) if key == "outcome" else result.spec.value(key)
 
 
 def _place(value: Any) -> tuple[bool, bool, Any]:

@@ -1,0 +1,185 @@
+"""What is declared of a spec's fields: the lists that follow from it, options of plug-ins, the names of results."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zobench.cli import listing
+from zobench.finetune import grids
+from zobench.predict import seconds
+from zobench.recipes import matrix
+from zobench.report import compose, plot, table
+from zobench.result import Outcome, Result
+from zobench.runspec import DECLARED, FIELDS, INCIDENTAL, RunSpec, check_value, declared_options, parse_value
+from zobench.runspec import fields as fields_module
+from zobench.runspec.fields import Number, Since
+from zobench.runspec.registry import Registry
+from zobench.store import frame
+from zobench.store.query import conditions, select
+
+PUBLISHED = sorted((Path(__file__).parents[2] / "results/published").glob("*/*.json"))
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_every_published_result_keeps_its_name(path: Path) -> None:
+    body = json.loads(path.read_text())
+    result = Result.from_dict(body)
+    assert result.spec.hash == body["spec_hash"]
+    assert path.stem.endswith(result.spec.hash)
+
+
+def test_there_are_published_results() -> None:
+    assert len(PUBLISHED) == 44
+
+
+def test_a_field_must_say_since_when_it_is_there() -> None:
+    with pytest.raises(TypeError, match="since"):
+        Number(1, "forgotten")  # type: ignore[call-arg]
+
+
+def test_the_lists_are_what_they_were_when_they_were_written_by_hand() -> None:
+    assert grids.SEARCHED == (
+        "lr", "eps", "batch_size", "steps", "weight_decay", "queries", "momentum", "sparsity", "zo_layers",
+        "lr_schedule", "definition", "options",
+    )  # fmt: skip
+    assert compose._SETTINGS == ("device", "weights", "data", "batch_size", "seq_len", "warmup")
+    assert compose._TUNED == (
+        "device", "weights", "task", "batch_size", "seq_len", "dtype", "seed", "definition"
+    )  # fmt: skip
+    assert listing._TUNED == ("method", "scheme", "task")
+    assert set(INCIDENTAL) == {"steps", "warmup", "parts", "seed", "survival"}
+    assert set(plot._OF_TASKS) == {
+        "task", "seq_len", "shots", "train_size", "dev_size", "test_size", "truncate", "length_grouping",
+    }  # fmt: skip
+    assert set(table.FREE) == {
+        "model", "weights", "weights_path", "tie_embeddings", "tier", "steps", "warmup", "seed", "lr", "eps", "device",
+        "parts", "eval_every",
+    }  # fmt: skip
+    assert set(seconds._PACED) == {
+        "engine", "tier", "dtype", "noise", "autocast", "method", "scheme", "gpus", "nodes", "parallel", "transfers",
+        "checkpoint", "program", "options",
+    }  # fmt: skip
+
+
+def test_every_field_has_one_line_and_a_default_that_it_accepts() -> None:
+    for name, one in DECLARED.items():
+        assert one.about, name
+        assert "\n" not in one.about, name
+        assert one.check(one.default) == one.default, name
+        assert not one.choices or one.default in one.choices, name
+
+
+# ---- options
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program of a plug-in, as far as a spec asks."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs "mezo", which takes options, and "plain", which takes none."""
+    both = {"mezo": Tool("mezo", {"beta": 0.5, "rank": 8, "mode": "fast", "exact": False}), "plain": Tool("plain")}
+    get = Registry.get
+    monkeypatch.setattr(Registry, "names", lambda self: ("zobench", *both))
+    monkeypatch.setattr(Registry, "get", lambda self, name: both.get(name) or get(self, name))
+
+
+@pytest.mark.usefixtures("tools")
+def test_an_option_is_told_and_hashed_only_where_it_is_not_default() -> None:
+    plain = RunSpec(model="OPT-125M", program="mezo")
+    assert plain.hash != RunSpec(model="OPT-125M").hash
+    same = plain.replace(options={"beta": 0.5, "rank": 8})
+    assert same == plain
+    assert (same.hash, same.label, dict(same.options)) == (plain.hash, plain.label, {})
+    other = plain.replace(options={"rank": 4, "beta": 1})
+    assert other.label == "OPT-125M resident fp32 b1 s2048 program=mezo beta=1.0 rank=4"
+    assert len({plain, same, other}) == 2
+    assert plain.hash != other.hash
+    assert other.hash == plain.replace(options={"beta": 1.0, "rank": 4}).hash
+    assert (other.option("beta"), other.option("mode"), other.option("none")) == (1.0, "fast", None)
+    assert declared_options(other) == {"beta": 0.5, "rank": 8, "mode": "fast", "exact": False}
+    back = RunSpec.from_dict(json.loads(json.dumps(other.to_dict())))
+    assert (back, back.hash) == (other, other.hash)
+    assert back.replace(**{"options.rank": 2}).options == {"beta": 1.0, "rank": 2}
+    assert RunSpec.from_dict({"model": "OPT-125M", "program": "mezo", "options.beta": 0.25}).option("beta") == 0.25
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("program", "options", "text"),
+    [
+        ("mezo", {"betta": 1}, "unknown option 'betta' of program=mezo; did you mean beta?"),
+        ("plain", {"beta": 1}, "unknown option 'beta' of program=plain; leave options.beta out"),
+        ("zobench", {"beta": 1}, "unknown option 'beta' of program=zobench; leave options.beta out"),
+        ("mezo", {"rank": 1.5}, "`options.rank` must be of type int, but got 1.5; for example options.rank=8"),
+        ("mezo", {"rank": True}, "`options.rank` must be of type int, but got True; for example options.rank=8"),
+        ("mezo", {"beta": "x"}, "`options.beta` must be of type float, but got 'x'; for example options.beta=0.5"),
+        ("mezo", {"exact": 1}, "`options.exact` must be of type bool, but got 1; for example options.exact=False"),
+        (
+            "mezo",
+            {"beta": [1]},
+            "`options.beta` must be text, a number, true or false, but got [1]; write option",
+        ),
+        ("mezo", {"beta": float("nan")}, "`options.beta` must be finite, but got nan; write options.beta=0.5"),
+        ("mezo", 3, "`options` must be a table, but got 3; write options.NAME=VALUE"),
+    ],
+)
+def test_an_option_that_nothing_declares_or_of_another_type_is_refused(program: str, options: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        RunSpec(model="OPT-125M", program=program, options=options)
+    assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("3", 3), ("1e-3", 1e-3), (" fast ", "fast"), ("null", "null"), ("[1]", "[1]"), ("007", "007")],
+)
+def test_the_text_of_an_option_is_read_as_json_has_it(text: str, value: Any) -> None:
+    read = parse_value("options.x", text)
+    assert (read, type(read)) == (value, type(value))
+    assert check_value("options.x", read) == value
+
+
+def test_a_field_that_is_no_table_has_no_parts() -> None:
+    with pytest.raises(ValueError, match=r"^unknown key 'steps\.x'; did you mean steps"):
+        fields_module.field_of(DECLARED, "steps.x")
+    assert Since.PLUG_INS in {DECLARED[name].since for name in FIELDS}
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_matrix_gives_varies_and_excludes_options_and_results_are_asked_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("""
+[base]
+model = "opt-tiny"
+program = "mezo"
+options.mode = "exact"
+[axes]
+options.beta = [0.5, 1.0, 2.0]
+[[variants]]
+options.rank = [4, 8]
+[[exclude]]
+options = { beta = 2.0, rank = 8 }
+[on.cpu.base]
+options.exact = true
+""")
+    cells = matrix.load(path, "cpu", {"options.mode": "slow"}).cells
+    assert [(cell.option("beta"), cell.option("rank")) for cell in cells] == [
+        (0.5, 4), (0.5, 8), (1.0, 4), (1.0, 8), (2.0, 4)
+    ]  # fmt: skip
+    assert {cell.option("mode") for cell in cells} == {"slow"}
+    assert {cell.option("exact") for cell in cells} == {True}
+    results = [Result(spec=cell, outcome=Outcome.OK, environment={"machine": "cpu-2c-4f2a91"}) for cell in cells]
+    assert len(select(results, conditions(["options.beta=1"]))) == 2
+    assert len(select(results, conditions(["options.rank=8"]))) == 2  # the declared default, which no spec tells
+    assert list(frame(results)["options"])[1] == '{"exact": true, "mode": "slow"}'

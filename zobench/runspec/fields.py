@@ -1,0 +1,434 @@
+"""A field of a spec: what is declared of it once, and how its values are checked, read from text and told.
+
+The declarations stand in the dataclass itself (:mod:`zobench.runspec.run`) as metadata; every list of fields anywhere
+is a comprehension over them. Each class here is one type of value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from fractions import Fraction
+from types import NoneType
+from typing import Any, ClassVar, Generic, TypeVar
+
+from zobench.runspec.options import Options, check_scalar, read_options, read_scalar
+from zobench.runspec.registry import Registry
+from zobench.runspec.words import suggestion
+
+T = TypeVar("T")
+
+
+class Since(enum.Enum):
+    """What brought a field. Those of the first stored results are in every hash; all others only where they are not
+    at their default, so that results from before them keep their names."""
+
+    FIRST_RESULTS = enum.auto()
+    FAST_ENGINE = enum.auto()
+    TASKS = enum.auto()
+    RANKS = enum.auto()
+    PLUG_INS = enum.auto()
+
+
+class Told(enum.Enum):
+    """How a label tells a field that is not at its default."""
+
+    NEVER = enum.auto()
+    VALUE = enum.auto()
+    """``counter``"""
+    PAIR = enum.auto()
+    """``slots=2``"""
+    SWITCH = enum.auto()
+    """``compile``, ``no_overlap``"""
+
+
+@dataclass(frozen=True)
+class Field(Generic[T]):
+    """What is declared of a field. ``default``: of a field that must be given, an example. ``about``: one line.
+
+    ``remedy`` ends the error about a value out of range. ``told`` and ``order``: how and where a label tells it, lower
+    orders first. The numbers are places in a list, from 1 on, 0 if it is not there: ``searched`` of what a search may
+    vary; ``timing`` and ``tuning`` of what a table of times, or of accuracies, says above itself.
+
+    ``free``: a table shows runs with any value of it. ``incidental``: two values of it measure the same thing.
+    ``of_task``: curves of one figure may differ in it. ``listed``: a list of runs has a column for it where it is
+    unusual. ``paced``: runs that differ in it say nothing about each other's speed. ``ablated``: a mechanism of ZO2's
+    that its table 3 switches off alone.
+    """
+
+    default: T
+    about: str
+    _: KW_ONLY
+    since: Since
+    name: str = ""
+    required: bool = False
+    remedy: str = ""
+    told: Told = Told.PAIR
+    order: int = 3
+    searched: int = 0
+    timing: int = 0
+    tuning: int = 0
+    free: bool = False
+    incidental: bool = False
+    of_task: bool = False
+    listed: bool = False
+    paced: bool = False
+    ablated: bool = False
+
+    noun: ClassVar[str] = "text"
+    """The type, for people."""
+    size: ClassVar[bool] = False
+    """Whether it is in bytes, which text may give with a unit."""
+    names: ClassVar[bool] = False
+    """Whether it names an entry of a registry, which may take options."""
+
+    @property
+    def types(self) -> tuple[type, ...]:
+        """Of its values."""
+        return (str,)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """All values of a word from a list; else empty."""
+        return ()
+
+    def check(self, value: Any) -> Any:
+        """``value`` as a spec holds it. Raises ``ValueError`` for a wrong type, an unknown word, or out of range."""
+        if (isinstance(value, bool) and bool not in self.types) or not isinstance(value, self.types):
+            names = " or ".join("none" if kind is NoneType else kind.__name__ for kind in self.types)
+            raise ValueError(
+                f"`{self.name}` must be of type {names}, but got {value!r}; for example {self.name}={self.default!r}"
+            )
+        return value
+
+    def parse(self, text: str) -> Any:
+        """The value of ``--set name=text``, read as the field's type and not yet checked for its range."""
+        return text.strip()
+
+    def write(self, value: Any) -> str:
+        """``value`` as ``--set`` takes it."""
+        return str(value)
+
+    def plain(self, value: Any) -> Any:
+        """``value`` as JSON has it."""
+        return value
+
+    def words(self, value: Any) -> list[str]:
+        """How a label tells ``value``."""
+        written = {
+            Told.NEVER: [],
+            Told.VALUE: [str(value)],
+            Told.PAIR: [f"{self.name}={self.write(value) if self.size else value}"],
+            Told.SWITCH: [self.name if value else f"no_{self.name}"],
+        }
+        return written[self.told]
+
+    def options(self, value: str) -> Mapping[str, Any]:
+        """The options that what is called ``value`` takes, with their defaults."""
+        return {}
+
+    def part(self, name: str) -> Field[Any] | None:
+        """What ``field.name`` is, if the field has parts."""
+        return None
+
+
+@dataclass(frozen=True)
+class Text(Field[str]):
+    """Any text of a ``form``, a regular expression which people call ``form_noun``."""
+
+    form: str = ".*"
+    form_noun: str = "text"
+
+    def check(self, value: Any) -> str:
+        """See :meth:`Field.check`."""
+        value = super().check(value)
+        if not re.fullmatch(self.form, value, re.DOTALL):
+            raise ValueError(f"`{self.name}` must be {self.form_noun}, but got {value!r}; {self.remedy}")
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Word(Field[str]):
+    """A word of ``known``."""
+
+    known: tuple[str, ...] = ()
+    noun: ClassVar[str] = "word"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.known
+
+    def check(self, value: Any) -> str:
+        """See :meth:`Field.check`."""
+        value = super().check(value)
+        if value != self.default and value not in (allowed := self.choices):
+            raise ValueError(
+                f"`{self.name}` must be one of {', '.join(allowed)}, but got {value!r}; {suggestion(value, allowed)}"
+            )
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Entry(Word):
+    """A word of a registry, zobench's own or a plug-in's; ``before``: words that name nothing, as task=none."""
+
+    registry: Registry[Any] = dataclasses.field(kw_only=True)
+    before: tuple[str, ...] = ()
+    names: ClassVar[bool] = True
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """See :meth:`Field.choices`."""
+        return (*self.before, *self.registry.names())
+
+    def options(self, value: str) -> Mapping[str, Any]:
+        """See :meth:`Field.options`."""
+        return {} if value in self.before else getattr(self.registry.get(value), "options", {})
+
+
+@dataclass(frozen=True)
+class Number(Field[T]):
+    """A number, whole where its default is. ``lowest`` may be reached, ``above`` and ``below`` may not."""
+
+    lowest: float | None = None
+    above: float | None = None
+    below: float | None = None
+    highest: int = 2**31 - 1
+    """More than any run has of what it counts, and no sum over it overflows."""
+
+    @property
+    def noun(self) -> str:  # type: ignore[override]
+        """See :attr:`Field.noun`."""
+        return "integer" if int in self.types else "number"
+
+    @property
+    def wanted(self) -> str:
+        """What text must be."""
+        return "a whole number" if int in self.types else "a number"
+
+    @property
+    def types(self) -> tuple[type, ...]:
+        """See :attr:`Field.types`."""
+        return (type(self.default),)
+
+    def check(self, value: Any) -> Any:
+        """See :meth:`Field.check`. A whole number where a float is expected becomes one, and -0.0 becomes 0.0."""
+        if float in self.types and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value) if abs(value) < 2**1000 else math.inf
+        value, name = super().check(value), self.name
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"`{name}` must be finite, but got {value}; {self.remedy}")
+        for holds, rule in (
+            (self.above is None or value > self.above, f"> {self.above}"),
+            (self.lowest is None or value >= self.lowest, f">= {self.lowest}"),
+            (self.below is None or value < self.below, f"< {self.below}"),
+            (isinstance(value, float) or value <= self.highest, f"<= {self.highest}"),
+        ):
+            if not holds:
+                raise ValueError(f"`{name} {rule}` must hold, but got {name}={value}; {self.remedy}")
+        return value + 0.0 if isinstance(value, float) else value
+
+    def parse(self, text: str) -> Any:
+        """See :meth:`Field.parse`."""
+        try:
+            return self.types[0](text)
+        except ValueError:
+            raise ValueError(
+                f"`{self.name}` must be {self.wanted}, but got {text!r}; for example {self.name}={self.default}"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Interval(Number[int | str]):
+    """A number of steps, or inf for never."""
+
+    @property
+    def noun(self) -> str:  # type: ignore[override]
+        """See :attr:`Field.noun`."""
+        return "integer or inf"
+
+    @property
+    def wanted(self) -> str:
+        """See :attr:`Number.wanted`."""
+        return "a whole number or inf"
+
+    @property
+    def types(self) -> tuple[type, ...]:
+        """See :attr:`Field.types`."""
+        return (int, str)
+
+    def check(self, value: Any) -> Any:
+        """See :meth:`Field.check`. TOML's and Python's own infinity is inf too."""
+        if value in ("inf", math.inf):
+            return "inf"
+        if isinstance(value, str):
+            raise ValueError(f"`{self.name}` must be {self.wanted}, but got {value!r}; {self.remedy}")
+        return super().check(value)
+
+    def parse(self, text: str) -> Any:
+        """See :meth:`Field.parse`."""
+        return "inf" if text.strip().lower() == "inf" else super().parse(text)
+
+
+_UNITS = {"": 1, **{f"{prefix}{i}b": base**power for i, base in (("", 1000), ("i", 1024))
+                    for power, prefix in enumerate("kmgt", start=1)}}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Size(Number[int]):
+    """Bytes, which text may give with a unit."""
+
+    highest: int = 2**63 - 1
+    size: ClassVar[bool] = True
+
+    @property
+    def noun(self) -> str:  # type: ignore[override]
+        """See :attr:`Field.noun`."""
+        return "bytes"
+
+    def check(self, value: Any) -> int:
+        """See :meth:`Field.check`."""
+        return int(super().check(self.parse(value) if isinstance(value, str) else value))
+
+    def parse(self, text: str) -> int:
+        """See :func:`parse_size`."""
+        return parse_size(self.name, text)
+
+    def write(self, value: Any) -> str:
+        """See :func:`size_text`."""
+        return size_text(value)
+
+
+def parse_size(key: str, text: str) -> int:
+    """Bytes of ``8GB`` (8e9), ``512MB``, ``4GiB`` (4 * 2**30) or a plain number of bytes, for field ``key``."""
+    number = re.fullmatch(r"(-?\d+(?:\.\d+)?) *([a-z]*)", text.strip().lower())
+    unit = _UNITS.get(number[2]) if number else None
+    if number is None or unit is None:
+        raise ValueError(f"`{key}` must be a size, but got {text!r}; write {key}=8GB, 512MB or 4GiB")
+    return int(Fraction(number[1]) * unit)
+
+
+def size_text(nbytes: int) -> str:
+    """``nbytes`` in the largest unit that holds it as a whole number: ``8GB``, ``4GiB``, ``1500MB``."""
+    for unit in ("GB", "GiB", "MB", "MiB"):
+        if nbytes and nbytes % _UNITS[unit.lower()] == 0:
+            return f"{nbytes // _UNITS[unit.lower()]}{unit}"
+    return str(nbytes)
+
+
+@dataclass(frozen=True)
+class Switch(Field[T]):
+    """True or false; None too where that is the default."""
+
+    told: Told = Told.SWITCH
+
+    @property
+    def noun(self) -> str:  # type: ignore[override]
+        """See :attr:`Field.noun`."""
+        return "switch or none" if NoneType in self.types else "switch"
+
+    @property
+    def types(self) -> tuple[type, ...]:
+        """See :attr:`Field.types`."""
+        return (bool, NoneType) if self.default is None else (bool,)
+
+    def parse(self, text: str) -> bool | None:
+        """See :meth:`Field.parse`."""
+        lowered, name = text.strip().lower(), self.name
+        if NoneType in self.types and lowered in ("none", "default"):
+            return None
+        yes, no = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+        if lowered not in yes + no:
+            raise ValueError(f"`{name}` must be true or false, but got {text!r}; write {name}=true or {name}=false")
+        return lowered in yes
+
+    def write(self, value: Any) -> str:
+        """See :meth:`Field.write`."""
+        return str(value).lower()
+
+
+@dataclass(frozen=True)
+class Scalar(Field[Any]):
+    """One option, ``options.name``: text, a number, true or false."""
+
+    def check(self, value: Any) -> Any:
+        """See :meth:`Field.check`."""
+        return check_scalar(self.name, value)
+
+    def parse(self, text: str) -> Any:
+        """See :meth:`Field.parse`."""
+        return read_scalar(text)
+
+
+@dataclass(frozen=True)
+class Table(Field[Mapping[str, Any]]):
+    """Options by their names."""
+
+    noun: ClassVar[str] = "table"
+
+    @property
+    def types(self) -> tuple[type, ...]:
+        """See :attr:`Field.types`."""
+        return (Mapping,)
+
+    def check(self, value: Any) -> Options:
+        """See :meth:`Field.check`."""
+        if not isinstance(value, Mapping):
+            raise ValueError(f"`{self.name}` must be a table, but got {value!r}; write {self.name}.NAME=VALUE")
+        return Options.of({name: check_scalar(f"{self.name}.{name}", one) for name, one in value.items()})
+
+    def parse(self, text: str) -> Any:
+        """See :meth:`Field.parse`."""
+        return read_options(self.name, text)
+
+    def plain(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """See :meth:`Field.plain`."""
+        return dict(value)
+
+    def words(self, value: Mapping[str, Any]) -> list[str]:
+        """See :meth:`Field.words`: each option as ``name=value``."""
+        return [f"{name}={one}" for name, one in value.items()]
+
+    def part(self, name: str) -> Scalar:
+        """See :meth:`Field.part`."""
+        return Scalar(None, self.about, since=self.since, name=f"{self.name}.{name}")
+
+
+_KEY = "zobench"
+
+
+def declare(field: Field[T]) -> T:
+    """A field of the dataclass, with its default and what is declared of it; one that is required has no default."""
+    default: Any = dataclasses.MISSING if field.required else field.default
+    made: T = dataclasses.field(default=default, metadata={_KEY: field})
+    return made
+
+
+def declared(spec: type[Any]) -> Mapping[str, Field[Any]]:
+    """The fields of a spec's class by their names, in order."""
+    return {
+        field.name: dataclasses.replace(field.metadata[_KEY], name=field.name) for field in dataclasses.fields(spec)
+    }
+
+
+def field_of(fields: Mapping[str, Field[Any]], key: str) -> Field[Any]:
+    """That of ``fields`` called ``key``, or the option ``options.NAME``. ``ValueError`` names the nearest."""
+    name, _, part = key.partition(".")
+    field = fields.get(name)
+    one = field.part(part) if field is not None and part else field
+    if one is None:
+        raise ValueError(f"unknown key {key!r}; {suggestion(key, fields)}")
+    return one
+
+
+def options_of(fields: Mapping[str, Field[Any]], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options that what ``values`` name takes, with their defaults; what is not told is the field's default."""
+    found: dict[str, Any] = {}
+    for name, field in fields.items():
+        found |= field.options(values.get(name, field.default))
+    return found

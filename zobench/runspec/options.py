@@ -1,0 +1,116 @@
+"""The options of a spec: constants that plug-ins declare, by name, hashed and told only where they are not default."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zobench.runspec.words import suggestion
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Options(Mapping[str, Any]):
+    """Texts, numbers and truth values by name, in the order of the alphabet; hashable, as a spec must be."""
+
+    pairs: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Options:
+        """Those of ``values``."""
+        return cls(tuple(sorted(values.items())))
+
+    def __getitem__(self, name: str) -> Any:
+        return dict(self.pairs)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict(self.pairs))
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __hash__(self) -> int:
+        return hash(self.pairs)
+
+    def __str__(self) -> str:
+        return json.dumps(dict(self.pairs))
+
+    __repr__ = __str__
+
+
+def check_scalar(key: str, value: Any) -> Any:
+    """``value``, if an option can have it; -0.0 becomes 0.0."""
+    if not isinstance(value, (str, bool, int, float)):
+        raise ValueError(f"`{key}` must be text, a number, true or false, but got {value!r}; write {key}=0.5")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"`{key}` must be finite, but got {value}; write {key}=0.5")
+    return value + 0.0 if isinstance(value, float) else value
+
+
+def read_scalar(text: str) -> Any:
+    """``true``, ``3``, ``1e-3`` as JSON has them; anything else is text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text.strip()
+    return value if isinstance(value, (bool, int, float)) else text.strip()
+
+
+def read_options(key: str, text: str) -> dict[str, Any]:
+    """All options, from a JSON object."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise ValueError(f"`{key}` must be a table, but got {text!r}; write {key}.NAME=VALUE")
+    return values
+
+
+def flat(values: Mapping[str, Any], key: str = "options") -> dict[str, Any]:
+    """``values`` with each option in the table ``key`` as a value of its own, ``options.NAME``."""
+    inside = values.get(key)
+    if not isinstance(inside, Mapping):
+        return dict(values)
+    rest = {name: value for name, value in values.items() if name != key}
+    return rest | {f"{key}.{name}": value for name, value in inside.items()}
+
+
+def nested(values: Mapping[str, Any], key: str = "options") -> dict[str, Any]:
+    """The inverse of :func:`flat`."""
+    alone = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{key}.")}
+    rest = {name: value for name, value in values.items() if not name.startswith(f"{key}.")}
+    return rest | ({key: {**rest.get(key, {}), **alone}} if alone else {})
+
+
+def settled(key: str, told: Mapping[str, Any], declared: Mapping[str, Any], takers: str) -> Options:
+    """``told`` with each value as its default in ``declared`` has it, without those that equal it.
+
+    Raises ``ValueError`` for an option of another type, or that none of ``takers`` has declared.
+    """
+    kept = {}
+    for name, value in told.items():
+        if name not in declared:
+            remedy = suggestion(name, declared) if declared else f"leave {key}.{name} out"
+            raise ValueError(f"unknown option {name!r} of {takers}; {remedy}")
+        typed = _like(declared[name], value)
+        if typed is None:
+            raise ValueError(
+                f"`{key}.{name}` must be of type {type(declared[name]).__name__}, but got {value!r}; "
+                f"for example {key}.{name}={declared[name]!r}"
+            )
+        if typed != declared[name]:
+            kept[name] = typed
+    return Options.of(kept)
+
+
+def _like(default: Any, value: Any) -> Any:
+    """``value`` with the type of ``default``; None if it has another. A whole number where a float is expected becomes
+    one, and a number or truth value where text is expected is that text."""
+    if isinstance(default, str):
+        return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value if type(value) is type(default) else None

@@ -1,0 +1,14 @@
+"""The registries: everything that a spec or a recipe can name and a plug-in can add."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zobench.runspec.registry import Registry
+
+METHODS: Registry[Any] = Registry("method", "zobench.methods", "zobench.methods:KINDS")
+SCHEMES: Registry[Any] = Registry("scheme", "zobench.schemes", "zobench.schemes:KINDS")
+TASKS: Registry[Any] = Registry("task", "zobench.tasks", "zobench.data.tasks:TASKS")
+METRICS: Registry[Any] = Registry("metric", "zobench.metrics", "zobench.store:METRICS")
+MODELS: Registry[Any] = Registry("model", "zobench.models", "zobench.models:ARCHITECTURES")
+PROGRAMS: Registry[Any] = Registry("program", "zobench.programs", "zobench.programs:PROGRAMS")
