@@ -35,10 +35,10 @@ def test_every_test_module_is_in_the_graph(graph):
         ("zobench/report/figures/__init__.py", ["tests.report.test_figures"], "tests.engine.test_parity"),
         ("zobench/engine/lanes.py", ["tests.engine.test_cuda_lanes"], "tests.machine.test_memory"),
         ("zobench/execute/child.py", ["tests.execute.test_process"], "tests.engine.test_parity"),  # started by name
-        ("zobench/programs/cell.py", ["tests.engine.test_large"], "tests.engine.test_parity"),  # run by what is started
-        ("zobench/measure/links.py", ["tests.measure.test_links"], "tests.engine.test_races"),
+        ("zobench/programs/cell.py", ["tests.engine.test_large"], "tests.machine.test_memory"),  # run by what is started
+        ("zobench/measure/links.py", ["tests.measure.test_links"], "tests.machine.test_memory"),
         ("zobench/report/html/style.css", ["tests.report.test_html"], "tests.engine.test_parity"),
-        ("zobench/parallel/mesh.py", ["tests.parallel.test_mesh"], "tests.engine.test_races"),
+        ("zobench/parallel/mesh.py", ["tests.parallel.test_mesh"], "tests.machine.test_memory"),
         ("tables/zo2/table1.toml", ["tests.report.test_recipes_of_papers"], "tests.engine.test_parity"),
         ("tests/report/golden/summary.md", ["tests.report.test_golden"], "tests.engine.test_parity"),
         ("tests/support/rank.py", ["tests.parallel.test_parity"], "tests.engine.test_parity"),  # started by name
