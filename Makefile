@@ -1,4 +1,4 @@
-# On a machine with Python 3.11+ and make: `make sweep`, `make report` and `make test`.
+# On a machine with Python 3.11+ and make: `make sweep`, `make report` and `make test`; while developing `make quick`.
 PYTHON ?= python3
 VENV ?= .venv
 BUDGET ?= 5m
@@ -6,7 +6,7 @@ RESULTS ?= results
 WORKERS ?= auto
 BIN = $(VENV)/bin
 
-.PHONY: sweep report test check smoke clean
+.PHONY: sweep report test quick check smoke clean
 
 sweep: $(VENV)/.run
 	$(BIN)/zobench sweep main_table --budget $(BUDGET) --results $(RESULTS)
@@ -15,8 +15,11 @@ report: $(VENV)/.report
 	$(BIN)/zobench report --results $(RESULTS) --out report
 
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/benchmarks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/benchmarks
 	$(BIN)/python -m pytest tests/benchmarks
+
+quick: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.quick -n $(WORKERS) --dist load --maxschedchunk 4
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

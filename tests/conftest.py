@@ -1,10 +1,11 @@
-"""The real data of the tasks, for the tests that ask for it by the fixture ``real_data``."""
+"""For all tests: one thread, and the real data of the tasks for those that ask for it by the fixture ``real_data``."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 DATA = os.environ.get("ZOBENCH_DATA_DIR")
 """The folder that holds SST-2/, RTE/ and so on: read here, before ``_without_data_dir`` removes the variable."""
@@ -12,10 +13,12 @@ DATA = os.environ.get("ZOBENCH_DATA_DIR")
 
 @pytest.hookimpl(tryfirst=True)  # before ``-m data`` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that use the real data."""
+    """Marks the tests that use the real data; modules with slow tests come first, so that no worker ends with one."""
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):
             item.add_marker("data")
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +35,9 @@ def _without_data_dir() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("ZOBENCH_DATA_DIR", raising=False)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tiny models are no faster with more, and far slower on a machine whose cores are busy."""
+    torch.set_num_threads(1)

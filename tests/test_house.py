@@ -1,7 +1,8 @@
-"""The house: no circle among modules, no import that runs up, and a planted one is found."""
+"""The house: no circle among modules, no import that runs up, none from test to test; and planted ones are found."""
 
 from __future__ import annotations
 
+import ast
 import graphlib
 import shutil
 import subprocess
@@ -31,3 +32,40 @@ def test_rooms_use_only_those_below_them_and_a_planted_upward_import_is_found(pl
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == bool(planted), done.stdout + done.stderr
     assert ("zobench.engine is not allowed to import zobench.cli" in done.stdout) == bool(planted)
+
+
+def _imported_tests(path: Path, root: Path) -> set[str]:
+    """The modules of tests but tests.support that a file imports, also inside functions, relative names resolved."""
+    package, found = path.relative_to(root).parent.parts, set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            found |= {".".join(filter(None, (*above, node.module, alias.name))) for alias in node.names}
+    return {name for name in found if name.startswith("tests.") and not name.startswith("tests.support.")}
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("from tests.support.rates import RATES\nfrom tests.support import rank\nimport torch", set()),
+        ("def test():\n    from tests.engine.test_parity import MODES", {"tests.engine.test_parity.MODES"}),
+        ("from .test_other import helper", {"tests.engine.test_other.helper"}),
+        ("from . import conftest", {"tests.engine.conftest"}),
+        ("from ..gpu.test_fast import run", {"tests.gpu.test_fast.run"}),
+        ("import tests.gpu.test_fast", {"tests.gpu.test_fast"}),
+    ],
+)
+def test_an_import_of_another_test_module_is_found(text: str, wrong: set[str], tmp_path: Path) -> None:
+    path = tmp_path / "tests" / "engine" / "test_new.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert _imported_tests(path, tmp_path) == wrong
+
+
+def test_test_modules_share_by_support_alone() -> None:
+    """What two test modules need is in tests/support, or a fixture of a conftest."""
+    imports = {path: _imported_tests(path, ROOT) for path in (ROOT / "tests").rglob("*.py")}
+    assert len(imports) > 100
+    assert {str(path): wrong for path, wrong in imports.items() if wrong} == {}

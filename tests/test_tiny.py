@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from zobench import models, tiny
-from zobench.data.tasks.prompts import Example
+from zobench.data.tasks.task import Example
 
 SENTENCES = [
     (f"{start} {adjective} {noun} {end}", int(adjective in ("warm", "sharp", "lovely")))
@@ -22,14 +22,6 @@ SHORT = tiny.Recipe(epochs=5, tokens=128, warmup=4, lr=1e-2)
 
 def _examples() -> list[Example]:
     return [Example(text.strip(), (" It was bad", " It was good"), label) for text, label in SENTENCES]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from tests.engine.reference import mezo
+from tests.support.reference import mezo
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, kernels, models
 from zobench.data.tokens import stream
 from zobench.models import weights

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.store.stores import fill
+from tests.support.stores import fill
 from zobench.execute.process import child_environment
 from zobench.store import Store, frame
 

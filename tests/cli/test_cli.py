@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 import typer
 
-from tests.predict.test_predict import CALIBRATION
+from tests.support.rates import CALIBRATION, calibrate
 from zobench import cli, recipes
 from zobench.execute import plan, process
-from zobench.measure.environment import fingerprint_without_torch
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, RunSpec
@@ -32,42 +31,6 @@ OPTIONS = {
     "cancel": 1, "results": 4, "compare": 5, "trace": 2, "finetune": 13, "search": 11,
 }  # fmt: skip
 """Options per command. A new one needs a user, and a change here."""
-
-
-@pytest.fixture(scope="module")
-def machine() -> str:
-    return str(fingerprint_without_torch()["machine"])
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str) -> Path:
-    """An empty current folder on a measured machine with 24 GB of memory and 500 GB of disk."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(plan, "available_host_bytes", lambda: 24 * GB)
-    monkeypatch.setattr(plan, "free_disk_bytes", lambda folder: 500 * GB)
-    _calibrate(tmp_path, machine)
-    return tmp_path
-
-
-def _calibrate(folder: Path, machine: str) -> None:
-    path = folder / "results" / ".calibration" / f"{machine}-cpu.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(CALIBRATION))
-
-
-@pytest.fixture
-def zobench(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process: exit code, standard output, standard error."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            cli.main(arguments)
-        out, err = capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, out, err
-
-    return run
 
 
 @pytest.fixture
@@ -548,9 +511,10 @@ def test_the_version_is_printed(zobench: Any) -> None:
 TWO = '[base]\nmodel = "opt-tiny"\nseq_len = 32\n[axes]\nseed = [0, 1]\n'
 
 
+@pytest.mark.slow
 @linux
 def test_after_kill_9_the_same_command_goes_on_and_nothing_keeps_running(tmp_path: Path, machine: str) -> None:
-    _calibrate(tmp_path, machine)
+    calibrate(tmp_path, machine)
     write(tmp_path, TWO)
     sweep = _start(tmp_path)
     try:
@@ -573,7 +537,7 @@ def test_after_kill_9_the_same_command_goes_on_and_nothing_keeps_running(tmp_pat
 
 @linux
 def test_ctrl_c_stops_with_a_summary_and_leaves_no_process(tmp_path: Path, machine: str) -> None:
-    _calibrate(tmp_path, machine)
+    calibrate(tmp_path, machine)
     path = tmp_path / write(tmp_path, TWO + "steps = [1000000]\n")
     kept = matrix.load(path, "cpu").cells[0]
     Store(tmp_path / "results").save(Result(spec=kept, outcome=Outcome.OK, environment={"machine": machine}))

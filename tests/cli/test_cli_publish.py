@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_cli import here, machine, zobench  # noqa: F401  fixtures
-from tests.report.test_table import result
+from tests.support.tables import result
 from zobench import recipes
 from zobench.store import Store
 
@@ -61,7 +60,7 @@ where = { engine = "offload" }
 
 
 @pytest.fixture
-def tiny(here: Path) -> Path:  # noqa: F811
+def tiny(here: Path) -> Path:
     """Recipes of a user's own for a tiny model."""
     for name, text in {
         "tiny.toml": TINY_RUNNER,
@@ -74,7 +73,8 @@ def tiny(here: Path) -> Path:  # noqa: F811
     return here
 
 
-def test_reproduce_measures_then_shows_the_table(tiny: Path, zobench: Any, machine: str) -> None:  # noqa: F811
+@pytest.mark.slow
+def test_reproduce_measures_then_shows_the_table(tiny: Path, zobench: Any, machine: str) -> None:
     code, out, err = zobench("reproduce", "mine", "--device", "cpu")
     assert code == 0, err
     assert f"measured on {machine}" in out
@@ -83,7 +83,7 @@ def test_reproduce_measures_then_shows_the_table(tiny: Path, zobench: Any, machi
     assert [result.outcome for result in Store(tiny / "results").load()] == ["ok", "ok"]
 
 
-def test_reproduce_runs_only_what_is_shown_and_can_be_planned(tiny: Path, zobench: Any) -> None:  # noqa: F811
+def test_reproduce_runs_only_what_is_shown_and_can_be_planned(tiny: Path, zobench: Any) -> None:
     code, out, _ = zobench("reproduce", "step", "--device", "cpu", "--dry-run", "--set", "steps=3")
     assert code == 0
     assert "1 of 1 cells to run" in out
@@ -96,7 +96,8 @@ def test_reproduce_runs_only_what_is_shown_and_can_be_planned(tiny: Path, zobenc
     assert "the matrix ./tiny.toml must make a run that is shown, but makes none here; name another runner" in err
 
 
-def test_reproduce_of_a_figure_writes_its_files_and_says_where(tiny: Path, zobench: Any) -> None:  # noqa: F811
+@pytest.mark.slow
+def test_reproduce_of_a_figure_writes_its_files_and_says_where(tiny: Path, zobench: Any) -> None:
     code, out, err = zobench("reproduce", "step", "--device", "cpu", "--out", "drawn")
     assert code == 0, err
     assert out.split() == [f"drawn/figures/step.{form}" for form in ("csv", "png", "svg", "pdf")]
@@ -105,7 +106,7 @@ def test_reproduce_of_a_figure_writes_its_files_and_says_where(tiny: Path, zoben
 
 
 def test_what_this_version_cannot_measure_is_shown_from_the_paper_with_the_reason(
-    here: Path, zobench: Any  # noqa: F811
+    here: Path, zobench: Any
 ) -> None:  # fmt: skip
     lacks = 'lacks = "a quantum computer"'
     shipped = recipes.find("tables", "distzo2/table3").read_text()
@@ -123,7 +124,8 @@ def test_what_this_version_cannot_measure_is_shown_from_the_paper_with_the_reaso
     assert (here / "x/figures/drawn.png").is_file()
 
 
-def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any) -> None:  # noqa: F811
+@pytest.mark.slow
+def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any) -> None:
     Store(here / "results").save(result("OPT-125M", seq_len=2048, machine="box"))
     (here / "results" / "box" / "broken.json").write_text("{")
     code, out, err = zobench("report", "--out", "all")
@@ -146,7 +148,7 @@ def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any)
         ("table zo2/figure3", "`zobench table` shows tables, but 'zo2/figure3' is a figure; use zobench reproduce"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(here: Path, zobench: Any, arguments: str, message: str) -> None:  # noqa: F811
+def test_a_mistake_is_one_line_and_exit_code_2(here: Path, zobench: Any, arguments: str, message: str) -> None:
     (here / "file").write_text("")
     code, out, err = zobench(*arguments.split())
     assert (code, out) == (2, "")
@@ -154,7 +156,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(here: Path, zobench: Any, argumen
     assert err.count("\n") == 1
 
 
-def test_a_sweep_whose_cells_have_no_place_in_a_table_says_what_it_needs(here: Path, zobench: Any) -> None:  # noqa: F811
+def test_a_sweep_whose_cells_have_no_place_in_a_table_says_what_it_needs(here: Path, zobench: Any) -> None:
     Store(here / "results").save(result("OPT-125M", seq_len=64, machine="box"))
     code, _, err = zobench("table", "zo2/table1")
     assert code == 0

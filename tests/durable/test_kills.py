@@ -56,7 +56,7 @@ OUTSIDE = ("a moment", "a snapshot under way", "a record just written")
 
 @dataclass
 class Runner:
-    """See :mod:`tests.durable.runner`."""
+    """See :mod:`tests.support.killed_run`."""
 
     process: subprocess.Popen[str]
     data_dir: Path
@@ -96,7 +96,7 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def runner(data_dir: Path) -> Iterator[Runner]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "tests.durable.runner"]
+    command = [sys.executable, "-m", "tests.support.killed_run"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
@@ -210,6 +210,7 @@ def check(
     print(f"{total} kills, all ended as the runs that nobody killed", flush=True)
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_as_one_that_was_not(
     runner: Runner, spec: Any, tmp_path: Path, expected: dict[str, Any]
 ) -> None:

@@ -16,14 +16,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests.support.saving import TOLD, Recorder, restored, weights_of
 from zobench import ZOSGD, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.durable import savers, snapshot
 from zobench.durable.savers import Saved, Target, saving
-from zobench.durable.snapshot import SnapshotStart, Writer
+from zobench.durable.snapshot import Writer
 from zobench.durable.tensors import SnapshotWeights
-from zobench.engine import Engine, history
-from zobench.engine.base import BASE, PassRecord, Position
+from zobench.engine import Engine
+from zobench.engine.base import Position
 from zobench.engine.tiers import DiskTier, HostTier
 from zobench.finetune.assemble import tuner
 from zobench.parallel import PeerGoneError
@@ -59,51 +60,9 @@ RUNS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def a_spec(run, model="opt-tiny"):
     switches = RUNS[run]
     return RunSpec(model=model, seq_len=16, lr=1e-2, weight_decay=0.1, seed=3, **switches).resolve("cpu")
-
-
-class Recorder:
-    """All that happened to an engine's weights, as moments."""
-
-    def __init__(self, engine):
-        self.moments = []
-        self._watch(engine, "probe", lambda batch, points: () if list(points) == [BASE] else tuple(points))
-        self._watch(engine, "tangent", lambda batch, seed: ())
-        commit = engine.commit
-
-        def noted(entries):
-            points, earlier = self.moments[-1]
-            self.moments[-1] = points, (*earlier, *entries)
-            commit(entries)
-
-        engine.commit = noted
-
-    def _watch(self, engine, name, points_of):
-        original = getattr(engine, name)
-
-        def watched(*args):
-            self.moments.append((points_of(*args), ()))
-            return original(*args)
-
-        setattr(engine, name, watched)
-
-    def told(self):
-        return [PassRecord(points=points, entries=entries) for points, entries in self.moments]
-
-
-def weights_of(engine):
-    named = {name: tensor.numpy().tobytes() for name, tensor in engine.named_tensors()}
-    return named | {name: tensor.numpy().tobytes() for name, tensor in engine.state_tensors()}
 
 
 def run_with(spec, save=None, folder=None, every=None):
@@ -126,20 +85,9 @@ def run_with(spec, save=None, folder=None, every=None):
         return losses, weights_of(built.engine), recorder.told(), saved
 
 
-TOLD = []
-
-
 @functools.cache
 def alone(run, model="opt-tiny"):
     return run_with(a_spec(run, model))[:2]
-
-
-def restored(spec, path, moments):
-    """The weights at the end of a run that goes on from a snapshot."""
-    start = SnapshotStart(path)
-    with tuner(spec, start=start) as built:
-        history.retrace(built.engine, moments, start)
-        return weights_of(built.engine)
 
 
 def differs(run, kind, folder, model="opt-tiny", every=None):
@@ -405,10 +353,11 @@ def test_a_cell_says_that_no_checkpoint_was_due(tmp_path):
     assert found.parts["checkpoint_stall_seconds"] == []
 
 
+@pytest.mark.slow
 def test_two_ranks_save_their_parts_of_one_checkpoint(tmp_path):
     """The ranks share the streamed weights, and each saves of them what only it writes back."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
-    command += ["--standalone", "-m", "tests.durable.save_rank", str(tmp_path)]
+    command += ["--standalone", "-m", "tests.support.save_rank", str(tmp_path)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = json.loads((tmp_path / "found.json").read_text())

@@ -6,29 +6,14 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from tests.engine.test_tangent import MODELS, choosing, filled, padded, plain_loss, select
+from tests.support.backprop import BEFORE, RESIDENT, Values, backprop
+from tests.support.slopes import MODELS, choosing, filled, padded, plain_loss
 from zobench import Batch, Engine, EngineConfig, Entry, Point, models
 from zobench.engine.backprop import Backprop
 from zobench.engine.optimizers import OPTIMIZERS
 from zobench.models import blocks, weights
 
-RESIDENT = EngineConfig(placement="resident")
 BATCHES = {"causal": padded, "choice": lambda: choosing("choice"), "lm": lambda: choosing("lm")}
-
-
-class Values:
-    """A source of weights or of state: tensors by name."""
-
-    def __init__(self, tensors):
-        self.tensors = dict(tensors)
-
-    def fill(self, name, out, first=0):
-        out.copy_(self.tensors[name][first : first + len(out)])
-
-
-def backprop(name="opt-tiny", tied=True, config=RESIDENT, train=lambda name: True, source=None, **options):
-    model = select(models.build(name, "fp32", tied), train)
-    return Backprop(model, config, weights=source or weights.RandomWeights(model, 3), **options)
 
 
 def gradients(engine):
@@ -286,15 +271,6 @@ def test_on_the_meta_device():
 
 # --- the hybrid's lower half -----------------------------------------------------------------------------------------
 
-BEFORE = {
-    "opt-tiny": {"model.decoder.embed_tokens.weight", "model.decoder.embed_positions.weight"},
-    "opt350-tiny": {
-        *("model.decoder.embed_tokens.weight", "model.decoder.embed_positions.weight"),
-        "model.decoder.project_in.weight",
-    },
-    "qwen3-tiny": {"model.embed_tokens.weight"},
-    "llama-tiny": {"model.embed_tokens.weight"},
-}
 AFTER = {
     "opt-tiny": {"model.decoder.final_layer_norm.weight", "model.decoder.final_layer_norm.bias"},
     "opt350-tiny": {"model.decoder.project_out.weight"},

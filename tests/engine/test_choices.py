@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engine.reference import draw_seeds, perturb, replay, update, z_of
+from tests.support.reference import draw_seeds, perturb, replay, update, z_of
 from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, models
 from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.engine import blocks as units

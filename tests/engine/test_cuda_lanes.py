@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import torch
 
-from tests.engine.test_races import model, resident
+from tests.support.races import model, resident
 from zobench import ZOSGD, Batch, Engine, EngineConfig
 from zobench.engine.lanes import CudaLanes
 from zobench.models.weights import RandomWeights

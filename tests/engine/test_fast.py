@@ -4,12 +4,14 @@ import functools
 import itertools
 import math
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
-from tests.engine.reference import draw_seeds, perturb, pristine_mezo, update
+from tests.support.devices import CUDA, DEVICES, on_devices
+from tests.support.reference import draw_seeds, perturb, pristine_mezo, update
 from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, kernels, models
 from zobench.data.tokens import stream
 from zobench.engine import blocks as units
@@ -21,18 +23,28 @@ from zobench.engine.wire import Wire
 from zobench.models import weights
 
 STEPS, EPS, LR, RUN_SEED = 50, 1e-3, 1e-3, 7
+STEPS_ON = {"cpu": STEPS, CUDA: 10}
 PLACES = {
     "resident": {"placement": "resident"},
     "pageable": {"tier": "pageable"},
     "disk": {"tier": "disk", "slots": 2},
     "partly resident": {"tier": "pageable", "resident_blocks": 1},
 }
+PINNED = {
+    "pinned": {"tier": "pinned"},
+    "two slots": {"tier": "pinned", "slots": 2},
+    "partly resident": {"tier": "pinned", "resident_blocks": 1},
+}
+PLACES_ON = {"cpu": PLACES, CUDA: PLACES | PINNED}
+TILE = {"cpu": 20_000, CUDA: 3_000}
+PIECES: dict[str, dict[str, int]] = {"cpu": {}, CUDA: {"logits_bytes": 1 << 13}}
+"""On CUDA the head's pieces are small and of uneven length."""
 
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
-    """Tiles of a few rows, and several pieces of the vocabulary, also for tiny models."""
-    monkeypatch.setattr(units.tiles, "__defaults__", (20_000,))
+    """Tiles of a few rows also for tiny models."""
+    monkeypatch.setattr(units.tiles, "__defaults__", (TILE["cpu"],))
 
 
 def batches(name, kind="ragged", count=STEPS):
@@ -47,26 +59,44 @@ def directions(queries):
 
 
 @functools.cache
-def reference(name, dtype, tied, decay, queries, every=1):
+def reference(name, dtype, tied, decay, queries, every=1, count=STEPS):
+    """(losses, projected gradients, final weights) of a plain loop on the CPU."""
     model = models.build(name, dtype, tied)
     weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
-    seeds, every = directions(queries), math.inf if every == "inf" else every
-    losses, gs = pristine_mezo(model, batches(name), seeds, eps=EPS, lr=LR, wd=decay, every=every)
+    seeds, every = directions(queries)[:count], math.inf if every == "inf" else every
+    losses, gs = pristine_mezo(model, batches(name, count=count), seeds, eps=EPS, lr=LR, wd=decay, every=every)
     return losses, gs, {key: p.data for key, p in model.named_parameters()}
 
 
-def run(name, dtype, tied, decay, queries, count=STEPS, **config):
+def run(name, dtype, tied, decay, queries, count=None, device="cpu", **config):
+    """(losses, projected gradients, final weights on the CPU) of an engine."""
     model = models.build(name, dtype, tied)
-    config = EngineConfig(noise="counter", **config)
-    with Engine(model, config, weights=weights.RandomWeights(model, 3)) as engine:
+    config = EngineConfig(device=device, noise="counter", **PIECES[device] | config)
+    with (
+        mock.patch.object(units.tiles, "__defaults__", (TILE[device],)),
+        Engine(model, config, weights=weights.RandomWeights(model, 3)) as engine,
+    ):
         method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED, weight_decay=decay, queries=queries)
-        steps = [method.step(engine, batch) for batch in batches(name, count=count)]
+        steps = [method.step(engine, batch.to(device)) for batch in batches(name, count=count or STEPS_ON[device])]
         return [s.loss for s in steps], [s.projected_grad for s in steps], dict(engine.named_tensors())
 
 
 @functools.cache
-def resident_tiles(name, dtype, tied, decay, queries):
-    return run(name, dtype, tied, decay, queries, granularity="tile", placement="resident")
+def resident(name, dtype, tied, decay, queries, device, granularity, every=1):
+    case = {"device": device, "granularity": granularity, "writeback_every": every}
+    return run(name, dtype, tied, decay, queries, **case, **PLACES["resident"])
+
+
+def assert_near_in_tiles(mine, expected):
+    assert np.allclose(mine[0], expected[0], rtol=1e-4, atol=0)
+    assert np.allclose(mine[1][:5], expected[1][:5], atol=2e-3)  # an ulp of the loss is 2.4e-4 of g
+
+
+def assert_near_on_cuda(mine, expected):
+    """Up to the rounding of products."""
+    assert np.allclose(mine[0], expected[0], rtol=1e-4, atol=0)
+    assert np.allclose(mine[1], expected[1], rtol=1e-2, atol=2e-2)
+    assert all(torch.allclose(mine[2][key], expected[2][key], rtol=0, atol=1e-3) for key in expected[2])
 
 
 def assert_equal(mine, expected):
@@ -77,47 +107,67 @@ def assert_equal(mine, expected):
     assert len(set(mine[1])) > 0.9 * len(mine[1])  # a loop that never moved would agree with itself
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("device", "place"), on_devices(PLACES_ON))
 @pytest.mark.parametrize("every", [1, 4, "inf"])
 @pytest.mark.parametrize("granularity", ["block", "linear", "tile"])
 @pytest.mark.parametrize("queries", [1, 4])
 @pytest.mark.parametrize(("name", "tied", "decay"), [("opt-tiny", True, 0.1), ("qwen3-tiny", False, 0.0)])
-def test_fp32_equals_a_plain_loop_in_every_mode(name, tied, decay, queries, granularity, every, place):
+def test_fp32_equals_a_plain_loop_in_every_mode(name, tied, decay, queries, granularity, every, device, place):
     """Replaying K entries at once is in float32 the same arithmetic as K single updates, so all of it is ``==``; but
-    a product by a tile of the rows may be summed in another order, so tiles equal tiles, and a whole one nearly."""
-    expected = reference(name, "fp32", tied, decay, queries)
-    mine = run(name, "fp32", tied, decay, queries, granularity=granularity, writeback_every=every, **PLACES[place])
-    if granularity == "tile":
-        assert np.allclose(mine[0], expected[0], rtol=1e-4, atol=0)
-        assert np.allclose(mine[1][:5], expected[1][:5], atol=2e-3)  # an ulp of the loss is 2.4e-4 of g
-        expected = resident_tiles(name, "fp32", tied, decay, queries)
+    a product by a tile of the rows, or on CUDA, may be summed in another order than in the loop on the CPU: such an
+    engine equals a resident one of its granularity that keeps updates at every step, and the loop nearly."""
+    case = (name, "fp32", tied, decay, queries)
+    expected = reference(*case, count=STEPS_ON[device])
+    where = PLACES_ON[device][place]
+    mine = run(*case, device=device, granularity=granularity, writeback_every=every, **where)
+    if device == CUDA:
+        assert_near_on_cuda(mine, expected)
+    elif granularity == "tile":
+        assert_near_in_tiles(mine, expected)
+    if device == CUDA or granularity == "tile":
+        expected = resident(*case, device, granularity)
     assert_equal(mine, expected)
 
 
 @pytest.mark.parametrize("every", [1, 4, "inf"])
-@pytest.mark.parametrize("granularity", ["block", "linear"])
+@pytest.mark.parametrize(
+    ("device", "granularity"), on_devices({"cpu": ["block", "linear"], CUDA: ["block", "linear", "tile"]})
+)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize(("name", "tied", "decay"), [("opt350-tiny", True, 0.0), ("llama-tiny", True, 0.1)])
-def test_sixteen_bits_equal_a_plain_loop_that_rounds_as_often(name, tied, decay, dtype, granularity, every):
-    expected = reference(name, dtype, tied, decay, 1, every)
-    for place in ("resident", "disk", "partly resident"):
-        mine = run(name, dtype, tied, decay, 1, granularity=granularity, writeback_every=every, **PLACES[place])
+def test_sixteen_bits_equal_a_plain_loop_that_rounds_as_often(name, tied, decay, dtype, device, granularity, every):
+    """On CUDA, where products round in another order, the resident engine stands for the loop."""
+    case = (name, dtype, tied, decay, 1)
+    if device == CUDA:
+        expected = resident(*case, device, granularity, every)
+        places = PLACES_ON[device].keys() - {"resident"}
+    else:
+        expected = reference(*case, every)
+        places = {"resident", "disk", "partly resident"}
+    for place in sorted(places):
+        where = PLACES_ON[device][place]
+        mine = run(*case, device=device, granularity=granularity, writeback_every=every, **where)
         assert_equal(mine, expected)
 
 
+STREAMED = {
+    "cpu": [{"tier": "disk"}, {"tier": "pageable", "slots": 1}, {"tier": "pageable", "overlap": False}],
+    CUDA: [PLACES_ON[CUDA][place] for place in ("pinned", "two slots", "pageable", "disk")],
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("granularity", ["block", "linear", "tile"])
 @pytest.mark.parametrize("wire", ["fp16", "bf16", "fp8"])
-def test_a_wire_gives_the_same_whatever_is_streamed_from_where(wire, granularity):
-    runs = [
-        run("opt-tiny", "fp32", True, 0.1, 1, count=10, wire=wire, granularity=granularity, **place)
-        for place in ({"tier": "disk"}, {"tier": "pageable", "slots": 1}, {"tier": "pageable", "overlap": False})
-    ]
-    assert_equal(runs[1], runs[0])
-    assert_equal(runs[2], runs[0])
-    plain = run("opt-tiny", "fp32", True, 0.1, 1, count=10, granularity=granularity)
-    assert runs[0][0] != plain[0]  # the wire was used
+def test_a_wire_gives_the_same_whatever_is_streamed_from_where(wire, granularity, device):
+    case, common = ("opt-tiny", "fp32", True, 0.1, 1), {"count": 10, "device": device, "granularity": granularity}
+    first, *others = (run(*case, wire=wire, **common, **place) for place in STREAMED[device])
+    for other in others:
+        assert_equal(other, first)
+    plain = run(*case, **common)
+    assert first[0] != plain[0]  # the wire was used
     tolerance = {"fp16": 1e-3, "bf16": 1e-2, "fp8": 5e-2}[wire]
-    assert np.allclose(runs[0][0], plain[0], rtol=tolerance)
+    assert np.allclose(first[0], plain[0], rtol=tolerance)
 
 
 @pytest.mark.parametrize("wire", ["fp16", "bf16", "fp8"])

@@ -1,11 +1,13 @@
 """Looking at some points only, and going over a run again without forwards, leave the very bits of the run itself."""
 
 import itertools
+import threading
 import time
 
 import pytest
 import torch
 
+from tests.support.devices import CUDA, on_devices
 from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine import history
@@ -33,6 +35,18 @@ ENGINES = {
     "tile": {"noise": "counter", "granularity": "tile"},
     "one resident block": {"noise": "counter", "resident_blocks": 1},
 }
+
+
+ENGINES_ON_CUDA = {
+    "resident": {"placement": "resident"},
+    "resident counter": {"placement": "resident", "noise": "counter"},
+    "pinned": {"tier": "pinned"},
+    "pinned counter": {"tier": "pinned", "noise": "counter"},
+    "pageable": {"tier": "pageable"},
+    "disk counter every 4": {"tier": "disk", "noise": "counter", "writeback_every": 4},
+    "tile": {"tier": "pinned", "noise": "counter", "granularity": "tile"},
+}
+ENGINES_ON = {"cpu": ENGINES, CUDA: ENGINES_ON_CUDA}
 
 
 def batches(name, count=STEPS):
@@ -107,10 +121,12 @@ def test_a_look_at_some_points_gives_the_numbers_of_a_look_at_all(name, tied, co
             assert all(torch.equal(mine[key], its[key]) for key in mine)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("config", ENGINES.values(), ids=ENGINES)
+@pytest.mark.parametrize("width", [32, 16])
+@pytest.mark.parametrize(("device", "engine"), on_devices(ENGINES_ON))
 @pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny"])
-def test_a_run_is_retraced_bit_for_bit(name, config, dtype):
+def test_a_run_is_retraced_bit_for_bit(name, device, engine, width):
+    config = {"device": device, **ENGINES_ON[device][engine]}
+    dtype = {32: "fp32", 16: {"cpu": "bf16", CUDA: "fp16"}[device]}[width]
     with engine_of(name, True, config, dtype) as ran, engine_of(name, True, config, dtype) as again:
         moments, _ = run(ran, name, queries=2)
         history.retrace(again, moments)
@@ -205,6 +221,34 @@ def test_units_are_told_before_they_change():
         assert set(told) == {unit.name for unit in engine.units}
         after = Kept(engine).bytes
         assert any(not torch.equal(after[key], before[key]) for key in after)
+
+
+@pytest.mark.parametrize(("device", "engine"), on_devices(ENGINES_ON))
+def test_units_are_read_by_another_thread_before_the_step_touches_them(device, engine):
+    config, dtype = {"device": device, **ENGINES_ON[device][engine]}, {"cpu": "fp32", CUDA: "fp16"}[device]
+    with engine_of("opt-tiny", True, config, dtype) as ran:
+        moments = []
+        for step, batch in enumerate(batches("opt-tiny")):
+            points = pairs([100 * step])
+            entries = entries_of(step, points, ran.probe(batch, points))
+            ran.commit(entries)
+            moments.append(PassRecord(points=points, entries=entries))
+        kept, locks = Kept(ran), {unit.name: threading.Lock() for unit in ran.units}
+        early, done = {}, set()
+
+        def capture(unit):
+            with locks[unit.name]:
+                if unit.name not in done and unit.name in kept.bytes:
+                    early[unit.name] = allocate(ran.kept_bytes(unit))
+                    history.read(ran, unit, early[unit.name])
+                done.add(unit.name)
+
+        ran.before_change = capture
+        reader = threading.Thread(target=lambda: [capture(unit) for unit in ran.units])
+        reader.start()
+        ran.probe(batches("opt-tiny")[0], pairs([7]))
+        reader.join()
+        assert all(torch.equal(early[name], kept.bytes[name]) for name in kept.bytes)
 
 
 def test_units_are_told_before_they_settle():

@@ -1,47 +1,30 @@
 """MeZO and ZO2 are the same computation, bit for bit: every engine mode against a plain MeZO loop, with `==`."""
 
 import functools
-import itertools
 
 import pytest
 import torch
 
-from tests.engine.reference import draw_seeds, mezo
-from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
-from zobench.data.tokens import stream
+from tests.support.devices import CUDA, HOST, on_devices
+from tests.support.parity import EPS, LR, MODES, RUN_SEED, STEPS, batches, materialised
+from tests.support.reference import draw_seeds, mezo
+from zobench import ZOSGD, Engine, EngineConfig, models
 from zobench.models import weights
 
 MODELS = ("opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny")
-STEPS, EPS, LR, RUN_SEED = 20, 1e-3, 1e-3, 7
-MODES = {
-    "resident": {"placement": "resident"},
-    "one slot": {"slots": 1},
-    "two slots": {"slots": 2},
-    "three slots": {"slots": 3},
-    "no overlap": {"overlap": False},
-    "no reusable memory": {"reusable_memory": False},
-    "no fused update": {"fused_update": False},
-    "disk": {"tier": "disk"},
-    "disk, no reusable memory, no fused update": {"tier": "disk", "reusable_memory": False, "fused_update": False},
-}
 
 
-def batches(name, kind="random", count=STEPS):
-    spec = RunSpec(model=name, batch_size=3 if kind == "ragged" else 1, seq_len=17, data=kind, seed=1)
-    config = models.build_config(name)
-    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
+MODES_OF = {"cpu": MODES, CUDA: MODES | {"pageable": {"tier": "pageable"}}}
 
 
-def materialised(name, dtype, tied):
-    model = models.build(name, dtype, tied)
-    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
-    return model
+def batches_on(device, name, decay):
+    return [batch.to(device) for batch in batches(name, "ragged" if decay else "random")]
 
 
 @functools.cache
-def reference(name, dtype, tied, decay):
+def reference(device, name, dtype, tied, decay):
     """(losses, projected gradients, final weights, loss of the first batch at the final weights)."""
-    model, data = materialised(name, dtype, tied), batches(name, "ragged" if decay else "random")
+    model, data = materialised(name, dtype, tied, device), batches_on(device, name, decay)
     losses, gradients = mezo(model, data, draw_seeds(RUN_SEED, STEPS), eps=EPS, lr=LR, wd=decay)
     with torch.inference_mode():
         first = data[0]
@@ -49,10 +32,10 @@ def reference(name, dtype, tied, decay):
     return losses, gradients, dict(model.named_parameters()), final
 
 
-def engine_run(name, dtype, tied, decay, mode):
-    model = models.build(name, dtype, tied)
-    data = batches(name, "ragged" if decay else "random")
-    with Engine(model, EngineConfig(**mode), weights=weights.RandomWeights(model, 3)) as engine:
+def engine_run(device, name, dtype, tied, decay, mode):
+    model, data = models.build(name, dtype, tied), batches_on(device, name, decay)
+    place = {} if "placement" in mode else {"tier": HOST[device]}
+    with Engine(model, EngineConfig(device=device, **place | mode), weights=weights.RandomWeights(model, 3)) as engine:
         method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED, weight_decay=decay)
         steps = [method.step(engine, batch) for batch in data]
         final = engine.evaluate(data[0])
@@ -60,18 +43,18 @@ def engine_run(name, dtype, tied, decay, mode):
         return [s.loss for s in steps], [s.projected_grad for s in steps], dict(engine.named_tensors()), final
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("device", "mode"), on_devices(MODES_OF))
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("name", MODELS)
-def test_engine_equals_plain_mezo(name, tied, dtype, decay, mode):
-    losses, gradients, final_weights, final_loss = reference(name, dtype, tied, decay)
-    mine = engine_run(name, dtype, tied, decay, MODES[mode])
+def test_engine_equals_plain_mezo(name, tied, dtype, decay, device, mode):
+    losses, gradients, final_weights, final_loss = reference(device, name, dtype, tied, decay)
+    mine = engine_run(device, name, dtype, tied, decay, MODES_OF[device][mode])
     assert mine[0] == losses
     assert mine[1] == gradients
     assert mine[2].keys() == final_weights.keys()
-    assert all(torch.equal(mine[2][key], final_weights[key]) for key in final_weights)
+    assert all(torch.equal(mine[2][key].cpu(), final_weights[key].cpu()) for key in final_weights)
     assert mine[3] == final_loss
     assert len(set(gradients)) == STEPS  # a loop that never moved would agree with itself
 

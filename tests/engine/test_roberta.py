@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
-from tests.engine.reference import draw_seeds, mezo, perturb, z_of
+from tests.support.reference import draw_seeds, mezo, perturb, z_of
 from zobench import ZOSGD, Engine, EngineConfig, Point, RunSpec, models
 from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.data.tokens import stream

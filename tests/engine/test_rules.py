@@ -7,7 +7,7 @@ from statistics import NormalDist
 import pytest
 import torch
 
-from tests.engine.reference import plain_loss, z_of
+from tests.support.reference import plain_loss, z_of
 from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine import general

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engine.test_parity import batches
+from tests.support.parity import batches
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.engine.survival import Survival
 from zobench.methods import make, rule, thresholds

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.engine.reference import draw_seeds, mezo, perturb, update
-from tests.engine.test_parity import MODES, batches, materialised
+from tests.support.parity import MODES, batches, materialised
+from tests.support.reference import draw_seeds, mezo, perturb, update
 from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, Point, RunSpec, models, run
 from zobench.models import weights
 

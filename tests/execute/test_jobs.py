@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.predict.test_predict import CALIBRATION
+from tests.support.rates import CALIBRATION
+from tests.support.submissions import cell, submitted
 from zobench import cli
 from zobench.cli.jobs import Wanted, refuse_twice, submits
 from zobench.execute import jobs, plan, slurm
@@ -24,21 +25,6 @@ from zobench.runspec import RunSpec
 from zobench.store import BusyError, Store
 
 MACHINE = "cpu-2c-4f2a91"
-
-
-def cell(**changes: Any) -> RunSpec:
-    return RunSpec(**{"model": "opt-tiny", "seq_len": 32, **changes}).resolve(changes.get("device", "cpu"))
-
-
-def submitted(results: Path, count: int = 3, **changes: Any) -> jobs.Submission:
-    cells = tuple(cell(seed=seed) for seed in range(count))
-    values: dict[str, Any] = {
-        "name": "mine", "executor": "slurm", "cells": cells, "groups": (tuple(range(count)),), "submitted": 1.0,
-        "place": "partition=p", "retry": ("failed",), "timeout": 60.0, **changes,
-    }  # fmt: skip
-    made = jobs.Submission(folder=jobs.new_folder(results), **values)
-    made.write()
-    return made
 
 
 def test_a_sweep_is_read_back_as_it_was_written_also_after_its_folder_moved(tmp_path: Path) -> None:

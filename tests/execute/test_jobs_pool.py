@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.predict.test_predict import CALIBRATION
+from tests.support.rates import calibrate
 from zobench.execute import jobs, pool
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.runspec import RunSpec
@@ -188,9 +187,7 @@ class Site:
         self.folder, self.results = folder, folder / "results"
         base = f'[base]\nmodel = "opt-tiny"\nseq_len = 16\nsteps = {steps}\nwarmup = 0\n'
         (folder / "cells.toml").write_text(f"{base}[axes]\nseed = {list(range(count))}\n")
-        rates = self.results / ".calibration" / f"{fingerprint_without_torch()['machine']}-cpu.json"
-        rates.parent.mkdir(parents=True)
-        rates.write_text(json.dumps(CALIBRATION))
+        calibrate(folder, fingerprint_without_torch()["machine"])
 
     def zobench(self, *arguments: str, code: int = 0) -> str:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
@@ -216,6 +213,7 @@ class Site:
         return int(path.read_text())
 
 
+@pytest.mark.slow
 def test_a_sweep_in_the_background_runs_as_many_cells_at_once_as_asked(tmp_path: Path) -> None:
     here, seen = Site(tmp_path, 4), []
     told = here.zobench("sweep", "cells.toml", "--executor", "local", "--jobs", "2", "--device", "cpu")

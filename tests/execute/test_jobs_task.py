@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.execute.test_jobs import submitted
-from tests.predict.test_predict import CALIBRATION
+from tests.support.rates import CALIBRATION
+from tests.support.submissions import submitted
 from zobench.execute import jobs, plan, sweep, task
 from zobench.execute.jobs import JobReport
 from zobench.execute.outcome import failed

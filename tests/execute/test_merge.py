@@ -6,18 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.rank_results import cell, one
 from zobench.execute.merge import merged
-from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec
-
-
-def cell() -> RunSpec:
-    return RunSpec(model="opt-tiny", engine="offload", parallel="ddp", gpus=2, batch_size=4).resolve("cpu")
-
-
-def one(number: int, **changes: Any) -> Result:
-    values: dict[str, Any] = {"samples": {"step_seconds": [1.0 + number], "loss": [2.0], "projected_grad": [3.0]}}
-    return Result(**{"spec": cell(), "outcome": Outcome.OK, **values, **changes})
+from zobench.result import Outcome
 
 
 @pytest.mark.parametrize(

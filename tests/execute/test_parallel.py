@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from tests.execute.test_merge import one
-from tests.execute.test_process import gone
+from tests.support.processes import gone
+from tests.support.rank_results import one
 from zobench.cli import main
 from zobench.execute import rank
 from zobench.execute.process import check_start, run_in_process
@@ -135,6 +135,7 @@ def alone() -> Result:
     return measure.run(RunSpec(**FIELDS).resolve("cpu"))
 
 
+@pytest.mark.slow
 def test_ranks_give_one_result_of_the_global_batch(alone: Result) -> None:
     gpus = 4
     result = run_in_process(cell("2d", gpus))
@@ -151,6 +152,7 @@ def test_ranks_give_one_result_of_the_global_batch(alone: Result) -> None:
     assert all(row["threads"] == max(1, len(os.sched_getaffinity(0)) // gpus) for row in rows)
 
 
+@pytest.mark.slow
 def test_ranks_listen_on_loopback_alone_and_a_killed_one_ends_all() -> None:
     running = Running(cell("pertp", 2, **LONG))
     ranks = running.ranks()
@@ -162,6 +164,7 @@ def test_ranks_listen_on_loopback_alone_and_a_killed_one_ends_all() -> None:
     assert all(gone(pid) for pid in everything)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_silent_is_waited_for_no_longer_than_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a group of the mesh, where the other one waits for it."""
     monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "12")
@@ -182,6 +185,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.slow
 def test_a_kill_of_the_launcher_or_an_interrupt_ends_all_ranks() -> None:
     running = Running(cell("pertp", 2, **LONG))
     ranks, everything = running.ranks(), children(os.getpid())
@@ -203,6 +207,7 @@ def test_a_kill_of_the_launcher_or_an_interrupt_ends_all_ranks() -> None:
     assert all(gone(pid, 0.5) for pid in everything)  # the launcher has waited for them
 
 
+@pytest.mark.slow
 def test_what_one_rank_cannot_do_is_told_at_once_though_others_wait_for_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -222,6 +227,7 @@ def test_what_one_rank_cannot_do_is_told_at_once_though_others_wait_for_it(
     assert "fill" in result.traceback
 
 
+@pytest.mark.slow
 def test_an_error_of_all_ranks_is_told_once() -> None:
     result = run_in_process(cell("ddp", 2, weights="pretrained", weights_path="/nowhere"))
     assert result.outcome is Outcome.FAILED
@@ -235,6 +241,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_two_nodes_on_one_machine_meet_at_the_given_address(monkeypatch: pytest.MonkeyPatch, alone: Result) -> None:
     monkeypatch.setenv("ZOBENCH_RENDEZVOUS", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("ZOBENCH_NODE_COUNT", "2")
@@ -247,6 +254,7 @@ def test_two_nodes_on_one_machine_meet_at_the_given_address(monkeypatch: pytest.
     assert results[0].samples["loss"] == pytest.approx(alone.samples["loss"], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("killed", "reasons"),
     [
@@ -286,6 +294,7 @@ def zobench(*words: str, torchrun: tuple[str, ...] = ()) -> subprocess.Completed
 TORCHRUN = ("--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
 
 
+@pytest.mark.slow
 def test_the_users_own_torchrun_starts_ranks_again_and_only_rank_0_prints(tmp_path: Path) -> None:
     """The ranks of the second start meet in the store of the first, which still has what rank 1 said there."""
     script = tmp_path / "once.py"

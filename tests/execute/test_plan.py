@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import rich.console
 
-from tests.predict.test_predict import CALIBRATION, RATES
+from tests.support.rates import CALIBRATION, RATES
 from zobench import predict
 from zobench.cli import console
 from zobench.execute import plan

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.processes import gone
 from zobench.execute import outcome, process
 from zobench.execute.process import run_in_process
 from zobench.programs.cell import classify
@@ -47,20 +48,6 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
         return run_in_process(SPEC, **options)
 
     return run
-
-
-def gone(pid: int, seconds: float = 10) -> bool:
-    """Whether the process ends (or is only a zombie) within the time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_the_answer_of_the_process_is_the_result(child: Any, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.predict.test_predict import RATES
+from tests.support.rates import RATES
 from zobench import predict
 from zobench.execute import sweep as module
 from zobench.execute.plan import Step

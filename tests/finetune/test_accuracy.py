@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests import tiny as cache
+from tests.support import pretrained as cache
 from zobench import tiny
 from zobench.data.tasks.task_data import TaskData
 from zobench.finetune import run, tokenizer

@@ -171,6 +171,7 @@ def test_data_that_are_not_there_are_one_line(zobench: Command, given: list[str]
     assert str(tmp_path) in err.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_says_how_to_go_on_and_exits_130(tmp_path: Path, given: list[str], number: signal.Signals) -> None:

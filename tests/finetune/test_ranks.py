@@ -72,6 +72,7 @@ def ended(pid: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @linux
 def test_torchrun_loses_itself_and_then_a_rank_and_the_run_ends_as_the_cell_that_nobody_killed(
     spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,16 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.devices import ON_GPU
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.execute.process import run_in_process
 from zobench.models import weights
 from zobench.parallel.hosts import Counts, SharedTier
 from zobench.result import Outcome
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = ON_GPU
 several = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 STEPS, EXAMPLES = 6, 4
 ENGINES = {
@@ -39,7 +37,7 @@ def spec_of(engine, **changes):
 
 
 def steps_of(engine, spec):
-    from tests.parallel.rank import batches
+    from tests.support.rank import batches
     from zobench import methods
 
     method = methods.make(spec)
@@ -119,7 +117,7 @@ def ranks(cases, folder, gpus=2):
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
-        *("-m", "tests.parallel.host_rank", str(folder / "told.json"), str(folder / "out")),
+        *("-m", "tests.support.host_rank", str(folder / "told.json"), str(folder / "out")),
     ]
     told = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "ZOBENCH_PEER_TIMEOUT": "60"}
     done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=400, check=False)
@@ -133,8 +131,8 @@ def ranks(cases, folder, gpus=2):
 @several
 def test_two_ranks_on_nccl_get_the_bits_of_one_device(tmp_path):
     """Three examples cannot be cut, so both ranks see what one device does; PertP, whole and sliced."""
-    from tests.parallel.host_rank import alone as plain_spec
-    from tests.parallel.host_rank import steps_of as take
+    from tests.support.host_rank import alone as plain_spec
+    from tests.support.host_rank import steps_of as take
 
     cases = [
         {

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.devices import ON_GPU
 from zobench import kernels
 from zobench.kernels import Span, Update, philox
 
@@ -33,7 +34,6 @@ ANSWERS = [
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 def python_philox(counter, key):
@@ -352,6 +352,7 @@ def test_without_numba_the_reference_serves_and_says_so_once(monkeypatch):
         kernels._backend.cache_clear()
 
 
+@pytest.mark.slow
 @needs_triton
 def test_triton_equals_the_reference_in_its_interpreter():
     """In a process of its own: Triton reads the switch when the kernels are defined."""
@@ -363,7 +364,7 @@ def test_triton_equals_the_reference_in_its_interpreter():
 
 
 class TestOnGpu:
-    pytestmark = on_gpu
+    pytestmark = ON_GPU
 
     def test_triton_equals_the_reference(self):
         from zobench.kernels import gpu

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.measure.fake_nvml import FakeNvml
+from tests.support.fake_nvml import FakeNvml
 
 
 @pytest.fixture

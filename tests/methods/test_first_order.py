@@ -8,26 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.test_backprop import RESIDENT, Values, backprop
-from tests.engine.test_tangent import MODELS, choosing, filled, padded, plain_loss
-from tests.methods.three import quadratic_gradient
+from tests.support.backprop import RESIDENT, Values, backprop
+from tests.support.first_order import batches, without_loss
+from tests.support.slopes import MODELS, choosing, filled, padded, plain_loss
+from tests.support.three import quadratic_gradient
 from zobench import Batch, Engine, EngineConfig, models
 from zobench.engine import optimizers
 from zobench.methods.first_order import FIRST_SCALE, FirstOrder
 from zobench.models import weights
-
-
-def batches(count):
-    generator = torch.Generator().manual_seed(5)
-    for _ in range(count):
-        ids = torch.randint(3, 128, (2, 9), generator=generator)
-        yield Batch(ids, ids)
-
-
-def without_loss():
-    """A batch with no label at all: its mean loss is 0 / 0."""
-    ids = torch.full((1, 6), 7)
-    return Batch(ids, torch.full_like(ids, -100))
 
 
 def plain_loop(model, data, make, lr):

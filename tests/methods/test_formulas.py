@@ -8,18 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.methods.three import Three, quadratic, quadratic_gradient, rosenbrock, z_of
+from tests.support.formulas import DEFINITIONS, SHIPPED, ZEROTH_ORDER
+from tests.support.three import Three, quadratic, quadratic_gradient, rosenbrock, z_of
 from zobench import RunSpec
 from zobench.methods import KINDS, definition, learning_rate, make, rule
 from zobench.methods.base import StepResult
 from zobench.runspec import CHOICES, METHODS
 
 LR, EPS, SEED, STEPS = 1e-3, 1e-2, 11, 6
-SHIPPED = tuple(kind.name for kind in KINDS if kind.as_shipped is not None)
-ZEROTH_ORDER = (
-    "zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "zo-adam", "zo-sgd-block", "zo-sgd-sparse",
-)  # fmt: skip
-DEFINITIONS = [(name, "as-written") for name in ZEROTH_ORDER] + [(name, "as-shipped") for name in SHIPPED]
 
 
 def spec_of(name, definition="as-written", **changes):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.reference import draw_seeds
-from tests.engine.test_tangent import MODELS, choosing, derivative, directions, engine_of, filled, padded
-from tests.engine.test_tangent import SEED as SLOPE_SEED
-from tests.methods.test_first_order import batches, without_loss
-from tests.methods.three import Three, quadratic, quadratic_gradient, z_of
+from tests.support.first_order import batches, without_loss
+from tests.support.reference import draw_seeds
+from tests.support.slopes import MODELS, choosing, derivative, directions, engine_of, filled, padded
+from tests.support.slopes import SEED as SLOPE_SEED
+from tests.support.three import Three, quadratic, quadratic_gradient, z_of
 from zobench import RunSpec
 from zobench.finetune.assemble import tuner
 from zobench.methods.forward_grad import ForwardGrad

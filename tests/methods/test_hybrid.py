@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.reference import draw_seeds
-from tests.engine.test_backprop import BEFORE, RESIDENT, Values, backprop
-from tests.engine.test_tangent import MODELS, choosing, filled, padded, plain_loss
-from tests.methods.test_first_order import batches, without_loss
-from tests.methods.three import quadratic, quadratic_gradient, z_of
+from tests.support.backprop import BEFORE, RESIDENT, Values, backprop
+from tests.support.first_order import batches, without_loss
+from tests.support.reference import draw_seeds
+from tests.support.slopes import MODELS, choosing, filled, padded, plain_loss
+from tests.support.three import quadratic, quadratic_gradient, z_of
 from zobench import Engine, EngineConfig, models
 from zobench.engine.backprop import Backprop
 from zobench.methods.first_order import FirstOrder

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.reference import plain_loss, z_of
-from tests.engine.test_parity import batches, materialised
-from tests.methods.test_estimate import beta, cos2
-from tests.methods.test_formulas import DEFINITIONS
+from tests.support.formulas import DEFINITIONS, beta, cos2
+from tests.support.parity import batches, materialised
+from tests.support.reference import plain_loss, z_of
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.methods import make, rule, thresholds
 from zobench.methods.sparsity import layer_sparsity

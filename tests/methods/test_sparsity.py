@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.methods.three import Three, quadratic
+from tests.support.three import Three, quadratic
 from zobench import RunSpec, kernels, models
 from zobench.engine.general import General
 from zobench.methods import make, sparsity, thresholds

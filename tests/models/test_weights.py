@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from tests.support.devices import DEVICES
 from zobench import models
 from zobench.models.weights import POOL, ModelWeights, PretrainedWeights, RandomWeights, Weights, materialise
 
@@ -59,6 +60,7 @@ def test_values_do_not_depend_on_the_order_of_calls() -> None:
         assert torch.equal(values(backward, model, name), first[name]), name
 
 
+@pytest.mark.slow
 def test_values_do_not_depend_on_the_process() -> None:
     code = (
         "from zobench import models; from zobench.models.weights import *; import torch;"
@@ -117,12 +119,11 @@ def test_a_tied_tensor_has_the_same_values_under_both_names(source: str) -> None
     assert torch.equal(values(weights, model, "lm_head.weight"), embedding)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_values_do_not_depend_on_the_device() -> None:
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_values_do_not_depend_on_the_device(device: str) -> None:
     for dtype in ("fp32", "bf16"):
         model = models.build("opt-tiny", dtype)
-        materialise(model, RandomWeights(model, 0), "cuda")
+        materialise(model, RandomWeights(model, 0), device)
         for name, parameter in filled("opt-tiny", dtype=dtype).named_parameters():
             assert torch.equal(model.get_parameter(name).cpu(), parameter), name
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.measure.fake_nvml import FakeNvml
-from tests.parallel.host_rank import alone, steps_of
+from tests.support.fake_nvml import FakeNvml
+from tests.support.host_rank import alone, steps_of
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.machine.nvml import Nvml
 from zobench.models import weights
@@ -55,7 +55,7 @@ def launch(gpus, cases, spec, folder):
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
-        *("-m", "tests.parallel.host_rank", str(folder / "told.json"), str(folder / "out")),
+        *("-m", "tests.support.host_rank", str(folder / "told.json"), str(folder / "out")),
     ]
     told = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "ZOBENCH_PEER_TIMEOUT": "60"}
     told["MALLOC_MMAP_THRESHOLD_"] = str(1 << 20)  # else what was freed may stay resident, or not
@@ -148,15 +148,18 @@ def found(request, tmp_path_factory, single):
     return told
 
 
+@pytest.mark.slow
 def test_ranks_over_one_copy_get_the_bits_of_a_single_process(found):
     assert [case for case, _, same in found["plain"] if not same] == []
 
 
+@pytest.mark.slow
 def test_slow_lanes_change_nothing_and_a_missing_wait_is_found(found):
     assert [case for case, _, same in found["slow"] if not same] == []
     assert [same for _, _, same in found["hasty"]] == [False, False]
 
 
+@pytest.mark.slow
 def test_four_ranks_take_less_than_1_3_times_the_memory_of_one(tmp_path):
     spec = a_case("opt-tiny", 4, "whole", {"noise": "counter"})["spec"]
     (tmp_path / "one").mkdir()
@@ -170,6 +173,7 @@ def test_four_ranks_take_less_than_1_3_times_the_memory_of_one(tmp_path):
         assert together < 1.3 * single_bytes, (one, four)
 
 
+@pytest.mark.slow
 def test_ranks_start_from_the_parts_that_each_has_read_and_all_know_it(found):
     for _, ranks, _ in found["resumed"]:
         for told in ranks:

@@ -9,10 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.engine import reference
-from tests.engine.reference import draw_seeds, perturb, pristine_mezo, update
-from tests.parallel import rank
-from tests.parallel.rank import batches
+from tests.support import rank, reference
+from tests.support.rank import batches
+from tests.support.reference import draw_seeds, perturb, pristine_mezo, update
 from zobench import RunSpec, methods, models
 from zobench.models import weights
 
@@ -31,7 +30,7 @@ def run_ranks(cases, gpus, folder):
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
-        *("-m", "tests.parallel.rank", str(folder / "cases.json"), str(folder / "out")),
+        *("-m", "tests.support.rank", str(folder / "cases.json"), str(folder / "out")),
     ]
     told = {"OMP_NUM_THREADS": "1", "ZOBENCH_PEER_TIMEOUT": "60"}
     done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=500, check=False)
@@ -102,6 +101,7 @@ def materialised(spec):
     return model
 
 
+@pytest.mark.slow
 def test_all_ranks_end_with_the_same_bits(found):
     gpus, cases, ranks, tensors, _ = found
     for number, case in enumerate(cases):
@@ -111,6 +111,7 @@ def test_all_ranks_end_with_the_same_bits(found):
             assert all(torch.equal(tensors[number][other][key], first[key]) for key in first), case
 
 
+@pytest.mark.slow
 def test_torch_noise_equals_a_plain_loop_over_the_shards(found):
     _, cases, ranks, tensors, _ = found
     known = {}
@@ -129,6 +130,7 @@ def test_torch_noise_equals_a_plain_loop_over_the_shards(found):
         assert len(set(gs)) == STEPS
 
 
+@pytest.mark.slow
 def test_counter_noise_equals_a_pristine_loop_over_the_shards(found, monkeypatch):
     """The reference's loss becomes the mean over the shards, weighted by their tokens."""
     _, cases, ranks, tensors, _ = found
@@ -203,6 +205,7 @@ def methods_found(tmp_path_factory):
     return cases, *run_ranks(cases, 2, tmp_path_factory.mktemp("methods"))
 
 
+@pytest.mark.slow
 def test_every_method_equals_one_engine_that_looks_at_all_shards(methods_found):
     cases, ranks, tensors, _ = methods_found
     for number, case in enumerate(cases):
@@ -219,6 +222,7 @@ def test_every_method_equals_one_engine_that_looks_at_all_shards(methods_found):
         assert len({step.projected_grad for step in steps}) == FEW
 
 
+@pytest.mark.slow
 def test_ranks_exchange_less_than_a_kilobyte_a_step(found):
     """As the kernel counts it, Gloo's headers included, of every rank in every strategy."""
     _, cases, _, _, sent = found
@@ -228,6 +232,7 @@ def test_ranks_exchange_less_than_a_kilobyte_a_step(found):
             assert all(0 < count < 1024 for count in own[number]), case
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_the_whole_batch_on_one_device(found):
     """Also where a shard's products round otherwise than the whole batch's."""
     _, cases, ranks, _, _ = found

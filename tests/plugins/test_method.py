@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.predict.test_predict import CALIBRATION
+from tests.support.rates import CALIBRATION
 from zobench.execute import process
 from zobench.measure.environment import fingerprint_without_torch
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rates import CALIBRATION, RATES
 from zobench import models
 from zobench.predict import (
     Rates,
@@ -30,16 +31,6 @@ from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import WIDTHS
 
-CALIBRATION: dict[str, Any] = {
-    "matmul_flops_per_second": {"fp32": 1e11, "fp16": 1e10, "bf16": 2e11},
-    "copy_bytes_per_second": 16e9,
-    "noise_elements_per_second": {"torch": 3e8, "counter": 9e8, "fused": 6e8},
-    **dict.fromkeys([f"link_{way}_bytes_per_second" for way in ("up", "down", "both")]),
-    **dict.fromkeys([f"disk_{way}_bytes_per_second" for way in ("write", "read", "both")]),
-    "disk_direct": None,
-    "notes": [],
-}
-RATES = Rates.of(CALIBRATION)
 REAL = [name for name in models.MODELS.names() if not name.endswith(("-tiny", "-mini"))]
 cells = st.builds(
     RunSpec,

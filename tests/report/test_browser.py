@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.report.test_html import ATTACK, MIB, artifact, book, entry, page, result, sheet
+from tests.support.pages import ATTACK, MIB, artifact, book, entry, page, result, sheet
 from zobench.result import Outcome, Result
 from zobench.store import Store
 

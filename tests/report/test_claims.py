@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.report.test_recipes_of_papers import MEASURED, REFERENCE
-from tests.report.test_table import MIB, PAPER, TINY, result, table_from
-from tests.report.test_terms import tuned
+from tests.support.papers import MEASURED, REFERENCE
+from tests.support.tables import CLAIMS, MIB, PAPER, TINY, result, table_from, tuned
 from zobench.report import claims
 from zobench.report.cells import fill
 from zobench.report.reference import Reference
@@ -20,26 +19,6 @@ from zobench.report.render import grids
 from zobench.report.table import Claim, Table
 from zobench.result import Result
 from zobench.store.measured import binomial_interval
-
-CLAIMS = """
-[[claims]]
-text = "B needs at most half"
-metric = "gpu_memory"
-ratio = ["B", "A"]
-at_most = 0.5
-[[claims]]
-text = "B is as fast in M1"
-metric = "throughput"
-ratio = ["B", "A"]
-at_least = 0.9
-rows = ["M1"]
-[[claims]]
-text = "M2 needs more than M1"
-metric = "gpu_memory"
-ratio = ["M2", "M1"]
-at_least = 1.0
-columns = ["B"]
-"""
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from tests.report.test_terms import tuned
+from tests.support.tables import tuned
 from zobench.report import artifacts
 from zobench.report.chart import Chart
 from zobench.report.curves import curves

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.predict.test_predict import CALIBRATION, RATES
-from tests.report.test_table import MIB, PAPER, TINY, result
+from tests.support.drawings import BARS, LINES, TIMELINE, recorded
+from tests.support.rates import CALIBRATION, RATES
+from tests.support.tables import MIB, PAPER, result
 from zobench.measure.statistics import median_interval
 from zobench.predict import footprint, step_seconds
 from zobench.report import artifacts
@@ -19,8 +20,6 @@ from zobench.report.plot import Plot, load_plot
 from zobench.report.render import grids
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
-
-BARS = 'kind = "bars"\n' + TINY + "[axes]\nx = 'Model'\nlog_y = true\nlimit = { value = 1e9, label = '1 GB' }\n"
 
 
 def plot_from(tmp_path: Path, text: str) -> Plot:
@@ -165,25 +164,6 @@ def test_processes_of_a_cpu_are_not_taken_for_gpus(tmp_path: Path) -> None:
     assert told not in drawn(plot, [result("opt-tiny", "offload", device="cuda", **more)]).remarks
 
 
-LINES = """
-kind = "lines"
-title = "By batch"
-runner = "batch_size"
-[where]
-seq_len = 100
-[rows.product]
-batch_size = [1, 4]
-[[columns]]
-header = "MeZO"
-where = { engine = "resident" }
-[[metrics]]
-name = "throughput"
-header = "Throughput (tokens/s)"
-format = ".0f"
-better = "higher"
-"""
-
-
 def test_lines_have_numbers_along_x(tmp_path: Path) -> None:
     plot = plot_from(tmp_path, LINES)
     panel = drawn(plot, [result("M1", batch_size=4, seconds=1.0)]).panels[0]
@@ -206,30 +186,6 @@ def test_a_heat_map_shows_the_ratio_to_the_baseline_of_each_source(tmp_path: Pat
     assert [[mark.value for mark in series.marks] for series in memory.series] == [[1.0, 0.25]]
     assert [(series.label, [mark.value for mark in series.marks]) for series in paper.series] == [("M1", [1.0, 0.25])]
     assert memory.y_label == "relative to A"
-
-
-TIMELINE = """
-kind = "timeline"
-title = "Steps"
-paper = "p"
-artifact = "f5"
-runner = "ablation"
-[where]
-engine = "offload"
-seq_len = 100
-batch_size = [1, 2]
-[[panels]]
-title = "a. naive"
-where = { overlap = false }
-[[panels]]
-title = "b. overlapped"
-where = { overlap = true }
-"""
-
-
-def recorded(model: str, overlap: bool, shift: float = 5.0, **spec: Any) -> Result:
-    rows = [["upload", "upload", 0, shift, shift + 1.0], ["compute", "compute", 0, shift + 1.0, shift + 3.0]]
-    return dataclasses.replace(result(model, "offload", overlap=overlap, **spec), timeline=rows)
 
 
 def test_a_timeline_compares_runs_that_differ_only_in_what_it_is_about(tmp_path: Path) -> None:

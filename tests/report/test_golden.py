@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.test_publish import RESULTS, few, written  # noqa: F401  fixture
+from tests.support.published import RESULTS, written
 
 GOLDEN = Path(__file__).parent / "golden"
 TEXTS = ("tables/p/t1.md", "tables/p/t1.tex", "tables/p/t1.csv", "summary.md", "comparison.csv", "numbers.tex")
 PICTURES = ("figures/p/figure1.svg", "figures/lines.svg", "figures/p/figure2.svg", "figures/p/f5.svg")
 
 
-def check(names: tuple[str, ...], few: Path) -> None:  # noqa: F811
+def check(names: tuple[str, ...], few: Path) -> None:
     files = written(RESULTS, few / "out")
     for name in names:
         kept = GOLDEN / name.replace("/", "-")
@@ -29,11 +29,11 @@ def check(names: tuple[str, ...], few: Path) -> None:  # noqa: F811
         assert files[name].decode() == kept.read_text(encoding="utf-8"), name
 
 
-def test_texts_are_what_they_were(few: Path) -> None:  # noqa: F811
+def test_texts_are_what_they_were(few: Path) -> None:
     check(TEXTS, few)
 
 
-def test_pictures_are_what_they_were(few: Path) -> None:  # noqa: F811
+def test_pictures_are_what_they_were(few: Path) -> None:
     constraints = (Path(__file__).parents[2] / "constraints.txt").read_text()
     pinned = re.search(r"^matplotlib==(\S+)$", constraints, re.MULTILINE)
     assert pinned is not None

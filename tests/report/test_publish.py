@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import re
 from pathlib import Path
@@ -10,57 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.report.test_draw import BARS, LINES, TIMELINE, recorded
-from tests.report.test_table import EVIL, MIB, PAPER, TINY, result
-from zobench import recipes
+from tests.support.published import RESULTS, written
+from tests.support.tables import EVIL, PAPER, TINY, result
 from zobench.report import artifacts, publish
 from zobench.report.formats import macros
-from zobench.report.reference import COLUMNS, Reference
+from zobench.report.reference import Reference
 from zobench.report.render import grids
-from zobench.result import Result
 
 OWN = {'paper = "p"\n': "", 'artifact = "t1"\n': ""}
-
-
-OF_TABLE_1 = "[reference]\nartifact = 't1'\n"
-
-
-@pytest.fixture
-def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A source tree with one recipe of each kind, and an empty current folder."""
-    texts = {
-        "tables/tiny.toml": TINY,
-        "plots/bars.toml": BARS.replace('artifact = "t1"', 'artifact = "figure1"') + OF_TABLE_1,
-        "plots/lines.toml": LINES,
-        "plots/map.toml": BARS.replace('"bars"', '"heatmap"').replace('"t1"', '"figure2"') + OF_TABLE_1,
-        "plots/timeline.toml": TIMELINE,
-    }
-    for name, text in texts.items():
-        path = tmp_path / "source" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    (tmp_path / "source" / "results" / "paper").mkdir(parents=True)
-    with open(tmp_path / "source" / "results" / "paper" / "reference.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(PAPER.rows)
-    (tmp_path / "here").mkdir()
-    monkeypatch.setattr(recipes, "_PACKAGE", tmp_path / "source" / "zobench")
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
-
-
-RESULTS = [
-    result("M1", memory=200 * MIB),
-    result("M2", batch_size=4),
-    recorded("M1", False),
-    recorded("M1", True, seconds=0.5),
-]
-
-
-def written(results: list[Result], out: Path, problems: tuple[str, ...] = ()) -> dict[str, bytes]:
-    publish.publish(results, problems, out, lambda *_: None)
-    return {path.relative_to(out).as_posix(): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
 
 
 def test_every_artifact_is_written_in_every_format(few: Path) -> None:

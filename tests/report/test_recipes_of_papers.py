@@ -4,48 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
+from tests.support.papers import FIGURE_NAMES, LOADED, MEASURED, NAMES, REFERENCE, TABLE_NAMES, cells
 from zobench import recipes
 from zobench.recipes import matrix
 from zobench.report import claims
-from zobench.report.artifacts import Recipe, load, shows
-from zobench.report.cells import TableCell, conditions, fill, lacking
+from zobench.report.artifacts import load, shows
+from zobench.report.cells import conditions, fill, lacking
 from zobench.report.facts import Facts
 from zobench.report.plot import Plot
-from zobench.report.reference import Reference
 from zobench.report.table import Table
 from zobench.runspec import RunSpec
-
-TABLES = {
-    "zo-offloading-neurips24": "1 2",
-    "zo-offloading-iclr25": "1 2 3",
-    "zo2": "1 2 3 4 5 6 7 8",
-    "distzo2": "1 2 3 4 5 6 7",
-    "zo-bench": "1 2 3 4 5 6 7 8 A1 A2",
-}
-FIGURES = {
-    "zo-offloading-neurips24": "1 4",
-    "zo-offloading-iclr25": "1 4",
-    "zo2": "3 5 6",
-    "distzo2": "6",
-    "zo-bench": "1 2 3",
-}
-TABLE_NAMES = [f"{paper}/table{number}" for paper, numbers in TABLES.items() for number in numbers.split()]
-FIGURE_NAMES = [f"{paper}/figure{number}" for paper, numbers in FIGURES.items() for number in numbers.split()]
-NAMES = TABLE_NAMES + FIGURE_NAMES
-LOADED: dict[str, Recipe] = {name: load(name) for name in NAMES}
-MEASURED = {name: item for name, item in LOADED.items() if isinstance(item, Table)}
-REFERENCE = Reference.load()
-
-
-def cells(table: Table) -> Iterator[TableCell]:
-    """All cells of the paper's own rows; nothing is measured."""
-    for row in fill(table, [], REFERENCE):
-        for group in row:
-            yield from group
 
 
 def laid_out() -> dict[str, Table]:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.test_claims import CLAIMS
-from tests.report.test_table import MIB, PAPER, TINY, result, table_from
+from tests.support.tables import CLAIMS, MIB, PAPER, TINY, result, table_from
 from zobench.report import publish
 from zobench.report.reference import Reference
 from zobench.report.render import grids

@@ -11,111 +11,21 @@ from typing import Any
 
 import pytest
 
-from tests.predict.test_predict import CALIBRATION
+from tests.support.rates import CALIBRATION
+from tests.support.tables import EVIL, MIB, PAPER, TINY, result, table_from
 from zobench import models, recipes
 from zobench.recipes import matrix
 from zobench.report import FORMATS, Table, load_table, render
 from zobench.report.cells import conditions, fill
 from zobench.report.quantity import rounded
-from zobench.report.reference import COLUMNS, Reference
-from zobench.result import Outcome, Result
-from zobench.runspec import METHODS, RunSpec
-
-TINY = """
-title = "Tiny"
-paper = "p"
-artifact = "t1"
-caption = "Own engines."
-baseline = "A"
-[where]
-seq_len = 100
-[rows.product]
-model = ["M1", "M2"]
-[[rows.variants]]
-header = "M0"
-extra = true
-where = { model = "M0" }
-reference = { paper = "old", model = "M0" }
-[[columns]]
-header = "A"
-where = { engine = "resident" }
-reference = { method = "mezo", dtype = "fp32" }
-[[columns]]
-header = "B"
-where = { engine = "offload", dtype = ["fp16", "bf16"] }
-reference = { method = "zo2", dtype = "fp16" }
-[[metrics]]
-name = "gpu_memory"
-header = "GPU Memory (MB)"
-format = ".0f"
-better = "lower"
-[[metrics]]
-name = "throughput"
-header = "Throughput (tokens/s)"
-format = ".0f"
-better = "higher"
-"""
-MIB = 2**20
-
-
-def table_from(tmp_path: Path, text: str = TINY) -> Table:
-    path = tmp_path / "tiny.toml"
-    path.write_text(text)
-    return load_table(path)
+from zobench.report.reference import Reference
+from zobench.result import Outcome
+from zobench.runspec import METHODS
 
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Table:
     return table_from(tmp_path)
-
-
-def paper_row(**values: str) -> dict[str, str]:
-    row = {"paper": "p", "artifact": "t1", "status": "ok", "gpus": "1", "gpu": "G-1"}
-    return {**dict.fromkeys(COLUMNS, ""), **row, **values}
-
-
-PAPER = Reference(
-    tuple(
-        paper_row(model=model, method=method, dtype=dtype, metric=metric, unit=unit, value=value, status=status)
-        for model, method, dtype, metric, unit, value, status in [
-            ("M1", "mezo", "fp32", "gpu_memory", "MB", "400", "ok"),
-            ("M1", "zo2", "fp16", "gpu_memory", "MB", "100", "ok"),
-            ("M1", "mezo", "fp32", "throughput", "tokens/s", "50", "ok"),
-            ("M1", "zo2", "fp16", "throughput", "tokens/s", "80.5", "ok"),
-            ("M2", "mezo", "fp32", "gpu_memory", "MB", "", "oom"),
-            ("M2", "zo2", "fp16", "gpu_memory", "MB", "300", "ok"),
-        ]
-    )
-)
-
-
-def result(
-    model: str,
-    engine: str = "resident",
-    dtype: str = "fp32",
-    *,
-    outcome: Outcome = Outcome.OK,
-    reason: str = "",
-    memory: float | None = 200 * MIB,
-    seconds: float = 1.0,
-    machine: str = "box",
-    device: str = "cuda",
-    warnings: tuple[str, ...] = (),
-    calibration: dict[str, Any] | None = None,
-    survival: float | None = None,
-    **spec: Any,
-) -> Result:
-    return Result(
-        spec=RunSpec(**{"model": model, "engine": engine, "dtype": dtype, "seq_len": 100, **spec}).resolve(device),
-        outcome=outcome,
-        reason=reason,
-        environment={"machine": machine, "description": f"1x {machine.upper()}"}
-        | ({"calibration": calibration} if calibration else {}),
-        parts={} if survival is None else {"update_survival": [survival]},
-        samples={"step_seconds": [seconds] * 3},
-        memory={"device_peak_bytes": memory},  # type: ignore[dict-item]
-        warnings=list(warnings),
-    )
 
 
 RESULTS = [
@@ -506,9 +416,6 @@ def test_nothing_measured_still_shows_the_paper(tiny: Table) -> None:
     text = render(tiny, [], "terminal", reference=PAPER)
     assert "Nothing measured yet: no runner does it." in text
     assert "400" in text
-
-
-EVIL = "[red]x[/red] | a & b_c \\\\ $d$ {e} %f #g ~h ^i <j>\n\x1b[31mk :smile: *l* `m`"
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

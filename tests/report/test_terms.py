@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.report.test_recipes_of_papers import MEASURED, REFERENCE, cells
-from tests.report.test_table import paper_row
+from tests.support.papers import MEASURED, REFERENCE, cells
+from tests.support.tables import paper_row, tuned
 from zobench.report import terms
 from zobench.report.artifacts import load
 from zobench.report.cells import conditions, fill, lacking
 from zobench.report.compose import measured_sheet
 from zobench.report.table import Table
-from zobench.result import Outcome, Result
+from zobench.result import Result
 from zobench.runspec import CHOICES, RunSpec
 from zobench.runspec.registries import METRICS
 from zobench.store.measured import binomial_interval
@@ -76,25 +76,6 @@ def test_a_cell_holds_only_runs_of_the_method_scheme_task_and_setting_that_it_re
         for field, allowed in terms.fields(cell.paper).items():
             if field not in ("steps", "dtype", "autocast"):
                 assert set(where[field]) <= set(allowed), (cell.row.header, cell.column.header, field)
-
-
-def tuned(accuracy: float, *, dev_loss: float = 0.5, **changes: Any) -> Result:
-    """A fine-tuning run as a sweep of the accuracy runner stores it."""
-    values = {"model": "OPT-1.3B", "weights": "pretrained", "task": "sst2", "dtype": "fp16", "batch_size": 16}
-    spec = RunSpec(**{**values, "steps": 20_000, "lr": 1e-6, **changes}).resolve("cuda")
-    return Result(
-        spec=spec,
-        outcome=Outcome.OK,
-        environment={"machine": "box", "description": "1x BOX"},
-        evaluation={
-            "start": {"step": 0, "loss": 0.7, "accuracy": 0.5, "count": 500},
-            "best": {"step": 100, "loss": dev_loss, "accuracy": 0.9, "count": 500},
-            "curve": [[0, 0.7, 0.5], [100, dev_loss, 0.9]],
-            "test": {"step": 100, "loss": 0.4, "accuracy": accuracy, "count": 872},
-            "majority": {"dev": 0.5, "test": 0.509},
-            "definition": "the formula",
-        },
-    )
 
 
 def shown(table: Table, results: list[Result], row: str, column: str) -> Any:

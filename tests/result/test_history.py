@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.stores import run, specs
+from tests.support.stores import run, specs
 from zobench.result import Result, history
 from zobench.result.history import SCHEMA_VERSION, STEPS, upgraded
 from zobench.store import Store, machine_of

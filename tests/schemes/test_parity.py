@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers import RobertaConfig, RobertaForMaskedLM
 
-from tests.engine.reference import draw_seeds
-from tests.schemes.reference import (
+from tests.support.adapters import (
     Moved,
     adapter,
     applied,
@@ -21,6 +20,7 @@ from tests.schemes.reference import (
     peft_name,
     pristine_mezo,
 )  # fmt: skip
+from tests.support.reference import draw_seeds
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, schemes
 from zobench.engine import Batch, Point
 

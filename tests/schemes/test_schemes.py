@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import DistilBertConfig, DistilBertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
-from tests.schemes.reference import adapter, applied, base_model, batches, loss, peft_name
+from tests.support.adapters import adapter, applied, base_model, batches, loss, peft_name
 from zobench import Engine, EngineConfig, RunSpec, methods, models, schemes
 from zobench.engine import Batch
 from zobench.engine.drive import plain

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.slurm.conftest import SIDE_BY_SIDE, Site
+from tests.support.site import SIDE_BY_SIDE, Site
 
 Make = Callable[..., Site]
 SLOW = 400

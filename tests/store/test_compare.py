@@ -16,7 +16,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.store.stores import ENVIRONMENT, MACHINE, command, run, specs
+from tests.support.stores import ENVIRONMENT, MACHINE, command, run, specs
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store, ranks

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.store.stores import ENVIRONMENT, MACHINE, command, run, specs
+from tests.support.stores import ENVIRONMENT, MACHINE, command, run, specs
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, RunSpec
 from zobench.store import BusyError, Store, frame, query

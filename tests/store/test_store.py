@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tests.store import stores
+from tests.support import stores
 from zobench.cli.listing import show_runs
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, RunSpec

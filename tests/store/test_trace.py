@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.stores import MACHINE, command, run, specs
+from tests.support.stores import MACHINE, command, run, specs
 from zobench.result import Outcome, Result
 from zobench.store import Store
 from zobench.store.trace import trace

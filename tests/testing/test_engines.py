@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.support.suites import OfEngine
 from zobench.engine import Engine, EngineConfig
 from zobench.engine import blocks as units
 from zobench.engine.backprop import Backprop
@@ -23,15 +24,6 @@ from zobench.testing import EngineConformance, GradientConformance, LocalEngineC
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tiles also for a tiny model."""
     monkeypatch.setattr(units.tiles, "__defaults__", (20_000,))
-
-
-class OfEngine(LocalEngineConformance):
-    """Engine with ``config``."""
-
-    config: dict[str, Any]
-
-    def make(self, model: nn.Module, weights: Weights, start: Start | None = None) -> TunedEngine:
-        return Engine(model, EngineConfig(**{"noise": self.noise, **self.config}), weights=weights, start=start)
 
 
 class TestTorchResident(OfEngine):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.testing import test_engines, test_others
+from tests.support.suites import OfEngine, OfHostTier, OfThreadLanes
 from zobench.data.batch import Batch
 from zobench.engine import Engine, EngineConfig, Entry, Point
 from zobench.engine.interface import Start, TunedEngine
@@ -84,7 +84,7 @@ ENGINES: dict[type[Engine], str] = {
 
 @pytest.mark.parametrize("faulty", ENGINES, ids=lambda kind: kind.__name__)
 def test_a_fault_in_an_engine_is_found(faulty: type[Engine]) -> None:
-    class Suite(test_engines.OfEngine):
+    class Suite(OfEngine):
         streams = False
 
         def make(self, model: nn.Module, weights: Weights, start: Start | None = None) -> TunedEngine:
@@ -117,7 +117,7 @@ class Torn(HostTier):
     ],
 )
 def test_a_fault_in_a_tier_is_found(faulty: type[HostTier], check: str) -> None:
-    class Suite(test_others.TestHostTier):
+    class Suite(OfHostTier):
         def make(self, blocks: Sequence[Tensor], folder: Path) -> Tier:
             return self.filled(faulty(SIZES, pinned=False), blocks)
 
@@ -153,7 +153,7 @@ class Silent(ThreadLanes):
     ],
 )
 def test_a_fault_in_lanes_is_found(faulty: type[ThreadLanes], check: str) -> None:
-    class Suite(test_others.TestThreadLanes):
+    class Suite(OfThreadLanes):
         def make(self) -> Lanes:
             return faulty()
 

@@ -10,7 +10,7 @@ from zobench import methods
 from zobench.engine import Engine, EngineConfig
 from zobench.engine.backprop import Backprop
 from zobench.engine.interface import TunedEngine
-from zobench.methods import Method, table
+from zobench.methods import KINDS, Method
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
 from zobench.testing import MethodConformance
@@ -18,7 +18,7 @@ from zobench.testing.plain import start
 
 
 class OfSpec(MethodConformance):
-    """The method of a spec, by its name in the table, on the engine that it needs."""
+    """The method of a spec, by its name, on the engine that it needs."""
 
     name = ""
     changes: dict[str, Any] = {}  # noqa: RUF012
@@ -104,6 +104,6 @@ class TestHybrid(OfGradients):
     name, layers = "hybrid", 1
 
 
-def test_every_method_of_the_table_is_run_through_the_suite() -> None:
+def test_every_method_is_run_through_the_suite() -> None:
     suites = [suite for suite in globals().values() if isinstance(suite, type) and issubclass(suite, OfSpec)]
-    assert {suite.name for suite in suites if suite.name} == set(table.AS_WRITTEN)
+    assert {suite.name for suite in suites if suite.name} == {kind.name for kind in KINDS}

@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 
 import zobench
-from zobench.engine.lanes import Lanes, ThreadLanes
-from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, HostTier, Tier, allocate
+from tests.support.suites import OfHostTier, OfThreadLanes
+from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, Tier, allocate
 from zobench.result import Result
 from zobench.runspec import RunSpec
-from zobench.testing import LanesConformance, ProgramConformance, TierConformance
+from zobench.testing import ProgramConformance, TierConformance
 from zobench.testing.tier import SIZES
 
 
-class TestHostTier(TierConformance):
-    def make(self, blocks: Sequence[Tensor], folder: Path) -> Tier:
-        return self.filled(HostTier(SIZES, pinned=False), blocks)
+class TestHostTier(OfHostTier):
+    pass
 
 
 class TestDiskTier(TierConformance):
@@ -51,9 +50,8 @@ class TestCheckpointTier(TierConformance):
         assert (tmp_path / "model.safetensors").read_bytes() == before
 
 
-class TestThreadLanes(LanesConformance):
-    def make(self) -> Lanes:
-        return ThreadLanes()
+class TestThreadLanes(OfThreadLanes):
+    pass
 
 
 class TestZobench(ProgramConformance):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.predict.test_predict import CALIBRATION
+from tests.support.rates import CALIBRATION
 from zobench import cli
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -33,8 +33,6 @@ BLOCKS = 24
 LANES = ("upload", "compute", "offload")
 STEPS = 20
 POINTS = 100
-
-
 KINDS = tuple(
     itertools.product(
         ("OPT-125M", "OPT-350M", "OPT-1.3B", "OPT-2.7B", "OPT-6.7B", "Qwen3-1.7B"),

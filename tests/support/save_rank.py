@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.durable.test_savers import TOLD, Recorder, restored, weights_of
+from tests.support.saving import TOLD, Recorder, restored, weights_of
 from zobench import RunSpec, models
 from zobench.data.tokens import stream
 from zobench.durable import savers

@@ -67,33 +67,43 @@ def plain_loss(model, batch):
     return (torch.where(targets == -100, 0.0, each).sum() / (targets != -100).sum()).item()
 
 
-def replay(model, base, pending):
-    """name -> weights: the updates of ``pending`` made in float32 one after another, rounded once."""
-    own = {}
+def replayed(model, exact, entries):
+    """name -> float32 weights: ``exact`` after the updates of ``entries``, made one after another."""
+    moved = {}
     for n, (name, p) in enumerate(model.named_parameters()):
-        w = base[name].float()
-        for seed, g, lr, wd in pending:
+        w = exact[name]
+        for seed, g, lr, wd in entries:
             update = np.float32(g) * z_of(seed, n, p)
             if wd and not any(word in name for word in ("bias", "layer_norm", "layernorm")):
                 update = update + np.float32(wd) * w
             w = w - np.float32(lr) * update
-        own[name] = w.to(p.dtype)
-    return own
+        moved[name] = w
+    return moved
+
+
+def rounded(model, exact):
+    return {name: exact[name].to(p.dtype) for name, p in model.named_parameters()}
+
+
+def replay(model, base, pending):
+    """name -> weights: the updates of ``pending`` made in float32 one after another, rounded once."""
+    return rounded(model, replayed(model, {name: base[name].float() for name, _ in model.named_parameters()}, pending))
 
 
 @torch.inference_mode()
 def pristine_mezo(model, batches, seeds, *, eps, lr, wd=0.0, every=1):
     """MeZO with W + eps z and 2W - (W + eps z) made fresh from W; ``seeds``: one tuple of directions per step.
 
-    z is the counter noise of each parameter by its place in ``named_parameters()``; after ``every`` steps the updates
-    are kept. Lists (losses, mean projected gradients), and leaves the last weights in the model.
+    z is the counter noise of each parameter by its place in ``named_parameters()``; W is rounded from float32 weights
+    that go on unrounded for ``every`` steps. Lists (losses, mean projected gradients), and leaves the last weights in
+    the model.
     """
-    base, pending, age = {name: p.data for name, p in model.named_parameters()}, [], 0
+    exact, age = {name: p.data.float() for name, p in model.named_parameters()}, 0
     losses, gs = [], []
     for batch, directions in zip(batches, seeds, strict=True):
-        own = replay(model, base, pending)
+        own = rounded(model, exact)
         if age >= every:
-            base, pending, age = own, [], 0
+            exact, age = {name: w.float() for name, w in own.items()}, 0
         pairs = []
         for seed in directions:
             for n, (name, p) in enumerate(model.named_parameters()):
@@ -103,12 +113,13 @@ def pristine_mezo(model, batches, seeds, *, eps, lr, wd=0.0, every=1):
                 p.data = (2 * own[name].float() - p.float()).to(p.dtype)
             pairs.append((plus, plain_loss(model, batch)))
         each = [(plus - minus) / (2 * eps) for plus, minus in pairs]
-        pending += [
+        entries = [
             (s, g / len(each), lr, 0.0 if n else wd) for n, (s, g) in enumerate(zip(directions, each, strict=True))
         ]
+        exact = replayed(model, exact, entries)
         age += 1
         losses.append(sum((plus + minus) / 2 for plus, minus in pairs) / len(pairs))
         gs.append(math.fsum(each) / len(each))
-    for name, p in model.named_parameters():
-        p.data = replay(model, base, pending)[name]
+    for name, w in rounded(model, exact).items():
+        model.get_parameter(name).data = w
     return losses, gs

@@ -14,7 +14,7 @@ import transformers
 from zobench import models, tiny
 from zobench.machine.locks import locked
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def pretrained(data: Path) -> Path:

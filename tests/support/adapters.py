@@ -6,7 +6,7 @@ import itertools
 import peft
 import torch
 
-from tests.engine.reference import z_of
+from tests.support.reference import z_of
 from zobench import RunSpec, models, schemes
 from zobench.data.batch import IGNORED
 from zobench.data.tokens import stream

@@ -1,0 +1,40 @@
+"""A source tree with one recipe of each kind."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from tests.support.drawings import BARS, LINES, TIMELINE
+from tests.support.tables import PAPER, TINY
+from zobench import recipes
+from zobench.report.reference import COLUMNS
+
+OF_TABLE_1 = "[reference]\nartifact = 't1'\n"
+
+
+@pytest.fixture
+def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source tree with one recipe of each kind, and an empty current folder."""
+    texts = {
+        "tables/tiny.toml": TINY,
+        "plots/bars.toml": BARS.replace('artifact = "t1"', 'artifact = "figure1"') + OF_TABLE_1,
+        "plots/lines.toml": LINES,
+        "plots/map.toml": BARS.replace('"bars"', '"heatmap"').replace('"t1"', '"figure2"') + OF_TABLE_1,
+        "plots/timeline.toml": TIMELINE,
+    }
+    for name, text in texts.items():
+        path = tmp_path / "source" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "source" / "results" / "paper").mkdir(parents=True)
+    with open(tmp_path / "source" / "results" / "paper" / "reference.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(PAPER.rows)
+    (tmp_path / "here").mkdir()
+    monkeypatch.setattr(recipes, "_PACKAGE", tmp_path / "source" / "zobench")
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"

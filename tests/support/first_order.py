@@ -1,0 +1,18 @@
+"""Batches for the methods that step along a gradient."""
+
+import torch
+
+from zobench import Batch
+
+
+def batches(count):
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(count):
+        ids = torch.randint(3, 128, (2, 9), generator=generator)
+        yield Batch(ids, ids)
+
+
+def without_loss():
+    """A batch with no label at all: its mean loss is 0 / 0."""
+    ids = torch.full((1, 6), 7)
+    return Batch(ids, torch.full_like(ids, -100))

@@ -1,0 +1,22 @@
+"""The methods by their formulas, and how well an estimate of random directions can know the gradient."""
+
+import math
+
+from zobench.runspec import METHODS
+
+
+def beta(q, d):
+    """(mean, standard deviation) of cos^2."""
+    a, b = q / 2, (d - 1) / 2
+    return a / (a + b), math.sqrt(a * b / (a + b + 1)) / (a + b)
+
+
+def cos2(ghat, gradient):
+    return float((ghat @ gradient) ** 2 / ((ghat @ ghat) * (gradient @ gradient)))
+
+
+ZEROTH_ORDER = (
+    "zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "zo-adam", "zo-sgd-block", "zo-sgd-sparse",
+)  # fmt: skip
+SHIPPED = tuple(kind.name for kind in METHODS.own() if kind.as_shipped is not None)
+DEFINITIONS = [(name, "as-written") for name in ZEROTH_ORDER] + [(name, "as-shipped") for name in SHIPPED]

@@ -1,0 +1,32 @@
+"""Models, batches and the modes of the engine that must all leave the same bits."""
+
+import itertools
+
+from zobench import RunSpec, models
+from zobench.data.tokens import stream
+from zobench.models import weights
+
+STEPS, EPS, LR, RUN_SEED = 20, 1e-3, 1e-3, 7
+MODES = {
+    "resident": {"placement": "resident"},
+    "one slot": {"slots": 1},
+    "two slots": {"slots": 2},
+    "three slots": {"slots": 3},
+    "no overlap": {"overlap": False},
+    "no reusable memory": {"reusable_memory": False},
+    "no fused update": {"fused_update": False},
+    "disk": {"tier": "disk"},
+    "disk, no reusable memory, no fused update": {"tier": "disk", "reusable_memory": False, "fused_update": False},
+}
+
+
+def batches(name, kind="random", count=STEPS):
+    spec = RunSpec(model=name, batch_size=3 if kind == "ragged" else 1, seq_len=17, data=kind, seed=1)
+    config = models.build_config(name)
+    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
+
+
+def materialised(name, dtype, tied, device="cpu"):
+    model = models.build(name, dtype, tied)
+    weights.materialise(model, weights.RandomWeights(model, 3), device)
+    return model.to(device)

@@ -1,0 +1,22 @@
+"""Results that are published, and the files that this makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.drawings import recorded
+from tests.support.tables import MIB, result
+from zobench.report import publish
+from zobench.result import Result
+
+RESULTS = [
+    result("M1", memory=200 * MIB),
+    result("M2", batch_size=4),
+    recorded("M1", False),
+    recorded("M1", True, seconds=0.5),
+]
+
+
+def written(results: list[Result], out: Path, problems: tuple[str, ...] = ()) -> dict[str, bytes]:
+    publish.publish(results, problems, out, lambda *_: None)
+    return {path.relative_to(out).as_posix(): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}

@@ -1,0 +1,27 @@
+"""Rates of a machine, as a calibration stores them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from zobench.predict import Rates
+
+CALIBRATION: dict[str, Any] = {
+    "matmul_flops_per_second": {"fp32": 1e11, "fp16": 1e10, "bf16": 2e11},
+    "copy_bytes_per_second": 16e9,
+    "noise_elements_per_second": {"torch": 3e8, "counter": 9e8, "fused": 6e8},
+    **dict.fromkeys([f"link_{way}_bytes_per_second" for way in ("up", "down", "both")]),
+    **dict.fromkeys([f"disk_{way}_bytes_per_second" for way in ("write", "read", "both")]),
+    "disk_direct": None,
+    "notes": [],
+}
+RATES = Rates.of(CALIBRATION)
+
+
+def calibrate(folder: Path, machine: str) -> None:
+    """Stores these rates as those of the machine's CPU in the results of the folder."""
+    path = folder / "results" / ".calibration" / f"{machine}-cpu.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(CALIBRATION))
