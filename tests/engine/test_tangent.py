@@ -10,7 +10,6 @@ from torch.autograd import forward_ad
 from tests.engine.reference import z_of
 from zobench import Batch, Engine, EngineConfig, Entry, Point, models
 from zobench.data import Choices
-from zobench.engine import tangent
 from zobench.models import weights
 
 MODELS = ("opt-tiny", "opt350-tiny", "qwen3-tiny", "llama-tiny")
@@ -203,15 +202,15 @@ def test_sparse_directions_are_those_of_a_probe(noise):
 @pytest.mark.parametrize("config", [{"placement": "resident"}, {}, {"noise": "counter"}], ids=str)
 def test_one_unit_has_directions_at_a_time(config, monkeypatch):
     alive, seen = [], []
-    draw = tangent._draw
-
-    def counted(engine, seed, unit, tensors):
-        seen.append(sum(tensor() is not None for tensor in alive))
-        alive.extend(map(weakref.ref, tensors))
-        draw(engine, seed, unit, tensors)
-
-    monkeypatch.setattr(tangent, "_draw", counted)
     with engine_of("opt-tiny", **config) as engine:
+        draw = engine.arithmetic.direction
+
+        def counted(seed, unit, tensors):
+            seen.append(sum(tensor() is not None for tensor in alive))
+            alive.extend(map(weakref.ref, tensors))
+            draw(seed, unit, tensors)
+
+        monkeypatch.setattr(engine.arithmetic, "direction", counted)
         engine.tangent(padded(), SEED)
         assert len(alive) > 3 * 16
         assert set(seen) == {0}
