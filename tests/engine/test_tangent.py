@@ -8,7 +8,6 @@ from torch.autograd import forward_ad
 
 from tests.support.slopes import MASK, MODELS, SEED, choosing, derivative, directions, engine_of, filled, padded
 from zobench import Batch, Entry, Point
-from zobench.engine import tangent
 
 CLOSE = {"rel": 1e-4, "abs": 1e-6}
 
@@ -122,15 +121,15 @@ def test_sparse_directions_are_those_of_a_probe(noise):
 @pytest.mark.parametrize("config", [{"placement": "resident"}, {}, {"noise": "counter"}], ids=str)
 def test_one_unit_has_directions_at_a_time(config, monkeypatch):
     alive, seen = [], []
-    draw = tangent._draw
-
-    def counted(engine, seed, unit, tensors):
-        seen.append(sum(tensor() is not None for tensor in alive))
-        alive.extend(map(weakref.ref, tensors))
-        draw(engine, seed, unit, tensors)
-
-    monkeypatch.setattr(tangent, "_draw", counted)
     with engine_of("opt-tiny", **config) as engine:
+        draw = engine.arithmetic.direction
+
+        def counted(seed, unit, tensors):
+            seen.append(sum(tensor() is not None for tensor in alive))
+            alive.extend(map(weakref.ref, tensors))
+            draw(seed, unit, tensors)
+
+        monkeypatch.setattr(engine.arithmetic, "direction", counted)
         engine.tangent(padded(), SEED)
         assert len(alive) > 3 * 16
         assert set(seen) == {0}
