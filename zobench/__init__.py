@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from zobench.engine import Point as Point
     from zobench.methods import ZOSGD as ZOSGD
     from zobench.methods import StepResult as StepResult
-    from zobench.programs.cell import run as run
+    from zobench.programs import run as run
     from zobench.result import Result as Result
     from zobench.runspec import RunSpec as RunSpec
 
@@ -24,7 +24,7 @@ _HOMES = {
     "EngineConfig": "zobench.engine",
     "Entry": "zobench.engine",
     "Point": "zobench.engine",
-    "run": "zobench.programs.cell",
+    "run": "zobench.programs",
     "StepResult": "zobench.methods",
     "ZOSGD": "zobench.methods",
     "Result": "zobench.result",

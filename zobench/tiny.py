@@ -23,10 +23,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zobench import models
-from zobench.data import IGNORED
-from zobench.data.tasks.prompts import TASKS, Example, Record
+from zobench.data.batch import IGNORED
 from zobench.data.tasks.read import read
+from zobench.data.tasks.task import Example, Record
 from zobench.engine.checkpoint import save_checkpoint
+from zobench.runspec.registries import TASKS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -35,7 +36,7 @@ MODEL = "opt-mini"
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 """Tokens 0 to 3, as in OPT."""
 LABELS = (" bad", " good")
-WORDS = (*(f" {name}" for name in TASKS["sst2"].names), *LABELS)
+WORDS = (*(f" {name}" for name in TASKS.get("sst2").names), *LABELS)
 """One token each, so that a candidate is one prediction."""
 GREAT = 0.8
 """Of the continuations that do not heed the label."""
@@ -180,7 +181,7 @@ def epoch(
     goes_on, blind, great = (generator.random(len(examples)) < share for share in (recipe.share, recipe.blind, GREAT))
     texts = [item.prompt for item in examples]
     for number in np.flatnonzero(goes_on).tolist():
-        item, word = examples[number], TASKS["sst2"].names[int(great[number])]
+        item, word = examples[number], TASKS.get("sst2").names[int(great[number])]
         texts[number] += f" It was {word}" if blind[number] else item.candidates[item.answer]
     return batches(tokenizer(texts)["input_ids"], recipe.tokens, generator)
 

@@ -15,12 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from zobench.data import IGNORED, Batch
-from zobench.data.tasks import Example, TaskData
+from zobench.data.batch import IGNORED, Batch
 from zobench.data.tasks.encode import Encoded, Encoder, collate
-from zobench.data.tasks.prompts import TASKS, form_of
+from zobench.data.tasks.prompts import form_of
 from zobench.data.tasks.read import read
+from zobench.data.tasks.task import Example
+from zobench.data.tasks.task_data import TaskData
 from zobench.runspec import RunSpec
+from zobench.runspec.registries import TASKS
 
 POSITIONS = 512
 SENTENCES = [
@@ -114,7 +116,7 @@ def naive(model: Any, tokenizer: Any, example: Example) -> list[float]:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("name", list(TASKS))
+@pytest.mark.parametrize("name", TASKS.names())
 def test_scores_of_a_batch_equal_those_of_each_candidate_alone(
     real_data: Path, name: str, tokenizer: Any, model: Any
 ) -> None:
@@ -133,7 +135,7 @@ def test_scores_of_a_batch_equal_those_of_each_candidate_alone(
     assert batch.choices.answers.tolist() == [
         o + source.examples[i].answer for o, i in zip(offsets, order, strict=True)
     ]
-    per_example = 1 if set(TASKS[name].names) <= {"terrible", "great", "Yes", "No"} else len(TASKS[name].names)
+    per_example = 1 if set(TASKS.get(name).names) <= {"terrible", "great", "Yes", "No"} else len(TASKS.get(name).names)
     per_example = 2 if name == "cb" else per_example  # Yes and No share a row, Maybe has several tokens
     assert batch.input_ids.shape[0] == 4 * per_example
     assert batch.choices.loss == ("lm" if name in ("copa", "winogrande") else "choice")

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zobench.data import Choices
-from zobench.data.tasks import Score, judge
+from zobench.data.batch import Choices
+from zobench.data.tasks.judge import Score, judge
 
 
 def choices(sizes: Sequence[int], answers: Sequence[int], loss: str = "choice") -> Choices:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from zobench.data.tasks.prompts import TASKS, Example, form_of
-from zobench.data.tasks.read import PLACES, Source, read
+from zobench.data.tasks.prompts import form_of
+from zobench.data.tasks.read import Source, read
+from zobench.data.tasks.task import Example
+from zobench.runspec.registries import TASKS
 
 
 def sets(name: str, folder: Path | None) -> tuple[Source, Source]:
@@ -38,21 +40,21 @@ SIZES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", list(TASKS))
+@pytest.mark.parametrize("name", TASKS.names())
 def test_sizes_and_label_balance_are_the_known_ones(real_data: Path, name: str) -> None:
     found = sets(name, real_data)
     assert tuple(len(source.examples) for source in found) == SIZES[name]
     for source, known in zip(found, KNOWN[name], strict=True):
         counts = Counter(example.answer for example in source.examples)
         assert [counts[answer] for answer in range(len(known))] == known
-        assert all(len(example.candidates) == len(TASKS[name].names) for example in source.examples)
+        assert all(len(example.candidates) == len(TASKS.get(name).names) for example in source.examples)
 
 
 @pytest.mark.parametrize("name", ["sst2", "boolq", "copa"])
 def test_a_tasks_own_folder_is_as_good(real_data: Path, name: str) -> None:
-    whole, own = sets(name, real_data), sets(name, real_data / PLACES[name].folder)
+    whole, own = sets(name, real_data), sets(name, real_data / TASKS.get(name).rows.folder)
     assert own == whole
-    assert own[0].where.startswith(str(real_data / PLACES[name].folder))
+    assert own[0].where.startswith(str(real_data / TASKS.get(name).rows.folder))
 
 
 def write(path: Path, text: str) -> Path:
@@ -205,7 +207,7 @@ HUB = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", list(TASKS))
+@pytest.mark.parametrize("name", TASKS.names())
 def test_the_hub_is_read_by_name_at_a_pinned_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -226,7 +228,7 @@ def test_the_hub_is_read_by_name_at_a_pinned_revision(
     train, validation = sets(name, None)
     assert (len(train.examples), len(validation.examples)) == (3, 2)
     assert train.where == f"{repository} {config} train (refs/convert/parquet)"
-    assert train.examples == [TASKS[name].example(HUB_ROWS[name], TASKS[name].form)] * 3
+    assert train.examples == [TASKS.get(name).example(HUB_ROWS[name], TASKS.get(name).form)] * 3
     assert train.examples[0].answer == 1
 
 

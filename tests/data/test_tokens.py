@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zobench.data import IGNORED, Batch
+from zobench.data.batch import IGNORED, Batch
 from zobench.data.tokens import FIRST_TOKEN, ragged_batch, random_batch, stream
 from zobench.runspec import RunSpec
 

@@ -22,7 +22,7 @@ from zobench.durable import savers, snapshot
 from zobench.durable.savers import Saved, Target, saving
 from zobench.durable.snapshot import SnapshotStart, Writer
 from zobench.durable.tensors import SnapshotWeights
-from zobench.engine import history
+from zobench.engine import Engine, history
 from zobench.engine.base import BASE, PassRecord, Position
 from zobench.engine.tiers import DiskTier, HostTier
 from zobench.finetune.assemble import tuner
@@ -183,7 +183,7 @@ def slow(monkeypatch, owner, name, seconds=SLOW):
 
 
 PLACES = {
-    "copier": (history, "read"), "writer": (Writer, "add"), "end": (Writer, "finish"),
+    "copier": (Engine, "read"), "writer": (Writer, "add"), "end": (Writer, "finish"),
     "offloads": (HostTier, "offload"), "uploads": (HostTier, "upload"), "disk": (DiskTier, "offload"),
 }  # fmt: skip
 
@@ -202,7 +202,7 @@ def test_with_all_late_and_a_checkpoint_due_after_every_step(tmp_path, monkeypat
         folder = tmp_path / kind
         folder.mkdir()
         with monkeypatch.context() as patch:
-            slow(patch, history, "read", 2 * SLOW)
+            slow(patch, Engine, "read", 2 * SLOW)
             slow(patch, Writer, "add", 2 * SLOW)
             assert not differs("torch pageable", kind, folder, every=1)
         assert len(snapshot.steps(folder)) >= 1
@@ -249,7 +249,7 @@ def wrong_position(monkeypatch, kind):
 @pytest.mark.parametrize("kind", ["async", "journal"])
 @pytest.mark.parametrize("bug", [never_touched, one_left_out, wrong_position], ids=lambda b: b.__name__)
 def test_a_planted_bug_is_found(bug, kind, tmp_path, monkeypatch):
-    slow(monkeypatch, history, "read", 0.03)
+    slow(monkeypatch, Engine, "read", 0.03)
     bug(monkeypatch, kind)
     assert differs("torch pageable", kind, tmp_path)
 
@@ -289,7 +289,7 @@ def test_an_error_of_the_lanes_is_raised_and_nobody_waits_for_ever(kind, tmp_pat
     def broken(*args):
         raise RuntimeError("the link is gone")
 
-    monkeypatch.setattr(history, "read", broken)
+    monkeypatch.setattr(Engine, "read", broken)
     with pytest.raises(RuntimeError, match="the link is gone"):
         run_with(a_spec("torch pageable"), kind, tmp_path)
     assert not [thread for thread in threading.enumerate() if thread.name in ("zobench-copy", "zobench-save")]
@@ -318,7 +318,7 @@ def test_an_interrupted_run_leaves_no_snapshot_and_no_threads(kind, tmp_path, mo
 
 
 def test_the_time_that_a_run_is_held_is_measured(tmp_path, monkeypatch):
-    slow(monkeypatch, history, "read", 0.05)  # six units, all of which a step waits for
+    slow(monkeypatch, Engine, "read", 0.05)  # six units, all of which a step waits for
     for kind in ("sync", "async", "journal"):
         folder = tmp_path / kind
         folder.mkdir()

@@ -249,7 +249,7 @@ def test_it_answers_as_a_resident_engine_does(name):
         mine.record()
         mine.drain()
         mine.flush()
-        assert (mine.blocks, mine.bytes_at_rest, mine.tier_note) == ([], 0, "")
+        assert (mine.local, mine.bytes_at_rest, mine.tier_note) == (None, 0, "")
         assert (mine.timeline(), mine.config) == ([], RESIDENT)
 
 

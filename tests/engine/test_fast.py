@@ -13,7 +13,8 @@ from tests.engine.reference import draw_seeds, perturb, pristine_mezo, update
 from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, kernels, models
 from zobench.data.tokens import stream
 from zobench.engine import blocks as units
-from zobench.engine import forwards, linear
+from zobench.engine import head, linear
+from zobench.engine.loss import RunningLoss
 from zobench.engine.survival import Survival
 from zobench.engine.tiers import HostTier, allocate
 from zobench.engine.wire import Wire
@@ -221,7 +222,7 @@ def test_an_engine_whose_step_failed_is_not_used_again(monkeypatch):
     ) as e:
         method, data = ZOSGD(lr=LR), batches("opt-tiny", count=2)
         method.step(e, data[0])
-        monkeypatch.setattr(forwards.RunningLoss, "add", lambda *_: 1 / 0)
+        monkeypatch.setattr(RunningLoss, "add", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             method.step(e, data[1])
         monkeypatch.undo()
@@ -300,7 +301,7 @@ def test_a_checkpoint_is_its_own_tier_and_is_not_written(tmp_path):
             method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED)
             steps = [method.step(engine, batch) for batch in batches("opt-tiny")]
             mine = [s.loss for s in steps], [s.projected_grad for s in steps], dict(engine.named_tensors())
-            consolidated = engine._tier._overlay is not None
+            consolidated = engine.rest.stream.tier._overlay is not None
         assert_equal(mine, expected)
         assert consolidated == (threshold == 7)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
@@ -331,15 +332,15 @@ def test_nothing_is_written_while_updates_are_deferred(monkeypatch):
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("every", [1, "inf"])
 def test_a_table_larger_than_the_scratch_is_settled_in_place(monkeypatch, tied, every):
-    monkeypatch.setattr(forwards, "HEAD_BYTES", 8 << 10)
-    monkeypatch.setattr(forwards, "BIAS_BYTES", 64)
+    monkeypatch.setattr(head, "HEAD_BYTES", 8 << 10)
+    monkeypatch.setattr(head, "BIAS_BYTES", 64)
     config = {"granularity": "tile", "writeback_every": every, "tier": "disk"}
     model = models.build("qwen3-tiny", "fp32", tied)
     with Engine(model, EngineConfig(noise="counter", **config), weights=weights.RandomWeights(model, 3)) as engine:
         assert engine.arithmetic._scratch.numel() < model.get_input_embeddings().weight.nbytes
     mine = run("qwen3-tiny", "fp32", tied, 0.1, 1, count=6, **config)
-    monkeypatch.setattr(forwards, "HEAD_BYTES", 16 << 20)
-    monkeypatch.setattr(forwards, "BIAS_BYTES", 64 << 10)
+    monkeypatch.setattr(head, "HEAD_BYTES", 16 << 20)
+    monkeypatch.setattr(head, "BIAS_BYTES", 64 << 10)
     whole = run("qwen3-tiny", "fp32", tied, 0.1, 1, count=6, **config)
     assert np.allclose(mine[0], whole[0], rtol=1e-6)
     assert np.allclose(mine[1][:2], whole[1][:2], atol=2e-3)

@@ -147,7 +147,7 @@ class Kept:
         self.positions[unit.name] = engine.position(unit)
         if unit.changed and unit.trained:
             self.bytes[unit.name] = allocate(engine.kept_bytes(unit))
-            history.read(engine, unit, self.bytes[unit.name])
+            engine.read(unit, self.bytes[unit.name])
 
     def fill(self, unit, out):
         kept = self.bytes.get(unit)
@@ -195,7 +195,7 @@ def test_units_are_told_before_they_change():
 
         def check(unit):
             now = allocate(engine.kept_bytes(unit))
-            history.read(engine, unit, now)
+            engine.read(unit, now)
             if unit.name not in told:
                 assert torch.equal(now, before[unit.name]), unit.name
             told.append(unit.name)
@@ -218,8 +218,8 @@ def test_units_are_told_before_they_settle():
 
 def test_what_is_read_at_rest_waits_for_its_write_back(monkeypatch):
     with engine_of("opt-tiny", True, {}) as engine:
-        offload = engine._tier.offload
-        monkeypatch.setattr(engine._tier, "offload", lambda *told: (time.sleep(0.02), offload(*told)))
+        offload = engine.rest.stream.tier.offload
+        monkeypatch.setattr(engine.rest.stream.tier, "offload", lambda *told: (time.sleep(0.02), offload(*told)))
         run(engine, "opt-tiny", queries=1)
         early = Kept(Hasty(engine)).bytes
         engine.drain()

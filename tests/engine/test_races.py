@@ -13,7 +13,7 @@ from transformers import OPTConfig, OPTForCausalLM
 from tests.engine.emulator import EmulatedLanes, RaceError
 from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry
 from zobench.engine import schedule
-from zobench.engine.arithmetic import InPlace
+from zobench.engine.in_place import InPlace
 from zobench.engine.lanes import ThreadLanes
 from zobench.engine.pipeline import Pipeline
 from zobench.engine.tiers import HostTier

@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from tests.engine.reference import draw_seeds, mezo, perturb, z_of
 from zobench import ZOSGD, Engine, EngineConfig, Point, RunSpec, models
-from zobench.data import IGNORED, Batch, Choices
+from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.data.tokens import stream
 from zobench.engine import blocks as units
 from zobench.engine.backprop import Backprop

@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 
 from tests.engine.reference import z_of
 from zobench import Batch, Engine, EngineConfig, Entry, Point, models
-from zobench.data import Choices
+from zobench.data.batch import Choices
 from zobench.engine import tangent
 from zobench.models import weights
 

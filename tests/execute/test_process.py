@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 
-from zobench.execute import process
+from zobench.execute import outcome, process
 from zobench.execute.process import run_in_process
 from zobench.programs.cell import classify
 from zobench.result import Outcome, Result
@@ -32,7 +32,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prct
 
 @pytest.fixture(autouse=True)
 def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "fingerprint_without_torch", lambda: {"machine": "cpu-2c-4f2a91"})
+    monkeypatch.setattr(outcome, "fingerprint_without_torch", lambda: {"machine": "cpu-2c-4f2a91"})
 
 
 @pytest.fixture

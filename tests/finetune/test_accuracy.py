@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests import tiny as cache
 from zobench import tiny
-from zobench.data.tasks import TaskData
+from zobench.data.tasks.task_data import TaskData
 from zobench.finetune import run, tokenizer
 from zobench.finetune.assemble import tuner
 from zobench.finetune.evaluate import evaluate

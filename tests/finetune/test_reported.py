@@ -15,10 +15,10 @@ from zobench.cli.listing import show_runs
 from zobench.finetune import run
 from zobench.report.cells import dev_loss, fill
 from zobench.report.curves import curve
-from zobench.report.quantity import QUANTITIES
 from zobench.report.reference import Reference
 from zobench.report.table import load_table
 from zobench.result import Result
+from zobench.runspec.registries import METRICS
 from zobench.store import Store
 
 TABLE = """
@@ -49,7 +49,7 @@ def stored(spec: Any, data_dir: Path, tmp_path: Path) -> Result:
 
 def test_every_reader_of_a_run_finds_what_it_wrote(stored: Result, tmp_path: Path) -> None:
     found = stored.evaluation
-    read = {name: QUANTITIES[name].of(stored) for name in ("accuracy", "dev_accuracy", "start_accuracy")}
+    read = {name: METRICS.get(name).of(stored) for name in ("accuracy", "dev_accuracy", "start_accuracy")}
     assert read == {
         "accuracy": found["test"]["accuracy"],
         "dev_accuracy": found["best"]["accuracy"],

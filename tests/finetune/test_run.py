@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from zobench import finetune, models
-from zobench.data.tasks import TaskData
+from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, snapshot
 from zobench.engine import Engine
 from zobench.finetune import Hooks, Interrupted, cell, run, tokenizer

@@ -57,7 +57,7 @@ def test_units_are_read_by_another_thread_before_the_step_touches_them(config):
             with locks[unit.name]:
                 if unit.name not in done and unit.name in kept.bytes:
                     early[unit.name] = allocate(ran.kept_bytes(unit))
-                    history.read(ran, unit, early[unit.name])
+                    ran.read(unit, early[unit.name])
                 done.add(unit.name)
 
         ran.before_change = capture

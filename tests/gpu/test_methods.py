@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from zobench import RunSpec, models
-from zobench.data import Batch, Choices
+from zobench.data.batch import Batch, Choices
 from zobench.data.tokens import stream
 from zobench.finetune.assemble import tuner
 from zobench.runspec import METHODS

@@ -17,7 +17,7 @@ from zobench.programs import cell
 from zobench.result import Outcome
 from zobench.runspec import RunSpec
 
-TINY = [name for name in models.REGISTRY if name.endswith("-tiny")]
+TINY = [name for name in models.MODELS.names() if name.endswith("-tiny")]
 PAPER = Path(__file__).parents[2] / "results" / "paper" / "reference.csv"
 
 # Known counts of the published checkpoints (tied tensors once), written down apart from the formulas under test.
@@ -58,7 +58,7 @@ def test_every_model_that_the_papers_report_is_registered_under_their_name() -> 
         pytest.skip("the papers' values are not part of this installation")
     with PAPER.open() as file:
         reported = {row["model"] for row in csv.DictReader(file)}
-    assert reported <= set(models.REGISTRY)
+    assert reported <= set(models.MODELS.names())
 
 
 @pytest.mark.parametrize("name", ["opt-13b", "OPT-13B", "qwen3-8B", "llama2-7b"])
@@ -78,9 +78,9 @@ def test_parameter_counts_equal_the_published_ones(name: str, parameters: int) -
 
 
 @pytest.mark.parametrize("tie", [None, True, False])
-@pytest.mark.parametrize("name", models.REGISTRY)
+@pytest.mark.parametrize("name", models.MODELS.names())
 def test_counts_equal_those_of_the_built_model(name: str, tie: bool | None) -> None:
-    if models.get(name).masked and tie is False:
+    if models.get(name).family.masked and tie is False:
         pytest.skip("a masked language model is always tied")
     model = models.build(name, "bf16", tie)
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
@@ -121,7 +121,7 @@ def test_a_model_built_on_meta_and_filled_equals_one_built_normally(name: str, d
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     torch.manual_seed(0)
-    config, masked = models.build_config(name), models.get(name).masked
+    config, masked = models.build_config(name), models.get(name).family.masked
     family = AutoModelForMaskedLM if masked else AutoModelForCausalLM
     normal = family.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()  # type: ignore[no-untyped-call]
     filled = models.build(name, dtype)

@@ -16,7 +16,7 @@ from torch import nn
 from zobench import models
 from zobench.models.weights import POOL, ModelWeights, PretrainedWeights, RandomWeights, Weights, materialise
 
-TINY = [name for name in models.REGISTRY if name.endswith("-tiny")]
+TINY = [name for name in models.MODELS.names() if name.endswith("-tiny")]
 
 
 def filled(name: str, seed: int = 0, dtype: str = "fp32", tie: bool | None = None):  # type: ignore[no-untyped-def]

@@ -15,7 +15,6 @@ from transformers import OPTConfig, OPTForCausalLM
 
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
-from zobench.engine import history
 from zobench.engine.base import Position
 from zobench.engine.tiers import allocate
 from zobench.models import weights
@@ -89,7 +88,7 @@ def run(case, number, out, device):
 
 
 class Kept:
-    """What the ranks have saved, each its own part of every block: a start (:class:`zobench.engine.history.Start`)."""
+    """What the ranks have saved, each its own part of every block: a :class:`zobench.engine.interface.Start`."""
 
     def __init__(self, files, positions):
         self._parts, self._positions = [load_file(file) for file in files], positions
@@ -122,11 +121,11 @@ def resumed(case, number, out, device):
         engine.flush()
         before, parts, refused = dict(engine.named_tensors()), {}, 0
         for unit in engine.blocks[1:]:  # the first is left as it was
-            first, last = hosts.own(engine._sizes[engine.number(unit)], world.local_rank, world.local_ranks)
+            first, last = hosts.own(engine.rest_bytes(unit), world.local_rank, world.local_ranks)
             parts[unit.name] = allocate(last - first)[: last - first]
-            history.read(engine, unit, parts[unit.name], first)
+            engine.read(unit, parts[unit.name], first)
             try:
-                history.read(engine, unit, parts[unit.name], first + 4096)
+                engine.read(unit, parts[unit.name], first + 4096)
             except ValueError as error:
                 refused += "must peek at its own part" in str(error)
         positions = {unit.name: engine.position(unit) for unit in engine.blocks[1:]}

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zobench import RunSpec
-from zobench.data import IGNORED, Batch, Choices
+from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.parallel import Mesh
 
 WAYS = st.one_of(

@@ -48,7 +48,7 @@ def make(spec):
 
 
 def rule(spec):
-    return ScaledSign(KIND.option(spec, "scale"))
+    return ScaledSign(spec.option("scale"))
 
 
 KIND = MethodKind(

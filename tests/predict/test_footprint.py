@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 from zobench import models, schemes
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.engine import EngineConfig, tiers
 from zobench.engine.backprop import Backprop
 from zobench.finetune import assemble

@@ -40,12 +40,12 @@ CALIBRATION: dict[str, Any] = {
     "notes": [],
 }
 RATES = Rates.of(CALIBRATION)
-REAL = [name for name in models.REGISTRY if not name.endswith(("-tiny", "-mini"))]
+REAL = [name for name in models.MODELS.names() if not name.endswith(("-tiny", "-mini"))]
 cells = st.builds(
     RunSpec,
     noise=st.sampled_from(["torch", "counter"]),
     queries=st.integers(1, 4),
-    model=st.sampled_from(sorted(models.REGISTRY)),
+    model=st.sampled_from(sorted(models.MODELS.names())),
     engine=st.sampled_from(["resident", "offload"]),
     tier=st.sampled_from(["pageable", "disk"]),
     dtype=st.sampled_from(["fp32", "fp16", "bf16"]),

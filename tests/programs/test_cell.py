@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from zobench.engine import Engine, blocks, forwards
+from zobench.engine import Engine, blocks, head
 from zobench.finetune.assemble import engine_config
 from zobench.finetune.cautions import cautions, lost
 from zobench.measure.samples import Samples
@@ -35,7 +35,7 @@ def test_every_option_reaches_the_engine() -> None:
 
 
 def test_predictions_and_the_engine_mean_the_same_sizes() -> None:
-    assert (footprint.TILE_BYTES, footprint.HEAD_TILE_BYTES) == (blocks.TILE_BYTES, forwards.HEAD_BYTES)
+    assert (footprint.TILE_BYTES, footprint.HEAD_TILE_BYTES) == (blocks.TILE_BYTES, head.HEAD_BYTES)
 
 
 def test_a_given_device_memory_runs_as_planned_and_the_result_says_how() -> None:

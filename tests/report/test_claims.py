@@ -15,11 +15,11 @@ from tests.report.test_table import MIB, PAPER, TINY, result, table_from
 from tests.report.test_terms import tuned
 from zobench.report import claims
 from zobench.report.cells import fill
-from zobench.report.quantity import binomial_interval
 from zobench.report.reference import Reference
 from zobench.report.render import grids
 from zobench.report.table import Claim, Table
 from zobench.result import Result
+from zobench.store.measured import binomial_interval
 
 CLAIMS = """
 [[claims]]

@@ -14,10 +14,11 @@ from zobench.report import terms
 from zobench.report.artifacts import load
 from zobench.report.cells import conditions, fill, lacking
 from zobench.report.compose import measured_sheet
-from zobench.report.quantity import QUANTITIES, binomial_interval
 from zobench.report.table import Table
 from zobench.result import Outcome, Result
 from zobench.runspec import CHOICES, RunSpec
+from zobench.runspec.registries import METRICS
+from zobench.store.measured import binomial_interval
 
 
 @pytest.mark.parametrize(
@@ -147,14 +148,14 @@ def test_the_interval_of_an_accuracy_is_wilsons() -> None:
         for end in binomial_interval(share, count):
             assert abs(share - end) == pytest.approx(1.959964 * math.sqrt(end * (1 - end) / count), abs=1e-9)
     run = tuned(0.91)
-    assert QUANTITIES["accuracy"].interval(run) == binomial_interval(0.91, 872)
+    assert METRICS.get("accuracy").interval(run) == binomial_interval(0.91, 872)
     plain = dataclasses.replace(run, evaluation={})
-    assert QUANTITIES["accuracy"].interval(plain) is None
-    assert [QUANTITIES[name].of(run) for name in ("accuracy", "dev_accuracy", "start_accuracy")] == [0.91, 0.9, 0.5]
-    assert QUANTITIES["accuracy"].of(plain) is None
+    assert METRICS.get("accuracy").interval(plain) is None
+    assert [METRICS.get(name).of(run) for name in ("accuracy", "dev_accuracy", "start_accuracy")] == [0.91, 0.9, 0.5]
+    assert METRICS.get("accuracy").of(plain) is None
 
 
 def test_the_tokens_of_a_task_are_not_counted() -> None:
     run = dataclasses.replace(tuned(0.9), samples={"step_seconds": [1.0]})
-    assert QUANTITIES["throughput"].of(run) is None
-    assert QUANTITIES["step_time"].of(run) == 1.0
+    assert METRICS.get("throughput").of(run) is None
+    assert METRICS.get("step_time").of(run) == 1.0

@@ -89,9 +89,10 @@ class Tool:
 def tools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs "mezo", which takes options, and "plain", which takes none."""
     both = {"mezo": Tool("mezo", {"beta": 0.5, "rank": 8, "mode": "fast", "exact": False}), "plain": Tool("plain")}
-    get = Registry.get
-    monkeypatch.setattr(Registry, "names", lambda self: ("zobench", *both))
-    monkeypatch.setattr(Registry, "get", lambda self, name: both.get(name) or get(self, name))
+    get, names = Registry.get, Registry.names
+    added = {"program": both}
+    monkeypatch.setattr(Registry, "names", lambda self: (*names(self), *added.get(self.noun, ())))
+    monkeypatch.setattr(Registry, "get", lambda self, name: added.get(self.noun, {}).get(name) or get(self, name))
 
 
 @pytest.mark.usefixtures("tools")
@@ -118,9 +119,21 @@ def test_an_option_is_told_and_hashed_only_where_it_is_not_default() -> None:
 @pytest.mark.parametrize(
     ("program", "options", "text"),
     [
-        ("mezo", {"betta": 1}, "unknown option 'betta' of program=mezo; did you mean beta?"),
-        ("plain", {"beta": 1}, "unknown option 'beta' of program=plain; leave options.beta out"),
-        ("zobench", {"beta": 1}, "unknown option 'beta' of program=zobench; leave options.beta out"),
+        (
+            "mezo",
+            {"betta": 1},
+            "unknown option 'betta' of method=zo-sgd, scheme=full, program=mezo; did you mean beta?",
+        ),
+        (
+            "plain",
+            {"beta": 1},
+            "unknown option 'beta' of method=zo-sgd, scheme=full, program=plain; leave options.beta out",
+        ),
+        (
+            "zobench",
+            {"beta": 1},
+            "unknown option 'beta' of method=zo-sgd, scheme=full, program=zobench; leave options.beta out",
+        ),
         ("mezo", {"rank": 1.5}, "`options.rank` must be of type int, but got 1.5; for example options.rank=8"),
         ("mezo", {"rank": True}, "`options.rank` must be of type int, but got True; for example options.rank=8"),
         ("mezo", {"beta": "x"}, "`options.beta` must be of type float, but got 'x'; for example options.beta=0.5"),

@@ -8,7 +8,7 @@ import torch
 
 from tests.engine.reference import z_of
 from zobench import RunSpec, models, schemes
-from zobench.data import IGNORED
+from zobench.data.batch import IGNORED
 from zobench.data.tokens import stream
 from zobench.models import weights
 

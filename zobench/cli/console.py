@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -16,6 +17,8 @@ from zobench.measure.doctor import Line
 from zobench.measure.statistics import median_interval
 from zobench.predict import Estimate
 from zobench.result import Outcome, Result
+from zobench.runspec.registries import METRICS, MODELS, PROGRAMS, TASKS
+from zobench.runspec.registry import Registry
 from zobench.store import metrics
 
 MIB = 2**20
@@ -173,14 +176,16 @@ def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[
 
 
 def show_lists(what: str) -> None:
-    """Models with their sizes, methods with what a step costs; matrices, tables and figures with their titles; ``what``
+    """Models with their sizes, methods with what a step costs; matrices, tables and figures with their titles; tasks,
+    metrics and programs; ``what``
     picks one of them, or the fields of a run, which are too many to stand among the rest."""
     from zobench import recipes
     from zobench.runspec import suggestion
 
     parts: dict[str, Callable[[], Table]] = {
         "models": _models, "methods": _methods, "matrices": lambda: _recipes("runners"),
-        "tables": lambda: _recipes("tables"), "figures": lambda: _recipes("plots"), "fields": _fields,
+        "tables": lambda: _recipes("tables"), "figures": lambda: _recipes("plots"), "tasks": _tasks,
+        "metrics": _metrics, "programs": _programs, "fields": _fields,
     }  # fmt: skip
     if what and what not in parts:
         raise ValueError(f"unknown list {what!r}; {suggestion(what, parts)}")
@@ -209,10 +214,39 @@ def _models() -> Table:
     from zobench import models
 
     table = columns("model", "parameters", "layers", "width", "positions", "vocabulary")
-    for name, model in models.REGISTRY.items():
-        count = models.parameter_count(name)
+    for model in models.ARCHITECTURES:
+        count = models.parameter_count(model.name)
         numbers = (model.layers, model.hidden, model.max_positions, model.vocab)
         table.add_row(model.name, _size(count), *map(str, numbers))
+    return _with_plug_ins(table, MODELS)
+
+
+def _tasks() -> Table:
+    table = columns("task", "candidates", "usual tokens", "longest")
+    for task in TASKS.own():
+        table.add_row(task.name, ", ".join(task.names), str(task.usual_tokens), str(task.longest_tokens))
+    return _with_plug_ins(table, TASKS)
+
+
+def _metrics() -> Table:
+    table = columns("metric", "in a data frame", "printed in")
+    for metric in METRICS.own():
+        table.add_row(metric.name, metric.key, ", ".join(metric.units))
+    return _with_plug_ins(table, METRICS)
+
+
+def _programs() -> Table:
+    table = columns("program", "what it is")
+    for program in PROGRAMS.own():
+        table.add_row(program.name, program.about)
+    return _with_plug_ins(table, PROGRAMS)
+
+
+def _with_plug_ins(table: Table, registry: Registry[Any]) -> Table:
+    """A row for each plug-in, by its name and package: it is imported only when a run names it."""
+    for name in registry.names():
+        if provider := registry.provider(name):
+            table.add_row(Text(name), Text(f"from {provider}"))
     return table
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from zobench.runspec import RunSpec
 
 Model = Annotated[str | None, typer.Option(help="A model of `zobench list models`.")]
-Task = Annotated[str | None, typer.Option(help="sst2, rte, cb, boolq, wsc, wic, multirc, copa or winogrande.")]
+Task = Annotated[str | None, typer.Option(help="A task of `zobench list tasks`.")]
 Method = Annotated[str | None, typer.Option(help="zo-sgd, zo-adam, fo-adam, ... [zo-sgd].")]
 Scheme = Annotated[str | None, typer.Option(help="full, lora, prefix or prompt [full].")]
 DataDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the tasks' files [from the hub].")]
@@ -141,10 +141,15 @@ def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
     from zobench.finetune import grids
     from zobench.machine.device import choose_device
     from zobench.recipes import matrix
-    from zobench.runspec import CHOICES, SCHEMES
+    from zobench.runspec.registries import PROGRAMS, SCHEMES, TASKS
 
     if values.get("task", "none") == "none":
-        raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(CHOICES['task'][1:])}")
+        raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(TASKS.names())}")
+    if given := PROGRAMS.provider(values.get("program", "")):
+        raise ValueError(
+            f"fine-tuning is zobench's own, but got program={values['program']} of {given}; use zobench run --set "
+            f"program={values['program']}"
+        )
     chosen, why = choose_device(str(values.pop("device", device)))
     taken, told = grids.defaults(values)
     values = {"weights": "pretrained", **values, **taken}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from zobench.data import IGNORED, Batch
+from zobench.data.batch import IGNORED, Batch
 from zobench.runspec import RunSpec
 
 FIRST_TOKEN = 4

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from zobench.durable import snapshot
 from zobench.durable.journal import EvaluationItem, Item
 from zobench.durable.snapshot import SnapshotStart, passes
-from zobench.engine import Engine, history
 from zobench.engine.base import PassRecord
+from zobench.engine.interface import LocalEngine, TunedEngine
 from zobench.methods import Method
-from zobench.methods.base import Retraceable
 
 
 def newest(
@@ -38,7 +37,7 @@ def newest(
     return None
 
 
-def moments(engine: Engine, method: Method, items: Iterable[Item]) -> list[PassRecord]:
+def moments(engine: TunedEngine, method: Method, items: Iterable[Item]) -> list[PassRecord]:
     """What the journal's ``items`` did to the weights; the method, which was just made, is then as after them.
 
     Raises ``ValueError`` if they are of another run, or of a version whose steps were others.
@@ -49,7 +48,7 @@ def moments(engine: Engine, method: Method, items: Iterable[Item]) -> list[PassR
         if isinstance(item, EvaluationItem):
             found += [PassRecord()] * item.passes
         else:
-            found += cast("Retraceable", method).retrace(engine, item)
+            found += method.retrace(engine, item)
         count += item.passes
         if len(found) != count:
             raise ValueError(
@@ -59,14 +58,13 @@ def moments(engine: Engine, method: Method, items: Iterable[Item]) -> list[PassR
     return found
 
 
-def bring(engine: Engine, method: Method, items: Iterable[Item], start: SnapshotStart | None) -> None:
+def bring(engine: TunedEngine, method: Method, items: Iterable[Item], start: SnapshotStart | None) -> None:
     """Brings an engine built from ``start``, or from its base, and its method to the end of ``items``, bit for bit."""
-    history.retrace(plain(engine), moments(engine, method, items), start)
+    local(engine).retrace(moments(engine, method, items), start)
 
 
-def plain(engine: Engine) -> Engine:
-    """The engine itself, where it is one rank's."""
-    from zobench.parallel import ParallelEngine
-
-    found: object = engine  # a ParallelEngine answers like an Engine, but is none
-    return found.engine if isinstance(found, ParallelEngine) else engine
+def local(engine: TunedEngine) -> LocalEngine:
+    """This rank's own engine. Raises ``ValueError`` where weights do not lie in units that a journal tells."""
+    if engine.local is None:
+        raise ValueError(f"a journal tells the weights of an Engine, but got {type(engine).__name__}; build that")
+    return engine.local

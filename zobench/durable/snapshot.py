@@ -1,6 +1,6 @@
 """Snapshots of weights at rest: sharded safetensors with checksums, in a folder that is there whole or not at all.
 
-``snapshot-N`` holds bytes of units (:func:`zobench.engine.history.read`) as tensors ``UNIT@FIRST`` of uint8, in shards
+``snapshot-N`` holds bytes of units (:func:`zobench.engine.Engine.read`) as tensors ``UNIT@FIRST`` of uint8, in shards
 ``RANK-00001.safetensors``, and ``state.json``: each shard's size and checksum, how far each unit had come, and whose
 run it is. Units may stand at different steps: the journal brings each one up to date.
 """
@@ -226,7 +226,7 @@ class _Shard:
 
 
 class SnapshotStart:
-    """Weights at rest that a snapshot holds: a :class:`zobench.engine.history.Start`.
+    """Weights at rest that a snapshot holds: a :class:`zobench.engine.interface.Start`.
 
     Raises ``ValueError``, one line that names the file, if anything in it is not as it was written.
     """
@@ -246,7 +246,7 @@ class SnapshotStart:
 
     @torch.no_grad()
     def fill(self, unit: str, out: Tensor) -> bool:
-        """See :class:`zobench.engine.history.Start`."""
+        """See :class:`zobench.engine.interface.Start`."""
         from safetensors import safe_open
 
         for first, file, key in self._where.get(unit, ()):
@@ -256,7 +256,7 @@ class SnapshotStart:
         return unit in self._where
 
     def position(self, unit: str) -> Position:
-        """See :class:`zobench.engine.history.Start`."""
+        """See :class:`zobench.engine.interface.Start`."""
         if unit not in self._positions:
             raise ValueError(f"`{self.path}` must hold {unit}, but lacks it; remove {self.path}")
         return self._positions[unit]

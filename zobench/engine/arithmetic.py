@@ -1,30 +1,19 @@
-"""Two arithmetics of the perturbation: ``InPlace`` moves the weights themselves, ``Pristine`` never touches them.
+"""How units of weights look at points: the seam between a pass over the model and what perturbs its weights.
 
-``InPlace`` is MeZO's: +eps z, -2 eps z, +eps z on W, rounding each time; it goes with torch noise and is what ``==``
-with the papers means. ``Pristine`` makes W + c z in a scratch from an untouched W; it goes with counter noise, draws z
-once per pair of points, and replays any number of journal entries in float32 with one rounding.
+Two arithmetics are here: :class:`~zobench.engine.in_place.InPlace` moves the weights themselves,
+:class:`~zobench.engine.pristine.Pristine` never touches them. A pass asks them everything that differs between them.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from zobench import kernels
-from zobench.engine import perturb
-from zobench.engine.base import BASE, Entry, Point, transitions
-from zobench.engine.blocks import Field, Unit
-from zobench.engine.general import General
-from zobench.engine.noise import Noise
-from zobench.engine.perturb import is_decayed
-from zobench.engine.rules import UpdateRule
-from zobench.engine.wire import Wire
-from zobench.kernels import Span, Update
+from zobench.engine.base import Point
+from zobench.engine.blocks import Unit
+from zobench.engine.head import Head, Judged
 
 
 class Arithmetic(Protocol):
@@ -34,6 +23,11 @@ class Arithmetic(Protocol):
     """
 
     route: tuple[Point, ...]
+
+    @property
+    def in_place(self) -> bool:
+        """Whether weights at rest themselves are moved from point to point, so that they must have every entry applied
+        before anybody reads them."""
 
     def at(self, unit: Unit, point: Point) -> list[Tensor]:
         """The unit's tensors at ``point`` with every committed entry applied, one for each of its fields."""
@@ -47,306 +41,21 @@ class Arithmetic(Protocol):
     def settle(self, unit: Unit) -> None:
         """Applies every committed entry to the weights at rest, in a turn of its own."""
 
+    def whole(self, unit: Unit) -> list[Tensor]:
+        """As :meth:`at` W itself, also for a table that is larger than what a turn has room for."""
 
-class InPlace:
-    """MeZO's arithmetic on the weights themselves (docs/design/METHODS.md, "The MeZO step").
+    def caught_up(self, unit: Unit, weights: Tensor) -> Tensor:
+        """``weights`` of the unit at rest, in the model's dtype, with every entry applied: themselves or a copy."""
 
-    With a ``wire`` a streamed unit is unpacked into ``master`` first and packed again at the end: the low-bit copy is
-    what persists, as published (ZO2 D.4). ``route``: all points of the pass, where this device looks at some of them
-    only: weights go by way of the others too, so that their roundings are those of one device (DistZO2, section 4).
-    """
+    def direction(self, seed: int, unit: Unit, out: Sequence[Tensor]) -> None:
+        """Writes z(seed) of the unit's trainable tensors, the very numbers that a point and an update use."""
 
-    route: tuple[Point, ...] = ()
+    def embed(
+        self, unit: Unit, ids: Tensor, points: Sequence[Point], lookup: Callable[[Tensor], Tensor], tied: bool
+    ) -> list[Tensor]:
+        """What a word embedding gives for ``ids`` (n,) at each point: ``lookup`` of their rows, (n, width), there.
 
-    def __init__(
-        self, noise: Noise, journal: Sequence[Entry], wire: Wire | None = None, master: Tensor | None = None,
-        rule: UpdateRule | None = None,
-    ) -> None:  # fmt: skip
-        self.noise = noise
-        self._journal, self._wire, self._master, self._rule = journal, wire, master, rule
-        self._turn: Unit | None = None
+        ``tied``: the head uses the table after it, in the same pass."""
 
-    def at(self, unit: Unit, point: Point) -> list[Tensor]:
-        """See :class:`Arithmetic`."""
-        tensors = unit.views(self._begin(unit))
-        moved = [tensor for tensor, item in zip(tensors, unit.fields, strict=True) if item.trainable]
-        for stop in self.way(unit, point):
-            for seed, delta in transitions(unit.at, stop) if moved else ():
-                perturb.move(self.noise, seed, unit.index, moved, delta)
-                unit.dirty = unit.changed = True
-            unit.at = stop
-        return tensors
-
-    def way(self, unit: Unit, point: Point) -> list[Point]:
-        """The points that the unit goes through from where it is to ``point``, which is the last of them."""
-        there, stops = unit.own(point), [unit.own(stop) for stop in self.route]
-        if not stops or unit.at == there == BASE:
-            return [there]
-        here = stops.index(unit.at) if unit.at != BASE else -1
-        if there == BASE:  # the end of its turn
-            return [*stops[here + 1 :], BASE]
-        return stops[here + 1 : stops.index(there) + 1]
-
-    def rest(self, unit: Unit) -> None:
-        """See :class:`Arithmetic`."""
-        self.at(unit, BASE)
-        if self._wire is not None and unit.streamed and unit.dirty:
-            assert unit.buffer is not None
-            self._wire.encode(unit, self._weights(unit), unit.buffer)
-        self._turn = None
-
-    def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
-        """See :class:`Arithmetic`."""
-        for point in points:
-            self.at(unit, point)
-        self.rest(unit)
-
-    def settle(self, unit: Unit) -> None:
-        """See :class:`Arithmetic`."""
-        self.rest(unit)
-
-    def _begin(self, unit: Unit) -> Tensor:
-        weights = self._weights(unit)
-        if self._turn is not unit:
-            self._turn = unit
-            if self._wire is not None and unit.streamed:
-                assert unit.buffer is not None
-                self._wire.decode(unit, unit.buffer, weights)
-            entries = [entry for entry in self._journal[unit.applied :] if unit.moves(entry)]
-            if entries and unit.trained:
-                self._replay(unit, weights, entries)
-                unit.dirty = unit.changed = True
-            unit.applied = len(self._journal)
-        return weights
-
-    def _replay(self, unit: Unit, weights: Tensor, entries: Sequence[Entry]) -> None:
-        tensors = [item.view(weights) for item in unit.trainable]
-        if self._rule is None:
-            for entry in entries:
-                perturb.update(self.noise, entry, unit.index, tensors, unit.decayed)
-            return
-        states = [unit.states_of(item, weights) for item in unit.trainable]
-        for _, group in itertools.groupby(entries, key=lambda entry: entry.step):
-            perturb.apply_rule(self.noise, self._rule, list(group), unit.index, tensors, states, unit.decayed)
-
-    def _weights(self, unit: Unit) -> Tensor:
-        if self._wire is not None and unit.streamed:
-            assert self._master is not None
-            return self._master
-        assert unit.buffer is not None, f"{unit.name} is not on the device"
-        return unit.buffer
-
-
-class Pristine:
-    """W + c z made fresh in ``scratch``; the opposite point is 2W - S, exactly antithetic and without a second draw.
-
-    Entries that are not applied yet are replayed into W when a unit's turn begins, in float32 with one rounding. They
-    stay from ``writeback_every`` steps on (docs/design/METHODS.md, "Counter noise and pristine weights"); until then W
-    is made anew at each turn, in the slot, which its next upload overwrites, or in ``master``, and the base is never
-    written.
-    ``route``: see :class:`InPlace`; here it decides only which point of a pair is drawn and which one is flipped.
-    """
-
-    route: tuple[Point, ...] = ()
-
-    def __init__(
-        self, journal: Sequence[Entry], writeback_every: float, scratch: Tensor, wire: Wire | None = None,
-        master: Tensor | None = None, general: General | None = None,
-    ) -> None:  # fmt: skip
-        self._journal, self._every, self._wire, self._general = journal, writeback_every, wire, general
-        self._scratch, self._master = scratch, master
-        self._turn: Unit | None = None
-        self._weights: list[Tensor] = []
-        self._frozen: list[Tensor] = []
-        self._made: list[Tensor] = []
-        self._spans: tuple[Span, ...] = ()
-        self._held: Point | None = None
-        self._views: dict[int, tuple[list[Tensor], tuple[Span, ...]]] = {}
-        self._cache: tuple[tuple[int, int, int], tuple[Update, ...], tuple[Update, ...]] = ((0, 0, -1), (), ())
-
-    def at(self, unit: Unit, point: Point) -> list[Tensor]:
-        """See :class:`Arithmetic`."""
-        if (before := self._drawn_before(point)) is not None and self._held != unit.own(before):
-            self.at(unit, before)
-        begins = self._turn is not unit
-        base = self._begin(unit) if begins else None
-        there = unit.own(point)
-        tensors, number = [], 0
-        for n, item in enumerate(unit.fields):
-            if item.trainable:
-                updates = self.pending(unit, unit.decayed[number]) if begins else ()
-                rest = None if base is None else item.view(base)
-                made = self._made[number] if there.scale else None  # W itself needs none
-                states = unit.states_of(item, unit.buffer) if updates and unit.buffer is not None else []
-                tensors.append(
-                    self._reach(self._weights[n], made, self._spans[n], self._held, there, updates, rest, states)
-                )
-                number += 1
-            else:
-                tensors.append(self._frozen[n])
-        self._held = there
-        if begins and self.is_due(unit):
-            self._keep(unit)
-        return tensors
-
-    def rest(self, unit: Unit) -> None:
-        """See :class:`Arithmetic`."""
-        self._turn = self._held = None
-
-    def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
-        """See :class:`Arithmetic`: no point touches the weights, but what is due is applied at every turn."""
-        if self.is_due(unit):
-            self.at(unit, BASE)
-            self.rest(unit)
-
-    def settle(self, unit: Unit) -> None:
-        """See :class:`Arithmetic`."""
-        if not self.pending(unit):
-            return
-        every, self._every = self._every, 0.0
-        try:
-            self.at(unit, BASE)
-        finally:
-            self._every = every
-            self.rest(unit)
-
-    def is_due(self, unit: Unit) -> bool:
-        """Whether the unit's pending entries are to stay: they span ``writeback_every`` steps."""
-        if unit.applied == len(self._journal) or not unit.trained:
-            return False
-        return self._journal[-1].step - self._journal[unit.applied].step + 1 >= self._every
-
-    def pending(self, unit: Unit, decayed: bool = True) -> tuple[Update, ...]:
-        """The entries that the unit's weights at rest lack; without their weight decay if not ``decayed``."""
-        if not unit.trained:
-            return ()
-        key = (unit.applied, len(self._journal), unit.part)
-        if self._cache[0] != key:
-            mine = [entry for entry in self._journal[unit.applied :] if unit.moves(entry)]
-            entries = tuple(Update(e.seed, e.g, e.lr, e.weight_decay, e.step) for e in mine)
-            self._cache = key, entries, tuple(replace(entry, weight_decay=0.0) for entry in entries)
-        return self._cache[1] if decayed else self._cache[2]
-
-    def catch_up(self, unit: Unit, weights: Tensor) -> None:
-        """Applies the unit's pending entries to ``weights``, a copy of it in the model's dtype; they stay pending."""
-        for item in unit.fields:
-            if item.trainable:
-                updates, states = self.pending(unit, is_decayed(item.name)), unit.states_of(item, weights)
-                self._advance(item.view(weights), Span(item.tensor_id, item.start), updates, states)
-
-    def rows(self, unit: Unit, item: Field, rows: Tensor, points: Sequence[Point]) -> Iterator[Tensor]:
-        """Chosen rows of a resident matrix at each point, (len(rows), width), made in a copy; valid until the next."""
-        assert unit.buffer is not None
-        copy = item.view(unit.buffer)[rows]
-        if not item.trainable:
-            return iter([copy] * len(points))
-        updates, span = self.pending(unit, is_decayed(item.name)), Span(item.tensor_id, rows=rows)
-        states = [state[rows] for state in unit.states_of(item, unit.buffer)] if updates else []
-        return self._walk(unit, copy, torch.empty_like(copy), span, points, updates, None, states)
-
-    def part(
-        self, unit: Unit, item: Field, first: int, last: int, points: Sequence[Point], place: int = 0
-    ) -> Iterator[Tensor]:
-        """Rows [first, last) of a resident tensor at each point, valid until the next, made at byte ``place`` of the
-        scratch. After the last part of the last tensor, :meth:`keep_parts` ends the unit's turn."""
-        assert unit.buffer is not None
-        whole = item.view(unit.buffer)[first:last]
-        if not item.trainable:
-            return iter([whole] * len(points))
-        updates = self.pending(unit, is_decayed(item.name))
-        scratch, weights, base = _like(self._scratch[place:], whole), whole, None
-        if updates and not self.is_due(unit):
-            assert self._master is not None
-            weights, base = _like(self._master[place:], whole), whole
-        span = Span(item.tensor_id, item.start + first * item.shape[1:].numel())
-        states = [state[first:last] for state in unit.states_of(item, unit.buffer)] if updates else []
-        return self._walk(unit, weights, scratch, span, points, updates, base, states)
-
-    def keep_parts(self, unit: Unit) -> None:
-        """Notes that all parts of a resident unit were visited, so that entries that were due have been applied."""
-        if self.is_due(unit):
-            unit.applied = len(self._journal)
-            unit.changed = True
-
-    def _drawn_before(self, point: Point) -> Point | None:
-        """The point that ``point`` is flipped from where one device looks at both, if this one does not."""
-        place = self.route.index(point) if point.scale and point in self.route else 0
-        before = self.route[place - 1] if place else None
-        return before if before is not None and (before.seed, before.scale) == (point.seed, -point.scale) else None
-
-    def _begin(self, unit: Unit) -> Tensor | None:
-        """Decides where W is in this turn; returns what it is to be made from if that is elsewhere."""
-        assert unit.buffer is not None, f"{unit.name} is not on the device"
-        self._turn, self._held = unit, None
-        if id(unit) not in self._views:
-            fits = unit.trained <= self._scratch.numel()  # a table is never perturbed whole
-            spans = tuple(Span(max(item.tensor_id, 0), item.start) for item in unit.fields)
-            self._views[id(unit)] = [item.view(self._scratch) for item in unit.trainable] if fits else [], spans
-        self._made, self._spans = self._views[id(unit)]
-        if unit.streamed and self._wire is not None:
-            assert self._master is not None
-            self._wire.decode(unit, unit.buffer, self._master)
-            self._weights = self._frozen = unit.views(self._master)
-            return None
-        self._weights = self._frozen = unit.views(unit.buffer)
-        if unit.streamed or not self.pending(unit) or self.is_due(unit):
-            return None
-        assert self._master is not None
-        self._weights = [item.view(self._master if item.trainable else unit.buffer) for item in unit.fields]
-        return unit.buffer
-
-    def _keep(self, unit: Unit) -> None:
-        """The replayed entries stay: ``unit.buffer`` becomes what its tier must get."""
-        unit.applied = len(self._journal)
-        unit.dirty = unit.changed = True
-        if unit.streamed and self._wire is not None:
-            assert unit.buffer is not None
-            assert self._master is not None
-            self._wire.encode(unit, self._master, unit.buffer)
-
-    def _walk(
-        self, unit: Unit, weights: Tensor, scratch: Tensor, span: Span, points: Iterable[Point],
-        updates: Sequence[Update], base: Tensor | None, states: Sequence[Tensor],
-    ) -> Iterator[Tensor]:  # fmt: skip
-        here: Point | None = None
-        for point in points:
-            before, there = self._drawn_before(point), unit.own(point)
-            for stop in (there,) if before is None or here == unit.own(before) else (unit.own(before), there):
-                reached = self._reach(weights, scratch, span, here, stop, updates, base, states)
-                here, updates, base = stop, (), None
-            yield reached
-
-    def _reach(
-        self, weights: Tensor, scratch: Tensor | None, span: Span, here: Point | None, there: Point,
-        updates: Sequence[Update], base: Tensor | None, states: Sequence[Tensor],
-    ) -> Tensor:  # fmt: skip
-        """The tensor at the point ``there``, after ``updates``, in one pass over it; ``scratch`` holds the point
-        ``here``. ``base``: what ``weights`` is made from, if not from itself."""
-        if there.seed is None or there.scale == 0.0:
-            if updates or base is not None:
-                self._advance(weights, span, updates, states, base=base)
-            return weights
-        assert scratch is not None
-        if here is not None and here.seed == there.seed and here.scale == -there.scale:
-            kernels.flip(weights, scratch)
-        else:
-            self._advance(
-                weights, span, updates, states, base=base, scratch=scratch, seed=there.seed, scale=there.scale
-            )
-        return scratch
-
-    def _advance(
-        self, weights: Tensor, span: Span, updates: Sequence[Update], states: Sequence[Tensor], *,
-        base: Tensor | None = None, scratch: Tensor | None = None, seed: int = 0, scale: float = 0.0,
-    ) -> None:  # fmt: skip
-        if self._general is None:
-            kernels.advance(weights, span, updates, base=base, scratch=scratch, seed=seed, scale=scale)
-        else:
-            self._general.advance(
-                weights, span, updates, states=states, base=base, scratch=scratch, seed=seed, scale=scale
-            )
-
-
-def _like(buffer: Tensor, tensor: Tensor) -> Tensor:
-    """The beginning of a flat uint8 buffer, as a tensor like this one."""
-    return buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+    def judge(self, head: Head, states: Sequence[Tensor], targets: Tensor, points: Sequence[Point]) -> Sequence[Judged]:
+        """What the head makes of ``targets`` (n,) at each point's ``states`` (n, width); the last use of its units."""

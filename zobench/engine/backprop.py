@@ -17,25 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.engine import optimizers, perturb
 from zobench.engine.assemble import check, precision
 from zobench.engine.base import BASE, EngineConfig, Entry, Point, transitions
-from zobench.engine.blocks import Unit
 from zobench.engine.checkpoint import save_checkpoint
 from zobench.engine.drive import Drive, plain
+from zobench.engine.head import Head
 from zobench.engine.lanes import Event
-from zobench.engine.loss import (
-    candidate_scores,
-    choice_loss,
-    head_states,
-    log_probabilities,
-    mean_loss,
-    only_right,
-    rows_per_chunk,
-    targets_of,
-)
 from zobench.engine.noise import TorchNoise
+from zobench.engine.objective import Objective
 from zobench.engine.perturb import is_decayed
 from zobench.models import blocks as find_blocks
 from zobench.models.weights import Weights, materialise
@@ -57,7 +48,6 @@ class Backprop:
     ) -> None:  # fmt: skip
         _check(model, config, weights, zo_layers)
         self.model, self.config = model.eval(), config
-        self.blocks: list[Unit] = []
         self._drive = drive
         self._optimizer: torch.optim.Optimizer | None = None
         self._closed = False
@@ -65,7 +55,7 @@ class Backprop:
             model.to(config.device)
         else:
             materialise(model, weights, config.device)  # type: ignore[arg-type]
-        self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+        self._head = Head(model.get_output_embeddings(), config.logits_bytes)  # type: ignore[operator]
         trainable = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
         below = self._below(zo_layers) if zo_layers else set()
         self._lower = {name: tensor for name, tensor in trainable.items() if tensor in below}
@@ -143,8 +133,7 @@ class Backprop:
         self._open()
         tensors, decayed = list(self._lower.values()), [is_decayed(name) for name in self._lower]
         for entry in entries:
-            if not math.isfinite(entry.g):
-                raise ValueError(f"`g` of an entry must be finite, but got {entry.g}; skip this step's update")
+            entry.check()
             perturb.update(self._noise, entry, 0, tensors, decayed)
         self._noise.keep(())
 
@@ -167,11 +156,9 @@ class Backprop:
     def scores(self, batch: Batch) -> Tensor:
         """The score of each of the batch's candidates, float32 (c,) on the CPU."""
         self._open()
-        if batch.choices is None:
-            raise ValueError("`batch.choices` must be given to score candidates, but got none; give Batch(choices=)")
-        choices = batch.choices.to(self.config.device)
+        objective = self._objective(batch, scored=True)
         with precision(self.config):
-            return candidate_scores(self._picked(batch, choices.places, choices.tokens), choices).cpu()
+            return objective.scores(self._reduced(batch, objective)).cpu()
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, CPU copy) of every parameter; tied ones once."""
@@ -189,10 +176,25 @@ class Backprop:
         """Writes a Hugging Face checkpoint: config, safetensors shards and their index."""
         save_checkpoint(self.model, self.named_tensors(), Path(folder))
 
-    # --- what a resident engine also answers --------------------------------------------------------------------------
+    # --- what other engines are asked too -----------------------------------------------------------------------------
 
     bytes_at_rest = 0
     tier_note = ""
+    local = None
+
+    @property
+    def gradients(self) -> Backprop:
+        """This engine."""
+        return self
+
+    @property
+    def parts(self) -> int:
+        """Raises ``ValueError``: what is moved here is moved as one."""
+        raise ValueError("a method that moves parts of a model needs an Engine, but got Backprop; build that")
+
+    def tangent(self, batch: Batch, seed: int) -> tuple[float, float]:
+        """Raises ``ValueError``: a derivative along a direction needs no backward pass."""
+        raise ValueError("a forward derivative needs an Engine, but got Backprop; build that")
 
     def flush(self) -> None:
         """Nothing is ever pending."""
@@ -237,25 +239,16 @@ class Backprop:
         mask = None if batch.attention_mask is None else batch.attention_mask.to(self.config.device)
         return self._drive(self.model, batch.input_ids.to(self.config.device), mask)
 
-    def _picked(self, batch: Batch, places: Tensor, tokens: Tensor) -> Tensor:
-        """The log-probabilities of ``tokens`` (n,) at ``places`` (n, 2); the head sees no others."""
-        return self._log_probabilities(self._hidden(batch)[places[:, 0], places[:, 1]], tokens)
+    def _objective(self, batch: Batch, scored: bool = False) -> Objective:
+        return Objective(self.model, batch, self.config.device, scored=scored, judged_on=self.config.device)
 
-    def _log_probabilities(self, states: Tensor, targets: Tensor) -> Tensor:
-        rows = rows_per_chunk(self._head.out_features, self.config.logits_bytes)  # type: ignore[arg-type]
-        return log_probabilities(self._head, head_states(self.model, states), targets, rows)
+    def _reduced(self, batch: Batch, objective: Objective) -> Tensor:
+        (states,) = objective.states([self._hidden(batch)])
+        return objective.reduced(self._head.picked(states, objective.targets))
 
     def _loss(self, batch: Batch) -> Tensor:
-        if not isinstance(batch, Batch):
-            raise ValueError(
-                f"`batch` must be a zobench.Batch, but got {type(batch).__name__}; build Batch(ids, labels)"
-            )
-        if batch.choices is None:
-            states, targets = self._hidden(batch), targets_of(self.model, batch.labels.to(self.config.device))
-            return mean_loss(self._log_probabilities(states.reshape(-1, states.shape[-1]), targets), targets)
-        choices = batch.choices.to(self.config.device)
-        asked = only_right(choices) if choices.loss == "lm" else choices
-        return choice_loss(self._picked(batch, asked.places, asked.tokens), asked)
+        objective = self._objective(batch)
+        return objective.loss(self._reduced(batch, objective))
 
     def _gradients(self) -> list[Tensor]:
         return [tensor.grad for tensor in self._upper.values() if tensor.grad is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,11 @@ class Entry:
     lr: float
     weight_decay: float = 0.0
     part: int | None = None
+
+    def check(self) -> None:
+        """Raises ``ValueError`` if ``g`` is not finite."""
+        if not math.isfinite(self.g):
+            raise ValueError(f"`g` of an entry must be finite, but got {self.g}; skip this step's update")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -103,6 +103,11 @@ class Unit:
         """The fields that are perturbed and updated, in stream order."""
         return [item for item in self.fields if item.trainable]
 
+    @property
+    def is_tile(self) -> bool:
+        """Whether it holds only some rows of its tensors."""
+        return any(item.is_part for item in self.fields)
+
     def states_of(self, item: Field, buffer: Tensor) -> list[Tensor]:
         """The states of one of its trainable fields inside a buffer, in the rule's order."""
         return [state.view(buffer) for state in self.states if state.tensor_id == item.tensor_id]

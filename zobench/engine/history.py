@@ -10,32 +10,48 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from zobench.data import IGNORED, Batch
-from zobench.engine.base import Entry, PassRecord, Position
+from zobench.data.batch import IGNORED, Batch
+from zobench.engine.arithmetic import Arithmetic
+from zobench.engine.base import Entry, PassRecord
 from zobench.engine.blocks import Unit
-
-if TYPE_CHECKING:
-    from zobench.engine.core import Engine
+from zobench.engine.interface import Start
+from zobench.engine.noise import Noise
 
 TOGETHER = 256
 """Moments that a unit is taken through while it is on the device: torch's noise keeps a state for each of their seeds
 and every unit."""
 
 
-class Start(Protocol):
-    """Weights at rest of an earlier run, by the names of its units, as :func:`read` gave them."""
+class Retraced(Protocol):
+    """An engine whose units can be taken through a run's passes again. ``blocks`` are streamed, ``residents`` are not.
 
-    def fill(self, unit: str, out: Tensor) -> bool:
-        """Writes the first bytes of ``out``, a uint8 buffer with the unit's base; False if the unit is as it was."""
+    ``at_once``: whether updates reach the weights when they are committed, and not at the next pass.
+    """
 
-    def position(self, unit: str) -> Position:
-        """How far the unit had come."""
+    journal: list[Entry]
+    passes: int
+
+    @property
+    def units(self) -> Sequence[Unit]: ...
+    @property
+    def blocks(self) -> Sequence[Unit]: ...
+    @property
+    def residents(self) -> Sequence[Unit]: ...
+    @property
+    def arithmetic(self) -> Arithmetic: ...
+    @property
+    def noise(self) -> Noise: ...
+    @property
+    def at_once(self) -> bool: ...
+    def run(self, unit: Unit, turn: Callable[[], None]) -> None: ...
+    def evaluate(self, batch: Batch) -> float: ...
+    def drain(self) -> None: ...
 
 
 def resume(start: Start, unit: Unit, buffer: Tensor) -> None:
@@ -52,26 +68,8 @@ def place(start: Start, unit: Unit) -> None:
 
 
 @torch.inference_mode()
-def read(engine: Engine, unit: Unit, out: Tensor, first: int = 0) -> None:
-    """Copies bytes of a unit's weights at rest, from byte ``first`` on, into ``out`` (uint8, on the CPU, page-aligned).
-
-    Another thread may do this while a step runs, as long as the step has not touched the unit
-    (``Engine.before_change``).
-    """
-    if not unit.streamed:
-        assert unit.buffer is not None
-        out.copy_(unit.buffer[first : first + out.numel()])
-        return
-    assert engine.pipeline is not None
-    engine.pipeline.peek(engine.number(unit), out, first)
-
-
-@torch.inference_mode()
-def retrace(engine: Engine, moments: Sequence[PassRecord], start: Start | None = None) -> None:
-    """Brings an engine that was just built from ``start``, or from its base, to the end of ``moments``: all of its run.
-
-    Each unit goes on from its own position. Afterwards journal and weights are, bit for bit, those of the run.
-    """
+def retrace(engine: Retraced, moments: Sequence[PassRecord], start: Start | None = None) -> None:
+    """See :meth:`zobench.engine.Engine.retrace`."""
     if any(point.part is not None for moment in moments for point in moment.points):
         _find_parts(engine)
     journal = [entry for moment in moments for entry in moment.entries]
@@ -88,7 +86,7 @@ def retrace(engine: Engine, moments: Sequence[PassRecord], start: Start | None =
 
 
 def _turn(
-    engine: Engine, unit: Unit, moments: Sequence[PassRecord], numbers: range, journal: Sequence[Entry],
+    engine: Retraced, unit: Unit, moments: Sequence[PassRecord], numbers: range, journal: Sequence[Entry],
     known: Sequence[int],
 ) -> None:  # fmt: skip
     """Takes a unit that is on the device through these moments; the journal grows as it did."""
@@ -100,11 +98,11 @@ def _turn(
         engine.journal.extend(moments[number].entries)
         if engine.at_once and moments[number].entries:
             engine.arithmetic.settle(unit)
-    if unit.streamed and not any(item.is_part for item in unit.fields):
+    if unit.streamed and not unit.is_tile:
         unit.release()
 
 
-def _in_order(engine: Engine) -> list[Unit]:
+def _in_order(engine: Retraced) -> list[Unit]:
     """Units in stream order, so that torch's noise is drawn once, but the streamed ones as the pipeline has them."""
     first = min((unit.index for unit in engine.blocks), default=0)
     residents = sorted(engine.residents, key=lambda unit: unit.index)
@@ -112,7 +110,7 @@ def _in_order(engine: Engine) -> list[Unit]:
     return [*before, *engine.blocks, *(unit for unit in residents if unit.index >= first)]
 
 
-def _find_parts(engine: Engine) -> None:
+def _find_parts(engine: Retraced) -> None:
     """Looks at two tokens, because a unit's part is known from the first pass on."""
     if any(unit.part < 0 for unit in engine.units):
         tokens = torch.zeros(1, 2, dtype=torch.long)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zobench.data import IGNORED, Batch, Choices
+from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.models import is_masked
 
 

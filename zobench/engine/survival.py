@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
+from zobench.engine.blocks import Unit
 from zobench.engine.general import General
+from zobench.engine.interface import WatchedEngine
 from zobench.kernels import Span
-
-if TYPE_CHECKING:
-    from zobench.engine.blocks import Unit
-    from zobench.engine.core import Engine
 
 SAMPLE = 1 << 16
 """Elements of each tensor that are watched, from its first on."""
@@ -26,7 +22,7 @@ class Survival:
     intended.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: WatchedEngine) -> None:
         if engine.config.noise != "counter":
             raise ValueError("`survival` needs noise=counter, but got noise=torch; its z cannot be made for a sample")
         if engine.rule is not None:

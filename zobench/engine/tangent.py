@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,55 +20,37 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils.dlpack import from_dlpack
 
-from zobench.data import Batch, Choices
-from zobench.engine.arithmetic import Pristine
-from zobench.engine.assemble import precision
-from zobench.engine.base import BASE, Point
+from zobench.data.batch import Batch
+from zobench.engine.base import EngineConfig
 from zobench.engine.blocks import Unit
-from zobench.engine.general import General
-from zobench.engine.loss import (
-    choice_loss,
-    head_states,
-    log_probabilities,
-    mean_loss,
-    only_right,
-    rows_per_chunk,
-    targets_of,
-)
-from zobench.kernels import Span
-
-if TYPE_CHECKING:
-    from zobench.engine.core import Engine
+from zobench.engine.drive import Drive
+from zobench.engine.forwards import Forwards
+from zobench.engine.objective import Objective
 
 
-def derivative(engine: Engine, batch: Batch, seed: int) -> tuple[float, float]:
-    """See :meth:`zobench.engine.Engine.tangent`, whose pass this is."""
-    if engine.config.granularity != "block":
+def check(config: EngineConfig) -> None:
+    """Raises ``ValueError`` where modules do not run whole."""
+    if config.granularity != "block":
         raise ValueError(
             "a forward derivative needs granularity=block, because whole modules are differentiated, but got "
-            f"granularity={engine.config.granularity}; use granularity=block"
+            f"granularity={config.granularity}; use granularity=block"
         )
-    device, choices = engine.config.device, batch.choices
-    if choices is not None:
-        choices = only_right(choices.to("cpu")) if choices.loss == "lm" else choices.to("cpu")
+
+
+def derivative(forwards: Forwards, drive: Drive, batch: Batch, objective: Objective, seed: int) -> tuple[float, float]:
+    """See :meth:`zobench.engine.Engine.tangent`: what happens within its pass, which has begun."""
+    device = forwards.config.device
     ids, mask = batch.input_ids.to(device), batch.attention_mask
-    engine.forwards.begin((Point(seed),), len(ids))
-    engine.forget()
-    engine.failed = True  # until it is through: half a pass may have applied half of an update
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))  # which would drop tangents without a word
         stack.enter_context(torch.no_grad())
         stack.enter_context(forward_ad.dual_level())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the fused kernels have no forward derivative
         stack.enter_context(_WideNorms())
-        stack.enter_context(precision(engine.config))
-        stack.enter_context(_replaced(engine, seed))
-        hidden = engine.drive(engine.model, ids, None if mask is None else mask.to(device))
-        loss, slope = forward_ad.unpack_dual(_loss(engine, seed, hidden, batch, choices))
-        result = _value(loss), 0.0 if slope is None else _value(slope)
-    engine.passes += 1
-    engine.failed = False
-    return result
+        stack.enter_context(_replaced(forwards, seed))
+        hidden = drive(forwards.model, ids, None if mask is None else mask.to(device))
+        loss, slope = forward_ad.unpack_dual(_loss(forwards, seed, hidden, objective))
+        return _value(loss), 0.0 if slope is None else _value(slope)
 
 
 class _WideNorms(TorchFunctionMode):
@@ -83,12 +65,12 @@ class _WideNorms(TorchFunctionMode):
 
 
 @contextmanager
-def _replaced(engine: Engine, seed: int) -> Iterator[None]:
+def _replaced(forwards: Forwards, seed: int) -> Iterator[None]:
     """Inside, the modules that use units run once, on weights with tangents."""
-    folded = [(module, module.forward) for module, _ in engine.forwards.uses]
-    for module, units in engine.forwards.uses:
+    folded = [(module, module.forward) for module, _ in forwards.uses]
+    for module, units in forwards.uses:
         own = functools.partial(type(module).forward, module)
-        module.forward = functools.partial(_turn, engine, seed, units, own)
+        module.forward = functools.partial(_turn, forwards, seed, units, own)
     try:
         yield
     finally:
@@ -96,47 +78,43 @@ def _replaced(engine: Engine, seed: int) -> Iterator[None]:
             module.forward = forward
 
 
-def _turn(engine: Engine, seed: int, units: Sequence[Unit], forward: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+def _turn(
+    forwards: Forwards, seed: int, units: Sequence[Unit], forward: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
     """A module's own forward while its units are on the device with their tangents."""
     output: list[Any] = []
 
     def run() -> None:
         for unit in units:
-            _bind(engine, seed, unit)
-        output.append(forward(*args, **kw))
+            _bind(forwards, seed, unit)
+        output.append(forward(*args, **kwargs))
         for unit in units:
-            _release(engine, unit)
+            _release(forwards, unit)
 
-    engine.run(units[0], run)
+    forwards.run(units[0], run)
     return output[0]
 
 
-def _loss(engine: Engine, seed: int, hidden: Tensor, batch: Batch, choices: Choices | None) -> Tensor:
+def _loss(forwards: Forwards, seed: int, hidden: Tensor, objective: Objective) -> Tensor:
     """The batch's mean loss from its hidden states; the head is the last use of its units."""
-    device, head = hidden.device, engine.forwards.head
-    rows = rows_per_chunk(cast("int", head.out_features), engine.config.logits_bytes)
-    if choices is None:
-        states, targets = hidden.reshape(-1, hidden.shape[-1]), targets_of(engine.model, batch.labels.to(device))
-    else:
-        places = choices.places.to(device)
-        states, targets = hidden[places[:, 0], places[:, 1]], choices.tokens.to(device)
-    states = head_states(engine.model, states)
-    for unit in engine.forwards.head_units:
-        _bind(engine, seed, unit)
-    picked = log_probabilities(head, states, targets, rows)
-    for unit in engine.forwards.head_units:
-        _release(engine, unit)
-    return mean_loss(picked, targets) if choices is None else choice_loss(picked.cpu(), choices)
+    (states,) = objective.states([hidden])
+    for unit in forwards.head.units:
+        _bind(forwards, seed, unit)
+    reduced = objective.reduced(forwards.head.picked(states, objective.targets))
+    for unit in forwards.head.units:
+        _release(forwards, unit)
+    return objective.loss(reduced if objective.choices is None else reduced.cpu())
 
 
-def _bind(engine: Engine, seed: int, unit: Unit) -> None:
+def _bind(forwards: Forwards, seed: int, unit: Unit) -> None:
     """Makes the model use the unit's weights, every update applied, and z(seed) as the tangents of what is trained."""
-    engine.touch(unit)
-    directions = [torch.empty(item.shape, dtype=item.dtype, device=engine.config.device) for item in unit.trainable]
+    forwards.touch(unit)
+    device = forwards.config.device
+    directions = [torch.empty(item.shape, dtype=item.dtype, device=device) for item in unit.trainable]
     with torch.inference_mode():  # as all weights are made and moved
-        tensors = _weights(engine, unit)
+        tensors = forwards.arithmetic.whole(unit)
         unit.bind(tensors)
-        _draw(engine, seed, unit, directions)
+        forwards.arithmetic.direction(seed, unit, directions)
     tangents = iter(directions)
     for item, tensor in zip(unit.fields, tensors, strict=True):
         if item.trainable:
@@ -146,36 +124,14 @@ def _bind(engine: Engine, seed: int, unit: Unit) -> None:
 
 
 @torch.inference_mode()
-def _release(engine: Engine, unit: Unit) -> None:
+def _release(forwards: Forwards, unit: Unit) -> None:
     """Ends the unit's turn; what stays on the device is bound as it was, without tangents."""
-    engine.arithmetic.rest(unit)
+    forwards.arithmetic.rest(unit)
     if unit.streamed:
         unit.release()
     else:
         assert unit.buffer is not None
         unit.bind(unit.views(unit.buffer))
-
-
-def _weights(engine: Engine, unit: Unit) -> list[Tensor]:
-    arithmetic = engine.arithmetic
-    if unit.streamed or not isinstance(arithmetic, Pristine):
-        return arithmetic.at(unit, BASE)
-    if arithmetic.is_due(unit):
-        arithmetic.settle(unit)
-    return unit.views(engine.current(unit))  # a table is larger than that arithmetic's own buffers
-
-
-def _draw(engine: Engine, seed: int, unit: Unit, directions: Sequence[Tensor]) -> None:
-    """Fills the directions of the unit's trainable tensors, the very numbers that a probe and an update use."""
-    if not isinstance(engine.arithmetic, Pristine):
-        for _, _, piece, z in engine.noise.draw(seed, unit.index, directions):
-            piece.copy_(z)
-        return
-    general = General(None, engine.thresholds)
-    for item, direction in zip(unit.trainable, directions, strict=True):
-        z = direction if direction.dtype == torch.float32 else torch.empty_like(direction, dtype=torch.float32)
-        general.direction(seed, Span(item.tensor_id, item.start), z)
-        direction.copy_(z)
 
 
 def _alias(tensor: Tensor) -> Tensor:

@@ -22,7 +22,10 @@ PORTABLE = 1
 
 
 class Tier(Protocol):
-    """One place for all blocks of a model."""
+    """One place for all blocks of a model. ``note``: what a reader of a measurement should know of it, or ""."""
+
+    @property
+    def note(self) -> str: ...
 
     def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
         """Calls ``write`` with a uint8 CPU buffer for the block's contents and keeps them."""
@@ -70,6 +73,8 @@ def allocate(nbytes: int, device: str = "cpu") -> Tensor:
 class NoTier:
     """Nothing is kept: for the meta device, where the engine runs to have its memory counted."""
 
+    note = ""
+
     def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
         """See :class:`Tier`."""
 
@@ -95,6 +100,8 @@ class HostTier:
     The framework's own pinned allocator rounds up to powers of two, which turns 350 GB of OPT-175B into some 600 GB.
     ``ring``: this many real blocks serve all layers in turn (weights=shared). ``device`` is who pins.
     """
+
+    note = ""
 
     def __init__(self, sizes: list[int], *, pinned: bool, ring: int | None = None, device: str = "cuda") -> None:
         self._blocks = [allocate(size) for size in sizes[: ring or len(sizes)]]

@@ -28,9 +28,9 @@ def main() -> None:
         except (ValueError, OSError) as error:  # devices that are not there, or machines that did not meet
             result = failed(spec, Outcome.FAILED, str(error))
     else:
-        from zobench.programs.cell import run  # imports torch: seconds in which the parent may already be gone
+        from zobench import programs
 
-        result = run(spec)
+        result = programs.run(spec)  # imports torch: seconds in which the parent may already be gone
     answer.write_text(json.dumps(result.to_dict(), allow_nan=False))
 
 

@@ -10,6 +10,7 @@ from zobench.measure.observe import crowded
 from zobench.parallel.world import GONE
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.runspec.registries import METRICS
 
 _TOLD_BY_RANK = (
     "device_peak_bytes", "device_reserved_peak_bytes", "device_process_peak_bytes", "host_rss_peak_bytes",
@@ -76,12 +77,14 @@ def _slowest(ranks: Sequence[Result], which: str) -> dict[str, list[float | None
 
 
 def _parts(ranks: Sequence[Result]) -> dict[str, list[float]]:
-    """Of each number the largest: seconds of the slowest rank, bytes of the one that sent most."""
+    """Of each number what its metric keeps of several ranks, else the largest: seconds of the slowest rank, bytes of
+    the one that sent most."""
+    kept = {metric.part: metric.ranks for metric in METRICS.own()}
     found = {}
     for name, values in ranks[0].parts.items():
         columns = [one.parts.get(name, []) for one in ranks]
         if all(len(column) == len(values) for column in columns):
-            found[name] = [max(column) for column in zip(*columns, strict=True)]
+            found[name] = [kept.get(name, max)(column) for column in zip(*columns, strict=True)]
     return found
 
 

@@ -21,6 +21,7 @@ from zobench.machine.memory import available_host_bytes, free_disk_bytes, is_in_
 from zobench.machine.nvml import full_uuid
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.runspec.registries import PROGRAMS
 from zobench.store import Store
 
 HOST_RESERVE = 1 << 30
@@ -101,6 +102,7 @@ def _decide(
 ) -> Step:  # fmt: skip
     try:
         models.check(spec)
+        PROGRAMS.get(spec.program)
         guess = predict.estimate(spec, rates, earlier)
     except ValueError as error:
         return Step(spec=spec, action="skip", reason=str(error), estimate=None)

@@ -20,6 +20,7 @@ from zobench.execute.outcome import failed, oom_kills
 from zobench.machine.network import endpoint_of
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.runspec.registries import PROGRAMS
 
 POLL_SECONDS = 0.1
 PATIENCE = 20.0
@@ -50,6 +51,7 @@ def check_start(spec: RunSpec, timeout: float | None) -> None:
         )
     if count and timeout is not None:
         raise ValueError("`--timeout` needs zobench to start the ranks, but torchrun has; leave one of them out")
+    PROGRAMS.get(spec.program)
     if not count:
         endpoint_of(spec, os.environ)
 

@@ -66,6 +66,7 @@ def measured(spec: RunSpec) -> Result:
     """What came of the cell of which this process is a rank; the same on every rank, but for rank 0's traces."""
     place, rank = meeting_place(), int(os.environ["RANK"])
     try:
+        from zobench import programs
         from zobench.programs import cell
     except ImportError as error:
         own = failed(spec, Outcome.FAILED, f"ImportError: {error}", traceback.format_exc())
@@ -73,7 +74,7 @@ def measured(spec: RunSpec) -> Result:
     found: Result | None = None
     try:
         with join(spec) as world:
-            found = cell.run(spec, world)
+            found = programs.run(spec, world)
             if found.outcome is not Outcome.OK:
                 _tell(place, rank, found)  # before it leaves the groups, which may wait for a device that hangs
     except Exception as error:  # whatever fails is this rank's outcome, and ends no other rank without a word

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from zobench import methods, models, schemes
 from zobench.durable.tensors import SnapshotWeights
-from zobench.engine import Engine, EngineConfig, history
+from zobench.engine import Engine, EngineConfig
+from zobench.engine.interface import Start, TunedEngine
 from zobench.methods import Method
 from zobench.methods.engines import EngineParts
 from zobench.models.weights import PretrainedWeights, RandomWeights, Weights
@@ -31,7 +33,7 @@ class Tuner:
     """An engine over the model that the scheme has changed, and the method that steps it. ``trained``: names of the
     parameters that are."""
 
-    engine: Engine
+    engine: TunedEngine
     method: Method
     scheme: Scheme
     trained: frozenset[str]
@@ -40,7 +42,7 @@ class Tuner:
 @contextmanager
 def tuner(
     spec: RunSpec, snapshot: Path | None = None, model: PreTrainedModel | None = None, *,
-    start: history.Start | None = None, world: World | None = None,
+    start: Start | None = None, world: World | None = None,
 ) -> Iterator[Tuner]:  # fmt: skip
     """A tuner for ``spec`` (resolved, and planned where ``device_memory`` is given); its engine is closed at the end.
 
@@ -66,7 +68,7 @@ def _joined(spec: RunSpec) -> AbstractContextManager[World]:
 
 
 def _build(
-    spec: RunSpec, snapshot: Path | None, model: PreTrainedModel, kept: history.Start | None, world: World | None
+    spec: RunSpec, snapshot: Path | None, model: PreTrainedModel, kept: Start | None, world: World | None
 ) -> Tuner:
     """On return only the engine holds weights: a pool of random values must not count as the run's memory."""
     plain, config = initial_weights(spec, model), engine_config(spec)
@@ -82,13 +84,16 @@ def _build(
     parts = EngineParts(
         model=model, config=config, weights=weights, drive=scheme.drive, rule=methods.rule(spec), state=state,
         thresholds=methods.thresholds(spec, model, start), start=kept, hosts=_hosts(spec, world),
+        shared_out=None if world is None else functools.partial(_shared_out, world),
     )  # fmt: skip
     engine = methods.engine(spec, parts)
-    if world is not None:
-        from zobench.parallel import ParallelEngine
-
-        engine = cast("Engine", ParallelEngine(engine, world))
     return Tuner(engine, methods.make(spec), scheme, trained)
+
+
+def _shared_out(world: World, engine: Engine) -> TunedEngine:
+    from zobench.parallel import ParallelEngine
+
+    return ParallelEngine(engine, world)
 
 
 def _hosts(spec: RunSpec, world: World | None) -> Hosts | None:

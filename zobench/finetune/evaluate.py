@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zobench.data.tasks import Score, TaskData, judge
-from zobench.engine import Engine
+from zobench.data.tasks.judge import Score, judge
+from zobench.data.tasks.task_data import TaskData
+from zobench.engine.interface import EvaluatingEngine
 from zobench.finetune.progress import Evaluation
 
 
 def evaluate(
-    engine: Engine, data: TaskData, split: str, step: int, between: Callable[[], None] = lambda: None
+    engine: EvaluatingEngine, data: TaskData, split: str, step: int, between: Callable[[], None] = lambda: None
 ) -> Evaluation:
     """Judges every example of ``split``; ``between`` is called before each batch, and may end it by raising."""
     total = Score()

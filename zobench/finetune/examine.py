@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zobench.data.tasks import TaskData
+from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, replay, snapshot
 from zobench.durable.journal import EvaluationItem
 from zobench.finetune import origin

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.durable import savers, snapshot, tensors
 from zobench.durable.journal import EvaluationItem, Item, JournalFile
-from zobench.durable.replay import plain
 from zobench.finetune.assemble import Tuner
 from zobench.finetune.progress import EarlyResults
 from zobench.finetune.record import Record
@@ -55,7 +54,7 @@ class Keeper:
             seal=self.sync, kept=self._kept, world=self._world,
         )  # fmt: skip
         kind = self._spec.checkpoint if self._spec.checkpoint != "none" else "sync"
-        with savers.saving(kind, plain(built.engine), target) as self._saver:
+        with savers.saving(kind, built.engine, target) as self._saver:
             yield
 
     def wrote(self, item: Item) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zobench import kernels, methods, models
-from zobench.data.tasks import TaskData
+from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, snapshot
 from zobench.durable.scratch import scratch
 from zobench.finetune import origin, tokenizer
@@ -145,7 +145,7 @@ def _check_own(spec: RunSpec, folder: Path) -> None:
 
 
 def _data(spec: RunSpec, words: PreTrainedTokenizerBase, data_dir: Path | None) -> TaskData:
-    masked = models.get(spec.model).model_type == "roberta"
+    masked = models.get(spec.model).family.masked
     return TaskData.load(spec, words, positions=models.position_count(spec), masked=masked, data_dir=data_dir)
 
 

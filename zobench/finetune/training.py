@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zobench.data.tasks import TaskData
+from zobench.data.tasks.task_data import TaskData
 from zobench.durable.journal import EvaluationItem
-from zobench.durable.replay import plain
 from zobench.engine import Entry
 from zobench.finetune.assemble import Tuner
 from zobench.finetune.evaluate import evaluate
@@ -22,7 +21,7 @@ from zobench.finetune.stop import Interrupted, Stop
 from zobench.measure.timer import StepTimer
 from zobench.methods import StepResult, learning_rate
 from zobench.methods.base import Taken
-from zobench.runspec import METHODS, RunSpec
+from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
     from zobench.parallel import World
@@ -39,7 +38,7 @@ class Training:
         self._record, self._keeper, self._progress, self._stop = record, keeper, progress, stop
         self._world = world
         self._timer = StepTimer(spec.device)
-        self._engine = None if METHODS.get(spec.method).backpropagates else plain(built.engine)
+        self._engine = built.engine.local
 
     def go(self) -> None:
         """Trains to the end. Raises :class:`Interrupted` if that was asked for, with all that was done on the disk."""

@@ -29,7 +29,7 @@ from zobench.runspec.registry import resolve
 if TYPE_CHECKING:
     from torch import nn
 
-    from zobench.engine import Engine
+    from zobench.engine.interface import TunedEngine
     from zobench.engine.rules import UpdateRule
     from zobench.methods.engines import EngineParts
     from zobench.models.weights import Weights
@@ -63,9 +63,9 @@ def thresholds(spec: RunSpec, model: nn.Module, weights: Weights) -> dict[str, f
     return None if dotted is None else resolve(dotted)(spec, model, weights)
 
 
-def engine(spec: RunSpec, parts: EngineParts) -> Engine:
+def engine(spec: RunSpec, parts: EngineParts) -> TunedEngine:
     """The engine that the method steps, built of ``parts``."""
-    built: Engine = resolve(METHODS.get(spec.method).engine)(spec, parts)
+    built: TunedEngine = resolve(METHODS.get(spec.method).engine)(spec, parts)
     return built
 
 

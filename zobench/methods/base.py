@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zobench.runspec.kinds import Need
 
 if TYPE_CHECKING:
-    from zobench.data import Batch
-    from zobench.engine import Engine
+    from zobench.data.batch import Batch
     from zobench.engine.base import Entry, PassRecord
+    from zobench.engine.interface import SteppingEngine
 
 Direction = tuple[int, int | None]
 """The seed of a direction, and the part of the model that it moves, or None for all of it."""
@@ -78,7 +78,7 @@ class Method(Protocol):
     lr: float
     skipped: int
 
-    def step(self, engine: Engine, batch: Batch) -> StepResult:
+    def step(self, engine: SteppingEngine, batch: Batch) -> StepResult:
         """One step on ``batch``."""
 
     def state(self) -> dict[str, Any]:
@@ -87,13 +87,10 @@ class Method(Protocol):
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of :meth:`state`."""
 
-
-class Retraceable(Method, Protocol):
-    """A method whose steps are all in their updates: the zeroth-order ones."""
-
-    def retrace(self, engine: Engine, taken: Taken) -> list[PassRecord]:
+    def retrace(self, engine: SteppingEngine, taken: Taken) -> list[PassRecord]:
         """Goes over a step without looking at the model: the method is then as after it, and the moments are what the
         step did to the weights. ``engine`` only says how many parts there are.
 
-        Raises ``ValueError`` if this method's next step has other directions: the step is of another run.
+        Raises ``ValueError`` if this method's next step has other directions, as the step is of another run, or if its
+        steps are more than their updates, as where it backpropagates.
         """

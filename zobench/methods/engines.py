@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -15,13 +16,14 @@ from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
-    from zobench.engine.history import Start
+    from zobench.engine.interface import Start, TunedEngine
     from zobench.engine.tiers import Hosts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineParts:
-    """What an engine is built of (see :class:`zobench.engine.Engine`)."""
+    """What an engine is built of (see :class:`zobench.engine.Engine`). ``shared_out`` makes the engine of all ranks of
+    one rank's, None if there is one rank."""
 
     model: nn.Module
     config: EngineConfig
@@ -32,20 +34,21 @@ class EngineParts:
     thresholds: dict[str, float] | None = None
     start: Start | None = None
     hosts: Hosts | None = None
+    shared_out: Callable[[Engine], TunedEngine] | None = None
 
 
-def streaming(spec: RunSpec, parts: EngineParts) -> Engine:
+def streaming(spec: RunSpec, parts: EngineParts) -> TunedEngine:
     """The shared offload engine, which also keeps all blocks where ``spec`` says so."""
-    return Engine(
+    engine = Engine(
         parts.model, parts.config, weights=parts.weights, drive=parts.drive, rule=parts.rule, state=parts.state,
         thresholds=parts.thresholds, start=parts.start, hosts=parts.hosts,
     )  # fmt: skip
+    return engine if parts.shared_out is None else parts.shared_out(engine)
 
 
-def backpropagating(spec: RunSpec, parts: EngineParts) -> Engine:
+def backpropagating(spec: RunSpec, parts: EngineParts) -> TunedEngine:
     """The resident engine of gradients, below which ``spec.zo_layers`` layers move along directions."""
-    engine = Backprop(
+    return Backprop(
         parts.model, parts.config, weights=parts.weights, state=parts.state, drive=parts.drive,
         checkpointing=spec.checkpointing, zo_layers=spec.zo_layers,
     )  # fmt: skip
-    return cast("Engine", engine)

@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from zobench.methods.base import RESIDENT, WITHOUT_COMPILE, StepResult
+from zobench.methods.base import RESIDENT, WITHOUT_COMPILE, StepResult, Taken
 from zobench.runspec import suggestion
 from zobench.runspec.kinds import FO_STEPS, Definition, MethodKind, Need
 
 if TYPE_CHECKING:
-    from zobench.data import Batch
-    from zobench.engine import Engine
-    from zobench.engine.backprop import Backprop
+    from zobench.data.batch import Batch
+    from zobench.engine.base import PassRecord
+    from zobench.engine.interface import GradientEngine, SteppingEngine
     from zobench.runspec import RunSpec
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
@@ -44,7 +44,7 @@ class FirstOrder:
         self.skipped = 0
         self._scale = LossScale()
 
-    def step(self, engine: Engine | Backprop, batch: Batch) -> StepResult:
+    def step(self, engine: SteppingEngine, batch: Batch) -> StepResult:
         """One step on ``batch``; ``lr`` may be changed between steps."""
         backprop = with_gradients(engine)
         loss, norm = self._scale.backward(backprop, batch)
@@ -63,6 +63,10 @@ class FirstOrder:
         self.skipped = state["skipped"]
         self._scale.restore(state["scale"])
 
+    def retrace(self, engine: SteppingEngine, taken: Taken) -> list[PassRecord]:
+        """Raises ``ValueError``: see :func:`not_in_updates`."""
+        return not_in_updates(taken)
+
 
 class LossScale:
     """A factor on the loss that keeps small gradients within fp16's range: halved at each overflow, doubled after
@@ -71,7 +75,7 @@ class LossScale:
     def __init__(self) -> None:
         self._factor, self._good = FIRST_SCALE, 0
 
-    def backward(self, engine: Backprop, batch: Batch) -> tuple[float, float]:
+    def backward(self, engine: GradientEngine, batch: Batch) -> tuple[float, float]:
         """The batch's loss and its gradient's norm, which is NaN if the loss is not finite: then torch's gradients may
         be zero. They stay with the engine if that norm is finite."""
         scaled = engine.config.autocast == "fp16"
@@ -99,13 +103,20 @@ class LossScale:
             self._factor, self._good = self._factor * 2, 0
 
 
-def with_gradients(engine: Engine | Backprop) -> Backprop:
+def with_gradients(engine: SteppingEngine) -> GradientEngine:
     """``engine`` if it has gradients; ``ValueError`` if it has none."""
-    from zobench.engine.backprop import Backprop
-
-    if not isinstance(engine, Backprop):
+    backprop = engine.gradients
+    if backprop is None:
         raise ValueError(f"a first-order method needs a Backprop engine, but got {type(engine).__name__}; build that")
-    return engine
+    return backprop
+
+
+def not_in_updates(taken: Taken) -> list[PassRecord]:
+    """Raises ``ValueError``: a step that backpropagates cannot be made again from the updates that a journal tells."""
+    raise ValueError(
+        f"a step must be told by its updates to be made again, but step {taken.step} used gradients; go on from a "
+        "snapshot of its tensors"
+    )
 
 
 def make_sgd(spec: RunSpec) -> FirstOrder:

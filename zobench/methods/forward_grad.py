@@ -11,8 +11,8 @@ from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need, UpdateSize
 
 if TYPE_CHECKING:
-    from zobench.data import Batch
-    from zobench.engine import Engine
+    from zobench.data.batch import Batch
+    from zobench.engine.interface import SteppingEngine
     from zobench.runspec import RunSpec
 
 
@@ -25,7 +25,9 @@ class ForwardGrad(ZOSGD):
     def __init__(self, *, lr: float, seed: int = 0, weight_decay: float = 0.0, queries: int = 1) -> None:
         super().__init__(lr=lr, seed=seed, weight_decay=weight_decay, queries=queries)
 
-    def _probe(self, engine: Engine, batch: Batch, directions: Sequence[Direction]) -> tuple[float, tuple[float, ...]]:
+    def _probe(
+        self, engine: SteppingEngine, batch: Batch, directions: Sequence[Direction]
+    ) -> tuple[float, tuple[float, ...]]:
         """The loss at the weights, and the derivative along each direction."""
         pairs = [engine.tangent(batch, seed) for seed, _ in directions]
         return sum(loss for loss, _ in pairs) / len(pairs), tuple(jvp for _, jvp in pairs)

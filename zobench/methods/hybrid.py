@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from zobench.methods.base import RESIDENT, WITHOUT_COMPILE, StepResult
-from zobench.methods.first_order import LossScale, with_gradients
+from zobench.methods.base import RESIDENT, WITHOUT_COMPILE, StepResult, Taken
+from zobench.methods.first_order import LossScale, not_in_updates, with_gradients
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need
 
 if TYPE_CHECKING:
-    from zobench.data import Batch
-    from zobench.engine import Engine
-    from zobench.engine.backprop import Backprop
+    from zobench.data.batch import Batch
+    from zobench.engine.base import PassRecord
+    from zobench.engine.interface import SteppingEngine
     from zobench.runspec import RunSpec
 
 
@@ -32,13 +32,12 @@ class Hybrid(ZOSGD):
         super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay, queries=queries)
         self._scale = LossScale()
 
-    def step(self, engine: Engine | Backprop, batch: Batch) -> StepResult:
+    def step(self, engine: SteppingEngine, batch: Batch) -> StepResult:
         """One step on ``batch``; its loss is that at the unperturbed weights. ``lr`` may be changed between steps."""
         backprop = with_gradients(engine)
         loss, norm = self._scale.backward(backprop, batch)
-        below = cast("Engine", backprop)  # it answers as much of an engine's surface as ZO-SGD asks for
-        directions = self._directions(below) if backprop.moves else []
-        gradients = self._probe(below, batch, directions)[1] if directions else ()
+        directions = self._directions(backprop) if backprop.moves else []
+        gradients = self._probe(backprop, batch, directions)[1] if directions else ()
         backprop.commit(list(self._entries(directions, gradients)))
         backprop.update("sgd", lr=self.lr, weight_decay=self.weight_decay)  # without gradients it moves nothing
         result = self._finish(loss, directions, (*gradients, norm))
@@ -52,6 +51,10 @@ class Hybrid(ZOSGD):
         """The inverse of :meth:`state`."""
         super().restore(state)
         self._scale.restore(state["scale"])
+
+    def retrace(self, engine: SteppingEngine, taken: Taken) -> list[PassRecord]:
+        """Raises ``ValueError``: see :func:`~zobench.methods.first_order.not_in_updates`."""
+        return not_in_updates(taken)
 
 
 def make(spec: RunSpec) -> Hybrid:

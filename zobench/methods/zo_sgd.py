@@ -11,8 +11,8 @@ from zobench.methods.base import Direction, StepResult, Taken
 from zobench.runspec.kinds import Definition, MethodKind, UpdateSize
 
 if TYPE_CHECKING:
-    from zobench.data import Batch
-    from zobench.engine import Engine
+    from zobench.data.batch import Batch
+    from zobench.engine.interface import SteppingEngine
     from zobench.runspec import RunSpec
 
 
@@ -41,7 +41,7 @@ class ZOSGD:
         self._step = 0
         self._seeds = np.random.default_rng(seed)
 
-    def step(self, engine: Engine, batch: Batch) -> StepResult:
+    def step(self, engine: SteppingEngine, batch: Batch) -> StepResult:
         """One step on ``batch``; ``lr`` may be changed between steps."""
         directions = self._directions(engine)
         loss, gradients = self._probe(engine, batch, directions)
@@ -57,8 +57,8 @@ class ZOSGD:
         self._step, self.skipped = state["step"], state["skipped"]
         self._seeds.bit_generator.state = state["seeds"]
 
-    def retrace(self, engine: Engine, taken: Taken) -> list[PassRecord]:
-        """See :class:`zobench.methods.base.Retraceable`."""
+    def retrace(self, engine: SteppingEngine, taken: Taken) -> list[PassRecord]:
+        """See :class:`zobench.methods.Method`."""
         parts = self._parts(engine)
         directions = tuple(zip(self._draw(len(parts)), parts, strict=True))
         if (taken.step, taken.directions) != (self._step, directions):
@@ -74,7 +74,7 @@ class ZOSGD:
         """What a step did to the weights, in its passes."""
         return [PassRecord(points=self._points(taken.directions), entries=taken.entries)]
 
-    def _directions(self, engine: Engine) -> list[Direction]:
+    def _directions(self, engine: SteppingEngine) -> list[Direction]:
         """This step's, on all ranks those of the first."""
         parts = self._parts(engine)
         return list(zip(engine.shared(self._draw(len(parts))), parts, strict=True))
@@ -82,14 +82,16 @@ class ZOSGD:
     def _draw(self, count: int) -> list[int]:
         return [int(self._seeds.integers(10**9)) for _ in range(count)]
 
-    def _parts(self, engine: Engine) -> Sequence[int | None]:
+    def _parts(self, engine: SteppingEngine) -> Sequence[int | None]:
         """The part of the model that each direction of a step moves."""
         return [None] * self.queries
 
     def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
         return tuple(Point(seed, scale, part) for seed, part in directions for scale in (self.eps, -self.eps))
 
-    def _probe(self, engine: Engine, batch: Batch, directions: Sequence[Direction]) -> tuple[float, tuple[float, ...]]:
+    def _probe(
+        self, engine: SteppingEngine, batch: Batch, directions: Sequence[Direction]
+    ) -> tuple[float, tuple[float, ...]]:
         """The mean of the losses at both points of all directions; g of each direction."""
         losses = engine.probe(batch, self._points(directions))
         pairs = list(zip(losses[::2], losses[1::2], strict=True))

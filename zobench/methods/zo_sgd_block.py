@@ -9,7 +9,7 @@ from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind
 
 if TYPE_CHECKING:
-    from zobench.engine import Engine
+    from zobench.engine.interface import SteppingEngine
     from zobench.runspec import RunSpec
 
 
@@ -22,7 +22,7 @@ class ZOSGDBlock(ZOSGD):
     times as there are parts. Device memory holds the hidden states of twice as many copies of the batch as parts.
     """
 
-    def _parts(self, engine: Engine) -> Sequence[int | None]:
+    def _parts(self, engine: SteppingEngine) -> Sequence[int | None]:
         return [part for part in range(engine.parts) for _ in range(self.queries)]
 
 

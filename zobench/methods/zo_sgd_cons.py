@@ -12,8 +12,8 @@ from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need, UpdateSize
 
 if TYPE_CHECKING:
-    from zobench.data import Batch
-    from zobench.engine import Engine
+    from zobench.data.batch import Batch
+    from zobench.engine.interface import SteppingEngine
     from zobench.runspec import RunSpec
 
 
@@ -27,7 +27,7 @@ class ZOSGDCons(ZOSGD):
     def __init__(self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
         super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay)
 
-    def step(self, engine: Engine, batch: Batch) -> StepResult:
+    def step(self, engine: SteppingEngine, batch: Batch) -> StepResult:
         """One step on ``batch``, which may leave the weights as they are; ``lr`` may be changed between steps."""
         directions = self._directions(engine)
         loss, gradients = self._probe(engine, batch, directions)
@@ -35,7 +35,7 @@ class ZOSGDCons(ZOSGD):
             engine.commit(self._best(engine, batch, directions[0][0], gradients[0]))
         return self._finish(loss, directions, gradients)
 
-    def _best(self, engine: Engine, batch: Batch, seed: int, g: float) -> list[Entry]:
+    def _best(self, engine: SteppingEngine, batch: Batch, seed: int, g: float) -> list[Entry]:
         """The entry of the best candidate; none where that is x. A loss that is not finite is the worst."""
         candidates = _candidates(g)
         losses = engine.probe(batch, self._at(seed, candidates))

@@ -5,8 +5,8 @@ from zobench.models.build import blocks as blocks
 from zobench.models.build import build as build
 from zobench.models.build import build_config as build_config
 from zobench.models.build import is_masked as is_masked
-from zobench.models.registry import MASKED as MASKED
-from zobench.models.registry import REGISTRY as REGISTRY
+from zobench.models.families import Family as Family
+from zobench.models.registry import ARCHITECTURES as ARCHITECTURES
 from zobench.models.registry import Architecture as Architecture
 from zobench.models.registry import get as get
 from zobench.models.sizes import block_parameter_count as block_parameter_count
@@ -19,3 +19,4 @@ from zobench.models.variants import checked as checked
 from zobench.models.variants import differences as differences
 from zobench.models.variants import position_count as position_count
 from zobench.models.variants import variant as variant
+from zobench.runspec.registries import MODELS as MODELS

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from zobench.models.registry import MASKED, REGISTRY, get
+from zobench.models.families import FAMILIES
+from zobench.models.registry import get
 from zobench.models.variants import check_tying
+from zobench.runspec.registries import MODELS
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +29,7 @@ def build_config(name: str, tie_embeddings: bool | None = None, positions: int |
     if tie_embeddings is not None:
         values["tie_word_embeddings"] = tie_embeddings
     if positions is not None:
-        values["max_position_embeddings"] = positions + architecture.unused_positions
+        values["max_position_embeddings"] = positions + architecture.family.unused_positions
     return AutoConfig.for_model(architecture.model_type, use_cache=False, **values)
 
 
@@ -43,7 +45,7 @@ def build(
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     config = build_config(name, tie_embeddings, positions)
-    family = AutoModelForMaskedLM if get(name).masked else AutoModelForCausalLM
+    family = AutoModelForMaskedLM if get(name).family.masked else AutoModelForCausalLM
     kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, DTYPES[dtype])
     with torch.device("meta"):
         model = family.from_config(config, dtype=kind, attn_implementation="sdpa")  # type: ignore[no-untyped-call]
@@ -69,7 +71,12 @@ def _compute_buffers(model: PreTrainedModel) -> None:
 
 def is_masked(model: nn.Module) -> bool:
     """Whether a built model predicts masked tokens in their places, and not the next token."""
-    return cast("PreTrainedModel", model).config.model_type in MASKED
+    kind: str = cast("PreTrainedModel", model).config.model_type
+    if kind in FAMILIES:
+        return FAMILIES[kind].masked
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    return type(model).__name__ == MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(kind)
 
 
 def blocks(model: nn.Module) -> nn.ModuleList:
@@ -81,6 +88,6 @@ def blocks(model: nn.Module) -> nn.ModuleList:
     if not alike:
         raise ValueError(
             f"the model must hold its transformer blocks in one ModuleList, but {type(model).__name__} has none; "
-            f"use one of {', '.join(REGISTRY)}"
+            f"use one of {', '.join(MODELS.names())}"
         )
     return max(alike, key=len)

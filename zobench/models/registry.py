@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from zobench.models.families import FAMILIES, Family
 from zobench.runspec import suggestion
-
-MASKED = ("roberta",)
-"""The model types that predict masked tokens in their places, from both sides, and not the next token."""
+from zobench.runspec.registries import MODELS
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One model's published configuration. ``hub_id`` is empty where no checkpoint is on the hub."""
+    """One model's published configuration. ``hub_id`` is empty where no checkpoint is on the hub.
+
+    ``extra``: arguments of the transformers configuration class of ``model_type`` beside those of ``config``. A
+    ``model_type`` that is not in :data:`zobench.models.families.FAMILIES` needs a ``family`` of its own.
+    """
 
     name: str
     hub_id: str
@@ -27,21 +31,35 @@ class Architecture:
     vocab: int
     tied: bool
     extra: Mapping[str, Any] = field(hash=False)
+    own_family: Family | None = None
+
+    def __post_init__(self) -> None:
+        if self.own_family is None and self.model_type not in FAMILIES:
+            raise ValueError(
+                f"`model_type` must be one of {', '.join(FAMILIES)}, or come with `own_family`, but got "
+                f"{self.model_type!r}; give a zobench.models.Family with its sizes"
+            )
 
     @property
-    def learned_positions(self) -> bool:
-        """Whether positions are rows of a table, as in OPT, or computed."""
-        return self.model_type in ("opt", *MASKED)
+    def family(self) -> Family:
+        """What it has in common with others of its ``model_type``."""
+        return self.own_family or FAMILIES[self.model_type]
 
     @property
-    def masked(self) -> bool:
-        """Whether the model predicts masked tokens in their places, and not the next token."""
-        return self.model_type in MASKED
+    def embedding_width(self) -> int:
+        """Of a row of the word embedding; OPT-350M's is half of its hidden vector."""
+        return int(self.extra.get("word_embed_proj_dim", self.hidden))
 
     @property
-    def unused_positions(self) -> int:
-        """Positions of the configuration that no token has: RoBERTa's tokens begin behind its padding's id, 1."""
-        return 2 if self.masked else 0
+    def attention_widths(self) -> tuple[int, int]:
+        """Widths of a token's queries, and of its keys or values, in all heads together."""
+        head = self.extra.get("head_dim", self.hidden // self.heads)
+        return self.heads * head, self.extra.get("num_key_value_heads", self.heads) * head
+
+    @property
+    def inner(self) -> int:
+        """Width of the feed-forward."""
+        return self.family.inner(self)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -50,7 +68,7 @@ class Architecture:
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
             "hidden_size": self.hidden,
-            "max_position_embeddings": self.max_positions + self.unused_positions,
+            "max_position_embeddings": self.max_positions + self.family.unused_positions,
             "vocab_size": self.vocab,
             "tie_word_embeddings": self.tied,
             **self.extra,
@@ -80,7 +98,7 @@ _350M = {"do_layer_norm_before": False}  # OPT-350M alone normalises after each 
 _MISTRAL = {"sliding_window": 4096}  # v0.1, the release that the papers' dates allow; later ones have no window
 
 # fmt: off
-_ROWS = (
+ARCHITECTURES = (
     # name, id on the hub, model type, layers, heads, hidden, positions, vocabulary, tied, the rest
     Architecture("OPT-125M", "facebook/opt-125m", "opt", 12, 12, 768, 2048, 50272, True, _opt(768)),
     Architecture("OPT-350M", "facebook/opt-350m", "opt", 24, 16, 1024, 2048, 50272, True,
@@ -115,14 +133,15 @@ _ROWS = (
     Architecture("roberta-tiny", "", "roberta", 3, 4, 64, 64, 128, True, _roberta(64)),
 )
 # fmt: on
-
-REGISTRY = {row.name: row for row in _ROWS}
-"""Name to architecture, in the order in which tables show them."""
+"""zobench's own, in the order in which tables show them."""
 
 
+@functools.cache
 def get(name: str) -> Architecture:
     """The architecture called ``name``, in any case; an unknown name is a ``ValueError`` that names the nearest."""
-    for known, architecture in REGISTRY.items():
-        if known.lower() == name.lower():
-            return architecture
-    raise ValueError(f"unknown model {name!r}; {suggestion(name, REGISTRY)}")
+    known = MODELS.names()
+    match = next((own for own in known if own.lower() == name.lower()), None)
+    if match is None:
+        raise ValueError(f"unknown model {name!r}; {suggestion(name, known)}")
+    found: Architecture = MODELS.get(match)
+    return found

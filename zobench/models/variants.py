@@ -10,7 +10,7 @@ def check(spec: RunSpec) -> None:
     """Raises ``ValueError`` if the spec asks of its model what it does not have: positions, blocks, or weights."""
     architecture = get(spec.model)
     if spec.seq_len > position_count(spec):
-        longer = " or weights=random" if architecture.learned_positions else ""
+        longer = " or weights=random" if architecture.family.learned_positions else ""
         raise ValueError(
             f"`seq_len <= {architecture.max_positions}` must hold for {architecture.name}, but got "
             f"seq_len={spec.seq_len}; the model has {architecture.max_positions} positions: use a shorter seq_len"
@@ -42,7 +42,7 @@ def checked(spec: RunSpec, device: str) -> RunSpec:
 def position_count(spec: RunSpec) -> int:
     """Positions of the model that ``spec`` runs: a learned table of random values is as long as the sequences need."""
     architecture = get(spec.model)
-    if architecture.learned_positions and spec.weights != "pretrained":
+    if architecture.family.learned_positions and spec.weights != "pretrained":
         return max(architecture.max_positions, spec.seq_len)
     return architecture.max_positions
 
@@ -65,7 +65,7 @@ def differences(spec: RunSpec) -> list[str]:
 
 def check_tying(architecture: Architecture, tie: bool | None) -> None:
     """Raises ``ValueError`` for a tying that the architecture cannot have."""
-    if architecture.masked and tie is False:
+    if architecture.family.masked and tie is False:
         raise ValueError(
             f"{architecture.name} must be tied, but got tie_embeddings=False; an untied one keeps a bias that nothing "
             "uses: use tie_embeddings=None"

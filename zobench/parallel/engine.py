@@ -8,19 +8,22 @@ of one device on the concatenated batch, whatever the shards hold; with equal sh
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
 
 import torch
+from torch import Tensor, nn
 
-from zobench.data import Batch
-from zobench.engine import BASE, Engine, Point
+from zobench.data.batch import Batch
+from zobench.engine import BASE, Engine, EngineConfig, Entry, Point
+from zobench.engine.lanes import Event
 from zobench.engine.loss import counted
 from zobench.parallel.world import World
 
 
 class ParallelEngine:
-    """``engine``, whose probes are shared out over ``world``; all else is the engine's own.
+    """``engine``, whose probes are shared out over ``world``; all else is the engine's own (:attr:`local`).
 
     Every rank makes the same calls with the same arguments, and commits the same entries.
     """
@@ -28,12 +31,8 @@ class ParallelEngine:
     def __init__(self, engine: Engine, world: World) -> None:
         self.engine, self.world = engine, world
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
-
-    def probe(self, batch: Batch, points: Sequence[Point], looked: Sequence[int] | None = None) -> list[float]:
+    def probe(self, batch: Batch, points: Sequence[Point]) -> list[float]:
         """The mean loss of the whole ``batch`` at each point, the same on all ranks."""
-        assert looked is None, "a rank's share is the mesh's to say"
         mesh = self.world.mesh
         mine, shards = self._own(batch)
         splits = mesh.signs == 2 and _are_pairs(points)
@@ -74,12 +73,91 @@ class ParallelEngine:
             return batch, 1
         return batch.shard(self.world.mesh.shard, shards), shards
 
+    # --- the engine's own ---------------------------------------------------------------------------------------------
+
+    @property
+    def local(self) -> Engine:
+        """This rank's own engine."""
+        return self.engine
+
+    @property
+    def gradients(self) -> None:
+        """None: ranks that backpropagate would have to exchange gradients."""
+        return None
+
+    @property
+    def model(self) -> nn.Module:
+        """The model whose weights are tuned."""
+        return self.engine.model
+
+    @property
+    def config(self) -> EngineConfig:
+        """This rank's."""
+        return self.engine.config
+
+    @property
+    def parts(self) -> int:
+        """How many parts points and entries can name."""
+        return self.engine.parts
+
+    @property
+    def bytes_at_rest(self) -> int:
+        """Bytes of the streamed units in this rank's tier."""
+        return self.engine.bytes_at_rest
+
+    @property
+    def tier_note(self) -> str:
+        """What a reader of a measurement should know about the tier, or ""."""
+        return self.engine.tier_note
+
+    def commit(self, entries: Sequence[Entry]) -> None:
+        """Appends updates to this rank's journal, as every other rank does to its own."""
+        self.engine.commit(entries)
+
+    def scores(self, batch: Batch) -> Tensor:
+        """The score of each of the batch's candidates, float32 (c,) on the CPU: every rank looks at all of them."""
+        return self.engine.scores(batch)
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, CPU copy) of every parameter; where ranks share memory, all of them ask at the same time."""
+        return self.engine.named_tensors()
+
+    def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """(parameter#state, CPU copy) of every state of the rule, as :meth:`named_tensors`."""
+        return self.engine.state_tensors()
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes a Hugging Face checkpoint."""
+        self.engine.save_pretrained(folder)
+
+    def flush(self) -> None:
+        """Applies every committed update for good."""
+        self.engine.flush()
+
+    def drain(self) -> None:
+        """Returns when all of this rank's transfers are done."""
+        self.engine.drain()
+
+    def record(self) -> None:
+        """Starts an empty timeline of this rank's lanes."""
+        self.engine.record()
+
+    def timeline(self) -> list[Event]:
+        """What this rank's lanes did since :meth:`record`."""
+        return self.engine.timeline()
+
+    def close(self) -> None:
+        """Closes this rank's engine."""
+        self.engine.close()
+
     def __enter__(self) -> ParallelEngine:
         self.engine.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self.engine.__exit__(*error)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.engine.__exit__(kind, error, trace)
 
 
 def _are_pairs(points: Sequence[Point]) -> bool:

@@ -229,6 +229,8 @@ class SharedTier:
     With a CUDA device, sliced transfers are asynchronous on the current stream; whole ones are done on return.
     """
 
+    note = ""
+
     def __init__(
         self, blocks: list[Tensor], counts: Counts, gather: Callable[[Tensor, Tensor], None] | None, *,
         coordinated: bool, pinned: bool, device: str,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zobench import models
-from zobench.predict.sizes import attention_widths, judged, longest, rows, trained, trained_width, tunes_all
+from zobench.predict.sizes import judged, longest, rows, trained, trained_width, tunes_all
 from zobench.runspec import METHODS, SCHEMES, RunSpec
 from zobench.runspec.kinds import WIDTHS
 
@@ -41,7 +41,7 @@ def begins(spec: RunSpec) -> int:
     table = table_bytes(spec) if _has_table_gradient(spec) else 0
     cast = 0  # autocast makes the head's weights in 16 bits anew for every chunk, and keeps them
     if spec.autocast in ("fp16", "bf16"):
-        cast = -(-tokens * row // chunk) * architecture.vocab * embedding_width(architecture) * 2
+        cast = -(-tokens * row // chunk) * architecture.vocab * architecture.embedding_width * 2
     later = 3 * table - 2 * chunk if tokens * row > chunk else table
     return kept(spec) + tokens * row + cast + max(2 * chunk, later + tokens * architecture.hidden * WIDTHS[spec.dtype])
 
@@ -51,7 +51,7 @@ def kept(spec: RunSpec) -> int:
     architecture, tokens = models.get(spec.model), rows(spec) * longest(spec)
     width, hidden = WIDTHS[spec.dtype], architecture.hidden
     layers = architecture.layers - min(spec.zo_layers, architecture.layers)
-    embedding = embedding_width(architecture)
+    embedding = architecture.embedding_width
     around = hidden + (hidden if embedding == hidden else 2 * embedding)
     layer = _kept_by_layer(spec)
     inside = layers * hidden * width + layer if spec.checkpointing else layers * layer
@@ -59,31 +59,10 @@ def kept(spec: RunSpec) -> int:
 
 
 def _kept_by_layer(spec: RunSpec) -> int:
-    """Bytes per token. A frozen layer keeps less: its input is only needed for the gradient of its weights."""
-    if models.get(spec.model).model_type not in ("opt", "roberta"):
-        return _kept_by_gated_layer(spec)
-    architecture, width = models.get(spec.model), WIDTHS[spec.dtype]
-    hidden, config = architecture.hidden, architecture.config
-    inner = int(config.get("ffn_dim") or config["intermediate_size"])
-    statistics = 4 * (4 + architecture.heads)  # of both norms, and the log-sum-exp of each head, in float32
-    if spec.autocast in ("fp16", "bf16"):  # the norms' inputs in float32, every product's operands in 16 bits
-        return 2 * 4 * hidden + 2 * (3 + 3 + 1 + 1) * hidden + 2 * inner + statistics
-    if tunes_all(spec):  # both norms' inputs and outputs, query, key, value, attention's output; the feed-forward
-        return (8 * hidden + inner) * width + statistics
-    return (6 * hidden + inner) * width + _lora_inputs(spec) + statistics
-
-
-def _kept_by_gated_layer(spec: RunSpec) -> int:
-    """Of LLaMA, Mistral and Qwen: norms compute in float32, keys and values are repeated for all heads."""
-    architecture, width = models.get(spec.model), WIDTHS[spec.dtype]
-    queries, keys = attention_widths(spec.model)
-    hidden, inner = architecture.hidden, int(architecture.config["intermediate_size"])
-    heads = queries + keys if architecture.model_type == "qwen3" else 0  # which it normalises too
-    if spec.autocast in ("fp16", "bf16"):
-        return 2 * 8 * hidden + 2 * 5 * hidden + 2 * 4 * (inner + queries) + 8 * heads
-    if tunes_all(spec):
-        return 2 * (4 + 2 * width) * hidden + 4 * (inner + queries) * width + (4 + width) * heads
-    return 2 * 4 * hidden + (3 * inner + 4 * queries) * width + 4 * heads + _lora_inputs(spec)
+    """Bytes per token. Where autocast computes, every product's operands are kept in 16 bits whatever is tuned."""
+    architecture, autocast = models.get(spec.model), spec.autocast in ("fp16", "bf16")
+    layer = architecture.family.kept(architecture, WIDTHS[spec.dtype], autocast, tunes_all(spec))
+    return layer + (0 if autocast else _lora_inputs(spec))
 
 
 def _lora_inputs(spec: RunSpec) -> int:
@@ -127,12 +106,7 @@ def _adapters(spec: RunSpec) -> int:
 def table_bytes(spec: RunSpec) -> int:
     """Of the word embedding, and of the head."""
     architecture = models.get(spec.model)
-    return architecture.vocab * embedding_width(architecture) * WIDTHS[spec.dtype]
-
-
-def embedding_width(architecture: models.Architecture) -> int:
-    """Of a row of the word embedding; OPT-350M's is half of its hidden vector."""
-    return int(architecture.extra.get("word_embed_proj_dim", architecture.hidden))
+    return architecture.vocab * architecture.embedding_width * WIDTHS[spec.dtype]
 
 
 def _chunk_tokens(vocabulary: int) -> int:

@@ -128,7 +128,7 @@ def activations(spec: RunSpec) -> int:
     architecture, width = models.get(spec.model), WIDTHS[spec.dtype]
     longest = sizes.longest(spec)
     tokens, points = sizes.rows(spec) * longest, _points(spec)
-    inner = 2 * int(architecture.config.get("ffn_dim") or architecture.config["intermediate_size"])
+    inner = 2 * architecture.inner
     at_once = 1 if spec.granularity == "block" else points
     states = 2 * architecture.hidden * (points + at_once) + inner * at_once
     masked = spec.data == "ragged" or spec.task != "none"

@@ -159,7 +159,7 @@ def link_rate(result: Result, part: str) -> float | None:
     once, however many ranks it goes to (:func:`zobench.measure.links.alone` says why).
     """
     known = [seconds for seconds in result.parts.get(part, []) if seconds and seconds > 0]
-    if not known or result.spec.model not in models.REGISTRY:
+    if not known or result.spec.model not in models.MODELS.names():
         return None
     spec = fit(result.spec)[0]
     return streamed_layers(spec) * models.block_parameter_count(spec.model) / statistics.median(known)
@@ -278,7 +278,7 @@ def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
 
     A tiny model's step is overhead that no rate describes, so only steps of a similar predicted length count.
     """
-    if result.spec.model not in models.REGISTRY or _kind(result.spec) != _kind(spec):
+    if result.spec.model not in models.MODELS.names() or _kind(result.spec) != _kind(spec):
         return None
     there, here = step_seconds(result.spec, rates), step_seconds(spec, rates)
     return (result.step_seconds or 0.0) / there if here / SIMILAR < there < here * SIMILAR else None

@@ -6,22 +6,10 @@ from zobench import models
 from zobench.parallel.mesh import divided
 from zobench.runspec import METHODS, SCHEMES, RunSpec
 from zobench.runspec.kinds import WIDTHS, Widths
+from zobench.runspec.registries import TASKS
 
 ADAPTER_WIDTH = 4
 """Bytes of an adapter's weight, which is float32 (docs/design/METHODS.md, "What is tuned")."""
-TASKS: dict[str, tuple[int, int]] = {
-    "sst2": (32, 80),
-    "rte": (136, 376),
-    "cb": (144, 296),
-    "boolq": (256, 1200),
-    "wsc": (80, 152),
-    "wic": (56, 96),
-    "multirc": (504, 936),
-    "copa": (32, 40),
-    "winogrande": (40, 56),
-}
-"""Task -> (tokens of a usual batch's rows, of the longest text), from the data's characters, four to a token. An
-example trains in one row: answers of one token share their prompt's, and the loss "lm" reads the right candidate's."""
 
 
 def adapter(spec: RunSpec) -> tuple[int, int]:
@@ -40,10 +28,7 @@ def tunes_all(spec: RunSpec) -> bool:
 
 def attention_widths(name: str) -> tuple[int, int]:
     """Widths of a token's queries, and of its keys or values, in all heads together."""
-    config = models.get(name).config
-    heads = config["num_attention_heads"]
-    head = config.get("head_dim", config["hidden_size"] // heads)
-    return heads * head, config.get("num_key_value_heads", heads) * head
+    return models.get(name).attention_widths
 
 
 def trained(spec: RunSpec) -> tuple[int, int]:
@@ -93,12 +78,12 @@ def rows(spec: RunSpec) -> int:
 
 def longest(spec: RunSpec) -> int:
     """Tokens of the longest row that a run reads."""
-    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS[spec.task][1])
+    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS.get(spec.task).longest_tokens)
 
 
 def usual(spec: RunSpec) -> int:
     """Tokens of the rows of a usual batch, of which the durations are."""
-    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS[spec.task][0])
+    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS.get(spec.task).usual_tokens)
 
 
 def judged(spec: RunSpec) -> int:

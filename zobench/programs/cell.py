@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zobench import finetune, kernels, methods, models
+from zobench.data.batch import Batch
 from zobench.data.tokens import stream
-from zobench.engine import Batch, Engine
+from zobench.durable.replay import local
+from zobench.engine.interface import MeasuredEngine, TunedEngine
 from zobench.engine.survival import Survival
 from zobench.finetune.assemble import empty_model, planned, tuner
 from zobench.finetune.cautions import cautions
@@ -136,7 +138,7 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording, world:
         work = zip(batches, _rates(spec), strict=False)
         watch = None if world is None else world.traffic
         recording.warmup = _steps(engine, method, work, spec.warmup, recording)
-        survival = Survival(engine) if spec.survival else None
+        survival = Survival(local(engine)) if spec.survival else None
         begin = time.monotonic()
         with checkpoints(spec, engine, world, recording.parts, recording.memory, recording.warnings) as saved:
             recording.samples = _steps(engine, method, work, spec.steps, recording, saved, watch)
@@ -149,10 +151,12 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording, world:
         recording.warnings += cautions(spec, recording.samples["projected_grad"], recording.skipped)
         if survival is not None:
             recording.parts["update_survival"] = [survival.share()]
-        if spec.parts and engine.pipeline is not None and world is not None:
-            recording.parts |= links.alone(engine.pipeline, len(engine.blocks), world.barrier, PARTS_REPEATS)
-        if spec.parts and engine.blocks:
-            recording.parts |= _parts(engine, lambda: method.step(engine, next(batches)), spec.device)
+        own = engine.local
+        if spec.parts and own is not None and own.pipeline is not None:
+            if world is not None:
+                recording.parts |= links.alone(own.pipeline, len(own.blocks), world.barrier, PARTS_REPEATS)
+            engine.drain()
+            recording.parts |= _parts(own, lambda: method.step(engine, next(batches)), spec.device)
 
 
 def _rates(spec: RunSpec) -> Iterator[float]:
@@ -162,7 +166,7 @@ def _rates(spec: RunSpec) -> Iterator[float]:
 
 
 def _steps(
-    engine: Engine, method: Method, work: Iterator[tuple[Batch, float]], count: int, recording: Recording,
+    engine: TunedEngine, method: Method, work: Iterator[tuple[Batch, float]], count: int, recording: Recording,
     saved: Checkpoints | None = None, watch: AbstractContextManager[object] | None = None,
 ) -> dict[str, list[float | None]]:  # fmt: skip
     """Takes ``count`` steps, each timed, on a batch and with a learning rate of ``work``, inside ``watch``. With
@@ -187,11 +191,10 @@ def _steps(
     return {"step_seconds": seconds, "loss": losses, "projected_grad": gradients}
 
 
-def _parts(engine: Engine, step: Callable[[], object], device: str) -> dict[str, list[float]]:
+def _parts(engine: MeasuredEngine, step: Callable[[], object], device: str) -> dict[str, list[float]]:
     """Seconds of a step's transfers without compute, of its compute without transfers, and of whole steps after them:
     with updates that stay pending, each step replays one more than the last."""
     transfer, compute, whole = StepTimer(device), StepTimer(device), StepTimer(device)
-    engine.drain()
     for _ in range(PARTS_REPEATS):
         with transfer:
             engine.transfer_only()
@@ -207,7 +210,7 @@ def _parts(engine: Engine, step: Callable[[], object], device: str) -> dict[str,
     return {name: timer.seconds() for name, timer in zip(names, (transfer, compute, whole), strict=True)}
 
 
-def _disk_warnings(engine: Engine) -> list[str]:
+def _disk_warnings(engine: TunedEngine) -> list[str]:
     """Why the disk tier is not what its name says, if it is not."""
     folder = engine.config.disk_dir or Path(tempfile.gettempdir())
     if is_in_memory(folder):

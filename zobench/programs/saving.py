@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from zobench.durable import savers, snapshot
-from zobench.durable.replay import plain
 from zobench.durable.savers import Saved, Saver, Target
 from zobench.durable.scratch import scratch
 from zobench.finetune.assemble import disk_dir
@@ -16,7 +15,7 @@ from zobench.machine.memory import is_in_memory
 from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
-    from zobench.engine import Engine
+    from zobench.engine.interface import TunedEngine
     from zobench.parallel import World
 
 KEPT = 2
@@ -61,8 +60,8 @@ class Checkpoints:
 
 @contextmanager
 def checkpoints(
-    spec: RunSpec, engine: Engine, world: World | None, parts: dict[str, list[float]], memory: dict[str, int | None],
-    warnings: list[str],
+    spec: RunSpec, engine: TunedEngine, world: World | None, parts: dict[str, list[float]],
+    memory: dict[str, int | None], warnings: list[str],
 ) -> Iterator[Checkpoints]:  # fmt: skip
     """Checkpoints as ``spec`` wants them, in a folder beside the disk tier's that is gone afterwards.
 
@@ -84,7 +83,7 @@ def checkpoints(
             folder=folder, state=lambda step: {"run": spec.hash, "base": "", "step": step}, tell=warnings.append,
             kept=prune, world=world,
         )  # fmt: skip
-        with savers.saving(spec.checkpoint, plain(engine), target) as saver:
+        with savers.saving(spec.checkpoint, engine, target) as saver:
             yield Checkpoints(spec, saver)
         _tell(spec, saver, parts, memory, warnings)
 

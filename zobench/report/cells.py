@@ -8,13 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zobench.report.quantity import QUANTITIES, Quantity, rounded
+from zobench.report.quantity import rounded
 from zobench.report.reference import Reference
 from zobench.report.table import USUAL, Metric, Table, TableColumn, TableRow
 from zobench.report.terms import deviations, fields
 from zobench.report.toml import Where
 from zobench.result import Outcome, Result
+from zobench.result.quantity import Quantity
 from zobench.runspec import FIELDS, METHODS, RunSpec
+from zobench.runspec.registries import METRICS
 
 _CPU_MEMORY = "Measured on a CPU: the process's peak resident memory above its baseline, not GPU memory."
 _CPU_RANKS = "GPUs stand for processes here, which share the cores of one CPU and its memory's bandwidth."
@@ -47,14 +49,15 @@ class TableCell:
     @property
     def quantity(self) -> Quantity:
         """What the cell shows: its metric, or what its column shows in that place."""
-        return QUANTITIES[self.column.quantity or self.metric.name]
+        shown: Quantity = METRICS.get(self.column.quantity or self.metric.name)
+        return shown
 
     @property
     def paper_value(self) -> float | None:
         """The reported value in the base unit; None where the paper reports none or ran out of memory."""
         if self.paper is None or not self.paper["value"]:
             return None
-        return float(self.paper["value"]) * QUANTITIES[self.metric.name].units[self.paper["unit"]]
+        return float(self.paper["value"]) * float(METRICS.get(self.metric.name).units[self.paper["unit"]])
 
     @property
     def deviations(self) -> tuple[str, ...]:
@@ -169,13 +172,13 @@ def _cell(
 ) -> TableCell:
     result = matched[0] if matched else None
     paper = reference.find(wanted) if (wanted := _reported(table, row, column, metric)) else None
-    if paper is not None and paper["unit"] not in (units := QUANTITIES[metric.name].units):
+    if paper is not None and paper["unit"] not in (units := METRICS.get(metric.name).units):
         raise ValueError(f"`{metric.name}` must be in {' or '.join(units)}, but got {paper['unit']}; convert it")
-    value = QUANTITIES[column.quantity or metric.name].of(result) if result else None
+    value = METRICS.get(column.quantity or metric.name).of(result) if result else None
     notes = [] if result is None or result.outcome is Outcome.OK else [_outcome_note(result)]
     if len(matched) > 1:
         once = result is not None and result.evaluation and len(table.metrics) > 1
-        notes.append(_choice_note(matched, metric, None if once else QUANTITIES[column.quantity or metric.name]))
+        notes.append(_choice_note(matched, metric, None if once else METRICS.get(column.quantity or metric.name)))
     return TableCell(
         row=row,
         column=column,
@@ -191,7 +194,7 @@ def _cell(
 
 def _reported(table: Table, row: TableRow, column: TableColumn, metric: Metric) -> Mapping[str, str]:
     """The columns by which a cell's paper value is looked up; empty where the paper can have none."""
-    if column.reference is None or row.reference is None or QUANTITIES[metric.name].share:
+    if column.reference is None or row.reference is None or METRICS.get(metric.name).share:
         return {}
     own = {"paper": table.paper, "artifact": table.artifact} if table.paper else {}
     wanted = {**own, "metric": metric.name, **table.reference, **column.reference, **row.reference}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from zobench.report.cells import TableCell
 from zobench.report.compose import Grid, ratio
-from zobench.report.quantity import QUANTITIES, TIMED
 from zobench.report.table import Claim, Table
 from zobench.result import Result
+from zobench.runspec.registries import METRICS
 from zobench.store.ranks import ratio_interval
 
 HOLDS, FAILS, UNSHOWN, OPEN = "holds", "does not hold", "not shown", "not measured"
@@ -101,7 +101,7 @@ def _measured_ratio(claim: Claim, header: str, over: TableCell, under: TableCell
     if value is None or over.result is None or under.result is None:
         return None
     low, high = value, value
-    if over.metric.name in TIMED:
+    if METRICS.get(over.metric.name).timed:
         low, high = _interval(over.metric.name, over.result, under.result)
     elif over.metric.name == "accuracy" and claim.at_least != claim.at_most:
         low, high = _share_interval(over.result, under.result)
@@ -111,7 +111,7 @@ def _measured_ratio(claim: Claim, header: str, over: TableCell, under: TableCell
 def _share_interval(over: Result, under: Result) -> tuple[float, float]:
     """The interval of the ratio of two accuracies: the quotients of their intervals' ends, so at least 95 %, and more
     as both were measured on the same examples."""
-    first, second = (QUANTITIES["accuracy"].interval(result) for result in (over, under))
+    first, second = (METRICS.get("accuracy").interval(result) for result in (over, under))
     assert first is not None
     assert second is not None
     return first[0] / second[1], first[1] / second[0] if second[0] else math.inf

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from zobench.report.cells import TableCell, needed
-from zobench.report.quantity import QUANTITIES, rounded
+from zobench.report.quantity import rounded
 from zobench.report.sheet import CellText, Group, Sheet, number
 from zobench.report.table import Table, TableColumn
 from zobench.result import Outcome, Result
 from zobench.runspec import named
+from zobench.runspec.registries import METRICS
 from zobench.store import metrics
 
 Grid = Sequence[Sequence[Sequence[TableCell]]]
@@ -54,7 +55,7 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
 
     def entry(group: Sequence[TableCell], k: int) -> CellText:
         cell = group[k]
-        relative = not QUANTITIES[cell.metric.name].share and not _is_baseline(cell, table.baseline)
+        relative = not METRICS.get(cell.metric.name).share and not _is_baseline(cell, table.baseline)
         return _measured(cell, ratio(cell.value, bases.get(_place(cell, by_column))) if relative else None)
 
     remarks = [
@@ -122,7 +123,7 @@ def _unmeasured(table: Table, grid: Grid) -> str:
 
 def _reportable(table: Table, grid: Grid) -> tuple[Table, Grid]:
     """The metrics and columns that the paper's values can be looked up for."""
-    js = [j for j, metric in enumerate(table.metrics) if not QUANTITIES[metric.name].share]
+    js = [j for j, metric in enumerate(table.metrics) if not METRICS.get(metric.name).share]
     return _cut(table, grid, js, [k for k, column in enumerate(table.columns) if column.reference is not None])
 
 
@@ -255,7 +256,7 @@ def _floors(results: Iterable[Result]) -> list[str]:
 
 
 def _units(table: Table) -> list[str]:
-    told = [(QUANTITIES[metric.name].about, metric) for metric in table.metrics]
+    told = [(METRICS.get(metric.name).about, metric) for metric in table.metrics]
     return [about.format(unit=metric.unit, size=f"{metric.scale:.0f}") for about, metric in told if about]
 
 

@@ -10,10 +10,10 @@ from zobench.report.cells import TableCell, conditions, meets
 from zobench.report.chart import Chart, Event, Mark, Panel, Series
 from zobench.report.compose import Grid, hardware, joined, measurable, measured_on, needs, ratio
 from zobench.report.plot import Plot, TimelinePanel
-from zobench.report.quantity import QUANTITIES, TIMED
 from zobench.report.table import Metric
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, INCIDENTAL, RunSpec
+from zobench.runspec.registries import METRICS
 from zobench.store import place_of
 
 """Fields in which two runs may differ and still be drawn as one comparison."""
@@ -66,8 +66,12 @@ def _caveats(cells: Sequence[TableCell]) -> list[str]:
     """What a reader of the measured values must know; warnings are in the tables."""
     told = dict.fromkeys(caveat for cell in cells if cell.value is not None for caveat in cell.caveats)
     caveats = [caveat for caveat in told if not caveat.startswith("Warning")]
-    timed = [cell for cell in cells if cell.value is not None and cell.quantity is QUANTITIES[cell.metric.name]]
-    if any(cell.quantity.interval(cell.result) is None for cell in timed if cell.result and cell.metric.name in TIMED):
+    timed = [cell for cell in cells if cell.value is not None and cell.quantity is METRICS.get(cell.metric.name)]
+    if any(
+        cell.quantity.interval(cell.result) is None
+        for cell in timed
+        if cell.result and METRICS.get(cell.metric.name).timed
+    ):
         caveats.append("Without a 95 % interval: fewer than 6 steps were measured.")
     return caveats
 

@@ -13,11 +13,11 @@ from zobench.report import artifacts, figures, html
 from zobench.report.book import Artifact, Book
 from zobench.report.compose import hardware
 from zobench.report.formats import latex, macros, markdown
-from zobench.report.quantity import QUANTITIES
 from zobench.report.reference import Reference
 from zobench.report.sheet import plain
 from zobench.report.summary import Filled, compared
 from zobench.result import Result
+from zobench.runspec.registries import METRICS
 from zobench.store import metrics
 
 PAGE, SUMMARY, COMPARISON, NUMBERS = "index.html", "summary.md", "comparison.csv", "numbers.tex"
@@ -100,7 +100,7 @@ def _compared(item: Filled) -> Iterator[dict[str, str]]:
                 "row": plain(cell.row.header),
                 "column": plain(cell.column.header),
                 "metric": cell.metric.name,
-                "unit": QUANTITIES[cell.metric.name].base_unit,
+                "unit": METRICS.get(cell.metric.name).base_unit,
                 "reported": repr(cell.paper_value),
                 "measured": repr(cell.value),
                 "ratio": repr(cell.ratio),

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from zobench.report import claims
 from zobench.report.cells import TableCell
 from zobench.report.compose import Grid, joined, measurable, needs
-from zobench.report.quantity import QUANTITIES
 from zobench.report.sheet import CellText, Group, Sheet, number
 from zobench.report.table import Table
+from zobench.runspec.registries import METRICS
 from zobench.store import metrics
 
 _QUARTILES = ("least", "25 %", "median", "75 %", "most")
@@ -163,7 +163,7 @@ def _median(values: Iterable[float | None]) -> str:
 def _ratios(filled: Sequence[Filled], machine: str) -> Sheet:
     """The distribution of measured / paper by quantity; each reported value counts once."""
     by_metric = by_quantity(filled, machine)
-    rows = [name for name in QUANTITIES if name in by_metric]
+    rows = [name for name in METRICS.names() if name in by_metric]
     body = [[str(len(by_metric[name])), *_spread(list(by_metric[name].values()))] for name in rows]
     return _sheet(
         f"ratios-{machine}",

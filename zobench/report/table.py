@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from zobench.report import toml
-from zobench.report.quantity import QUANTITIES
 from zobench.report.reference import COLUMNS
 from zobench.report.toml import Where, check
 from zobench.runspec import FIELDS, RunSpec, check_value, named, suggestion
+from zobench.runspec.registries import METRICS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,7 @@ class Metric:
     @property
     def scale(self) -> float:
         """Base units in one printed unit."""
-        return QUANTITIES[self.name].units[self.unit]
+        return float(METRICS.get(self.name).units[self.unit])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +176,7 @@ def _check_quantities(table: Table) -> None:
     """What a column shows in a metric's place must be printed as that metric is."""
     for column in table.columns:
         for metric in table.metrics if column.quantity else ():
-            own, meant = QUANTITIES[column.quantity], QUANTITIES[metric.name]
+            own, meant = METRICS.get(column.quantity), METRICS.get(metric.name)
             if own.units != meant.units:
                 raise ValueError(
                     f"`quantity` must have the units of {metric.name}, {', '.join(meant.units)}, but {column.quantity} "
@@ -239,8 +239,8 @@ def _product(fields: Mapping[str, Any]) -> list[TableRow]:
 def _column(data: Mapping[str, Any]) -> TableColumn:
     words = {"where": dict, "reference": dict, "lacks": str, "predicted": bool, "quantity": str}
     check("[[columns]]", data, {"header": str}, words)
-    if (quantity := data.get("quantity", "")) and quantity not in QUANTITIES:
-        raise ValueError(f"unknown quantity {quantity!r}; {suggestion(quantity, QUANTITIES)}")
+    if (quantity := data.get("quantity", "")) and quantity not in METRICS.names():
+        raise ValueError(f"unknown quantity {quantity!r}; {suggestion(quantity, METRICS.names())}")
     return TableColumn(
         header=data["header"],
         where=toml.where("columns.where", data.get("where", {})),
@@ -254,11 +254,11 @@ def _column(data: Mapping[str, Any]) -> TableColumn:
 def _metric(data: Mapping[str, Any]) -> Metric:
     check("[[metrics]]", data, dict.fromkeys(("name", "header", "format", "better"), str), {"unit": str})
     name = data["name"]
-    if name not in QUANTITIES:
-        raise ValueError(f"unknown metric {name!r}; {suggestion(name, QUANTITIES)}")
+    if name not in METRICS.names():
+        raise ValueError(f"unknown metric {name!r}; {suggestion(name, METRICS.names())}")
     if data["better"] not in ("lower", "higher"):
         raise ValueError(f"`better` must be lower or higher, but got {data['better']!r}; lower suits memory and time")
-    units = QUANTITIES[name].units
+    units = METRICS.get(name).units
     if (unit := data.get("unit", next(iter(units)))) not in units:
         raise ValueError(
             f"`unit` of {name} must be one of {', '.join(units)}, but got {unit!r}; {suggestion(unit, units)}"

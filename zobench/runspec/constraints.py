@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zobench.runspec.fields import Field
-from zobench.runspec.registries import METHODS
-from zobench.runspec.words import TASK_NAMES
+from zobench.runspec.registries import METHODS, TASKS
 
 if TYPE_CHECKING:
     from zobench.runspec.kinds import MethodKind
@@ -21,7 +20,7 @@ Fields = Mapping[str, Field[Any]]
 @dataclass(frozen=True, slots=True)
 class Needs:
     """``field``, where it is one of ``values`` (none: not at its default), needs field ``needs`` to be ``value``, or
-    one of them if that is a tuple."""
+    one of them if that is a tuple, or a function of the spec that gives one."""
 
     field: str
     values: tuple[str, ...]
@@ -31,8 +30,11 @@ class Needs:
 
     def check(self, spec: RunSpec, fields: Fields) -> None:
         """Raises ``ValueError`` if ``spec``, of these ``fields``, breaks the rule."""
-        allowed = self.value if isinstance(self.value, tuple) else (self.value,)
-        if _applies(spec, fields[self.field], self.values) and getattr(spec, self.needs) not in allowed:
+        if not _applies(spec, fields[self.field], self.values):
+            return
+        value = self.value(spec) if callable(self.value) else self.value
+        allowed = value if isinstance(value, tuple) else (value,)
+        if getattr(spec, self.needs) not in allowed:
             raise _error(spec, fields[self.field], self.needs, allowed, self.remedy)
 
 
@@ -70,6 +72,16 @@ def _error(spec: RunSpec, field: Field[Any], needs: str, allowed: tuple[Any, ...
     told, needed = field.write(getattr(spec, field.name)), " or ".join(map(str, allowed))
     got = getattr(spec, needs)
     return ValueError(f"`{field.name}={told}` needs {needs}={needed}, but got {needs}={got}; {remedy}")
+
+
+def _tasks(spec: RunSpec) -> tuple[str, ...]:
+    return TASKS.names()
+
+
+def _unaligned(spec: RunSpec) -> tuple[str, ...]:
+    """Tasks that have a form without their prompt: zobench's own, and that of ``spec``."""
+    asked = (TASKS.get(spec.task),) if TASKS.provider(spec.task) else ()
+    return tuple(task.name for task in (*TASKS.own(), *asked) if task.unaligned is not None)
 
 
 def _takes(field: str) -> Callable[[MethodKind], bool]:
@@ -120,9 +132,9 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
     Needs("task", (), "weights", ("pretrained", "random"), "shared weights learn nothing; use weights=pretrained"),
     Needs("task", (), "parts", False, "parts are measured without a task; use parts=false"),
     Needs("task", (), "data", "random", "a task brings its own data; leave data out"),
-    *(Needs(name, (), "task", TASK_NAMES[1:], f"only a task has it; leave {name} out")
+    *(Needs(name, (), "task", _tasks, f"only a task has it; leave {name} out")
       for name in ("shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping")),
-    Needs("aligned", (), "task", "sst2", "only its prompt can be left out; use aligned=true"),
+    Needs("aligned", (), "task", _unaligned, "only its prompt can be left out; use aligned=true"),
     NeedsMethod("parallel", (), lambda kind: not kind.backpropagates,
                 "gradients would have to travel; use a zeroth-order method"),
     NeedsMethod("parallel", ("pertp", "2d", "2d-outer"), lambda kind: kind.has_pairs,

@@ -83,8 +83,10 @@ class Field(Generic[T]):
     """The type, for people."""
     size: ClassVar[bool] = False
     """Whether it is in bytes, which text may give with a unit."""
-    names: ClassVar[bool] = False
-    """Whether it names an entry of a registry, which may take options."""
+
+    def names(self, value: T) -> bool:
+        """Whether ``value`` is an entry of a registry, which may take options."""
+        return False
 
     @property
     def types(self) -> tuple[type, ...]:
@@ -179,7 +181,10 @@ class Entry(Word):
 
     registry: Registry[Any] = dataclasses.field(kw_only=True)
     before: tuple[str, ...] = ()
-    names: ClassVar[bool] = True
+
+    def names(self, value: str) -> bool:
+        """See :meth:`Field.names`."""
+        return value not in self.before
 
     @property
     def choices(self) -> tuple[str, ...]:

@@ -111,10 +111,6 @@ class MethodKind:
         assert self.as_shipped is not None, f"{self.name} has no published program of its own"
         return self.as_shipped
 
-    def option(self, spec: RunSpec, name: str) -> Any:
-        """The value in ``spec`` of one of its ``options``."""
-        return spec.options.get(name, self.options[name])
-
     @property
     def backpropagates(self) -> bool:
         """Whether it has a backward pass at all: its model is resident, and no journal tells what it changes."""

@@ -9,7 +9,7 @@ from zobench.runspec.registry import Registry
 
 METHODS: Registry[MethodKind] = Registry("method", "zobench.methods", "zobench.methods:KINDS")
 SCHEMES: Registry[SchemeKind] = Registry("scheme", "zobench.schemes", "zobench.schemes:KINDS")
-TASKS: Registry[Any] = Registry("task", "zobench.tasks", "zobench.data.tasks:TASKS")
-METRICS: Registry[Any] = Registry("metric", "zobench.metrics", "zobench.store:METRICS")
-MODELS: Registry[Any] = Registry("model", "zobench.models", "zobench.models:ARCHITECTURES")
+TASKS: Registry[Any] = Registry("task", "zobench.tasks", "zobench.data.tasks.prompts:PUBLISHED")
+METRICS: Registry[Any] = Registry("metric", "zobench.metrics", "zobench.predict.metrics:METRICS")
+MODELS: Registry[Any] = Registry("model", "zobench.models", "zobench.models.registry:ARCHITECTURES")
 PROGRAMS: Registry[Any] = Registry("program", "zobench.programs", "zobench.programs:PROGRAMS")

@@ -64,6 +64,11 @@ class Registry(Generic[T]):
         loaded: T = _loaded(self.noun, found[0])
         return loaded
 
+    def provider(self, name: str) -> str:
+        """The package that gives ``name`` as a plug-in, and its version; "" for zobench's own. It is not imported."""
+        found = () if name in self._own() else plug_ins(self.group).get(name, ())
+        return " and ".join(f"{_package(point)} {point.dist.version if point.dist else ''}".strip() for point in found)
+
     def __iter__(self) -> Iterator[T]:
         """zobench's own and all plug-ins', which are imported."""
         return map(self.get, self.names())

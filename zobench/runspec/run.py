@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zobench.runspec import registries
 from zobench.runspec.constraints import check_constraints
 from zobench.runspec.fields import (
     Entry,
@@ -28,8 +29,8 @@ from zobench.runspec.fields import (
 )
 from zobench.runspec.kinds import TIERS
 from zobench.runspec.options import Options, nested, settled
-from zobench.runspec.registries import METHODS, PROGRAMS, SCHEMES
-from zobench.runspec.words import SEQ_LEN, TASK_NAMES
+from zobench.runspec.registries import METHODS, SCHEMES
+from zobench.runspec.words import SEQ_LEN
 
 FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS = Since
 NEVER, VALUE, PAIR, _ = Told
@@ -177,7 +178,7 @@ class RunSpec:
         incidental=True,
     ))
     method: str = declare(Entry(
-        "zo-sgd", "the optimization method", since=TASKS, registry=METHODS, told=VALUE, listed=True, paced=True,
+        "zo-sgd", "the optimization method", since=TASKS, registry=registries.METHODS, told=VALUE, listed=True, paced=True,
     ))
     definition: str = declare(Word(
         "as-written", "the paper's formula, or what its published program computes", since=TASKS,
@@ -202,12 +203,12 @@ class RunSpec:
         "constant", "how lr changes over the steps", since=TASKS, known=("constant", "linear", "cosine"), searched=10,
     ))
     scheme: str = declare(Entry(
-        "full", "what is tuned: all weights, or an adapter of peft", since=TASKS, registry=SCHEMES, told=VALUE,
+        "full", "what is tuned: all weights, or an adapter of peft", since=TASKS, registry=registries.SCHEMES, told=VALUE,
         listed=True, paced=True,
     ))
-    task: str = declare(Word(
-        "none", "what the model is fine-tuned to", since=TASKS, known=TASK_NAMES, told=VALUE, listed=True, tuning=3,
-        of_task=True,
+    task: str = declare(Entry(
+        "none", "what the model is fine-tuned to", since=TASKS, registry=registries.TASKS, before=("none",), told=VALUE,
+        listed=True, tuning=3, of_task=True,
     ))
     aligned: bool = declare(Switch(True, "whether SST-2's prompt is there", since=TASKS))
     shots: int = declare(Number(
@@ -259,7 +260,7 @@ class RunSpec:
         remedy="use checkpoint_every=0 to save nothing meanwhile",
     ))
     program: str = declare(Entry(
-        "zobench", "what runs the cell", since=PLUG_INS, registry=PROGRAMS, paced=True,
+        "zobench", "what runs the cell", since=PLUG_INS, registry=registries.PROGRAMS, paced=True,
     ))
     options: Mapping[str, Any] = declare(Table(
         Options(), "constants of plug-ins, one by one as options.NAME=VALUE", since=PLUG_INS, searched=12, paced=True,
@@ -270,7 +271,8 @@ class RunSpec:
         for name, field in DECLARED.items():
             object.__setattr__(self, name, field.check(getattr(self, name)))
         if self.options:
-            takers = ", ".join(f"{name}={getattr(self, name)}" for name, field in DECLARED.items() if field.names)
+            named = {name: getattr(self, name) for name, field in DECLARED.items() if field.names(getattr(self, name))}
+            takers = ", ".join(f"{name}={value}" for name, value in named.items())
             object.__setattr__(self, "options", settled("options", self.options, declared_options(self), takers))
         if self.weights_path and self.weights != "pretrained":
             raise ValueError(

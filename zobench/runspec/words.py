@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-TASK_NAMES = ("none", "sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc", "copa", "winogrande")
-
 SEQ_LEN = 2048
 """The papers' tokens per sequence."""
 

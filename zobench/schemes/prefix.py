@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.engine.base import BASE, EngineConfig
 from zobench.engine.core import Engine
 from zobench.models.weights import Weights

@@ -7,16 +7,15 @@ import errno
 import gc
 import json
 import re
-import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zobench import predict
 from zobench.machine.files import replace
 from zobench.machine.locks import locked
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, RunSpec
+from zobench.runspec.registries import METRICS
 from zobench.store.reading import read
 
 if TYPE_CHECKING:
@@ -134,15 +133,14 @@ class Store:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pauses the collector of cycles, and keeps it from what is there at the end: results have no cycles, and looking
-    for them in thousands takes half the time of a load, and again whenever much is made later."""
+    """Pauses the collector of cycles: results have none, and looking for them in thousands takes half the time of a
+    load."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
-            gc.freeze()  # what is no longer used is still freed, unless it hangs in a cycle that existed by now
             gc.enable()
 
 
@@ -172,37 +170,13 @@ def place_of(result: Result) -> str:
 
 
 def metrics(result: Result) -> dict[str, float | None]:
-    """What an ``ok`` result measured, in base units: seconds, tokens/s, bytes, shares. Empty for other outcomes."""
+    """What an ``ok`` result measured, in base units: seconds, tokens/s, bytes, shares. Empty for other outcomes.
+
+    A plug-in's metric is not among them: it is had by its name (``METRICS.get(name).of(result)``), as a table does.
+    """
     if result.outcome is not Outcome.OK:
         return {}
-    step, found = result.step_seconds, result.evaluation
-    parts = {"accuracy": "test", "start_accuracy": "start", "dev_accuracy": "best"}
-    return {
-        **result.memory,
-        **{name: found.get(part, {}).get("accuracy") for name, part in parts.items()},
-        "step_seconds": step,
-        # of a task, whose examples are shorter than the longest that they may be, tokens are not counted
-        "throughput": result.tokens_per_step / step if step and result.spec.task == "none" else None,
-        "floor_share": predict.floor_share(result),
-        "predicted_step_seconds": predict.predicted_step(result),
-        "upload_rate": predict.link_rate(result, "upload_seconds"),
-        "offload_rate": predict.link_rate(result, "offload_seconds"),
-        **_checkpoints(result, step),
-        "update_survival": next(iter(result.parts.get("update_survival", [])), None),
-        "device_peak_bytes": result.memory.get("device_peak_bytes"),
-        "host_rss_peak_bytes": result.memory.get("host_rss_peak_bytes"),
-    }
-
-
-def _checkpoints(result: Result, step: float | None) -> dict[str, float | None]:
-    """The median checkpoint: for how long it held the run, in seconds and in steps, and after how long it was safe."""
-    held, safe = (result.parts.get(f"checkpoint_{name}seconds", []) for name in ("stall_", ""))
-    stall = statistics.median(held) if held else None
-    return {
-        "checkpoint_stall_seconds": stall,
-        "checkpoint_stall_share": stall / step if stall is not None and step else None,
-        "checkpoint_seconds": statistics.median(safe) if safe else None,
-    }
+    return {**result.memory, **{one.key: one.of(result) for one in METRICS.own() if one.key in COLUMNS}}
 
 
 COLUMNS = (

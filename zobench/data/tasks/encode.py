@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zobench.data import IGNORED, Batch, Choices
-from zobench.data.tasks.prompts import MASK, Example
+from zobench.data.batch import IGNORED, Batch, Choices
+from zobench.data.tasks.task import MASK, Example
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zobench.data import Choices
+from zobench.data.batch import Choices
 
 
 @dataclass(frozen=True, slots=True)

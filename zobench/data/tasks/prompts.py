@@ -1,90 +1,10 @@
-"""What a model is asked: every task's columns, labels, prompts and candidates, as MeZO and ZO-Bench word them.
-
-A candidate joins its prompt as in MeZO: the prompt loses the spaces at its ends, and the candidate's text begins with
-the space that separates the two, or with none after a newline. So ``prompt + candidate`` is the text that is scored.
-"""
+"""What a model is asked in the papers' tasks, worded as in MeZO and ZO-Bench."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-
-MASK = "<mask>"
-"""Stands for the tokenizer's mask token in a masked form's prompt."""
-
-Record = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """``prompt`` and the texts that may follow it; ``answer`` is the index of the right one.
-
-    ``prompt + candidates[i]`` is a text with its spaces in place; of a masked form the candidates are label words, and
-    the prompt holds :data:`MASK` where one belongs.
-    """
-
-    prompt: str
-    candidates: tuple[str, ...]
-    answer: int
-
-
-Form = Callable[[Record], tuple[str, tuple[str, ...]]]
-"""Makes prompt and candidates of a row's texts."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
-    """``texts``: the columns of text that ``form`` reads. ``labels``: a label column's value to the right candidate.
-
-    ``names``: what candidates are called in a report. ``answer_columns``: possible names of the label's column.
-    ``loss`` trains it (:class:`zobench.data.Choices`). ``small_dev``: the dev size where the training set is smaller
-    than what a run asks for. ``unaligned`` and ``masked``: other forms, where the papers give one.
-    """
-
-    texts: tuple[str, ...]
-    labels: Mapping[str | int, int]
-    names: tuple[str, ...]
-    form: Form
-    answer_columns: tuple[str, ...] = ("label",)
-    loss: str = "choice"
-    small_dev: int | None = None
-    unaligned: Form | None = None
-    masked: Form | None = None
-
-    def example(self, row: Mapping[str, object], form: Form) -> Example:
-        """The example of one labelled row. Raises ``ValueError`` for a missing column or an unknown label."""
-        prompt, candidates = form({name: self._text(row, name) for name in self.texts})
-        return Example(prompt, candidates, self._answer(row))
-
-    def _text(self, row: Mapping[str, object], name: str) -> str:
-        text = row.get(name)
-        if not isinstance(text, str):
-            present = f"column {name} of type {type(text).__name__}" if name in row else f"columns {', '.join(row)}"
-            raise ValueError(f"a row must have text in the columns {', '.join(self.texts)}, but got {present}")
-        return text
-
-    def _answer(self, row: Mapping[str, object]) -> int:
-        column = next((name for name in self.answer_columns if name in row), None)
-        if column is None:
-            wanted = " or ".join(self.answer_columns)
-            raise ValueError(f"a row must have the column {wanted}, but got columns {', '.join(row)}")
-        label = row[column]
-        if not isinstance(label, (str, int)) or label not in self.labels:
-            known = ", ".join(map(repr, self.labels))
-            hint = "; -1 means no label, as in a test set" if label == -1 else ""
-            raise ValueError(f"`{column}` must be one of {known}, but got {label!r}{hint}")
-        return self.labels[label]
-
-
-def _words(text: Callable[[Record], str], *words: str) -> Form:
-    """The form whose candidates are the same ``words`` for every row."""
-
-    def form(row: Record) -> tuple[str, tuple[str, ...]]:
-        prompt = text(row).lstrip().rstrip(" ")
-        gap = "" if prompt.endswith("\n") else " "
-        return prompt, tuple(gap + word for word in words)
-
-    return form
+from zobench.data.tasks.read import Place
+from zobench.data.tasks.task import MASK, Form, Record, Task, words
+from zobench.runspec.registries import TASKS
 
 
 def _boolq(row: Record) -> str:
@@ -128,69 +48,101 @@ def _rte_masked(row: Record) -> str:
     return f"{row['premise'][:-1]}? {MASK}, {hypothesis[:1].lower()}{hypothesis[1:]}"
 
 
-TASKS: dict[str, Task] = {
-    "sst2": Task(
+PUBLISHED = (
+    Task(
+        name="sst2",
+        rows=Place(folder="SST-2", train=("train.tsv",), validation=("dev.tsv",), hub="nyu-mll/glue", config="sst2"),
+        usual_tokens=32,
+        longest_tokens=80,
         texts=("sentence",),
         labels={0: 0, 1: 1, "0": 0, "1": 1},
         names=("terrible", "great"),
-        form=_words(lambda row: f"{row['sentence'].strip()} It was", "terrible", "great"),
-        unaligned=_words(lambda row: row["sentence"].strip(), "terrible", "great"),
-        masked=_words(lambda row: f"{row['sentence'].strip()} It was {MASK}.", "terrible", "great"),
+        form=words(lambda row: f"{row['sentence'].strip()} It was", "terrible", "great"),
+        unaligned=words(lambda row: row["sentence"].strip(), "terrible", "great"),
+        masked=words(lambda row: f"{row['sentence'].strip()} It was {MASK}.", "terrible", "great"),
     ),
-    "rte": Task(
+    Task(
+        name="rte",
+        rows=Place(folder="RTE", config="rte"),
+        usual_tokens=136,
+        longest_tokens=376,
         texts=("premise", "hypothesis"),
         labels={"entailment": 0, "not_entailment": 1, 0: 0, 1: 1},
         names=("Yes", "No"),
-        form=_words(
+        form=words(
             lambda row: f'{row["premise"]}\nDoes this mean that "{row["hypothesis"]}" is true? Yes or No?\n',
             "Yes", "No",
         ),
-        masked=_words(_rte_masked, "Yes", "No"),
+        masked=words(_rte_masked, "Yes", "No"),
     ),
-    "cb": Task(
+    Task(
+        name="cb",
+        rows=Place(folder="CB", config="cb"),
+        usual_tokens=144,
+        longest_tokens=296,
         texts=("premise", "hypothesis"),
         labels={"entailment": 0, "contradiction": 1, "neutral": 2, 0: 0, 1: 1, 2: 2},
         names=("Yes", "No", "Maybe"),
-        form=_words(
+        form=words(
             lambda row: f'Suppose {row["premise"]} Can we infer that "{row["hypothesis"]}"? Yes, No, or Maybe?\n',
             "Yes", "No", "Maybe",
         ),
         small_dev=100,
     ),
-    "boolq": Task(
+    Task(
+        name="boolq",
+        rows=Place(folder="BoolQ", train=("train.jsonl", "boolq_train.jsonl"), config="boolq"),
+        usual_tokens=256,
+        longest_tokens=1200,
         texts=("passage", "question"),
         labels={True: 0, False: 1},
         answer_columns=("label", "answer"),
         names=("Yes", "No"),
-        form=_words(_boolq, "Yes", "No"),
+        form=words(_boolq, "Yes", "No"),
     ),
-    "wsc": Task(
+    Task(
+        name="wsc",
+        rows=Place(folder="WSC", config="wsc.fixed"),
+        usual_tokens=80,
+        longest_tokens=152,
         texts=("text", "span1_text", "span2_text"),
         labels={False: 0, True: 1},
         names=("No", "Yes"),
-        form=_words(_wsc, "No", "Yes"),
+        form=words(_wsc, "No", "Yes"),
     ),
-    "wic": Task(
+    Task(
+        name="wic",
+        rows=Place(folder="WiC", config="wic"),
+        usual_tokens=56,
+        longest_tokens=96,
         texts=("word", "sentence1", "sentence2"),
         labels={False: 0, True: 1},
         names=("No", "Yes"),
-        form=_words(
+        form=words(
             lambda row: f'Does the word "{row["word"]}" have the same meaning in these two sentences? Yes, No?\n'
             f"{row['sentence1']}\n{row['sentence2']}\n",
             "No", "Yes",
         ),
     ),
-    "multirc": Task(
+    Task(
+        name="multirc",
+        rows=Place(folder="MultiRC", config="multirc"),
+        usual_tokens=504,
+        longest_tokens=936,
         texts=("paragraph", "question", "answer"),
         labels={0: 0, 1: 1},
         names=("No", "Yes"),
-        form=_words(
+        form=words(
             lambda row: f'{row["paragraph"]}\nQuestion: {row["question"]}\nI found this answer "{row["answer"]}". '
             "Is that correct? Yes or No?\n",
             "No", "Yes",
         ),
     ),
-    "copa": Task(
+    Task(
+        name="copa",
+        rows=Place(folder="COPA", config="copa"),
+        usual_tokens=32,
+        longest_tokens=40,
         texts=("premise", "choice1", "choice2", "question"),
         labels={0: 0, 1: 1},
         names=("choice1", "choice2"),
@@ -198,7 +150,17 @@ TASKS: dict[str, Task] = {
         loss="lm",
         small_dev=100,
     ),
-    "winogrande": Task(
+    Task(
+        name="winogrande",
+        rows=Place(
+            folder="WinoGrande",
+            train=tuple(f"train_{size}.jsonl" for size in ("xl", "l", "m", "s", "xs")),
+            validation=("dev.jsonl",),
+            hub="allenai/winogrande",
+            config="winogrande_xl",
+        ),
+        usual_tokens=40,
+        longest_tokens=56,
         texts=("sentence", "option1", "option2"),
         labels={"1": 0, "2": 1},
         answer_columns=("answer",),
@@ -206,16 +168,17 @@ TASKS: dict[str, Task] = {
         form=_winogrande,
         loss="lm",
     ),
-}  # fmt: skip
-"""The tasks by their name in a spec."""
+)  # fmt: skip
+"""The papers' tasks. Tokens are from the data's characters, four to a token. An example trains in one row: answers of
+one token share their prompt's, and the loss "lm" reads the right candidate's."""
 
 
 def form_of(name: str, *, aligned: bool, masked: bool) -> Form:
     """The form that a run asks for. Raises ``ValueError`` where the task has none."""
-    task = TASKS[name]
+    task: Task = TASKS.get(name)
     if masked:
         if task.masked is None or not aligned:
-            known = ", ".join(key for key, other in TASKS.items() if other.masked is not None)
+            known = ", ".join(other.name for other in PUBLISHED if other.masked is not None)
             asked = name if aligned else f"{name} with aligned=false"
             raise ValueError(
                 f"a masked language model needs a task with a masked form ({known}, aligned), but got {asked}; "
@@ -224,5 +187,5 @@ def form_of(name: str, *, aligned: bool, masked: bool) -> Form:
         return task.masked
     if aligned:
         return task.form
-    assert task.unaligned is not None, "a spec allows aligned=false with sst2 only"
+    assert task.unaligned is not None, "a spec allows aligned=false with an unaligned form only"
     return task.unaligned

@@ -8,40 +8,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zobench.data.tasks.prompts import TASKS, Example, Form
+from zobench.data.tasks.task import Example, Form
+from zobench.runspec.registries import TASKS
 
 REVISION = "refs/convert/parquet"
 """The hub's own conversion to Parquet: scripts no longer load."""
+PARTS = ("train", "validation")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a task's sets are: ``folder``, and the names of its files there, first present wins; or on the hub."""
+    """Where a task's sets are: ``folder``, and the names of its files there, first present wins; or on the hub
+    (``hub``: the dataset, empty where there is none; ``config``: its configuration)."""
 
     folder: str
     train: tuple[str, ...] = ("train.jsonl",)
     validation: tuple[str, ...] = ("val.jsonl",)
     hub: str = "aps/super_glue"
-    config: str
+    config: str = ""
 
-
-PLACES = {
-    "sst2": Place(folder="SST-2", train=("train.tsv",), validation=("dev.tsv",), hub="nyu-mll/glue", config="sst2"),
-    "rte": Place(folder="RTE", config="rte"),
-    "cb": Place(folder="CB", config="cb"),
-    "boolq": Place(folder="BoolQ", train=("train.jsonl", "boolq_train.jsonl"), config="boolq"),
-    "wsc": Place(folder="WSC", config="wsc.fixed"),
-    "wic": Place(folder="WiC", config="wic"),
-    "multirc": Place(folder="MultiRC", config="multirc"),
-    "copa": Place(folder="COPA", config="copa"),
-    "winogrande": Place(
-        folder="WinoGrande",
-        train=tuple(f"train_{size}.jsonl" for size in ("xl", "l", "m", "s", "xs")),
-        validation=("dev.jsonl",),
-        hub="allenai/winogrande",
-        config="winogrande_xl",
-    ),
-}
+    def __call__(self, name: str, part: str, data_dir: Path | None) -> tuple[str, Iterator[tuple[str, Any]]]:
+        """The set ``part`` of task ``name``: ``data_dir`` holds its folder, or is that folder; None: from the hub."""
+        if data_dir is None and not self.hub:
+            raise ValueError(f"`--data-dir` must be given, since {name} is not on the hub, but is not; name its folder")
+        if data_dir is None:
+            return _from_hub(self, part)
+        path = dict(zip(PARTS, _find(name, self, data_dir), strict=True))[part]
+        return str(path), _from_file(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +54,17 @@ class Source:
 def read(name: str, form: Form, data_dir: Path | None) -> tuple[Source, Source]:
     """The training and the validation set of task ``name``, from ``data_dir`` (None: from the hub).
 
-    ``data_dir`` holds the task's folder (``SST-2``, ``RTE``, ...) or is that folder. Raises ``ValueError`` for an
-    absent or empty file, a malformed line, a missing column or an unknown label.
+    For the papers' tasks ``data_dir`` holds the task's folder (``SST-2``, ``RTE``, ...) or is that folder. Raises
+    ``ValueError`` for an absent or empty file, a malformed line, a missing column or an unknown label.
     """
-    if data_dir is None:
-        train, validation = (
-            _source(name, form, *_from_hub(PLACES[name], hub_split)) for hub_split in ("train", "validation")
-        )
-    else:
-        paths = _find(name, data_dir)
-        train, validation = (_source(name, form, str(path), _from_file(path)) for path in paths)
+    rows = TASKS.get(name).rows
+    sets = [rows(name, part, data_dir) for part in PARTS]  # both must be there before one is read
+    train, validation = (_source(name, form, *own) for own in sets)
     return train, validation
 
 
 def _source(name: str, form: Form, where: str, records: Iterable[tuple[str, Any]]) -> Source:
-    task, examples = TASKS[name], []
+    task, examples = TASKS.get(name), []
     for place, record in records:
         try:
             if not isinstance(record, Mapping):
@@ -110,9 +99,8 @@ def _label(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {"label": answer["label"]} if "label" in answer else {}
 
 
-def _find(name: str, data_dir: Path) -> tuple[Path, Path]:
+def _find(name: str, place: Place, data_dir: Path) -> tuple[Path, Path]:
     """Paths of the training and the validation file, both of the first folder that has a training file."""
-    place = PLACES[name]
     if not data_dir.is_dir():
         raise ValueError(f"`--data-dir` must be a folder, but got {data_dir}; leave it out to load {name} from the hub")
     for folder in (data_dir / place.folder, data_dir):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zobench.data.tasks.prompts import Task
+from zobench.data.tasks.task import Task
 from zobench.runspec import RunSpec
 
 SPLIT_SEED = 0

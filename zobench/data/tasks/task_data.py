@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zobench.data import Batch
+from zobench.data.batch import Batch
 from zobench.data.tasks.encode import Encoded, Encoder, collate
-from zobench.data.tasks.prompts import TASKS, form_of
+from zobench.data.tasks.prompts import form_of
 from zobench.data.tasks.read import Source, read
 from zobench.data.tasks.split import Split, split
 from zobench.runspec import RunSpec
+from zobench.runspec.registries import TASKS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,7 +60,7 @@ class TaskData:
             raise ValueError(
                 "a masked language model needs a tokenizer with a mask token, but got none; use a causal model"
             )
-        task, form = TASKS[spec.task], form_of(spec.task, aligned=spec.aligned, masked=masked)
+        task, form = TASKS.get(spec.task), form_of(spec.task, aligned=spec.aligned, masked=masked)
         train, validation = read(spec.task, form, data_dir)
         numbers = split(spec, task, [example.answer for example in train.examples], len(validation.examples))
         encoder = Encoder(
@@ -118,10 +119,10 @@ class TaskData:
         return max(answers.values()) / answers.total()
 
     def _trained(self, item: Encoded) -> Encoded:
-        return item.only_right() if TASKS[self.spec.task].loss == "lm" else item
+        return item.only_right() if TASKS.get(self.spec.task).loss == "lm" else item
 
     def _collate(self, items: list[Encoded]) -> Batch:
-        loss = TASKS[self.spec.task].loss
+        loss = TASKS.get(self.spec.task).loss
         return collate(items, pad=self.pad, left=not self.masked, widest=self.positions, loss=loss)
 
 
@@ -147,7 +148,7 @@ def _encode(encoder: Encoder, name: str, source: Source, numbers: list[int]) -> 
 def _facts(
     spec: RunSpec, train: Source, validation: Source, numbers: Split, splits: dict[str, list[Encoded]]
 ) -> dict[str, Any]:
-    names = TASKS[spec.task].names
+    names = TASKS.get(spec.task).names
 
     def balance(answers: list[int]) -> dict[str, int]:
         counts = Counter(answers)

@@ -20,23 +20,24 @@ from zobench.durable.savers.held import SyncSaver, TensorSaver
 from zobench.durable.savers.journal import JournalSaver
 
 if TYPE_CHECKING:
-    from zobench.engine import Engine
+    from zobench.engine.interface import TunedEngine
 
 
-def make(kind: str, engine: Engine, target: Target) -> Saver:
-    """The saver of ``RunSpec.checkpoint`` "sync", "async" or "journal" for ``engine``, one rank's own."""
-    if not hasattr(engine, "before_change"):
+def make(kind: str, engine: TunedEngine, target: Target) -> Saver:
+    """The saver of ``RunSpec.checkpoint`` "sync", "async" or "journal" for ``engine``, or where no journal tells its
+    weights the one of named tensors."""
+    if engine.local is None:
         return TensorSaver(engine, target)
     kinds: dict[str, type[SyncSaver | HalvesSaver | JournalSaver]] = {
         "sync": SyncSaver,
         "async": HalvesSaver,
         "journal": JournalSaver,
     }
-    return kinds[kind](engine, target)
+    return kinds[kind](engine.local, target)
 
 
 @contextlib.contextmanager
-def saving(kind: str, engine: Engine, target: Target) -> Iterator[Saver]:
+def saving(kind: str, engine: TunedEngine, target: Target) -> Iterator[Saver]:
     """A saver that is closed at the end; after an error without finishing what is under way."""
     saver = make(kind, engine, target)
     try:

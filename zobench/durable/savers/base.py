@@ -19,7 +19,7 @@ from zobench.engine.blocks import PAGE, Unit
 from zobench.engine.lanes import Event
 
 if TYPE_CHECKING:
-    from zobench.engine import Engine
+    from zobench.engine.interface import LocalEngine
     from zobench.parallel import World
 
 
@@ -145,7 +145,7 @@ class Cut:
         return self._writer
 
 
-def part(engine: Engine, unit: Unit, target: Target) -> tuple[int, int]:
+def part(engine: LocalEngine, unit: Unit, target: Target) -> tuple[int, int]:
     """The bytes of ``unit``, from page to page, that this rank saves once a step has changed them.
 
     Where ranks share the unit's memory (:class:`zobench.parallel.hosts.SharedHosts`) they are those that no other rank
@@ -158,13 +158,13 @@ def part(engine: Engine, unit: Unit, target: Target) -> tuple[int, int]:
     return min(kept, size * rank), min(kept, size * (rank + 1))
 
 
-def part_size(engine: Engine, unit: Unit, ranks: int) -> int:
+def part_size(engine: LocalEngine, unit: Unit, ranks: int) -> int:
     """Bytes of each rank's part of ``unit``, but for those that end before."""
     pages = -(-engine.rest_bytes(unit) // PAGE)
     return -(-pages // ranks) * PAGE
 
 
-def block_of(engine: Engine, unit: Unit) -> int:
+def block_of(engine: LocalEngine, unit: Unit) -> int:
     """The number that a timeline has for a unit: of a streamed one its own, of another its part of the model."""
     return engine.number(unit) if unit.streamed else max(0, unit.part)
 

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from zobench.durable.savers.base import PEER_FAILED, Cut, Saved, Target, block_of, failure
-from zobench.engine import history
 from zobench.engine.blocks import Unit
 from zobench.engine.lanes import Event
 from zobench.engine.tiers import allocate
 
 if TYPE_CHECKING:
-    from zobench.engine import Engine
+    from zobench.engine.interface import LocalEngine
 
 GLANCE = 0.05
 """Seconds between two looks at the other ranks, when no step comes any more."""
@@ -71,7 +70,7 @@ class Beside:
     :meth:`_touch` before it changes a unit. A write that fails is told; any other error is raised in the next call.
     """
 
-    def __init__(self, engine: Engine, target: Target) -> None:
+    def __init__(self, engine: LocalEngine, target: Target) -> None:
         self.engine, self.target = engine, target
         self.saved: list[Saved] = []
         self.events: list[Event] = []
@@ -188,7 +187,7 @@ class Beside:
         start = time.perf_counter()
         try:
             if not cut.failed:
-                history.read(self.engine, copy.unit, copy.data, copy.first)
+                self.engine.read(copy.unit, copy.data, copy.first)
         except BaseException as error:  # raised again by the thread that steps, which must not wait for ever
             self._error, cut.failed = self._error or error, True
         self.events.append(("copy", "copy", block_of(self.engine, copy.unit), start, time.perf_counter()))

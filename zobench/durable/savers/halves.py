@@ -10,7 +10,7 @@ from zobench.engine.base import Position
 from zobench.engine.blocks import Unit
 
 if TYPE_CHECKING:
-    from zobench.engine import Engine
+    from zobench.engine.interface import LocalEngine
 
 
 class HalvesSaver(Beside):
@@ -23,7 +23,7 @@ class HalvesSaver(Beside):
     so for it only its own copy is awaited.
     """
 
-    def __init__(self, engine: Engine, target: Target) -> None:
+    def __init__(self, engine: LocalEngine, target: Target) -> None:
         super().__init__(engine, target)
         shares = {unit.name: part(engine, unit, target) for unit in engine.units}
         self._copies = {name: touched(last - first) for name, (first, last) in shares.items() if last > first}
@@ -88,4 +88,4 @@ class HalvesSaver(Beside):
         return 0 <= unit.part <= self._half and not self._is_end(unit)
 
     def _is_end(self, unit: Unit) -> bool:
-        return unit in self.engine.forwards.head_units
+        return unit in self.engine.head_units

@@ -11,22 +11,21 @@ from torch import Tensor
 
 from zobench.durable import tensors
 from zobench.durable.savers.base import PEER_FAILED, Cut, Saved, Target, block_of, failure, part
-from zobench.engine import history
 from zobench.engine.lanes import Event
 from zobench.engine.tiers import allocate
 
 if TYPE_CHECKING:
-    from zobench.engine import Engine
+    from zobench.engine.interface import LocalEngine, SavingEngine
 
 PIECE = 64 << 20
 """Bytes that a synchronous checkpoint reads at a time."""
 
 
-class TensorSaver:
-    """Holds the run and writes named tensors: for engines that backpropagate, whose weights no journal tells."""
+class Held:
+    """What savers that hold the run share."""
 
-    def __init__(self, engine: Engine, target: Target) -> None:
-        self.engine, self.target = engine, target
+    def __init__(self, target: Target) -> None:
+        self.target = target
         self.saved: list[Saved] = []
         self.events: list[Event] = []
         self.held_bytes = 0
@@ -54,6 +53,18 @@ class TensorSaver:
         """See :class:`Saver`."""
 
     def _save(self, made: Saved) -> None:
+        """Returns when all is on the disk."""
+        raise NotImplementedError
+
+
+class TensorSaver(Held):
+    """Holds the run and writes named tensors: for engines that backpropagate, whose weights no journal tells."""
+
+    def __init__(self, engine: SavingEngine, target: Target) -> None:
+        super().__init__(target)
+        self.engine = engine
+
+    def _save(self, made: Saved) -> None:
         everything = itertools.chain(self.engine.named_tensors(), self.engine.state_tensors())
 
         def counted() -> Iterator[tuple[str, Tensor]]:
@@ -66,11 +77,12 @@ class TensorSaver:
         self.events.append(("save", "save", 0, start, time.perf_counter()))
 
 
-class SyncSaver(TensorSaver):
+class SyncSaver(Held):
     """Holds the run and writes the weights at rest: what a checkpoint costs without any of the below."""
 
-    def __init__(self, engine: Engine, target: Target) -> None:
-        super().__init__(engine, target)
+    def __init__(self, engine: LocalEngine, target: Target) -> None:
+        super().__init__(target)
+        self.engine = engine
         self._buffer = allocate(PIECE)
         self.held_bytes = PIECE
 
@@ -100,7 +112,7 @@ class SyncSaver(TensorSaver):
             first, last = part(self.engine, unit, self.target) if unit.changed else (0, 0)
             for place in range(first, last, PIECE):
                 out = self._buffer[: min(PIECE, last - place)]
-                history.read(self.engine, unit, out, place)
+                self.engine.read(unit, out, place)
                 cut.add(unit, place, out)
             if last > first:
                 self.events.append(("save", "save", block_of(self.engine, unit), start, time.perf_counter()))

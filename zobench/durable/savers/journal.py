@@ -9,7 +9,7 @@ from zobench.durable.savers.beside import Beside, Copy, touched
 from zobench.engine.blocks import Unit
 
 if TYPE_CHECKING:
-    from zobench.engine import Engine
+    from zobench.engine.interface import LocalEngine
 
 GROUP = 256 << 20
 """Bytes of the units that the journal form copies at a time, unless one unit is larger."""
@@ -23,7 +23,7 @@ class JournalSaver(Beside):
     checkpoint needs no second copy of the weights, only that of a group.
     """
 
-    def __init__(self, engine: Engine, target: Target) -> None:
+    def __init__(self, engine: LocalEngine, target: Target) -> None:
         super().__init__(engine, target)
         ranks = target.share[1]
         self._nbytes = {  # of the first rank, so that all have the same groups

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from zobench.report.cells import TableCell
 from zobench.report.chart import Chart
 from zobench.report.compose import Grid, hardware
-from zobench.report.quantity import QUANTITIES
 from zobench.report.sheet import Sheet, plain
 from zobench.report.table import Table
 from zobench.result import Outcome
+from zobench.runspec.registries import METRICS
 
 COLUMNS = (
     *("table", "source", "machine", "hardware", "row", "column", "metric", "unit", "value", "status", "reason"),
@@ -47,7 +47,7 @@ def _place(table: Table, cell: TableCell) -> dict[str, str]:
         "row": plain(cell.row.header),
         "column": plain(cell.column.header),
         "metric": cell.metric.name,
-        "unit": QUANTITIES[cell.metric.name].base_unit,
+        "unit": METRICS.get(cell.metric.name).base_unit,
     }
 
 

@@ -1,0 +1,132 @@
+"""The conformance suite of engines on every engine of zobench's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from zobench.engine import Engine, EngineConfig
+from zobench.engine import blocks as units
+from zobench.engine.backprop import Backprop
+from zobench.engine.interface import Start, TunedEngine
+from zobench.models.weights import Weights
+from zobench.parallel import ParallelEngine
+from zobench.parallel.mesh import Mesh
+from zobench.testing import EngineConformance, GradientConformance, LocalEngineConformance
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tiles also for a tiny model."""
+    monkeypatch.setattr(units.tiles, "__defaults__", (20_000,))
+
+
+class OfEngine(LocalEngineConformance):
+    """Engine with ``config``."""
+
+    config: dict[str, Any]
+
+    def make(self, model: nn.Module, weights: Weights, start: Start | None = None) -> TunedEngine:
+        return Engine(model, EngineConfig(**{"noise": self.noise, **self.config}), weights=weights, start=start)
+
+
+class TestTorchResident(OfEngine):
+    noise, streams, config = "torch", False, {"placement": "resident"}
+
+
+class TestTorchOffload(OfEngine):
+    noise, config = "torch", {"slots": 2}
+
+
+class TestTorchOnDisk(OfEngine):
+    noise, config = "torch", {"tier": "disk", "slots": 1}
+
+
+class TestTorchAblated(OfEngine):
+    noise, config = "torch", {"fused_update": False, "overlap": False, "reusable_memory": False}
+
+
+class TestCounterResident(OfEngine):
+    streams, config = False, {"placement": "resident"}
+
+
+class TestCounterResidentTiles(OfEngine):
+    has_tangent = False
+    streams, config = False, {"placement": "resident", "granularity": "tile"}
+
+
+class TestCounterBlocks(OfEngine):
+    config: dict[str, Any] = {}  # noqa: RUF012
+
+
+class TestCounterLinears(OfEngine):
+    has_tangent = False
+    config = {"granularity": "linear", "resident_blocks": 1}  # noqa: RUF012
+
+
+class TestCounterTilesOnDisk(OfEngine):
+    has_tangent = False
+    config = {"granularity": "tile", "tier": "disk", "slots": 2}  # noqa: RUF012
+
+
+class TestCounterJournal(OfEngine):
+    """Updates stay in the journal: the weights at rest are the base until a flush."""
+
+    config = {"writeback_every": "inf"}  # noqa: RUF012
+
+
+class TestBackprop(GradientConformance):
+    """Nothing is moved along directions."""
+
+    def make(self, model: nn.Module, weights: Weights, start: Start | None = None) -> TunedEngine:
+        return Backprop(model, EngineConfig(placement="resident"), weights=weights)
+
+    def moved(self, name: str) -> bool:
+        return False
+
+
+class TestHybridBackprop(TestBackprop):
+    """What comes before the second block is moved along directions, and has no gradients."""
+
+    def make(self, model: nn.Module, weights: Weights, start: Start | None = None) -> TunedEngine:
+        return Backprop(model, EngineConfig(placement="resident"), weights=weights, zo_layers=1)
+
+    def moved(self, name: str) -> bool:
+        return "embed" in name or "layers.0." in name
+
+
+class World:
+    """One rank alone: what :class:`zobench.parallel.World` is, without a process group."""
+
+    mesh = Mesh(rank=0, shards=1, signs=1)
+
+    def gather(self, row: Tensor) -> Tensor:
+        return row[None]
+
+    def from_first(self, values: list[int]) -> list[int]:
+        return [int(value) for value in torch.tensor(values)]
+
+
+class OfParallel(LocalEngineConformance):
+    config: dict[str, Any]
+
+    def make(self, model: nn.Module, weights: Weights, start: Start | None = None) -> TunedEngine:
+        config = EngineConfig(**{"noise": self.noise, **self.config})
+        return ParallelEngine(Engine(model, config, weights=weights, start=start), World())  # type: ignore[arg-type]
+
+
+class TestParallelTorch(OfParallel):
+    noise, config = "torch", {"slots": 2}
+
+
+class TestParallelCounter(OfParallel):
+    streams, config = False, {"placement": "resident"}
+
+
+def test_the_suite_collects_nothing_by_itself(tmp_path: Path) -> None:
+    """A subclass says what is tested; the suites' names do not begin with Test."""
+    assert not any(suite.__name__.startswith("Test") for suite in (EngineConformance, LocalEngineConformance))

@@ -1,0 +1,109 @@
+"""The conformance suite of methods on every method of zobench's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from zobench import methods
+from zobench.engine import Engine, EngineConfig
+from zobench.engine.backprop import Backprop
+from zobench.engine.interface import TunedEngine
+from zobench.methods import Method, table
+from zobench.models.weights import Weights
+from zobench.runspec import RunSpec
+from zobench.testing import MethodConformance
+from zobench.testing.plain import start
+
+
+class OfSpec(MethodConformance):
+    """The method of a spec, by its name in the table, on the engine that it needs."""
+
+    name = ""
+    changes: dict[str, Any] = {}  # noqa: RUF012
+    config = EngineConfig(placement="resident", noise="counter")
+
+    @property
+    def spec(self) -> RunSpec:
+        return RunSpec(
+            **{
+                **{"model": "opt-tiny", "method": self.name, "lr": 1e-3, "eps": 1e-2, "seed": 5, "weight_decay": 0.1},
+                **self.changes,
+            }
+        )
+
+    def method(self) -> Method:
+        return methods.make(self.spec)
+
+    def engine(self, model: nn.Module, weights: Weights, state: Weights | None = None) -> TunedEngine:
+        return Engine(
+            model, self.config, weights=weights, state=state, rule=methods.rule(self.spec),
+            thresholds=methods.thresholds(self.spec, model, start()),
+        )  # fmt: skip
+
+
+class TestZOSGD(OfSpec):
+    name, changes = "zo-sgd", {"queries": 2}
+
+
+class TestZOSGDWithTorchNoise(OfSpec):
+    name, config = "zo-sgd", EngineConfig(slots=2)
+
+
+class TestSign(OfSpec):
+    name, changes = "zo-sgd-sign", {"lr": 1e-4}
+
+
+class TestSignAsShipped(OfSpec):
+    name, changes = "zo-sgd-sign", {"lr": 1e-4, "definition": "as-shipped"}
+
+
+class TestMomentum(OfSpec):
+    name = "zo-sgd-mmt"
+
+
+class TestAdam(OfSpec):
+    name, changes = "zo-adam", {"lr": 1e-4}
+
+
+class TestCons(OfSpec):
+    name, changes = "zo-sgd-cons", {"lr": 1e-3}
+
+
+class TestBlockwise(OfSpec):
+    name = "zo-sgd-block"
+
+
+class TestSparse(OfSpec):
+    name, changes = "zo-sgd-sparse", {"sparsity": 0.4}
+
+
+class TestForwardGrad(OfSpec):
+    name = "forward-grad"
+
+
+class OfGradients(OfSpec):
+    retraceable = False
+    layers = 0
+
+    def engine(self, model: nn.Module, weights: Weights, state: Weights | None = None) -> TunedEngine:
+        config = EngineConfig(placement="resident")
+        return Backprop(model, config, weights=weights, state=state, zo_layers=self.layers)
+
+
+class TestFOSGD(OfGradients):
+    name, changes = "fo-sgd", {"lr": 1e-2}
+
+
+class TestFOAdam(OfGradients):
+    name = "fo-adam"
+
+
+class TestHybrid(OfGradients):
+    name, layers = "hybrid", 1
+
+
+def test_every_method_of_the_table_is_run_through_the_suite() -> None:
+    suites = [suite for suite in globals().values() if isinstance(suite, type) and issubclass(suite, OfSpec)]
+    assert {suite.name for suite in suites if suite.name} == set(table.AS_WRITTEN)

@@ -1,0 +1,101 @@
+"""A task: its columns, labels, prompts and candidates, and where its sets are. Imports no torch.
+
+A candidate joins its prompt as in MeZO: the prompt loses the spaces at its ends, and the candidate's text begins with
+the space that separates the two, or with none after a newline. So ``prompt + candidate`` is the text that is scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MASK = "<mask>"
+"""Stands for the tokenizer's mask token in a masked form's prompt."""
+
+Record = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """``prompt`` and the texts that may follow it; ``answer`` is the index of the right one.
+
+    ``prompt + candidates[i]`` is a text with its spaces in place; of a masked form the candidates are label words, and
+    the prompt holds :data:`MASK` where one belongs.
+    """
+
+    prompt: str
+    candidates: tuple[str, ...]
+    answer: int
+
+
+Form = Callable[[Record], tuple[str, tuple[str, ...]]]
+"""Makes prompt and candidates of a row's texts."""
+
+
+Rows = Callable[[str, str, Path | None], tuple[str, Iterable[tuple[str, Mapping[str, Any]]]]]
+"""Given the task's name, "train" or "validation", and the folder of ``--data-dir`` (None without one): where that set
+is, for messages, and of each row where it is and its columns. Raises ``ValueError`` for a set that is not there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """What a run asks a model, as ``name`` of a spec.
+
+    ``texts``: the columns of text that ``form`` reads. ``labels``: a label column's value to the right candidate.
+    ``names``: what candidates are called in a report. ``answer_columns``: possible names of the label's column.
+    ``rows`` gives the sets, as :class:`zobench.data.tasks.read.Place` does from files and the hub. ``usual_tokens`` and
+    ``longest_tokens``: of a usual batch's rows and of the longest text, from which seconds and bytes are predicted.
+    ``loss`` trains it (:class:`zobench.data.Choices`). ``small_dev``: the dev size where the training set is smaller
+    than what a run asks for. ``unaligned`` and ``masked``: other forms, where the papers give one.
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    labels: Mapping[str | int, int]
+    names: tuple[str, ...]
+    form: Form
+    rows: Rows
+    usual_tokens: int
+    longest_tokens: int
+    answer_columns: tuple[str, ...] = ("label",)
+    loss: str = "choice"
+    small_dev: int | None = None
+    unaligned: Form | None = None
+    masked: Form | None = None
+
+    def example(self, row: Mapping[str, object], form: Form) -> Example:
+        """The example of one labelled row. Raises ``ValueError`` for a missing column or an unknown label."""
+        prompt, candidates = form({name: self._text(row, name) for name in self.texts})
+        return Example(prompt, candidates, self._answer(row))
+
+    def _text(self, row: Mapping[str, object], name: str) -> str:
+        text = row.get(name)
+        if not isinstance(text, str):
+            present = f"column {name} of type {type(text).__name__}" if name in row else f"columns {', '.join(row)}"
+            raise ValueError(f"a row must have text in the columns {', '.join(self.texts)}, but got {present}")
+        return text
+
+    def _answer(self, row: Mapping[str, object]) -> int:
+        column = next((name for name in self.answer_columns if name in row), None)
+        if column is None:
+            wanted = " or ".join(self.answer_columns)
+            raise ValueError(f"a row must have the column {wanted}, but got columns {', '.join(row)}")
+        label = row[column]
+        if not isinstance(label, (str, int)) or label not in self.labels:
+            known = ", ".join(map(repr, self.labels))
+            hint = "; -1 means no label, as in a test set" if label == -1 else ""
+            raise ValueError(f"`{column}` must be one of {known}, but got {label!r}{hint}")
+        return self.labels[label]
+
+
+def words(text: Callable[[Record], str], *candidates: str) -> Form:
+    """The form whose candidates are the same ``candidates`` for every row."""
+
+    def form(row: Record) -> tuple[str, tuple[str, ...]]:
+        prompt = text(row).lstrip().rstrip(" ")
+        gap = "" if prompt.endswith("\n") else " "
+        return prompt, tuple(gap + word for word in candidates)
+
+    return form

@@ -1,0 +1,216 @@
+"""Building an engine: a model is cut into units, each gets its weights and its place, and what moves them is chosen."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from zobench.engine import head, history, linear
+from zobench.engine.arithmetic import Arithmetic
+from zobench.engine.assemble import by_tensor, make_tier, new_slot, stream_thresholds, streamed_modules
+from zobench.engine.base import EngineConfig, Entry
+from zobench.engine.blocks import Unit, find_units, move_buffers, stream_layout, strip, tiles
+from zobench.engine.forwards import Forwards
+from zobench.engine.general import General
+from zobench.engine.in_place import InPlace
+from zobench.engine.interface import Start
+from zobench.engine.lanes import CudaLanes, Lanes, ThreadLanes
+from zobench.engine.noise import Noise, SparseNoise, TorchNoise
+from zobench.engine.pipeline import Pipeline
+from zobench.engine.pristine import Pristine
+from zobench.engine.rest import Rest, Stream
+from zobench.engine.rules import UpdateRule
+from zobench.engine.tiers import Hosts, Tier, allocate
+from zobench.engine.wire import Wire
+from zobench.machine.numa import cpus_near, stay_near
+from zobench.models import blocks as find_blocks
+from zobench.models.weights import Weights
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Source:
+    """What units begin with: ``weights``, a rule's ``state`` or zeros, and over both an earlier run's ``start``."""
+
+    weights: Weights
+    state: Weights | None = None
+    start: Start | None = None
+
+    def fill(self, unit: Unit, buffer: Tensor, wire: Wire | None = None) -> None:
+        """Writes a unit as it rests, in the format of ``wire``."""
+        write = unit.filler(self.weights, self.state)
+        if wire is None:
+            write(buffer)
+        else:
+            master = allocate(unit.nbytes)
+            write(master)
+            wire.encode(unit, master, buffer)
+        if self.start is not None:
+            history.resume(self.start, unit, buffer)
+
+    def place(self, unit: Unit, device: str) -> None:
+        """Puts a unit on the device for good, unless it is there."""
+        if unit.buffer is None:
+            unit.buffer = allocate(unit.nbytes, device)
+            if device != "meta":
+                self.fill(unit, unit.buffer)
+            if not unit.is_tile:
+                unit.bind(unit.views(unit.buffer))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Built:
+    """The finished parts of an engine. ``thresholds``: of sparse directions, by tensor id."""
+
+    rest: Rest
+    noise: Noise
+    arithmetic: Arithmetic
+    forwards: Forwards
+    thresholds: dict[int, float]
+
+
+@torch.inference_mode()
+def build(
+    model: nn.Module, config: EngineConfig, source: Source, journal: Sequence[Entry], touch: Callable[[Unit], None], *,
+    rule: UpdateRule | None, thresholds: Mapping[str, float], lanes: Lanes | None, hosts: Hosts | None,
+) -> Built:  # fmt: skip
+    """An engine's parts over ``model``, whose updates are those of ``journal``; ``touch`` comes before a unit's turn.
+
+    Raises ``ValueError``, one line, for a model, thresholds or a tier that will not do.
+    """
+    blocks = list(find_blocks(model))
+    _check_count(len(blocks), config)
+    streamed, residents, noise = _units(model, config, blocks, rule, source)
+    units = [*streamed, *residents]
+    wire = Wire(config.wire) if config.wire != "none" else None
+    by_id = by_tensor(units, thresholds)
+    with ExitStack() as undo:
+        stream = _stream(streamed, len(blocks), config, source, wire, lanes, hosts, undo) if streamed else None
+        for unit in residents:
+            source.place(unit, config.device)
+        strip(unit.module for unit in units if unit.is_tile)
+        if by_id and config.noise == "torch":
+            noise = SparseNoise(noise, stream_thresholds(units, by_id))
+        rest = Rest(streamed, residents, config.device, stream, wire)
+        arithmetic = _arithmetic(model, config, rest, noise, journal, wire, rule, by_id)
+        forwards = Forwards(model, config, blocks, units, arithmetic, rest.run, touch)
+        undo.pop_all()
+    return Built(rest=rest, noise=noise, arithmetic=arithmetic, forwards=forwards, thresholds=by_id)
+
+
+def is_end(model: nn.Module, unit: Unit) -> bool:
+    """Whether a unit is used by the word embedding or the head: with counter noise it is never perturbed whole."""
+    ends = (model.get_output_embeddings(), model.get_input_embeddings())  # type: ignore[operator]
+    return any(module in ends for item in unit.fields for module, _ in item.homes)
+
+
+def _check_count(layers: int, config: EngineConfig) -> None:
+    if config.resident_blocks > layers:
+        raise ValueError(
+            f"`resident_blocks <= {layers}` must hold for this model, but got {config.resident_blocks}; "
+            "use placement=resident to keep all of them"
+        )
+
+
+def _units(
+    model: nn.Module, config: EngineConfig, blocks: Sequence[nn.Module], rule: UpdateRule | None, source: Source
+) -> tuple[list[Unit], list[Unit], Noise]:
+    """(the streamed units in call order, all others, the noise of all)."""
+    owners: Sequence[nn.Module] = blocks if config.granularity == "block" else linear.linears(blocks)
+    units, others = find_units(model, blocks, owners, rule)
+    noise = TorchNoise(stream_layout([*units, *others]), config.device)
+    move_buffers(model, owners, config.device)
+    for unit in others:
+        source.place(unit, config.device)
+    if config.granularity != "block":
+        modules = [unit.module for unit in units if isinstance(unit.module, nn.Linear)]
+        order = {id(module): n for n, module in enumerate(linear.call_order(model, modules, config.device))}
+        units.sort(key=lambda unit: order[id(unit.module)])
+    if config.granularity == "tile":
+        units = [tile for unit in units for tile in tiles(unit)]
+    inside = streamed_modules(blocks, config)
+    streamed = [unit for unit in units if id(unit.module) in inside]
+    return streamed, [*others, *(unit for unit in units if id(unit.module) not in inside)], noise
+
+
+def _stream(
+    units: Sequence[Unit], layers: int, config: EngineConfig, source: Source, wire: Wire | None, lanes: Lanes | None,
+    hosts: Hosts | None, undo: ExitStack,
+) -> Stream:  # fmt: skip
+    """Fills the tier with the streamed units and builds the pipeline over it.
+
+    ``undo`` closes the tier of an engine that could not be built: pinned memory must not be unmapped while it is
+    registered.
+    """
+    sizes = [wire.nbytes(unit) if wire else unit.nbytes for unit in units]
+    if hosts is not None:
+        sizes = [hosts.padded(size) for size in sizes]
+    ring = len(units)
+    if config.shared_blocks is not None:
+        ring = min(ring, config.shared_blocks * (len(units) // (layers - config.resident_blocks)))
+    tier = make_tier(config, units, sizes, ring, source.weights, hosts)
+    undo.callback(tier.close)
+    _fill(tier, units, config, source, wire)
+    if hosts is not None and source.start is not None:
+        _agree(units, hosts, source.start)
+    waits = config.tier in ("disk", "checkpoint") or (hosts is not None and hosts.waits)
+    streams = config.device.startswith("cuda") and not waits
+    lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))
+    written = _written(units, sizes, config, wire)
+    pipeline = Pipeline(
+        units, sizes, written, tier, lanes, functools.partial(new_slot, max(sizes), config),
+        slots=config.slots, overlap=config.overlap, reusable_memory=config.reusable_memory,
+    )  # fmt: skip
+    return Stream(tier=tier, lanes=lanes, pipeline=pipeline, sizes=sizes, written=written, ring=ring)
+
+
+def _fill(tier: Tier, units: Sequence[Unit], config: EngineConfig, source: Source, wire: Wire | None) -> None:
+    """Fresh pages cost more than the values in them, so threads share the work; each holds at most one block."""
+    for unit in units:
+        unit.streamed = True
+
+    def store(number: int) -> None:
+        unit = units[number]
+        tier.fill(number, functools.partial(source.fill, unit, wire=wire))
+        if not unit.is_tile:
+            unit.release()
+
+    near = (cpus_near(config.device),)
+    with ThreadPoolExecutor(min(config.slots, os.cpu_count() or 1), "zobench-fill", stay_near, near) as pool:
+        list(pool.map(store, range(len(units))))
+
+
+def _written(units: Sequence[Unit], sizes: Sequence[int], config: EngineConfig, wire: Wire | None) -> Sequence[int]:
+    """Bytes at the front of each streamed unit that are written back: what a step changes, where it lies apart."""
+    if wire is not None or config.tier == "checkpoint":
+        return sizes
+    return [unit.kept for unit in units]
+
+
+def _agree(units: Sequence[Unit], hosts: Hosts, start: Start) -> None:
+    """What the rank that filled a block knows of its unit, all ranks must."""
+    for unit, changed in zip(units, hosts.any([unit.changed for unit in units]), strict=True):
+        unit.changed = changed
+        history.place(start, unit)
+
+
+def _arithmetic(
+    model: nn.Module, config: EngineConfig, rest: Rest, noise: Noise, journal: Sequence[Entry], wire: Wire | None,
+    rule: UpdateRule | None, thresholds: Mapping[int, float],
+) -> Arithmetic:  # fmt: skip
+    device = config.device
+    streamed = max((unit.nbytes for unit in rest.blocks), default=0)
+    if config.noise == "torch":
+        return InPlace(noise, journal, wire, allocate(streamed, device) if wire else None, rule)
+    kept = max(head.HEAD_BYTES, *(unit.trained for unit in rest.residents if not is_end(model, unit)))
+    elsewhere = max(streamed if wire else 0, kept if config.keep_steps > 1 else 0)
+    moved = max(kept, *(unit.trained for unit in rest.units if not is_end(model, unit)))
+    scratch, master = allocate(moved, device), allocate(elsewhere, device) if elsewhere else None
+    general = General(rule, thresholds) if rule or thresholds else None
+    return Pristine(journal, config.keep_steps, scratch, wire, master, general)

@@ -1,0 +1,78 @@
+"""The head of a model: hidden states and targets become log-probabilities, a few tokens or vocabulary rows at a time.
+
+The way from a batch to its loss is here once: :class:`~zobench.engine.objective.Objective` says which targets are
+predicted from which states, the head how likely they are, and the objective what loss that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from zobench.engine.blocks import Field, Unit
+from zobench.engine.loss import log_probabilities, mean_loss, rows_per_chunk
+
+HEAD_BYTES = 16 << 20
+"""Bytes of the vocabulary rows of the head that are perturbed at once (counter noise)."""
+BIAS_BYTES = 64 << 10
+"""Of these, bytes for the same rows of its bias."""
+
+
+class Judged(Protocol):
+    """What the head has made of n targets."""
+
+    def log_probabilities(self) -> Tensor:
+        """Of each target, float32 (n,); of an ignored one, it means nothing."""
+
+    def mean(self) -> Tensor:
+        """The mean loss over the targets that count, float32."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Picked:
+    """The log-probabilities ``values`` (n,) of ``targets`` (n,), from whole logits of a few tokens at a time."""
+
+    values: Tensor
+    targets: Tensor
+
+    def log_probabilities(self) -> Tensor:
+        """See :class:`Judged`."""
+        return self.values
+
+    def mean(self) -> Tensor:
+        """See :class:`Judged`."""
+        return mean_loss(self.values, self.targets)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Head:
+    """``module``, a linear layer onto the vocabulary, the ``units`` that it uses, and a bound on its float32 logits."""
+
+    module: nn.Module
+    logits_bytes: int
+    units: Sequence[Unit] = ()
+
+    def picked(self, states: Tensor, targets: Tensor) -> Picked:
+        """What the module, as it is bound now, makes of ``targets`` (n,) at ``states`` (n, width)."""
+        rows = rows_per_chunk(self.module.out_features, self.logits_bytes)  # type: ignore[arg-type]
+        return Picked(log_probabilities(self.module, states, targets, rows), targets)
+
+    def tensors(self) -> dict[str, tuple[Unit, Field]]:
+        """The module's own tensors by attribute, "weight" and perhaps "bias", and where they are."""
+        return {
+            key: (unit, item)
+            for unit in self.units
+            for item in unit.fields
+            for module, key in item.homes
+            if module is self.module
+        }
+
+    def rows(self, tokens: int) -> int:
+        """Vocabulary rows that are perturbed at once, so that they and the logits of so many tokens stay small."""
+        weight = self.module.get_parameter("weight")
+        row = weight.shape[1] * weight.dtype.itemsize
+        room = min((HEAD_BYTES - BIAS_BYTES) // row, BIAS_BYTES // weight.dtype.itemsize)
+        return max(1, min(room, self.logits_bytes // (4 * tokens)))

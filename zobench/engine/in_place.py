@@ -1,0 +1,163 @@
+"""MeZO's arithmetic: +eps z, -2 eps z, +eps z on the weights themselves, rounding each time.
+
+It goes with torch noise and is what ``==`` with the papers means.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from zobench.engine import perturb
+from zobench.engine.base import BASE, Entry, Point, transitions
+from zobench.engine.blocks import Unit
+from zobench.engine.head import Head, Picked
+from zobench.engine.noise import Noise
+from zobench.engine.rules import UpdateRule
+from zobench.engine.wire import Wire
+
+
+class InPlace:
+    """MeZO's arithmetic on the weights themselves (docs/design/METHODS.md, "The MeZO step").
+
+    With a ``wire`` a streamed unit is unpacked into ``master`` first and packed again at the end: the low-bit copy is
+    what persists, as published (ZO2 D.4). ``route``: all points of the pass, where this device looks at some of them
+    only: weights go by way of the others too, so that their roundings are those of one device (DistZO2, section 4).
+    """
+
+    route: tuple[Point, ...] = ()
+    in_place = True
+
+    def __init__(
+        self, noise: Noise, journal: Sequence[Entry], wire: Wire | None = None, master: Tensor | None = None,
+        rule: UpdateRule | None = None,
+    ) -> None:  # fmt: skip
+        self.noise = noise
+        self._journal, self._wire, self._master, self._rule = journal, wire, master, rule
+        self._turn: Unit | None = None
+
+    def at(self, unit: Unit, point: Point) -> list[Tensor]:
+        """See :class:`Arithmetic`."""
+        tensors = unit.views(self._begin(unit))
+        moved = [tensor for tensor, item in zip(tensors, unit.fields, strict=True) if item.trainable]
+        for stop in self.way(unit, point):
+            for seed, delta in transitions(unit.at, stop) if moved else ():
+                perturb.move(self.noise, seed, unit.index, moved, delta)
+                unit.dirty = unit.changed = True
+            unit.at = stop
+        return tensors
+
+    def way(self, unit: Unit, point: Point) -> list[Point]:
+        """The points that the unit goes through from where it is to ``point``, which is the last of them."""
+        there, stops = unit.own(point), [unit.own(stop) for stop in self.route]
+        if not stops or unit.at == there == BASE:
+            return [there]
+        here = stops.index(unit.at) if unit.at != BASE else -1
+        if there == BASE:  # the end of its turn
+            return [*stops[here + 1 :], BASE]
+        return stops[here + 1 : stops.index(there) + 1]
+
+    def rest(self, unit: Unit) -> None:
+        """See :class:`Arithmetic`."""
+        self.at(unit, BASE)
+        if self._wire is not None and unit.streamed and unit.dirty:
+            assert unit.buffer is not None
+            self._wire.encode(unit, self._weights(unit), unit.buffer)
+        self._turn = None
+
+    def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
+        """See :class:`Arithmetic`."""
+        for point in points:
+            self.at(unit, point)
+        self.rest(unit)
+
+    def settle(self, unit: Unit) -> None:
+        """See :class:`Arithmetic`."""
+        self.rest(unit)
+
+    def whole(self, unit: Unit) -> list[Tensor]:
+        """See :class:`Arithmetic`."""
+        return self.at(unit, BASE)
+
+    def caught_up(self, unit: Unit, weights: Tensor) -> Tensor:
+        """See :class:`Arithmetic`."""
+        return weights
+
+    def direction(self, seed: int, unit: Unit, out: Sequence[Tensor]) -> None:
+        """See :class:`Arithmetic`."""
+        for _, _, piece, z in self.noise.draw(seed, unit.index, out):
+            piece.copy_(z)
+
+    def embed(
+        self, unit: Unit, ids: Tensor, points: Sequence[Point], lookup: Callable[[Tensor], Tensor], tied: bool
+    ) -> list[Tensor]:
+        """See :class:`Arithmetic`.
+
+        The table is left at the first point, where the head takes over; for the other points only the batch's rows are
+        moved, in a copy. So a tied table costs the draws of an untied one, every use sees the same chain of roundings,
+        and that chain is committed once, by the head. Points that are not looked at here are passed through.
+        """
+        (table,) = self.at(unit, unit.at)
+        gathered: dict[int, Tensor] = {}
+        rows: Tensor | None = None
+        outputs = []
+        for point in points:
+            for stop in self.way(unit, point):
+                for seed, delta in transitions(unit.at, stop) if unit.fields[0].trainable else ():
+                    known = seed in gathered
+                    if not known:
+                        applied = delta if rows is None else 0.0
+                        gathered[seed] = perturb.move_and_gather(self.noise, seed, unit.index, table, applied, ids)
+                    if rows is not None:
+                        rows.add_(gathered[seed] * delta)
+                    elif known:
+                        perturb.move(self.noise, seed, unit.index, [table], delta)
+                unit.at = stop
+            rows = table[ids] if rows is None else rows
+            outputs.append(lookup(rows))
+        unit.at = unit.own(points[0])
+        return outputs
+
+    def judge(self, head: Head, states: Sequence[Tensor], targets: Tensor, points: Sequence[Point]) -> list[Picked]:
+        """See :class:`Arithmetic`: a few tokens at a time."""
+        found = []
+        for point, own in zip(points, states, strict=True):
+            for unit in head.units:
+                unit.bind(self.at(unit, point))
+            found.append(head.picked(own, targets))
+        for unit in head.units:
+            self.rest(unit)
+        return found
+
+    def _begin(self, unit: Unit) -> Tensor:
+        weights = self._weights(unit)
+        if self._turn is not unit:
+            self._turn = unit
+            if self._wire is not None and unit.streamed:
+                assert unit.buffer is not None
+                self._wire.decode(unit, unit.buffer, weights)
+            entries = [entry for entry in self._journal[unit.applied :] if unit.moves(entry)]
+            if entries and unit.trained:
+                self._replay(unit, weights, entries)
+                unit.dirty = unit.changed = True
+            unit.applied = len(self._journal)
+        return weights
+
+    def _replay(self, unit: Unit, weights: Tensor, entries: Sequence[Entry]) -> None:
+        tensors = [item.view(weights) for item in unit.trainable]
+        if self._rule is None:
+            for entry in entries:
+                perturb.update(self.noise, entry, unit.index, tensors, unit.decayed)
+            return
+        states = [unit.states_of(item, weights) for item in unit.trainable]
+        for _, group in itertools.groupby(entries, key=lambda entry: entry.step):
+            perturb.apply_rule(self.noise, self._rule, list(group), unit.index, tensors, states, unit.decayed)
+
+    def _weights(self, unit: Unit) -> Tensor:
+        if self._wire is not None and unit.streamed:
+            assert self._master is not None
+            return self._master
+        assert unit.buffer is not None, f"{unit.name} is not on the device"
+        return unit.buffer

@@ -1,0 +1,248 @@
+"""The engine's interface: what a method, an evaluation, a saver and a measurement each need of an engine.
+
+:class:`~zobench.engine.Engine` is all of these, :class:`~zobench.engine.backprop.Backprop` a :class:`TunedEngine` with
+gradients, :class:`~zobench.parallel.ParallelEngine` a :class:`TunedEngine` whose :attr:`~TunedEngine.local` is one
+rank's engine. An engine of a plug-in is one that passes :class:`zobench.testing.EngineConformance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from zobench.data.batch import Batch
+    from zobench.engine.base import EngineConfig, Entry, PassRecord, Point, Position
+    from zobench.engine.blocks import Unit
+    from zobench.engine.lanes import Event
+    from zobench.engine.pipeline import Pipeline
+    from zobench.engine.rules import UpdateRule
+
+
+class SteppingEngine(Protocol):
+    """What a method needs: losses at points, a place for its updates, and gradients where the engine has any."""
+
+    def probe(self, batch: Batch, points: Sequence[Point]) -> list[float]:
+        """The batch's mean loss at each point, float32 values; afterwards the weights are where they were."""
+
+    def commit(self, entries: Sequence[Entry]) -> None:
+        """Appends updates, which every later look at the weights finds applied."""
+
+    def shared(self, values: Sequence[int]) -> list[int]:
+        """What all ranks take for ``values``, which each of them has drawn."""
+
+    def tangent(self, batch: Batch, seed: int) -> tuple[float, float]:
+        """(loss, its derivative along z(seed)) at the weights. Raises ``ValueError`` where it cannot be had."""
+
+    @property
+    def parts(self) -> int:
+        """How many parts of the model points and entries can name. Raises ``ValueError`` where they can name none."""
+
+    @property
+    def gradients(self) -> GradientEngine | None:
+        """This engine as one that backpropagates, or None if it does not."""
+
+
+class GradientEngine(SteppingEngine, Protocol):
+    """What a first-order method needs, and with ``moves`` the hybrid's other half."""
+
+    @property
+    def config(self) -> EngineConfig:
+        """Precision of the products, among others."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is anything that :meth:`probe` and :meth:`commit` move."""
+
+    def backward(self, batch: Batch, scale: float = 1.0) -> float:
+        """The batch's mean loss; leaves its gradients with the tensors that have any."""
+
+    def gradient_norm(self) -> float:
+        """The Euclidean norm of all gradients."""
+
+    def update(self, optimizer: str, *, lr: float, weight_decay: float = 0.0, foreach: bool = True) -> None:
+        """One step of an optimizer by the gradients, which are freed."""
+
+    def discard(self) -> None:
+        """Frees the gradients."""
+
+
+class EvaluatingEngine(Protocol):
+    """What an evaluation needs: looks at the weights with every update applied."""
+
+    def evaluate(self, batch: Batch) -> float:
+        """The batch's mean loss."""
+
+    def scores(self, batch: Batch) -> Tensor:
+        """The score of each of the batch's candidates, float32 (c,) on the CPU."""
+
+
+class SavingEngine(Protocol):
+    """What saving a model needs: its tensors with every update applied."""
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, CPU copy) of every parameter; tied ones once."""
+
+    def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """(parameter#state, CPU copy) of every state of a rule or an optimizer."""
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes a Hugging Face checkpoint."""
+
+
+class Start(Protocol):
+    """Weights at rest of an earlier run, by the names of its units, as :meth:`DurableEngine.read` gave them."""
+
+    def fill(self, unit: str, out: Tensor) -> bool:
+        """Writes the first bytes of ``out``, a uint8 buffer with the unit's base; False if the unit is as it was."""
+
+    def position(self, unit: str) -> Position:
+        """How far the unit had come."""
+
+
+class DurableEngine(Protocol):
+    """What snapshots and journals need: units of weights at rest, how far each has come, and the way there again.
+
+    ``journal``: all updates in order. ``passes``: passes over the model so far. ``failed``: within a pass, or after an
+    error in one. ``before_change`` is called with a unit before a step changes it.
+    """
+
+    journal: list[Entry]
+    passes: int
+    before_change: Callable[[Unit], None]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a pass has begun that is not through."""
+
+    @property
+    def parts(self) -> int:
+        """See :attr:`SteppingEngine.parts`."""
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """All units: those that are streamed, in call order, then those that stay on the device."""
+
+    @property
+    def head_units(self) -> Sequence[Unit]:
+        """The units that the head uses."""
+
+    def number(self, unit: Unit) -> int:
+        """A streamed unit's place in its tier."""
+
+    def kept_bytes(self, unit: Unit) -> int:
+        """Bytes at the front of the unit's weights at rest that steps change."""
+
+    def rest_bytes(self, unit: Unit) -> int:
+        """Bytes of the unit's weights at rest."""
+
+    def position(self, unit: Unit) -> Position:
+        """How far the unit's weights at rest have come, between two passes."""
+
+    def read(self, unit: Unit, out: Tensor, first: int = 0) -> None:
+        """Copies bytes of a unit's weights at rest, from byte ``first`` on, into ``out`` (uint8, on the CPU)."""
+
+    def retrace(self, moments: Sequence[PassRecord], start: Start | None = None) -> None:
+        """Brings an engine built from ``start``, or from its base, to the end of ``moments``, bit for bit."""
+
+
+class MeasuredEngine(Protocol):
+    """What a measurement of a step's transfers and computation needs."""
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """What moves the streamed units, or None if there are none."""
+
+    @property
+    def blocks(self) -> Sequence[Unit]:
+        """The streamed units, in call order."""
+
+    def transfer_only(self) -> None:
+        """One traversal's transfers without any compute."""
+
+    def compute_only(self) -> AbstractContextManager[None]:
+        """Inside, steps run without any transfer."""
+
+
+class WatchedEngine(Protocol):
+    """What :class:`zobench.engine.survival.Survival` needs: the weights as the next probe would use them.
+
+    ``thresholds``: of sparse directions, by tensor id.
+    """
+
+    @property
+    def config(self) -> EngineConfig:
+        """Which noise makes the directions."""
+
+    @property
+    def rule(self) -> UpdateRule | None:
+        """The update, if it is not SGD's."""
+
+    @property
+    def journal(self) -> list[Entry]:
+        """All updates in order."""
+
+    @property
+    def thresholds(self) -> Mapping[int, float]:
+        """Of sparse directions, by tensor id."""
+
+    def visit(self, look: Callable[[Unit, list[Tensor]], None]) -> None:
+        """Calls ``look(unit, tensors)`` for every unit but the word embedding and the head."""
+
+
+class LocalEngine(DurableEngine, MeasuredEngine, WatchedEngine, Protocol):
+    """One rank's own engine, whose weights lie in units."""
+
+    journal: list[Entry]
+
+
+class TunedEngine(SteppingEngine, EvaluatingEngine, SavingEngine, Protocol):
+    """What a run steps, judges, saves and closes."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model whose weights are tuned."""
+
+    @property
+    def config(self) -> EngineConfig:
+        """Where the weights are, and which mechanisms are on."""
+
+    @property
+    def local(self) -> LocalEngine | None:
+        """This rank's own engine, or None where weights do not lie in units that a journal tells."""
+
+    @property
+    def bytes_at_rest(self) -> int:
+        """Bytes of the streamed units in their tier; 0 for a resident model."""
+
+    @property
+    def tier_note(self) -> str:
+        """What a reader of a measurement should know about the tier, or ""."""
+
+    def flush(self) -> None:
+        """Applies every committed update for good."""
+
+    def drain(self) -> None:
+        """Returns when all transfers are done."""
+
+    def record(self) -> None:
+        """Starts an empty timeline of the lanes."""
+
+    def timeline(self) -> list[Event]:
+        """What the lanes did since :meth:`record`."""
+
+    def close(self) -> None:
+        """Gives memory, files and threads back."""
+
+    def __enter__(self) -> TunedEngine:
+        """The engine itself, if it is open."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it."""

@@ -1,0 +1,70 @@
+"""What a batch asks of a model: which targets at which places, and the loss of their log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from zobench.data.batch import Batch
+from zobench.engine.head import Judged
+from zobench.engine.loss import candidate_scores, choice_loss, head_states, only_right, targets_of
+from zobench.models import is_masked
+
+
+class Objective:
+    """The targets (n,) of ``batch`` on ``device``: of all its positions, or with choices of their tokens alone.
+
+    ``scored``: every candidate counts, also where the loss needs the right ones only; then ``batch`` must have choices.
+    ``judged_on``: where the loss of choices is computed from their log-probabilities. Raises ``ValueError`` for what is
+    no batch.
+    """
+
+    def __init__(
+        self, model: nn.Module, batch: Batch, device: str, *, scored: bool = False, judged_on: str = "cpu"
+    ) -> None:
+        if not isinstance(batch, Batch):
+            raise ValueError(
+                f"`batch` must be a zobench.Batch, but got {type(batch).__name__}; build Batch(ids, labels)"
+            )
+        if scored and batch.choices is None:
+            raise ValueError(
+                "`batch.choices` must be given to score candidates, but got none; give Batch(..., choices=...)"
+            )
+        self._model, self._places = model, None
+        self.choices = None if batch.choices is None else batch.choices.to(judged_on)
+        if self.choices is None:
+            self.targets = targets_of(model, batch.labels.to(device))
+            return
+        if self.choices.loss == "lm" and not scored:
+            self.choices = only_right(self.choices)
+        self._places, self.targets = self.choices.places.to(device), self.choices.tokens.to(device)
+
+    def states(self, copies: Sequence[Tensor]) -> list[Tensor]:
+        """What the head multiplies, (n, width) of each copy's hidden states (rows, tokens, width).
+
+        A masked model's head has modules before it, which run once, on all copies together.
+        """
+        places = self._places
+        if places is None:
+            states = [own.reshape(-1, own.shape[-1]) for own in copies]
+        else:
+            states = [own[places[:, 0], places[:, 1]] for own in copies]
+        if not is_masked(self._model):
+            return states
+        whole = states[0] if len(states) == 1 else torch.cat(states)
+        return list(head_states(self._model, whole).split(len(self.targets)))
+
+    def reduced(self, judged: Judged) -> Tensor:
+        """The mean loss (), or with choices the log-probabilities (n,) that :meth:`loss` is made from."""
+        return judged.mean() if self.choices is None else judged.log_probabilities()
+
+    def loss(self, reduced: Tensor) -> Tensor:
+        """The batch's mean loss, from what :meth:`reduced` gave, where choices are judged."""
+        return reduced if self.choices is None else choice_loss(reduced, self.choices)
+
+    def scores(self, reduced: Tensor) -> Tensor:
+        """The score of each candidate (c,)."""
+        assert self.choices is not None
+        return candidate_scores(reduced, self.choices)

@@ -1,0 +1,127 @@
+"""What models of one kind have in common: the sizes of their weights, and what a forward keeps. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zobench.models.registry import Architecture
+
+
+def _inner(model: Architecture) -> int:
+    return int(model.config.get("ffn_dim") or model.config["intermediate_size"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """Models of one ``model_type`` of transformers, whose configurations name their numbers alike.
+
+    ``block`` counts the parameters of a transformer block. ``resident``: the sizes of the tensors outside the blocks,
+    of (model, whether tied, positions). ``kept``: bytes per token that a layer keeps for its backward, of (model, bytes
+    of a weight, whether autocast computes in 16 bits, whether all weights are tuned). ``inner``: width of the
+    feed-forward. ``learned_positions``: positions are rows of a table, as in OPT, and not computed. ``masked``: it
+    predicts masked tokens in their places, from both sides, and not the next token. ``unused_positions``: positions of
+    the configuration that no token has.
+    """
+
+    model_type: str
+    block: Callable[[Architecture], int]
+    resident: Callable[[Architecture, bool, int], list[int]]
+    kept: Callable[[Architecture, int, bool, bool], int]
+    inner: Callable[[Architecture], int] = _inner
+    learned_positions: bool = False
+    masked: bool = False
+    unused_positions: int = 0
+
+
+def _tables(model: Architecture, tied: bool) -> list[int]:
+    """The word embedding, and the head where it is not tied."""
+    return [model.vocab * model.embedding_width] * (1 if tied else 2)
+
+
+def plain_block(model: Architecture) -> int:
+    """OPT's and RoBERTa's: biases everywhere, no gate."""
+    hidden, inner = model.hidden, model.inner
+    attention = 4 * (hidden * hidden + hidden)
+    feed_forward = 2 * hidden * inner + inner + hidden
+    return attention + feed_forward + 2 * 2 * hidden
+
+
+def gated_block(model: Architecture) -> int:
+    """LLaMA's and Mistral's: no biases, a gate, and keys and values of fewer heads than queries."""
+    queries, keys = model.attention_widths
+    return 2 * model.hidden * (queries + keys) + 3 * model.hidden * model.inner + 2 * model.hidden
+
+
+def _qwen3_block(model: Architecture) -> int:
+    """It normalises each head's query and key too."""
+    return gated_block(model) + 2 * (model.attention_widths[0] // model.heads)
+
+
+def gated_resident(model: Architecture, tied: bool, positions: int) -> list[int]:
+    """Embedding, head and the last norm."""
+    return [*_tables(model, tied), model.hidden]
+
+
+def _opt_resident(model: Architecture, tied: bool, positions: int) -> list[int]:
+    sizes = [*_tables(model, tied), (positions + 2) * model.hidden]  # the first two positions are no token's
+    if model.embedding_width != model.hidden:
+        sizes += [model.embedding_width * model.hidden] * 2
+    if model.extra.get("do_layer_norm_before", True):
+        sizes += [model.hidden] * 2
+    return sizes
+
+
+def _roberta_resident(model: Architecture, tied: bool, positions: int) -> list[int]:
+    """Of tokens: their type, a norm; before the head: a dense layer, a norm; the head's bias."""
+    hidden = model.hidden
+    of_tokens = [*_tables(model, tied), (positions + 2) * hidden, hidden, *[hidden] * 2]
+    return [*of_tokens, hidden * hidden, *[hidden] * 3, model.vocab]
+
+
+def plain_kept(model: Architecture, width: int, autocast: bool, full: bool) -> int:
+    """A frozen layer keeps less: its input is only needed for the gradient of its weights."""
+    hidden, inner = model.hidden, model.inner
+    statistics = 4 * (4 + model.heads)  # of both norms, and the log-sum-exp of each head, in float32
+    if autocast:  # the norms' inputs in float32, every product's operands in 16 bits
+        return 2 * 4 * hidden + 2 * (3 + 3 + 1 + 1) * hidden + 2 * inner + statistics
+    if full:  # both norms' inputs and outputs, query, key, value, attention's output; the feed-forward
+        return (8 * hidden + inner) * width + statistics
+    return (6 * hidden + inner) * width + statistics
+
+
+def gated_kept(model: Architecture, width: int, autocast: bool, full: bool) -> int:
+    """Norms compute in float32, keys and values are repeated for all heads."""
+    return _gated_kept(model, width, autocast, full, 0)
+
+
+def _qwen3_kept(model: Architecture, width: int, autocast: bool, full: bool) -> int:
+    return _gated_kept(model, width, autocast, full, sum(model.attention_widths))
+
+
+def _gated_kept(model: Architecture, width: int, autocast: bool, full: bool, heads: int) -> int:
+    """``heads``: the widths of queries and keys where it normalises them too."""
+    queries, hidden, inner = model.attention_widths[0], model.hidden, model.inner
+    if autocast:
+        return 2 * 8 * hidden + 2 * 5 * hidden + 2 * 4 * (inner + queries) + 8 * heads
+    if full:
+        return 2 * (4 + 2 * width) * hidden + 4 * (inner + queries) * width + (4 + width) * heads
+    return 2 * 4 * hidden + (3 * inner + 4 * queries) * width + 4 * heads
+
+
+FAMILIES = {
+    family.model_type: family
+    for family in (
+        Family(model_type="opt", block=plain_block, resident=_opt_resident, kept=plain_kept, learned_positions=True),
+        Family(model_type="llama", block=gated_block, resident=gated_resident, kept=gated_kept),
+        Family(model_type="mistral", block=gated_block, resident=gated_resident, kept=gated_kept),
+        Family(model_type="qwen3", block=_qwen3_block, resident=gated_resident, kept=_qwen3_kept),
+        Family(
+            model_type="roberta", block=plain_block, resident=_roberta_resident, kept=plain_kept,
+            learned_positions=True, masked=True, unused_positions=2,  # tokens begin behind its padding's id, 1
+        ),
+    )
+}  # fmt: skip
+"""By the word of transformers for them."""

@@ -1,0 +1,38 @@
+"""All of zobench's metrics: what a result measured, and what needs the predictor, such as the share of the floor."""
+
+from __future__ import annotations
+
+from zobench.predict.seconds import floor_share, link_rate, predicted_step
+from zobench.result.quantity import Quantity
+from zobench.store import measured
+
+_NO_RATES = ("—", "the machine's rates were not stored with the result")
+_NOT_ASKED = ("—", "transfers alone were not measured (parts=true)")
+_RATE = {"1e9 params/s": 1e9}
+
+PREDICTED_STEP_TIME = Quantity(
+    name="predicted_step_time", key="predicted_step_seconds", value=predicted_step, base_unit="s", units={"s": 1},
+    absent=_NO_RATES, source="predicted",
+)  # fmt: skip
+LINK_RATES = (
+    Quantity(
+        name="link_rate", key="upload_rate", value=lambda result: link_rate(result, "upload_seconds"),
+        base_unit="params/s", units=_RATE, absent=_NOT_ASKED, part="upload_seconds",
+    ),
+    Quantity(
+        name="offload_rate", key="offload_rate", value=lambda result: link_rate(result, "offload_seconds"),
+        base_unit="params/s", units=_RATE, absent=_NOT_ASKED, part="offload_seconds",
+    ),
+)  # fmt: skip
+"""The papers call uploads and offloads ``link_rate`` alike."""
+FLOOR = Quantity(
+    name="floor", key="floor_share", value=floor_share, base_unit="1", units=measured.PERCENT,
+    about="Floor: the least time that this machine's measured rates allow for a step, over the time it took.",
+    share=True, absent=_NO_RATES,
+)  # fmt: skip
+
+METRICS = (
+    measured.GPU_MEMORY, measured.THROUGHPUT, measured.STEP_TIME, PREDICTED_STEP_TIME, *measured.ACCURACIES,
+    *LINK_RATES, FLOOR, measured.UPDATE_SURVIVAL, *measured.CHECKPOINTS, measured.HOST_MEMORY,
+)  # fmt: skip
+"""In the order in which reports list them."""

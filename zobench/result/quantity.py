@@ -1,0 +1,47 @@
+"""A metric: how to get it from a result, its unit, its interval, and how the values of several ranks combine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from zobench.result.record import Outcome, Result
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantity:
+    """``name`` in tables, figures and the papers' values; ``key`` in a data frame of results.
+
+    ``value`` gets it from a result that ended ok, in ``base_unit``, None if it has none; ``bounds`` the ends of its
+    95 % interval, None where there is none. ``units``: printed unit -> how many base units it is. ``about``: what a
+    table says of it.
+    A ``share`` is relative by itself: no ratios are shown, and no paper reports it. ``absent``: what stands where an
+    ok result has none, and what that means. ``source``: "predicted" from what a result carries, not "measured".
+    ``timed``: a median over steps, so that there is an interval from six steps on. ``part``: the entry of
+    ``Result.parts`` that it reads, and ``ranks`` what is kept of several ranks' values there.
+    """
+
+    name: str
+    key: str
+    value: Callable[[Result], float | None]
+    base_unit: str
+    units: Mapping[str, float]
+    about: str = ""
+    share: bool = False
+    absent: tuple[str, str] = ("n/a", "this machine cannot measure it")
+    source: str = "measured"
+    bounds: Callable[[Result], Interval | None] = lambda result: None
+    timed: bool = False
+    part: str = ""
+    ranks: Callable[[Sequence[float]], float] = max
+
+    def of(self, result: Result) -> float | None:
+        """The value in the base unit, or None if this result has none: then it did not end ok, or lacks it."""
+        return self.value(result) if result.outcome is Outcome.OK else None
+
+    def interval(self, result: Result) -> Interval | None:
+        """The 95 % interval of :meth:`of`: of the median over steps, or of a share of examples; None for others, or
+        for too few steps."""
+        return self.bounds(result) if result.outcome is Outcome.OK else None
