@@ -29,7 +29,6 @@ from zobench.runspec.fields import (
 )
 from zobench.runspec.kinds import TIERS
 from zobench.runspec.options import Options, nested, settled
-from zobench.runspec.registries import METHODS, SCHEMES
 from zobench.runspec.words import SEQ_LEN
 
 FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS = Since
@@ -178,7 +177,8 @@ class RunSpec:
         incidental=True,
     ))
     method: str = declare(Entry(
-        "zo-sgd", "the optimization method", since=TASKS, registry=registries.METHODS, told=VALUE, listed=True, paced=True,
+        "zo-sgd", "the optimization method", since=TASKS, registry=registries.METHODS, told=VALUE, listed=True,
+        paced=True,
     ))
     definition: str = declare(Word(
         "as-written", "the paper's formula, or what its published program computes", since=TASKS,
@@ -203,8 +203,8 @@ class RunSpec:
         "constant", "how lr changes over the steps", since=TASKS, known=("constant", "linear", "cosine"), searched=10,
     ))
     scheme: str = declare(Entry(
-        "full", "what is tuned: all weights, or an adapter of peft", since=TASKS, registry=registries.SCHEMES, told=VALUE,
-        listed=True, paced=True,
+        "full", "what is tuned: all weights, or an adapter of peft", since=TASKS, registry=registries.SCHEMES,
+        told=VALUE, listed=True, paced=True,
     ))
     task: str = declare(Entry(
         "none", "what the model is fine-tuned to", since=TASKS, registry=registries.TASKS, before=("none",), told=VALUE,

@@ -58,8 +58,8 @@ def read(name: str, form: Form, data_dir: Path | None) -> tuple[Source, Source]:
     ``ValueError`` for an absent or empty file, a malformed line, a missing column or an unknown label.
     """
     rows = TASKS.get(name).rows
-    sets = [rows(name, part, data_dir) for part in PARTS]  # both must be there before one is read
-    train, validation = (_source(name, form, *own) for own in sets)
+    sets = [rows(name, split, data_dir) for split in PARTS]  # both must be there before one is read
+    train, validation = (_source(name, form, *one) for one in sets)
     return train, validation
 
 
