@@ -49,8 +49,8 @@ class TableCell:
     @property
     def quantity(self) -> Quantity:
         """What the cell shows: its metric, or what its column shows in that place."""
-        found: Quantity = METRICS.get(self.column.quantity or self.metric.name)
-        return found
+        shown: Quantity = METRICS.get(self.column.quantity or self.metric.name)
+        return shown
 
     @property
     def paper_value(self) -> float | None:

@@ -33,8 +33,8 @@ def _accuracy(point: str) -> Callable[[Result], float | None]:
 
 
 def _accuracy_interval(result: Result) -> Interval | None:
-    found = result.evaluation.get("test", {})
-    return binomial_interval(found["accuracy"], int(found["count"])) if "accuracy" in found else None
+    test = result.evaluation.get("test", {})
+    return binomial_interval(test["accuracy"], int(test["count"])) if "accuracy" in test else None
 
 
 def _seconds_interval(result: Result) -> Interval | None:
@@ -54,7 +54,7 @@ def _throughput_interval(result: Result) -> Interval | None:
 
 
 def _median(part: str) -> Callable[[Result], float | None]:
-    return lambda result: statistics.median(found) if (found := result.parts.get(part, [])) else None
+    return lambda result: statistics.median(values) if (values := result.parts.get(part, [])) else None
 
 
 def _stall_share(result: Result) -> float | None:

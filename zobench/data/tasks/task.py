@@ -73,8 +73,8 @@ class Task:
     def _text(self, row: Mapping[str, object], name: str) -> str:
         text = row.get(name)
         if not isinstance(text, str):
-            found = f"column {name} of type {type(text).__name__}" if name in row else f"columns {', '.join(row)}"
-            raise ValueError(f"a row must have text in the columns {', '.join(self.texts)}, but got {found}")
+            present = f"column {name} of type {type(text).__name__}" if name in row else f"columns {', '.join(row)}"
+            raise ValueError(f"a row must have text in the columns {', '.join(self.texts)}, but got {present}")
         return text
 
     def _answer(self, row: Mapping[str, object]) -> int:
