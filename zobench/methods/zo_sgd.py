@@ -16,6 +16,19 @@ if TYPE_CHECKING:
     from zobench.runspec import RunSpec
 
 
+def projected_gradient(plus: float, minus: float, eps: float, device: str) -> float:
+    """g = (L+ - L-) / (2 eps), with the roundings of MeZO's program, which works on float32 tensors until the end.
+
+    On a CPU torch divides by the float32 value of ``2 * eps``; on CUDA it multiplies by that value's float32
+    reciprocal. With eps = 1e-3 only a third of all g survive a division in float64 (docs/design/METHODS.md, "The MeZO
+    step"). A loss that is not finite gives a g that is not finite.
+    """
+    step = np.float32(2 * eps)
+    with np.errstate(all="ignore"):
+        difference = np.float32(plus) - np.float32(minus)
+        return float(difference * (np.float32(1) / step) if device.startswith("cuda") else difference / step)
+
+
 class ZOSGD:
     """``W -= lr * (ghat + weight_decay * W)``, ghat the mean of g z over ``queries`` directions (ZO-Bench, equation 2).
 
@@ -96,7 +109,7 @@ class ZOSGD:
         losses = engine.probe(batch, self._points(directions))
         pairs = list(zip(losses[::2], losses[1::2], strict=True))
         loss = sum((plus + minus) / 2 for plus, minus in pairs) / len(pairs)
-        return loss, tuple((plus - minus) / (2 * self.eps) for plus, minus in pairs)
+        return loss, tuple(projected_gradient(plus, minus, self.eps, engine.config.device) for plus, minus in pairs)
 
     def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
         """An entry for each g that is finite; weight decay once per step and part, whatever the number of directions"""
