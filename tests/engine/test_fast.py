@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.support.devices import CUDA, DEVICES, on_devices
-from tests.support.reference import draw_seeds, perturb, pristine_mezo, update
+from tests.support.reference import draw_seeds, g_of, perturb, pristine_mezo, update
 from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, kernels, models
 from zobench.data.tokens import stream
 from zobench.engine import blocks as units
@@ -324,7 +324,7 @@ def test_torch_noise_with_a_wire_is_zo2s_amp(granularity):
                 perturb(expected, seed, scale, EPS)
                 pair.append(expected(**batch_arguments(batch)).loss.item())
             perturb(expected, seed, 1, EPS)
-            pending = seed, (pair[0] - pair[1]) / (2 * EPS)
+            pending = seed, g_of(*pair, EPS)
             losses.append(sum(pair) / 2)
     with Engine(model, EngineConfig(wire="bf16"), weights=weights.RandomWeights(model, 3)) as engine:
         method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.devices import CUDA, on_devices
+from tests.support.reference import g_of
 from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine import history
@@ -65,7 +66,7 @@ def pairs(seeds, parts=(None,)):
 
 
 def entries_of(step, points, losses):
-    gs = [(plus - minus) / (2 * EPS) for plus, minus in zip(losses[::2], losses[1::2], strict=True)]
+    gs = [g_of(plus, minus, EPS) for plus, minus in zip(losses[::2], losses[1::2], strict=True)]
     return tuple(
         Entry(step=step, seed=point.seed, g=g / len(gs), lr=1e-3, weight_decay=0.1 if n == 0 else 0.0, part=point.part)
         for n, (point, g) in enumerate(zip(points[::2], gs, strict=True))
@@ -240,7 +241,7 @@ def test_units_are_read_by_another_thread_before_the_step_touches_them(device, e
             with locks[unit.name]:
                 if unit.name not in done and unit.name in kept.bytes:
                     early[unit.name] = allocate(ran.kept_bytes(unit))
-                    history.read(ran, unit, early[unit.name])
+                    ran.read(unit, early[unit.name])
                 done.add(unit.name)
 
         ran.before_change = capture

@@ -7,7 +7,7 @@ from statistics import NormalDist
 import pytest
 import torch
 
-from tests.support.reference import plain_loss, z_of
+from tests.support.reference import g_of, plain_loss, z_of
 from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine import general
@@ -81,7 +81,7 @@ def run(model, config, seeds, *, part=None, queries=1, **options):
             found = engine.probe(batch, [Point(s, c, part) for s in mine for c in (EPS, -EPS)])
             pairs = list(zip(found[::2], found[1::2], strict=True))
             engine.commit([
-                Entry(step=step, seed=s, g=(a - b) / (2 * EPS) / queries, lr=LR, weight_decay=0.1, part=part)
+                Entry(step=step, seed=s, g=g_of(a, b, EPS) / queries, lr=LR, weight_decay=0.1, part=part)
                 for s, (a, b) in zip(mine, pairs, strict=True)
             ])  # fmt: skip
             losses += found
@@ -117,7 +117,7 @@ def plain(model, seeds, z_for, *, moved=lambda name: True, queries=1, momentum=T
             if not in_place:
                 for name, p in own.items():
                     p.copy_(base[name])
-            g = (pair[0] - pair[1]) / (2 * EPS) / queries
+            g = g_of(*pair, EPS) / queries
             for name in own:
                 estimate[name] = estimate.get(name, 0) + g * z[name].float()
             losses += pair
@@ -180,7 +180,7 @@ def test_state_goes_on_from_where_it_was_saved(config, noise):
         with Engine(model, EngineConfig(noise=noise, **config), weights=start, state=state, rule=Momentum()) as engine:
             for step in range(first, last):
                 plus, minus = engine.probe(data[step], [Point(SEEDS[step], EPS), Point(SEEDS[step], -EPS)])
-                g = (plus - minus) / (2 * EPS)
+                g = g_of(plus, minus, EPS)
                 engine.commit([Entry(step=step, seed=SEEDS[step], g=g, lr=LR, weight_decay=0.1)])
                 losses += [plus, minus]
             at, saved = dict(engine.named_tensors()), dict(engine.state_tensors())

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.support.formulas import DEFINITIONS, SHIPPED, ZEROTH_ORDER
+from tests.support.reference import g_of
 from tests.support.three import Three, quadratic, quadratic_gradient, rosenbrock, z_of
 from zobench import RunSpec
 from zobench.methods import KINDS, definition, learning_rate, make, rule
@@ -43,7 +44,7 @@ class Formula:
         return z_of(int(self.draws.integers(10**9)))
 
     def g(self, u):
-        return (self.f(self.x + EPS * u) - self.f(self.x - EPS * u)) / (2 * EPS)
+        return g_of(self.f(self.x + EPS * u), self.f(self.x - EPS * u), EPS)
 
     def pairs(self):
         return [(self.g(u), u) for u in (self.direction() for _ in range(self.queries))]
@@ -128,7 +129,7 @@ def test_the_result_tells_the_losses_directions_and_gradients(name):
         (rosenbrock(start + EPS * z_of(s) * mask), rosenbrock(start - EPS * z_of(s) * mask))
         for s, mask in zip(result.seeds, masks, strict=True)
     ]
-    assert result.gradients == pytest.approx([(a - b) / (2 * EPS) for a, b in pairs], rel=1e-12)
+    assert result.gradients == pytest.approx([g_of(a, b, EPS) for a, b in pairs], rel=1e-12)
     assert result.loss == pytest.approx(np.mean(pairs), rel=1e-12)
     assert len(engine.probed) == 1  # one pass over the model serves all points
 

@@ -9,7 +9,7 @@ import torch
 
 from tests.support.backprop import BEFORE, RESIDENT, Values, backprop
 from tests.support.first_order import batches, without_loss
-from tests.support.reference import draw_seeds
+from tests.support.reference import draw_seeds, g_of
 from tests.support.slopes import MODELS, choosing, filled, padded, plain_loss
 from tests.support.three import quadratic, quadratic_gradient, z_of
 from zobench import Engine, EngineConfig, models
@@ -67,7 +67,7 @@ def loop(model, name, layers, data, decay=0.0, queries=1):
                 with torch.no_grad():
                     pair.append(plain_loss(model, batch).item())
             shift(model, names, seed, EPS)
-        own = [(plus - minus) / (2 * EPS) for _, (plus, minus) in directions]
+        own = [g_of(plus, minus, EPS) for _, (plus, minus) in directions]
         for n, ((seed, _), g) in enumerate(zip(directions, own, strict=True)):
             descend(model, names, seed, g / queries, 0.0 if n else decay)
         with torch.no_grad():
@@ -116,7 +116,7 @@ def test_it_is_its_formula_on_three_numbers(queries):
         move = np.array([0.0, 0.0, quadratic_gradient(x)[2]])
         for _ in range(queries):
             u = z_of(next(seeds)) * [1, 1, 0]
-            g = (quadratic(x + EPS * u) - quadratic(x - EPS * u)) / (2 * EPS)
+            g = g_of(quadratic(x + EPS * u), quadratic(x - EPS * u), EPS)
             move += g * u / queries
         loss, x = quadratic(x), x - LR * (move + 0.2 * x)
         result = method.step(engine, None)

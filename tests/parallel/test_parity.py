@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from tests.support import rank, reference
 from tests.support.rank import batches
-from tests.support.reference import draw_seeds, perturb, pristine_mezo, update
+from tests.support.reference import draw_seeds, g_of, perturb, pristine_mezo, update
 from zobench import RunSpec, methods, models
 from zobench.models import weights
 
@@ -88,7 +88,7 @@ def plain(model, spec, shards):
                 parts.append((int((labels[:, 1:] != -100).sum()), loss))
             pair.append(sum(n * loss for n, loss in parts) / sum(n for n, _ in parts))
         perturb(model, seed, 1, spec.eps)
-        g = (pair[0] - pair[1]) / (2 * spec.eps)
+        g = g_of(*pair, spec.eps)
         update(model, seed, g, spec.lr, 0.0)
         losses.append((pair[0] + pair[1]) / 2)
         gs.append(g)

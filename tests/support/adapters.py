@@ -6,7 +6,7 @@ import itertools
 import peft
 import torch
 
-from tests.support.reference import z_of
+from tests.support.reference import g_of, z_of
 from zobench import RunSpec, models, schemes
 from zobench.data.batch import IGNORED
 from zobench.data.tokens import stream
@@ -124,7 +124,7 @@ def mezo(model, data, seeds, *, eps, lr):
             move(model, seed, scale)
             pair.append(loss(model, batch))
         move(model, seed, eps)
-        g = (pair[0] - pair[1]) / (2 * eps)
+        g = g_of(*pair, eps)
         torch.manual_seed(seed)
         for p in trainable(model):
             p.data = p.data - lr * (g * torch.normal(mean=0, std=1, size=p.size(), dtype=p.dtype))
@@ -144,7 +144,7 @@ def pristine_mezo(model, ids, data, seeds, *, eps, lr):
             for p, w, z in zip(trainable(model), start, zs, strict=True):
                 p.data = w + scale * z
             pair.append(loss(model, batch))
-        g = (pair[0] - pair[1]) / (2 * eps)
+        g = g_of(*pair, eps)
         for p, w, z in zip(trainable(model), start, zs, strict=True):
             p.data = w - lr * (g * z)
         losses.append(sum(pair) / 2)

@@ -16,6 +16,12 @@ def draw_seeds(run_seed, count):
     return [int(generator.integers(10**9)) for _ in range(count)]
 
 
+def g_of(plus, minus, eps):
+    """g as MeZO's program has it: a difference and a quotient of float32 tensors."""
+    plus, minus = (torch.tensor(loss, dtype=torch.float32) for loss in (plus, minus))
+    return ((plus - minus) / (2 * eps)).item()
+
+
 def perturb(model, seed, scale, eps):
     torch.manual_seed(seed)
     for _, p in model.named_parameters():
@@ -44,7 +50,7 @@ def mezo(model, batches, seeds, *, eps, lr, wd=0.0):
             out = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels)
             pair.append(out.loss.item())
         perturb(model, seed, 1, eps)
-        g = (pair[0] - pair[1]) / (2 * eps)
+        g = g_of(*pair, eps)
         update(model, seed, g, lr, wd)
         losses.append((pair[0] + pair[1]) / 2)
         gs.append(g)
@@ -112,7 +118,7 @@ def pristine_mezo(model, batches, seeds, *, eps, lr, wd=0.0, every=1):
             for name, p in model.named_parameters():
                 p.data = (2 * own[name].float() - p.float()).to(p.dtype)
             pairs.append((plus, plain_loss(model, batch)))
-        each = [(plus - minus) / (2 * eps) for plus, minus in pairs]
+        each = [g_of(plus, minus, eps) for plus, minus in pairs]
         entries = [
             (s, g / len(each), lr, 0.0 if n else wd) for n, (s, g) in enumerate(zip(directions, each, strict=True))
         ]

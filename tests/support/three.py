@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 import torch
 
+from zobench import EngineConfig
+
 CURVATURE = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, -0.5], [0.0, -0.5, 1.5]])
 
 
@@ -28,7 +30,7 @@ class Three:
     """What methods use of an engine: ``probe``, ``commit``, ``parts`` (one for each number), ``shared``; losses in
     float64."""
 
-    parts = 3
+    parts, config = 3, EngineConfig(placement="resident")
 
     def __init__(self, function=rosenbrock, rule=None, start=(-0.5, 0.8, 0.3), dtype=torch.float32):
         self.function, self.rule = function, rule

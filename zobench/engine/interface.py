@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 class SteppingEngine(Protocol):
     """What a method needs: losses at points, a place for its updates, and gradients where the engine has any."""
 
+    @property
+    def config(self) -> EngineConfig:
+        """Where the weights are, and which mechanisms are on."""
+
     def probe(self, batch: Batch, points: Sequence[Point]) -> list[float]:
         """The batch's mean loss at each point, float32 values; afterwards the weights are where they were."""
 
@@ -50,10 +54,6 @@ class SteppingEngine(Protocol):
 
 class GradientEngine(SteppingEngine, Protocol):
     """What a first-order method needs, and with ``moves`` the hybrid's other half."""
-
-    @property
-    def config(self) -> EngineConfig:
-        """Precision of the products, among others."""
 
     @property
     def moves(self) -> bool:
@@ -207,10 +207,6 @@ class TunedEngine(SteppingEngine, EvaluatingEngine, SavingEngine, Protocol):
     @property
     def model(self) -> nn.Module:
         """The model whose weights are tuned."""
-
-    @property
-    def config(self) -> EngineConfig:
-        """Where the weights are, and which mechanisms are on."""
 
     @property
     def local(self) -> LocalEngine | None:

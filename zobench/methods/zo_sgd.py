@@ -23,6 +23,8 @@ def projected_gradient(plus: float, minus: float, eps: float, device: str) -> fl
     reciprocal. With eps = 1e-3 only a third of all g survive a division in float64 (docs/design/METHODS.md, "The MeZO
     step"). A loss that is not finite gives a g that is not finite.
     """
+    import numpy as np
+
     step = np.float32(2 * eps)
     with np.errstate(all="ignore"):
         difference = np.float32(plus) - np.float32(minus)
