@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from zobench import Engine, EngineConfig, models
-from zobench.engine import core
+from zobench.engine import build
 from zobench.engine.tiers import HostTier
 from zobench.machine import numa
 from zobench.models.weights import RandomWeights
@@ -84,7 +84,7 @@ def test_the_threads_that_fill_the_tier_stay_near_and_the_caller_does_not_move(m
         seen.append((threading.get_ident(), os.sched_getaffinity(0)))
         fill(self, block, write)
 
-    monkeypatch.setattr(core, "cpus_near", lambda device: near)
+    monkeypatch.setattr(build, "cpus_near", lambda device: near)
     monkeypatch.setattr(HostTier, "fill", watched)
     model = models.build("opt-tiny", "fp32")
     with Engine(model, EngineConfig(), weights=RandomWeights(model, 0)):

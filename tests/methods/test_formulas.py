@@ -193,7 +193,7 @@ def test_block_moves_one_part_per_point_and_estimates_all_before_it_updates():
     assert len(set(result.seeds)) == 6
     slopes = quadratic_gradient(Three().x)  # at the start: no part's estimate saw another's update
     along = [slopes[k // 2] * z_of(seed)[k // 2] for k, seed in enumerate(result.seeds)]
-    assert result.gradients == pytest.approx(along, rel=1e-9)
+    assert result.gradients == pytest.approx(along, rel=2e-5)  # g is a quotient of float32 losses
 
 
 @pytest.mark.parametrize(("name", "definition"), DEFINITIONS)
