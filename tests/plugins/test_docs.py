@@ -1,0 +1,65 @@
+"""Every block of docs/extending.md, as one package outside the repository: it works as the page says."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support.plugin import python, zobench
+
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of the page as pip leaves it, and a test module of its own."""
+    folder = tmp_path_factory.mktemp("site")
+    *module, suite = blocks("python")
+    (folder / "my_zo.py").write_text("\n".join(module))
+    (folder / "test_my_zo.py").write_text(suite)
+    (project,) = (tomllib.loads(text)["project"] for text in blocks("toml"))
+    info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    groups = project["entry-points"].items()
+    told = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items()) for group, points in groups
+    ]
+    (info / "entry_points.txt").write_text("\n".join(told))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ("methods", "scaled-sign"), ("tasks", "colours"), ("metrics", "loss_spread"), ("models", "my-llama"),
+        ("programs", "dry"),
+    ],
+)  # fmt: skip
+def test_each_is_listed(folder: Path, what: str, name: str) -> None:
+    assert name in zobench(folder, "list", what).stdout
+
+
+def test_the_commands_of_the_page_run(folder: Path) -> None:
+    (text,) = blocks("console")
+    command = text.removeprefix("$ zobench ").split()
+    result = json.loads(zobench(folder, *command, "--set", "steps=2", "--device", "cpu", "--json", "-").stdout)
+    assert (result["outcome"], result["spec"]["options"]) == ("ok", {"scale": 0.5})
+    command = ["run", "--model", "my-llama", "--set", "program=dry", "--set", "seq_len=16", "--json", "-"]
+    assert (
+        json.loads(zobench(folder, *command, "--device", "cpu").stdout)["environment"]["program"] == "dry of my-zo 1.0"
+    )
+
+
+def test_its_method_passes_the_suite_of_methods(folder: Path) -> None:
+    done = python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_zo.py")
+    assert done.stdout.count(".") > 5
+    assert "100%" in done.stdout
