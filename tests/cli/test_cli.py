@@ -76,7 +76,7 @@ def write(folder: Path, text: str) -> str:
         ("run --model opt-tiny --set qqqq=5", "unknown key 'qqqq'; see `zobench list fields`"),
         ("run --model opt-tiny --set", "Option '--set' requires an argument. (see `zobench list fields`)"),
         ("table --set", "No such option: --set (Possible options: --out) (see `zobench table --help`)"),
-        ("run --model opt-tiny --set options.beta=1", "unknown option 'beta' of program=zobench; leave opti"),
+        ("run --model opt-tiny --set options.beta=1", "unknown option 'beta' of method=zo-sgd, scheme=f"),
         ("run --model opt-tiny --set options=1", "`options` must be a table, but got '1'; write options.NAME=VALUE"),
         ("run --model opt-tiny --set program=mezo", "`program` must be one of zobench, but got 'mezo'; use one of zob"),
         ("run --model opt-tiny --set steps", "`--set` needs KEY=VALUE, but got 'steps'; for example --set steps=5, see "
@@ -199,7 +199,7 @@ def test_the_package_itself_imports_almost_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], env=process.child_environment(), capture_output=True, text=True, check=True
     )
-    assert done.stdout == "zobench False\n"
+    assert done.stdout == "zobench zobench.version False\n"
 
 
 def test_lists_name_models_matrices_and_tables_even_beside_a_broken_file(here: Path, zobench: Any) -> None:
@@ -410,7 +410,7 @@ def test_a_results_folder_that_takes_nothing_is_told_at_the_end_with_the_table_a
     def refuse(path: Path, data: bytes) -> None:
         raise OSError(code, os.strerror(code), str(path))
 
-    monkeypatch.setattr(files, "_replace", refuse)
+    monkeypatch.setattr(files, "replace", refuse)
     text = 'tables = ["zo2/table1"]\n[base]\nmodel = "OPT-125M"\n[axes]\nseed = [0, 3]\nseq_len = [2048]\n'
     ended, out, err = zobench("sweep", write(here, text), "--device", "cpu")
     assert (ended, len(cells)) == (1, 2)

@@ -63,7 +63,7 @@ def results(tmp_path: Path) -> Store:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, results: Store) -> Callable[..., tuple[Summary, Runner]]:
     """Runs a sweep of fake cells on a clock that stands still unless a cell moves it."""
-    monkeypatch.setattr("zobench.execute.process.fingerprint_without_torch", lambda: {"machine": MACHINE})
+    monkeypatch.setattr("zobench.execute.outcome.fingerprint_without_torch", lambda: {"machine": MACHINE})
 
     def run(steps: list[Step], runner: Runner | None = None, **options: Any) -> tuple[Summary, Runner]:
         runner = runner or Runner()
@@ -196,14 +196,14 @@ def test_an_interrupt_between_two_cells_is_the_same(run: Any, results: Store, ho
 def test_a_results_folder_that_refuses_is_told_and_the_sweep_goes_on(
     run: Any, results: Store, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
 ) -> None:
-    whole = files._replace
+    whole = files.replace
 
     def refuse(path: Path, data: bytes) -> None:
         if b'"seed": 1,' in data:
             raise OSError(code, os.strerror(code), str(path))
         whole(path, data)
 
-    monkeypatch.setattr(files, "_replace", refuse)
+    monkeypatch.setattr(files, "replace", refuse)
     summary, runner = run([step(n) for n in range(3)])
     assert runner.ran == [0, 1, 2]
     assert outcomes(summary) == ["ok"] * 3
