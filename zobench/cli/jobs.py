@@ -167,7 +167,6 @@ def _to_pool(
     specs: Sequence[RunSpec], store: Store, side_by_side: int | None, common: dict[str, Any],
     told: tuple[str, str, str], disk_dir: Path | None, dry_run: bool,
 ) -> None:  # fmt: skip
-    from zobench import predict
     from zobench.cli import console, jobs_view
     from zobench.execute import jobs, plan, pool
     from zobench.execute.submitit import submitit_or_remedy
@@ -179,9 +178,7 @@ def _to_pool(
     screen = console.answer_console() if dry_run else console.error_console()
     jobs_view.say(screen, (f"{told[1]}; machine {facts['machine']} ({facts['description']})", told[2]))
     with console.error_console().status("measuring this machine's rates, once"):
-        measured = plan.calibration(store.root, facts["machine"], device, disk_dir)
-    room = plan.limits(device, disk_dir)
-    steps = plan.make(specs, store, facts["machine"], predict.Rates.of(measured), room, common["retry"])
+        steps = plan.here(specs, store, facts["machine"], device, common["retry"], disk_dir).steps
     console.show_plan(screen, told[0], steps, None)
     cells = tuple(step.spec for step in steps if step.action != "keep")
     refuse_twice(store.root, cells)

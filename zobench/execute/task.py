@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zobench import predict
 from zobench.execute import jobs, plan
 from zobench.execute.outcome import failed
 from zobench.execute.process import run_in_process
@@ -106,16 +105,15 @@ def _measured(submission: jobs.Submission, cell: int, said: jobs.JobReport) -> t
     spec, store = submission.cells[cell], Store(submission.results)
     disk_dir = None if submission.disk_dir is None else Path(submission.disk_dir)
     try:
-        rates = plan.calibration(store.root, said.machine, spec.device, disk_dir)
-        room = plan.limits(spec.device, disk_dir)
-        (step,) = plan.make([spec], store, said.machine, predict.Rates.of(rates), room, submission.retry)
+        planned = plan.here([spec], store, said.machine, spec.device, submission.retry, disk_dir)
     except (OSError, ValueError) as error:  # a node without the device, or a disk folder that it lacks
         result = failed(spec, Outcome.FAILED, str(error))
         store.save(result)
         return result, said
+    (step,) = planned.steps
     said = replace(said, action=step.action)
     jobs.tell(submission, cell, said)
-    result = perform(step, None, submission.timeout, disk_dir, rates)
+    result = perform(step, None, submission.timeout, disk_dir, planned.rates)
     if result.outcome is Outcome.FAILED and "ended by SIG" in result.reason:
         time.sleep(SETTLE_SECONDS)  # if that was the end of the job, this is where it is told
     save(step, result, store)
