@@ -29,16 +29,16 @@ def limited_cells(cells: Sequence[RunSpec], size: int, name: str) -> tuple[tuple
     from zobench.predict.footprint import limited
     from zobench.runspec import size_text
 
-    found = tuple(dict.fromkeys(limited(cell, size) for cell in cells))
-    held = sum(cell.device_memory == size for cell in found)
+    distinct = tuple(dict.fromkeys(limited(cell, size) for cell in cells))
+    held = sum(cell.device_memory == size for cell in distinct)
     if not held:
         raise ValueError(
             f"`device_memory` needs a cell with engine=offload and noise=counter, but {name} has none; "
             "leave it out, or add --set engine=offload --set noise=counter"
         )
     others = "; the others are resident or have torch noise, which leaves a planner no choice"
-    note = f"device_memory={size_text(size)} holds for {held} of {len(found)} cells"
-    return found, note + (others if held < len(found) else "")
+    note = f"device_memory={size_text(size)} holds for {held} of {len(distinct)} cells"
+    return distinct, note + (others if held < len(distinct) else "")
 
 
 def meet_at(endpoint: str | None) -> None:

@@ -54,17 +54,17 @@ def named(changes: list[str] | None, **options: str | None) -> list[str]:
 
 def changed(changes: list[str] | None) -> dict[str, Any]:
     """Field to value of every ``--set KEY=VALUE``."""
-    found = {}
+    values = {}
     for change in changes or []:
         key, sign, text = change.partition("=")
         if not sign:
             raise ValueError(
                 f"`--set` needs KEY=VALUE, but got {change!r}; for example --set steps=5, see {FIELDS_ARE_LISTED}"
             )
-        if key.strip() in found:
+        if key.strip() in values:
             raise ValueError(f"`{key.strip()}` must be given once, but got it twice; leave one out")
-        found[key.strip()] = value_of(key.strip(), text)
-    return found
+        values[key.strip()] = value_of(key.strip(), text)
+    return values
 
 
 def value_of(key: str, text: str) -> Any:

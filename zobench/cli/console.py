@@ -182,16 +182,16 @@ def show_lists(what: str) -> None:
     from zobench import recipes
     from zobench.runspec import suggestion
 
-    parts: dict[str, Callable[[], Table]] = {
+    lists: dict[str, Callable[[], Table]] = {
         "models": _models, "methods": _methods, "matrices": lambda: _recipes("runners"),
         "tables": lambda: _recipes("tables"), "figures": lambda: _recipes("plots"), "tasks": _tasks,
         "metrics": _metrics, "programs": _programs, "fields": _fields,
     }  # fmt: skip
-    if what and what not in parts:
-        raise ValueError(f"unknown list {what!r}; {suggestion(what, parts)}")
+    if what and what not in lists:
+        raise ValueError(f"unknown list {what!r}; {suggestion(what, lists)}")
     console = answer_console()
-    for name in [what] if what else [name for name in parts if name != "fields"]:
-        table = parts[name]()
+    for name in [what] if what else [name for name in lists if name != "fields"]:
+        table = lists[name]()
         table.title, table.title_justify = Text(name, style="bold"), "left"
         console.print(table, Text())
     if not what:

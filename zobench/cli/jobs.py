@@ -228,16 +228,16 @@ def _chosen(results: Path, name: str | None) -> list[tuple[Submission, list[Cell
     from zobench.execute import jobs
     from zobench.runspec import suggestion
 
-    found = jobs.submissions(results)
-    known = dict.fromkeys([one.name for one in found] + [one.id for one in found])
+    sweeps = jobs.submissions(results)
+    known = dict.fromkeys([one.name for one in sweeps] + [one.id for one in sweeps])
     if name is not None and name not in known:
         remedy = suggestion(name, known) if known else "submit one with `zobench sweep NAME --executor slurm`"
         raise ValueError(f"no sweep {name!r} was submitted into {results}; {remedy}")
-    if not found:
+    if not sweeps:
         print(f"no sweep was submitted into {results}")
-    newest = {one.name: one.id for one in found}
+    newest = {one.name: one.id for one in sweeps}
     rows = []
-    for one in found:
+    for one in sweeps:
         if name is None or name in (one.name, one.id):
             states = _states(one)
             if one.id in (newest[one.name], name) or any(state.state in jobs.ACTIVE for state in states):

@@ -137,11 +137,11 @@ def new_folder(results: Path) -> Path:
 
 def submissions(results: Path) -> list[Submission]:
     """Every sweep that was submitted into ``results``, the oldest first; a folder that is not whole is none."""
-    found = []
+    sweeps = []
     for path in (results / FOLDER).glob("*/sweep.json"):
         with contextlib.suppress(OSError, ValueError):  # half written, or of a later version
-            found.append(Submission.read(path.parent))
-    return sorted(found, key=lambda one: (one.submitted, one.id))
+            sweeps.append(Submission.read(path.parent))
+    return sorted(sweeps, key=lambda one: (one.submitted, one.id))
 
 
 def progress(submission: Submission, cell: int) -> JobReport | None:
@@ -216,9 +216,9 @@ def _state(
     return CellState(spec=spec, state=state, job=job, host=host, reason=reason)
 
 
-def machines(found: Iterable[Submission], executor: str, place: str) -> set[str]:
+def machines(sweeps: Iterable[Submission], executor: str, place: str) -> set[str]:
     """The ids of the machines that jobs of this kind have run on, as far as sweeps into this store know."""
-    alike = [one for one in found if (one.executor, one.place) == (executor, place)]
+    alike = [one for one in sweeps if (one.executor, one.place) == (executor, place)]
     said = (progress(one, cell) for one in alike for cell in range(len(one.cells)))
     return {one.machine for one in said if one is not None and one.machine}
 
@@ -228,13 +228,13 @@ def kept(
 ) -> dict[RunSpec, Result]:
     """The stored result of each cell that need not be submitted: one of ``places`` has it, and ``retry`` does not
     name its outcome."""
-    found: dict[RunSpec, Result] = {}
+    results: dict[RunSpec, Result] = {}
     for place in sorted(places):
         for spec in cells:
             result = store.find(spec, place)
             if result is not None and result.outcome is not Outcome.SKIPPED and str(result.outcome) not in retry:
-                found.setdefault(spec, result)
-    return found
+                results.setdefault(spec, result)
+    return results
 
 
 def write_json(path: Path, body: Any) -> None:

@@ -91,18 +91,18 @@ def look(submission: Submission) -> dict[int, QueueEntry] | None:
     pids = {number: pid for number in range(count) if (pid := _pid(submission, number)) is not None}
     if not pids:
         return {}
-    found = {}
+    entries = {}
     for cell in range(len(submission.cells)):
         said = jobs.progress(submission, cell)
         if said is None:
-            found[cell] = QueueEntry(job="", state="queued")
+            entries[cell] = QueueEntry(job="", state="queued")
         elif not said.outcome and said.worker in pids:
             waits = not said.machine  # it has not come to its plan
             reason = "waits for a GPU" if waits and gpus_needed(submission.cells[cell]) else ""
-            found[cell] = QueueEntry(
+            entries[cell] = QueueEntry(
                 job=said.job, state="queued" if waits else "running", host=said.host, reason=reason
             )
-    return found
+    return entries
 
 
 def check(submission: Submission) -> None:

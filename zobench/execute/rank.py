@@ -69,18 +69,18 @@ def measured(spec: RunSpec) -> Result:
         from zobench import programs
         from zobench.programs import cell
     except ImportError as error:
-        own = failed(spec, Outcome.FAILED, f"ImportError: {error}", traceback.format_exc())
-        return _exchanged(spec, place, rank, own)
-    found: Result | None = None
+        lacks = failed(spec, Outcome.FAILED, f"ImportError: {error}", traceback.format_exc())
+        return _exchanged(spec, place, rank, lacks)
+    own: Result | None = None
     try:
         with join(spec) as world:
-            found = programs.run(spec, world)
-            if found.outcome is not Outcome.OK:
-                _tell(place, rank, found)  # before it leaves the groups, which may wait for a device that hangs
+            own = programs.run(spec, world)
+            if own.outcome is not Outcome.OK:
+                _tell(place, rank, own)  # before it leaves the groups, which may wait for a device that hangs
     except Exception as error:  # whatever fails is this rank's outcome, and ends no other rank without a word
-        if found is None or found.outcome is Outcome.OK:
-            found = failed(spec, *cell.classify(error, spec.device), traceback.format_exc())
-    return _exchanged(spec, place, rank, found)
+        if own is None or own.outcome is Outcome.OK:
+            own = failed(spec, *cell.classify(error, spec.device), traceback.format_exc())
+    return _exchanged(spec, place, rank, own)
 
 
 def _exchanged(spec: RunSpec, place: Store, rank: int, own: Result) -> Result:
@@ -93,8 +93,8 @@ def _exchanged(spec: RunSpec, place: Store, rank: int, own: Result) -> Result:
     try:
         _tell(place, rank, own)
         if rank == 0:
-            found = {**_told(place, spec.gpus, timeout() if own.outcome is Outcome.OK else GRACE), 0: own}
-            result = merged(spec, found)
+            by_rank = {**_told(place, spec.gpus, timeout() if own.outcome is Outcome.OK else GRACE), 0: own}
+            result = merged(spec, by_rank)
             _put(place, "result", _without_traces(result))
             return result
         return _get(place, "result", GRACE if knows else timeout() + GRACE)
@@ -143,14 +143,14 @@ def _without_traces(result: Result) -> Result:
 
 def _told(place: Store, count: int, patience: float) -> dict[int, Result]:
     """The results of those of ``count`` ranks that have told theirs, or do within ``patience`` seconds."""
-    found, end = {}, time.monotonic() + patience
+    by_rank, end = {}, time.monotonic() + patience
     for rank in range(count):
         key = f"result of {rank}"
         while not place.check([key]) and time.monotonic() < end:
             time.sleep(0.02)
         if place.check([key]):
-            found[rank] = _get(place, key, GRACE)
-    return found
+            by_rank[rank] = _get(place, key, GRACE)
+    return by_rank
 
 
 def _put(place: Store, key: str, result: Result) -> None:

@@ -71,33 +71,33 @@ class Request:
 
 def parse_options(texts: Sequence[str]) -> dict[str, str]:
     """Option to value of every ``--slurm KEY=VALUE``. Raises ``ValueError`` for what is none, or is ours."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for text in texts:
         key, sign, value = text.partition("=")
         key = key.strip().removeprefix("--").replace("-", "_")
         if not sign or not key or not value:
             raise ValueError(f"`--slurm` needs KEY=VALUE, but got {text!r}; for example --slurm account=mine")
-        if key in found:
+        if key in options:
             raise ValueError(f"`--slurm {key}` must be given once, but got it twice; leave one out")
         if key in OURS:
             remedy = f"use --{key}" if key in ("partition", "gres", "time") else "leave it out"
             remedy = "use --gres gpu:1" if key in GPUS else remedy
             raise ValueError(f"`--slurm` takes options that a sweep does not set, but got {key}; {remedy}")
-        found[key] = value
-    return found
+        options[key] = value
+    return options
 
 
 def wants_gpus(request: Request) -> bool:
     """Whether its jobs get GPUs."""
-    return "gpu" in [part.partition(":")[0] for part in (request.gres or "").split(",")]
+    return "gpu" in [gres.partition(":")[0] for gres in (request.gres or "").split(",")]
 
 
 def groups(cells: Sequence[RunSpec]) -> tuple[tuple[int, ...], ...]:
     """The cells (indices) of each array: those that need equal nodes, in order."""
-    found: dict[tuple[int, int, bool], list[int]] = {}
+    alike: dict[tuple[int, int, bool], list[int]] = {}
     for index, spec in enumerate(cells):
-        found.setdefault((spec.gpus, spec.nodes, spec.device == "cpu"), []).append(index)
-    return tuple(map(tuple, found.values()))
+        alike.setdefault((spec.gpus, spec.nodes, spec.device == "cpu"), []).append(index)
+    return tuple(map(tuple, alike.values()))
 
 
 def resources(request: Request, spec: RunSpec) -> dict[str, Any]:
@@ -117,8 +117,8 @@ def _gres(text: str | None, spec: RunSpec) -> str:
     count = spec.gpus // spec.nodes
     if spec.device == "cpu" or (count == 1 and text):
         return text or ""
-    others = [part for part in (text or "").split(",") if part and part.partition(":")[0] != "gpu"]
-    kinds = [part.split(":") for part in (text or "").split(",") if part.partition(":")[0] == "gpu"]
+    others = [gres for gres in (text or "").split(",") if gres and gres.partition(":")[0] != "gpu"]
+    kinds = [gres.split(":") for gres in (text or "").split(",") if gres.partition(":")[0] == "gpu"]
     kind = kinds[0][1] if kinds and len(kinds[0]) > 1 and not kinds[0][1].isdigit() else ""
     return ",".join([*others, ":".join(filter(None, ("gpu", kind, str(count))))])
 
@@ -178,7 +178,7 @@ def look(submission: Submission) -> dict[int, QueueEntry] | None:
         answer = _ask(command)
     except FileNotFoundError:
         return None
-    found = {}
+    entries = {}
     for line in answer.splitlines():
         name, job, place, state, reason, host = line.strip().split("|")
         cells = names[name]
@@ -186,8 +186,8 @@ def look(submission: Submission) -> dict[int, QueueEntry] | None:
         running = state in _RUNNING
         told = "" if running or reason in ("None", "Priority", "Resources") else reason
         label = f"{job}_{number}" if place.isdigit() else job
-        found[cells[number]] = QueueEntry(job=label, state="running" if running else "queued", reason=told, host=host)
-    return found
+        entries[cells[number]] = QueueEntry(job=label, state="running" if running else "queued", reason=told, host=host)
+    return entries
 
 
 def cancel(submission: Submission) -> None:

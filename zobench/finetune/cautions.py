@@ -15,15 +15,15 @@ TYPICAL_WEIGHT = 0.02
 
 def cautions(spec: RunSpec, gradients: Sequence[float | None], skipped: int) -> list[str]:
     """Warnings about the updates of a run's steps, from their projected gradients and how many were skipped."""
-    found = [nothing] if (nothing := METHODS.get(spec.method).nothing(spec)) else []
+    warnings = [nothing] if (nothing := METHODS.get(spec.method).nothing(spec)) else []
     if skipped:
-        found.append(f"{skipped} updates were skipped, because their projected gradient was not finite")
+        warnings.append(f"{skipped} updates were skipped, because their projected gradient was not finite")
     finite = sorted(abs(g) for g in gradients if g is not None and math.isfinite(g))
     if finite and finite[-1] == 0:
-        found.append("every projected gradient was 0: nothing was learnt")
+        warnings.append("every projected gradient was 0: nothing was learnt")
     elif finite and SCHEMES.get(spec.scheme).tunes_all and (told := lost(spec, finite[len(finite) // 2])):
-        found.append(told)  # an adapter rests in float32
-    return found
+        warnings.append(told)  # an adapter rests in float32
+    return warnings
 
 
 def lost(spec: RunSpec, gradient: float) -> str:

@@ -55,17 +55,17 @@ def load(path: Path) -> Grid:
 
 def checked(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
     """``axes`` with every value as its field holds it. Raises ``ValueError`` for what no search can vary."""
-    found = {}
+    varied = {}
     for key, values in flat(axes).items():
         check_key(key)
         if key.partition(".")[0] not in SEARCHED:
             raise ValueError(f"`{key}` must be the same in a whole search, but is varied; vary {', '.join(SEARCHED)}")
         if not isinstance(values, list) or not values:
             raise ValueError(f"`{key}` must be a list of values, but got {values!r}; write {key} = [...]")
-        found[key] = list(dict.fromkeys(check_value(key, value) for value in values))
-    if not found:
+        varied[key] = list(dict.fromkeys(check_value(key, value) for value in values))
+    if not varied:
         raise ValueError("a grid must vary something, but is empty; write lr = [1e-6, 1e-7]")
-    return found
+    return varied
 
 
 def asked(values: Mapping[str, Any]) -> tuple[str, str]:
@@ -78,10 +78,10 @@ def defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """(what a run of ``values`` takes where it is not told: the papers' numbers and the grid's first; a line on it)."""
     method, scheme = asked(values)
     grid = shipped(method, scheme)
-    found = {key: listed[0] for key, listed in grid.axes.items()}
-    found |= {"steps": METHODS.get(method).steps, "batch_size": BATCH}
-    found["eval_every"] = max(1, int(values.get("steps", found["steps"])) // EVALUATIONS)
-    missing = {key: value for key, value in found.items() if key not in values}
+    usual = {key: listed[0] for key, listed in grid.axes.items()}
+    usual |= {"steps": METHODS.get(method).steps, "batch_size": BATCH}
+    usual["eval_every"] = max(1, int(values.get("steps", usual["steps"])) // EVALUATIONS)
+    missing = {key: value for key, value in usual.items() if key not in values}
     origins = dict.fromkeys(grid.axes, grid.source) | {"eval_every": f"for {EVALUATIONS} evaluations"}
     groups: dict[str, list[str]] = {}
     for key, value in missing.items():

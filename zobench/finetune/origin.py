@@ -53,7 +53,7 @@ def opened(
         yield None, items
 
 
-def found(
+def resume_point(
     spec: RunSpec, folder: Path, header: dict[str, Any], file: JournalFile | None, items: list[Item],
     say: Callable[[str], None],
 ) -> tuple[list[Item], SnapshotStart | None, Path | None, list[int]]:  # fmt: skip

@@ -117,7 +117,7 @@ def _finished(spec: RunSpec, folder: Path, resume: bool, world: World | None) ->
 
     Raises ``ValueError`` if the folder is another run's, or if there is none to ``resume``.
     """
-    path, found = folder / RESULT, None
+    path, result = folder / RESULT, None
     if world is None or world.leads:
         if not (folder / JOURNAL).exists() or not journal.is_begun((folder / JOURNAL).read_bytes()):
             if resume:
@@ -126,12 +126,12 @@ def _finished(spec: RunSpec, folder: Path, resume: bool, world: World | None) ->
                 )
         else:
             _check_own(spec, folder)
-            found = Result.from_dict(json.loads(path.read_text())) if path.exists() else None
+            result = Result.from_dict(json.loads(path.read_text())) if path.exists() else None
     if world is not None:
-        [there] = world.from_first([found is not None])
-        found = Result.from_dict(json.loads(path.read_text())) if there else None
+        [there] = world.from_first([result is not None])
+        result = Result.from_dict(json.loads(path.read_text())) if there else None
         world.barrier()  # before the first rank writes it anew
-    return found
+    return result
 
 
 def _check_own(spec: RunSpec, folder: Path) -> None:
@@ -176,7 +176,7 @@ def _trained(
     try:
         with ExitStack() as during:
             file, items = during.enter_context(origin.opened(folder, header, world))
-            items, start, path, good = origin.found(spec, folder, header, file, items, progress.say)
+            items, start, path, good = origin.resume_point(spec, folder, header, file, items, progress.say)
             built = during.enter_context(tuner(chosen, path, model, start=start, world=world))
             record = Record()
             keeper = Keeper(spec, folder, file, record, list(record.replay(items)), header, progress.say, world)

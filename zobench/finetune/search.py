@@ -53,26 +53,26 @@ def search(
 
     Raises ``ValueError`` where the test set was looked at in this folder for another run than the winner.
     """
-    seal, found = Seal(), []
+    seal, trials = Seal(), []
     for own, changes in cells(spec, axes).items():
         result = run(own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal, examine=False)
-        found.append(Trial(changes=changes, result=result))
-        first = min(found, key=_rank)
-        for cell in found:  # of a large model, the snapshots of all would fill a disk
-            kept = {int(cell.result.evaluation["best"]["step"])} if cell is first else ()
-            snapshot.prune(folder / cell.result.spec.hash, kept)
+        trials.append(Trial(changes=changes, result=result))
+        first = min(trials, key=_rank)
+        for trial in trials:  # of a large model, the snapshots of all would fill a disk
+            kept = {int(trial.result.evaluation["best"]["step"])} if trial is first else ()
+            snapshot.prune(folder / trial.result.spec.hash, kept)
     _check_unseen(first, folder)
     own = first.result.spec
     examined = run(own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal)
-    rows = [cell.row() for cell in found]
+    rows = [trial.row() for trial in trials]
     told = {"axes": {key: list(values) for key, values in axes.items()}, "cells": rows}
-    examined = _without_memory(examined) if len(found) > 1 else examined
+    examined = _without_memory(examined) if len(trials) > 1 else examined
     winner = Trial(
         changes=first.changes,
         result=dataclasses.replace(examined, evaluation={**examined.evaluation, "search": told}),
     )
     _keep(folder, {**told, "winner": winner.row(), "test": examined.evaluation["test"], "spec": own.to_dict()})
-    return found, winner
+    return trials, winner
 
 
 def _without_memory(result: Result) -> Result:
@@ -84,8 +84,9 @@ def _without_memory(result: Result) -> Result:
     return dataclasses.replace(result, memory=memory, warnings=[*result.warnings, told])
 
 
-def _rank(cell: Trial) -> tuple[float, float]:
-    best = cell.result.evaluation["best"]
+def _rank(trial: Trial) -> tuple[float, float]:
+    """Sorts trials by dev loss, then by dev accuracy, best first; a loss that is not finite comes last."""
+    best = trial.result.evaluation["best"]
     loss = best["loss"]
     return (loss if loss is not None and math.isfinite(loss) else math.inf, -best["accuracy"])
 

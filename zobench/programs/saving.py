@@ -50,10 +50,10 @@ class Checkpoints:
 
     def events(self) -> list[list[Any]]:
         """What the saver's lanes did from :meth:`record` on, as a timeline has it."""
-        found = [] if self._saver is None else self._saver.events
+        events = [] if self._saver is None else self._saver.events
         return [
             [lane, kind, block, start - self._origin, end - self._origin]
-            for lane, kind, block, start, end in found
+            for lane, kind, block, start, end in events
             if start >= self._origin
         ]
 
