@@ -82,7 +82,7 @@ def _needs(guess: Estimate | None) -> list[str]:
 
 
 def shared_words(labels: Sequence[str]) -> list[str]:
-    """Words that every label has: they are said once."""
+    """The words that all labels have in common, to be shown once."""
     if len(labels) < 2:
         return []
     return [word for word in labels[0].split() if all(word in label.split() for label in labels)]
@@ -154,13 +154,13 @@ class SweepProgress:
 
 
 def show_warnings(console: Console, warnings: Iterable[str]) -> None:
-    """What a reader of a result's numbers should know."""
+    """A yellow line for each warning."""
     for warning in warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
 
 
 def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[str], interrupted: bool) -> None:
-    """What a sweep came to, what was not saved, and how to run the rest again."""
+    """How many cells ended how, which results were not saved, and how to run the rest again."""
     counts: dict[str, int] = {}
     for result in results:
         counts[str(result.outcome)] = counts.get(str(result.outcome), 0) + 1

@@ -152,7 +152,7 @@ def search(
 
 
 def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
-    """The run, resolved, and what was chosen for it with the reason."""
+    """The resolved spec, and a line for each value that was chosen, with the reason."""
     from zobench.finetune import grids
     from zobench.machine.device import choose_device
     from zobench.recipes import matrix
@@ -186,8 +186,8 @@ def _finetune_again(
 
 
 def _as_ranks(arguments: list[str], spec: RunSpec) -> int:
-    """The exit code of ``zobench ARGUMENTS`` in each rank of ``spec``. ``ZOBENCH_RESTARTS``: how often ranks are
-    started again after one was lost."""
+    """Runs ``zobench ARGUMENTS`` as each rank of ``spec`` and returns the exit code. ``ZOBENCH_RESTARTS``: how often
+    the ranks are started again after one was lost."""
     from zobench.parallel.launch import again
 
     restarts = os.environ.get("ZOBENCH_RESTARTS", "0")
@@ -197,7 +197,7 @@ def _as_ranks(arguments: list[str], spec: RunSpec) -> int:
 
 
 def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
-    """Of ``--set KEY=VALUE`` those with one value, and field to values of those with several."""
+    """(the ``--set KEY=VALUE`` with one value, field to values of those with several)."""
     single, axes = [], {}
     for change in changes:
         key, _, text = change.partition("=")
@@ -222,8 +222,11 @@ def _check_folders(data_dir: Path | None, folder: Path, results: Path) -> None:
 
 
 def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
-    """Raises ``ValueError`` if one of the runs, by folder, is not finished and predicted not to fit: in memory, or on
-    its folder's disk with snapshots, the best, the newest and one being written, and in a search the leader's."""
+    """Raises ``ValueError`` if a run (by its folder) that is not finished is predicted not to fit this machine.
+
+    It must fit into memory, and its snapshots onto the folder's disk: the best, the newest and one that is being
+    written, and in a search those of the run that leads.
+    """
     from zobench.execute import plan
     from zobench.finetune.assemble import disk_dir
     from zobench.finetune.run import RESULT
@@ -251,7 +254,7 @@ def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
 
 @contextmanager
 def _told(errors: Console, folder: Path, device: str) -> Iterator[None]:
-    """Says how to go on after an interrupt, and ends with 130; one line, and 1, where memory ran out."""
+    """Turns an interrupt inside the block into a line on how to go on and exit code 130, lack of memory into 1."""
     from zobench.execute.process import leads
     from zobench.finetune import Interrupted
     from zobench.parallel import PeerGoneError

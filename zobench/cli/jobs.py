@@ -55,7 +55,7 @@ def cancel(name: Name = None, results: Results = Path("results")) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """The options of ``sweep`` that a submitted one has beside those of every sweep, as they were typed."""
+    """The options of ``sweep`` on where it runs, as they were typed."""
 
     executor: str
     jobs: int | None
@@ -66,7 +66,7 @@ class Wanted:
 
 
 def submits(wanted: Wanted, budget: str | None) -> bool:
-    """Whether the sweep is handed over. Raises ``ValueError`` for options that do not go with its executor."""
+    """Whether the sweep is submitted and does not run here. Raises ``ValueError`` for options of another executor."""
     from zobench.runspec import suggestion
 
     known = ("here", "local", "slurm")
@@ -92,7 +92,7 @@ def submit_matrix(
     name: str, changes: list[str] | None, device: str, results: Path, timeout: str | None, retry: str,
     disk_dir: Path | None, dry_run: bool, wanted: Wanted,
 ) -> None:  # fmt: skip
-    """Plans the matrix ``name`` and hands over the cells that are not done; with ``dry_run`` only says so."""
+    """Plans the matrix ``name`` and submits the cells that are not done; with ``dry_run`` only shows the plan."""
     from zobench import recipes
     from zobench.cli.cells import matrix_cells
     from zobench.execute import slurm
@@ -211,7 +211,7 @@ def refuse_twice(results: Path, cells: Sequence[RunSpec]) -> None:
 
 
 def _device_there(wanted: str, request: Request) -> tuple[str, str]:
-    """(device, reason) on the nodes: what this machine has says nothing about them."""
+    """(device, reason) of the jobs, by what they ask Slurm for: this machine's devices need not be the nodes'."""
     from zobench.execute.slurm import wants_gpus
 
     if wanted == "auto":
@@ -260,7 +260,7 @@ def _backend(submission: Submission) -> Any:
 
 
 def _check_reach(submission: Submission) -> None:
-    """Raises ``ValueError`` where nobody can end its jobs."""
+    """Raises ``ValueError`` if the sweep's jobs cannot be ended from this machine."""
     from zobench.execute import pool, slurm
 
     if submission.executor == "slurm":
@@ -280,5 +280,5 @@ def _handed_over(submission: Submission, results: Path, where: str) -> None:
 
 
 def _where(results: Path) -> str:
-    """The option that names ``results``, if it must be named."""
+    """`` --results DIR`` for a command that is suggested, or "" for the default folder."""
     return "" if results.absolute() == Path("results").absolute() else f" --results {shlex.quote(str(results))}"

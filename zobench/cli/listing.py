@@ -158,7 +158,7 @@ def _all(common: dict[str, str]) -> str:
 
 
 def _other(result: Result) -> str:
-    """The words of the label that no column has, and why a run did not end ok."""
+    """The words of a run's label that no column shows, and why it did not end ok."""
     told = {getattr(result.spec, name) for name in _TUNED}
     words = [word for word in result.spec.label.removeprefix(result.spec.model).split()[4:] if word not in told]
     reason = "" if result.outcome is Outcome.OK else textwrap.shorten(result.reason, _REASON, placeholder=" ...")
@@ -170,7 +170,7 @@ def _number(value: float | None, unit: float = 1) -> str:
 
 
 def _short(hashes: Sequence[str]) -> list[str]:
-    """As few digits, from 7 on, as tell them apart."""
+    """The hashes, shortened to as few digits (at least 7) as keep them different."""
     different = len(set(hashes))
     length = next(n for n in range(7, 13) if len({text[:n] for text in hashes}) == different)
     return [text[:length] for text in hashes]

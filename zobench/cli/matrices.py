@@ -127,7 +127,7 @@ def _finish(summary: Summary, tables: Sequence[str], results: Path, machine: str
 
 @contextmanager
 def keeping(store: Store, errors: Console) -> Iterator[None]:
-    """Keeps other sweeps out of ``store`` meanwhile, or says that nothing can be kept there."""
+    """Locks ``store`` against other sweeps inside the block; warns if results cannot be written there."""
     from zobench.store import StoreError
 
     with ExitStack() as during:

@@ -119,7 +119,7 @@ def trace(
 
 
 def merge_stores(folders: list[Path], into: Path) -> None:
-    """Merges and says what came of it."""
+    """Merges other stores into this one and prints how many results were new."""
     from zobench.store import printable
     from zobench.store.merge import merge
 
@@ -132,7 +132,7 @@ def merge_stores(folders: list[Path], into: Path) -> None:
 
 
 def parse_percent(option: str, text: str) -> float:
-    """The share of ``5%``, or of ``5``, which means the same."""
+    """0.05 for ``5%`` or ``5``. Raises ``ValueError`` with ``option``'s name."""
     try:
         percent = float(text.strip().removesuffix("%"))
     except ValueError:
@@ -143,6 +143,6 @@ def parse_percent(option: str, text: str) -> float:
 
 
 def tell_problems(problems: Iterable[str]) -> None:
-    """Files that could not be read; the rest was."""
+    """Prints the files that could not be read."""
     for problem in problems:
         print(f"not read: {problem}", file=sys.stderr)

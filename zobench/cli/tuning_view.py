@@ -1,4 +1,4 @@
-"""What people see of fine-tuning: a bar with the newest step, a line per evaluation, a table at the end."""
+"""Shows fine-tuning in a terminal: a bar with the newest step, a line per evaluation, a table at the end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TuningBar:
         self._total = 0
 
     def hooks(self, spec: RunSpec) -> Hooks:
-        """What the run of ``spec`` calls; says which run that is."""
+        """The hooks with which the run of ``spec`` draws; prints which run it is."""
         self._console.print(Text(spec.label, style="bold"), soft_wrap=True)
         self._label, self._best = f"{spec.model} {spec.task} {spec.method}", ""
         return Hooks(say=self._say, begin=self._begin, step=self._step, evaluated=self._evaluated)

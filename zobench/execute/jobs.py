@@ -62,11 +62,11 @@ class Submission:
 
     @property
     def log(self) -> Path:
-        """Submitit's folder."""
+        """The folder into which submitit writes what the jobs print."""
         return self.folder / "log"
 
     def job_name(self, group: int) -> str:
-        """What Slurm calls the array of ``group``; the sweep can be found by it, whatever became of its submitter."""
+        """The name in Slurm of the array of ``group``. With it the jobs are known even if the submitter died."""
         return f"zobench-{self.id}-{group}"
 
     def write(self) -> None:
@@ -110,7 +110,7 @@ class JobReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueEntry:
-    """What the scheduler says of one cell that it still knows: ``state`` is "queued" or "running"."""
+    """What Slurm or the pool says of a cell that is not done: ``state`` is "queued" or "running"."""
 
     job: str
     state: str
@@ -136,7 +136,7 @@ def new_folder(results: Path) -> Path:
 
 
 def submissions(results: Path) -> list[Submission]:
-    """Every sweep that was submitted into ``results``, the oldest first; a folder that is not whole is none."""
+    """Every sweep that was submitted into ``results``, the oldest first, without folders that cannot be read."""
     sweeps = []
     for path in (results / FOLDER).glob("*/sweep.json"):
         with contextlib.suppress(OSError, ValueError):  # half written, or of a later version
@@ -157,7 +157,7 @@ def progress(submission: Submission, cell: int) -> JobReport | None:
 
 
 def tell(submission: Submission, cell: int, said: JobReport) -> None:
-    """Writes :func:`progress`, whole or not at all."""
+    """Writes what :func:`progress` reads: all of it, or nothing if the process ends meanwhile."""
     write_json(submission.folder / f"{cell}.json", asdict(said))
 
 
@@ -170,12 +170,12 @@ def job_ids(submission: Submission) -> list[str]:
 
 
 def is_cancelled(submission: Submission) -> bool:
-    """Whether ``zobench cancel`` has named it."""
+    """Whether ``zobench cancel`` was called for this sweep."""
     return (submission.folder / "cancelled.json").exists()
 
 
 def mark_cancelled(submission: Submission) -> None:
-    """Keeps jobs that are put back into the queue from beginning."""
+    """Notes that the sweep is cancelled: a job of it that is put back into the queue ends at once."""
     write_json(submission.folder / "cancelled.json", {"when": time.time()})
 
 

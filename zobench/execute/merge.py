@@ -1,4 +1,4 @@
-"""One result from those of a cell's ranks: the slowest times, the fullest device, or why it failed, in one line."""
+"""Merges the results of a cell's ranks into one: the slowest times, the highest memory peak, or why it failed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOLD_BY_RANK = (
 
 
 def merged(spec: RunSpec, by_rank: Mapping[int, Result]) -> Result:
-    """The result of all from those of the ranks in ``by_rank``.
+    """The cell's result, merged from each rank's own in ``by_rank``.
 
     ``samples`` are of the slowest rank at each step, ``memory`` of the rank with the highest peak on its device, power
     of all devices together; ``parts["exchanged_bytes"]``: what the rank that sent most sent the others in each step, so
@@ -45,8 +45,10 @@ def merged(spec: RunSpec, by_rank: Mapping[int, Result]) -> Result:
 
 
 def _cause(spec: RunSpec, by_rank: Mapping[int, Result]) -> tuple[Outcome, str, int] | None:
-    """(outcome, reason, rank) of what ended or spoilt the run, None if nothing did: a rank that only saw another one's
-    end does not know it."""
+    """(outcome, reason, rank) of what ended or spoilt the run, or None if nothing did.
+
+    A rank that ended only because it lost another one does not know the cause, so others are asked first.
+    """
     bad = {rank: result for rank, result in by_rank.items() if result.outcome is not Outcome.OK}
     for kind in (Outcome.OOM, Outcome.FAILED, Outcome.TIMEOUT, Outcome.SKIPPED, Outcome.CONTAMINATED):
         for rank, result in sorted(bad.items()):
@@ -68,7 +70,7 @@ def _cause(spec: RunSpec, by_rank: Mapping[int, Result]) -> tuple[Outcome, str, 
 
 
 def _slowest(ranks: Sequence[Result], which: str) -> dict[str, list[float | None]]:
-    """The first rank's samples, each step as long as on the slowest."""
+    """The first rank's samples, with the seconds of each step from the rank that was slowest in it."""
     rows: list[dict[str, list[float | None]]] = [getattr(one, which) for one in ranks]
     if "step_seconds" not in rows[0]:
         return rows[0]
@@ -89,7 +91,7 @@ def _parts(ranks: Sequence[Result]) -> dict[str, list[float]]:
 
 
 def _power(spec: RunSpec, ranks: Sequence[Result]) -> tuple[dict[str, Any], list[str]]:
-    """Power of all devices, and what a CPU's ranks say of other processes: those that are none of them."""
+    """Power of all devices together, and on a CPU a warning if processes other than the ranks kept cores busy."""
     power = dict(ranks[0].power)
     for name in ("energy_joules", "mean_power_watts"):
         values = [one.power.get(name) for one in ranks]

@@ -83,7 +83,7 @@ def here(
 
 
 def limits(device: str, disk_dir: Path | None) -> Limits:
-    """What this machine has free now for cells on ``device``."""
+    """The memory and disk space that are free on this machine now, for cells on ``device``; in bytes."""
     device_bytes = devices = None
     if device.startswith("cuda"):
         # in a process of its own: a CUDA context in this one would disturb every cell of the sweep
@@ -213,7 +213,7 @@ def _kept_rates(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Holds the lock ``path`` meanwhile, where its folder can be written and its file system has locks."""
+    """Holds the lock ``path`` inside the block; without a lock where its folder or file system does not allow one."""
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -229,7 +229,7 @@ print(json.dumps(calibrate(sys.argv[1], disk_dir=sys.argv[2])))
 
 
 def _ask(program: str, *arguments: str) -> str:
-    """What a fresh Python process prints."""
+    """Runs ``program`` in a fresh Python process and returns what it prints. Raises ``OSError`` if it fails."""
     command = [sys.executable, "-P", "-c", program, *arguments]
     done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""Slurm: a sweep as job arrays, submitted through submitit, asked about and cancelled by name.
+"""Submits a sweep to Slurm as job arrays, through submitit, asks how they stand, and cancels them.
 
 Submitit pickles what each job calls (:class:`zobench.execute.task.CellJob`: a folder and a number) and whether it
 came back. That is how it starts jobs; results, checkpoints and the records of :mod:`zobench.execute.jobs` are data.
@@ -70,7 +70,7 @@ class Request:
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, str]:
-    """Option to value of every ``--slurm KEY=VALUE``. Raises ``ValueError`` for what is none, or is ours."""
+    """Option to value of every ``--slurm KEY=VALUE``. Raises ``ValueError`` for options that a sweep sets itself."""
     options: dict[str, str] = {}
     for text in texts:
         key, sign, value = text.partition("=")
@@ -88,12 +88,12 @@ def parse_options(texts: Sequence[str]) -> dict[str, str]:
 
 
 def wants_gpus(request: Request) -> bool:
-    """Whether its jobs get GPUs."""
+    """Whether ``--gres`` asks for GPUs."""
     return "gpu" in [gres.partition(":")[0] for gres in (request.gres or "").split(",")]
 
 
 def groups(cells: Sequence[RunSpec]) -> tuple[tuple[int, ...], ...]:
-    """The cells (indices) of each array: those that need equal nodes, in order."""
+    """The cells (indices) of each job array: those with equal numbers of GPUs and nodes share one."""
     alike: dict[tuple[int, int, bool], list[int]] = {}
     for index, spec in enumerate(cells):
         alike.setdefault((spec.gpus, spec.nodes, spec.device == "cpu"), []).append(index)
@@ -113,7 +113,7 @@ def resources(request: Request, spec: RunSpec) -> dict[str, Any]:
 
 
 def _gres(text: str | None, spec: RunSpec) -> str:
-    """``text`` with as many GPUs on a node as ``spec`` has there; more than one need no asking."""
+    """``--gres`` for ``spec``: ``text`` with the number of GPUs on a node; added where ``spec`` needs several."""
     count = spec.gpus // spec.nodes
     if spec.device == "cpu" or (count == 1 and text):
         return text or ""
@@ -124,7 +124,7 @@ def _gres(text: str | None, spec: RunSpec) -> str:
 
 
 def check() -> None:
-    """Raises ``ValueError`` where nothing can be submitted or cancelled."""
+    """Raises ``ValueError`` where Slurm's commands are not installed."""
     absent = [name for name in ("sbatch", "srun", "squeue", "scancel") if shutil.which(name) is None]
     if absent:
         raise ValueError(
@@ -135,7 +135,7 @@ def check() -> None:
 
 
 def submit(submission: Submission, request: Request) -> list[str]:
-    """Hands the sweep over, an array per group, and returns the arrays' ids.
+    """Submits the sweep, a job array per group, and returns the arrays' ids.
 
     Raises ``ValueError`` with Slurm's words if it refuses; arrays that it had taken by then are cancelled.
     """
@@ -168,7 +168,7 @@ def submit(submission: Submission, request: Request) -> list[str]:
 
 
 def look(submission: Submission) -> dict[int, QueueEntry] | None:
-    """The cells whose jobs Slurm still has, by index; None where there is no Slurm to ask.
+    """The cells whose jobs are queued or running, by index; None where Slurm's commands are not installed.
 
     Raises ``OSError`` if it does not answer.
     """

@@ -1,4 +1,4 @@
-"""What a reader of a run's numbers should know of its updates: that some were skipped, or too small to arrive."""
+"""Warnings about updates that were skipped or rounded away."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ def cautions(spec: RunSpec, gradients: Sequence[float | None], skipped: int) -> 
 
 
 def lost(spec: RunSpec, gradient: float) -> str:
-    """That updates whose projected gradient is ``gradient`` round away at the precision in which weights rest, or ""
-    if they do not or no g says how large they are."""
+    """A warning that updates of size lr * ``gradient`` (lr alone for sign methods) are rounded away, or "".
+
+    They are if they lie below half an ulp of a typical weight in the dtype or wire format in which weights rest. ""
+    also for methods of which g alone does not tell how large an update is.
+    """
     size = METHODS.get(spec.method).definition(spec).update
     kept = spec.dtype if spec.wire == "none" else spec.wire
     if size is UpdateSize.OTHER or kept == "fp32" or spec.writeback_every == "inf":

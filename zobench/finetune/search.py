@@ -1,4 +1,4 @@
-"""A search: runs over a grid are compared on dev, and only the winner looks at the test set, once."""
+"""A search over a grid: its runs are compared on dev, and only the winner is evaluated on test, once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zobench.runspec import RunSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """One run of a search: what is its own in the grid, and its result; only the winner's has a test."""
+    """One run of a search: its values in the grid, and its result; only the winner's is evaluated on test."""
 
     changes: dict[str, Any]
     result: Result
@@ -45,7 +45,7 @@ def search(
     spec: RunSpec, axes: Mapping[str, Sequence[Any]], *, folder: Path, data_dir: Path | None = None,
     progress: Callable[[RunSpec], Hooks] = lambda cell: Hooks(),
 ) -> tuple[list[Trial], Trial]:  # fmt: skip
-    """Runs ``spec`` (resolved) with every combination of ``axes``: (all cells, the winner with its test).
+    """Runs ``spec`` (resolved) with every combination of ``axes``: (all trials, the winner with its test).
 
     The winner has the lowest dev loss, of equal ones the highest dev accuracy, then came first in the grid. Each run
     is kept in ``folder/<hash>``, so that a search goes on where it stopped, but of finished runs only the leader's
@@ -76,7 +76,7 @@ def search(
 
 
 def _without_memory(result: Result) -> Result:
-    """On a CPU a run's memory is its process's, and here all runs share one: what it took alone is not known."""
+    """``result`` without its peak of memory on a CPU, where all runs of the search share one process's peak."""
     if result.spec.device != "cpu":
         return result
     told = "the runs of a search share a process, so that the winner's own memory is not known; measure it by finetune"
@@ -92,7 +92,7 @@ def _rank(trial: Trial) -> tuple[float, float]:
 
 
 def _check_unseen(winner: Trial, folder: Path) -> None:
-    """The seal as far as the disk remembers it: of an earlier search, or a run of its own."""
+    """Raises ``ValueError`` if a result in ``folder``, as of an earlier search, has another run's test."""
     looked = [path.parent for path in folder.glob(f"*/{RESULT}") if "test" in _evaluation(path)]
     others = [path.name for path in looked if path.name != winner.result.spec.hash]
     if others:
