@@ -1,4 +1,4 @@
-"""The cells of a matrix as a command asks for them, and where the processes of cells on several nodes meet."""
+"""The cells of a matrix with a command's changes, and the rendezvous of cells on several nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def matrix_cells(path: Path, device: str, values: dict[str, Any]) -> tuple[Matrix, tuple[RunSpec, ...], str]:
-    """The matrix in ``path`` on ``device``, its cells with ``values``, and what to say of a ``device_memory`` there."""
+    """The matrix in ``path`` on ``device``, its cells changed by ``values``, and a note on ``device_memory``, or ""."""
     from zobench.recipes import matrix
 
     changes = {key: value for key, value in values.items() if key != "device_memory"}
@@ -22,27 +22,27 @@ def matrix_cells(path: Path, device: str, values: dict[str, Any]) -> tuple[Matri
 
 
 def limited_cells(cells: Sequence[RunSpec], size: int, name: str) -> tuple[tuple[RunSpec, ...], str]:
-    """``cells`` with ``device_memory=size`` where a planner has something to choose, each once, and what to say of it.
+    """``cells`` without repeats, limited to ``device_memory=size`` where they offload, and a note on how many are.
 
-    Raises ``ValueError`` if none has.
+    Raises ``ValueError`` if none can be limited.
     """
     from zobench.predict.footprint import limited
     from zobench.runspec import size_text
 
-    found = tuple(dict.fromkeys(limited(cell, size) for cell in cells))
-    held = sum(cell.device_memory == size for cell in found)
+    distinct = tuple(dict.fromkeys(limited(cell, size) for cell in cells))
+    held = sum(cell.device_memory == size for cell in distinct)
     if not held:
         raise ValueError(
             f"`device_memory` needs a cell with engine=offload and noise=counter, but {name} has none; "
             "leave it out, or add --set engine=offload --set noise=counter"
         )
     others = "; the others are resident or have torch noise, which leaves a planner no choice"
-    note = f"device_memory={size_text(size)} holds for {held} of {len(found)} cells"
-    return found, note + (others if held < len(found) else "")
+    note = f"device_memory={size_text(size)} holds for {held} of {len(distinct)} cells"
+    return distinct, note + (others if held < len(distinct) else "")
 
 
 def meet_at(endpoint: str | None) -> None:
-    """Lets the processes of cells on several nodes meet at ``endpoint``, if it is given. Raises ``ValueError``."""
+    """Sets ``endpoint`` (HOST:PORT), if given, as where the nodes of a cell meet. Raises ``ValueError`` for others."""
     from zobench.machine.network import parse_endpoint
 
     if endpoint is not None:

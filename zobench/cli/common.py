@@ -48,23 +48,23 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop
 
 
 def named(changes: list[str] | None, **options: str | None) -> list[str]:
-    """``changes`` and those that have an option of their own."""
+    """``changes`` (KEY=VALUE), with those ``options`` in front that are given, as ``--model``."""
     return [*(f"{key}={value}" for key, value in options.items() if value is not None), *(changes or [])]
 
 
 def changed(changes: list[str] | None) -> dict[str, Any]:
     """Field to value of every ``--set KEY=VALUE``."""
-    found = {}
+    values = {}
     for change in changes or []:
         key, sign, text = change.partition("=")
         if not sign:
             raise ValueError(
                 f"`--set` needs KEY=VALUE, but got {change!r}; for example --set steps=5, see {FIELDS_ARE_LISTED}"
             )
-        if key.strip() in found:
+        if key.strip() in values:
             raise ValueError(f"`{key.strip()}` must be given once, but got it twice; leave one out")
-        found[key.strip()] = value_of(key.strip(), text)
-    return found
+        values[key.strip()] = value_of(key.strip(), text)
+    return values
 
 
 def value_of(key: str, text: str) -> Any:
@@ -88,7 +88,7 @@ def check_folder(option: str, folder: Path | None) -> None:
 
 
 def check_results(folder: Path) -> None:
-    """A folder, or one that can be made: it is made when there is something to put into it."""
+    """Raises ``ValueError`` if ``folder`` is a file, or lies in one; it need not exist yet."""
     check_folder("--results", next(place for place in (folder, *folder.absolute().parents) if place.exists()))
 
 
@@ -100,7 +100,7 @@ def check_file(option: str, path: Path) -> None:
 
 
 def parse_seconds(option: str, text: str | None) -> float | None:
-    """``90s``, ``10m``, ``2h`` or plain seconds."""
+    """Seconds of ``90s``, ``10m``, ``2h`` or a plain number. Raises ``ValueError`` with ``option``'s name."""
     if text is None:
         return None
     number, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h") else (text, "s")
@@ -114,7 +114,7 @@ def parse_seconds(option: str, text: str | None) -> float | None:
 
 
 def parse_outcomes(text: str) -> frozenset[str]:
-    """The outcomes of ``--retry oom,failed``."""
+    """The outcomes of ``--retry oom,failed``. Raises ``ValueError`` for an unknown one."""
     from zobench.result import Outcome
     from zobench.runspec import suggestion
 

@@ -82,7 +82,7 @@ def _needs(guess: Estimate | None) -> list[str]:
 
 
 def shared_words(labels: Sequence[str]) -> list[str]:
-    """Words that every label has: they are said once."""
+    """The words that all labels have in common, to be shown once."""
     if len(labels) < 2:
         return []
     return [word for word in labels[0].split() if all(word in label.split() for label in labels)]
@@ -154,13 +154,13 @@ class SweepProgress:
 
 
 def show_warnings(console: Console, warnings: Iterable[str]) -> None:
-    """What a reader of a result's numbers should know."""
+    """A yellow line for each warning."""
     for warning in warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
 
 
 def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[str], interrupted: bool) -> None:
-    """What a sweep came to, what was not saved, and how to run the rest again."""
+    """How many cells ended how, which results were not saved, and how to run the rest again."""
     counts: dict[str, int] = {}
     for result in results:
         counts[str(result.outcome)] = counts.get(str(result.outcome), 0) + 1
@@ -182,16 +182,16 @@ def show_lists(what: str) -> None:
     from zobench import recipes
     from zobench.runspec import suggestion
 
-    parts: dict[str, Callable[[], Table]] = {
+    lists: dict[str, Callable[[], Table]] = {
         "models": _models, "methods": _methods, "matrices": lambda: _recipes("runners"),
         "tables": lambda: _recipes("tables"), "figures": lambda: _recipes("plots"), "tasks": _tasks,
         "metrics": _metrics, "programs": _programs, "fields": _fields,
     }  # fmt: skip
-    if what and what not in parts:
-        raise ValueError(f"unknown list {what!r}; {suggestion(what, parts)}")
+    if what and what not in lists:
+        raise ValueError(f"unknown list {what!r}; {suggestion(what, lists)}")
     console = answer_console()
-    for name in [what] if what else [name for name in parts if name != "fields"]:
-        table = parts[name]()
+    for name in [what] if what else [name for name in lists if name != "fields"]:
+        table = lists[name]()
         table.title, table.title_justify = Text(name, style="bold"), "left"
         console.print(table, Text())
     if not what:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,12 +55,10 @@ def finetune(
     Its folder holds early results (progress.jsonl), the journal, snapshots and in the end the saved model. After
     Ctrl-C, kill -9 or a power loss the same command goes on from there, bit for bit.
     """
-    from zobench.cli import console
-    from zobench.cli.tuning_view import TuningBar, show_result
     from zobench.execute.process import leads, torchrun_ranks
-    from zobench.finetune import run, usual_data_dir
+    from zobench.finetune import usual_data_dir
 
-    errors, quiet = console.error_console(), output == "-" or not leads()
+    quiet = output == "-" or not leads()
     if output is not None and not quiet:
         check_file("--json", Path(output))
     options = named(
@@ -74,26 +72,43 @@ def finetune(
         _check_fits({folder: spec})
     if spec.gpus > 1 and not torchrun_ranks():
         places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
-        given = [word for name, place in places.items() if place is not None for word in (name, str(place))]
-        told = [*(f"--set={option}" for option in options), "--device", device, *given, *["--resume"] * resume]
-        raise typer.Exit(_as_ranks(["finetune", *told], spec))
-    for note in () if quiet else (*notes, f"folder: {folder}"):
+        raise typer.Exit(_as_ranks(_finetune_again(options, device, places, resume), spec))
+    result = _trained(spec, folder, data_dir, () if quiet else (*notes, f"folder: {folder}"), resume, quiet)
+    if leads():
+        _store(result, results)
+        _show(result, folder, output)
+
+
+def _trained(
+    spec: RunSpec, folder: Path, data_dir: Path | None, notes: Sequence[str], resume: bool, quiet: bool
+) -> Result:
+    """Says ``notes``, then trains with a bar that tells how it goes, unless ``quiet``."""
+    from zobench.cli import console
+    from zobench.cli.tuning_view import TuningBar
+    from zobench.finetune import run
+
+    errors = console.error_console()
+    for note in notes:
         errors.print(note, style="dim", markup=False, soft_wrap=True)
     bar = TuningBar(errors)
     with _told(errors, folder, spec.device), nullcontext() if quiet else bar:
         hooks = None if quiet else bar.hooks(spec)
-        result = run(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume)
-    if not leads():
-        return
-    _store(result, results)
+        return run(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume)
+
+
+def _show(result: Result, folder: Path, output: str | None) -> None:
+    """Shows the result, and writes it as JSON to the file ``output``; "-" prints just that."""
+    from zobench.cli import console
+    from zobench.cli.tuning_view import show_result
+
     text = json.dumps(result.to_dict(), indent=1, allow_nan=False)
-    if quiet:
+    if output == "-":
         print(text)
         return
     if output is not None:
         Path(output).write_text(text + "\n")
     show_result(console.answer_console(), result)
-    errors.print(f"saved model: {folder / 'model'}", style="dim", markup=False, soft_wrap=True)
+    console.error_console().print(f"saved model: {folder / 'model'}", style="dim", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -130,14 +145,14 @@ def search(
     for note in (*notes, f"grid: {told.text}", f"folder: {folder}"):
         errors.print(note, style="dim", markup=False, soft_wrap=True)
     with _told(errors, folder, spec.device), TuningBar(errors) as bar:
-        found, winner = searched(spec, varied, folder=folder, data_dir=data_dir, progress=bar.hooks)
+        trials, winner = searched(spec, varied, folder=folder, data_dir=data_dir, progress=bar.hooks)
     _store(winner.result, results)
-    show_search(console.answer_console(), found, winner)
+    show_search(console.answer_console(), trials, winner)
     show_result(console.answer_console(), winner.result)
 
 
 def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
-    """The run, resolved, and what was chosen for it with the reason."""
+    """The resolved spec, and a line for each value that was chosen, with the reason."""
     from zobench.finetune import grids
     from zobench.machine.device import choose_device
     from zobench.recipes import matrix
@@ -161,9 +176,18 @@ def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
     return spec, [note for note in notes if note]
 
 
+def _finetune_again(
+    options: Sequence[str], device: str, places: Mapping[str, Path | str | None], resume: bool
+) -> list[str]:
+    """The words of the same ``zobench finetune``, with every option spelt out; ``places``: files and folders."""
+    given = [word for option, place in places.items() if place is not None for word in (option, str(place))]
+    changes = [f"--set={option}" for option in options]
+    return ["finetune", *changes, "--device", device, *given, *["--resume"] * resume]
+
+
 def _as_ranks(arguments: list[str], spec: RunSpec) -> int:
-    """The exit code of ``zobench ARGUMENTS`` in each rank of ``spec``. ``ZOBENCH_RESTARTS``: how often ranks are
-    started again after one was lost."""
+    """Runs ``zobench ARGUMENTS`` as each rank of ``spec`` and returns the exit code. ``ZOBENCH_RESTARTS``: how often
+    the ranks are started again after one was lost."""
     from zobench.parallel.launch import again
 
     restarts = os.environ.get("ZOBENCH_RESTARTS", "0")
@@ -173,7 +197,7 @@ def _as_ranks(arguments: list[str], spec: RunSpec) -> int:
 
 
 def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
-    """Of ``--set KEY=VALUE`` those with one value, and field to values of those with several."""
+    """(the ``--set KEY=VALUE`` with one value, field to values of those with several)."""
     single, axes = [], {}
     for change in changes:
         key, _, text = change.partition("=")
@@ -198,8 +222,11 @@ def _check_folders(data_dir: Path | None, folder: Path, results: Path) -> None:
 
 
 def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
-    """Raises ``ValueError`` if one of the runs, by folder, is not finished and predicted not to fit: in memory, or on
-    its folder's disk with snapshots, the best, the newest and one being written, and in a search the leader's."""
+    """Raises ``ValueError`` if a run (by its folder) that is not finished is predicted not to fit this machine.
+
+    It must fit into memory, and its snapshots onto the folder's disk: the best, the newest and one that is being
+    written, and in a search those of the run that leads.
+    """
     from zobench.execute import plan
     from zobench.finetune.assemble import disk_dir
     from zobench.finetune.run import RESULT
@@ -227,7 +254,7 @@ def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
 
 @contextmanager
 def _told(errors: Console, folder: Path, device: str) -> Iterator[None]:
-    """Says how to go on after an interrupt, and ends with 130; one line, and 1, where memory ran out."""
+    """Turns an interrupt inside the block into a line on how to go on and exit code 130, lack of memory into 1."""
     from zobench.execute.process import leads
     from zobench.finetune import Interrupted
     from zobench.parallel import PeerGoneError

@@ -55,7 +55,7 @@ def cancel(name: Name = None, results: Results = Path("results")) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """The options of ``sweep`` that a submitted one has beside those of every sweep, as they were typed."""
+    """The options of ``sweep`` on where it runs, as they were typed."""
 
     executor: str
     jobs: int | None
@@ -66,7 +66,7 @@ class Wanted:
 
 
 def submits(wanted: Wanted, budget: str | None) -> bool:
-    """Whether the sweep is handed over. Raises ``ValueError`` for options that do not go with its executor."""
+    """Whether the sweep is submitted and does not run here. Raises ``ValueError`` for options of another executor."""
     from zobench.runspec import suggestion
 
     known = ("here", "local", "slurm")
@@ -92,7 +92,7 @@ def submit_matrix(
     name: str, changes: list[str] | None, device: str, results: Path, timeout: str | None, retry: str,
     disk_dir: Path | None, dry_run: bool, wanted: Wanted,
 ) -> None:  # fmt: skip
-    """Plans the matrix ``name`` and hands over the cells that are not done; with ``dry_run`` only says so."""
+    """Plans the matrix ``name`` and submits the cells that are not done; with ``dry_run`` only shows the plan."""
     from zobench import recipes
     from zobench.cli.cells import matrix_cells
     from zobench.execute import slurm
@@ -167,7 +167,6 @@ def _to_pool(
     specs: Sequence[RunSpec], store: Store, side_by_side: int | None, common: dict[str, Any],
     told: tuple[str, str, str], disk_dir: Path | None, dry_run: bool,
 ) -> None:  # fmt: skip
-    from zobench import predict
     from zobench.cli import console, jobs_view
     from zobench.execute import jobs, plan, pool
     from zobench.execute.submitit import submitit_or_remedy
@@ -179,9 +178,7 @@ def _to_pool(
     screen = console.answer_console() if dry_run else console.error_console()
     jobs_view.say(screen, (f"{told[1]}; machine {facts['machine']} ({facts['description']})", told[2]))
     with console.error_console().status("measuring this machine's rates, once"):
-        measured = plan.calibration(store.root, facts["machine"], device, disk_dir)
-    room = plan.limits(device, disk_dir)
-    steps = plan.make(specs, store, facts["machine"], predict.Rates.of(measured), room, common["retry"])
+        steps = plan.here(specs, store, facts["machine"], device, common["retry"], disk_dir).steps
     console.show_plan(screen, told[0], steps, None)
     cells = tuple(step.spec for step in steps if step.action != "keep")
     refuse_twice(store.root, cells)
@@ -214,7 +211,7 @@ def refuse_twice(results: Path, cells: Sequence[RunSpec]) -> None:
 
 
 def _device_there(wanted: str, request: Request) -> tuple[str, str]:
-    """(device, reason) on the nodes: what this machine has says nothing about them."""
+    """(device, reason) of the jobs, by what they ask Slurm for: this machine's devices need not be the nodes'."""
     from zobench.execute.slurm import wants_gpus
 
     if wanted == "auto":
@@ -231,16 +228,16 @@ def _chosen(results: Path, name: str | None) -> list[tuple[Submission, list[Cell
     from zobench.execute import jobs
     from zobench.runspec import suggestion
 
-    found = jobs.submissions(results)
-    known = dict.fromkeys([one.name for one in found] + [one.id for one in found])
+    sweeps = jobs.submissions(results)
+    known = dict.fromkeys([one.name for one in sweeps] + [one.id for one in sweeps])
     if name is not None and name not in known:
         remedy = suggestion(name, known) if known else "submit one with `zobench sweep NAME --executor slurm`"
         raise ValueError(f"no sweep {name!r} was submitted into {results}; {remedy}")
-    if not found:
+    if not sweeps:
         print(f"no sweep was submitted into {results}")
-    newest = {one.name: one.id for one in found}
+    newest = {one.name: one.id for one in sweeps}
     rows = []
-    for one in found:
+    for one in sweeps:
         if name is None or name in (one.name, one.id):
             states = _states(one)
             if one.id in (newest[one.name], name) or any(state.state in jobs.ACTIVE for state in states):
@@ -263,7 +260,7 @@ def _backend(submission: Submission) -> Any:
 
 
 def _check_reach(submission: Submission) -> None:
-    """Raises ``ValueError`` where nobody can end its jobs."""
+    """Raises ``ValueError`` if the sweep's jobs cannot be ended from this machine."""
     from zobench.execute import pool, slurm
 
     if submission.executor == "slurm":
@@ -283,5 +280,5 @@ def _handed_over(submission: Submission, results: Path, where: str) -> None:
 
 
 def _where(results: Path) -> str:
-    """The option that names ``results``, if it must be named."""
+    """`` --results DIR`` for a command that is suggested, or "" for the default folder."""
     return "" if results.absolute() == Path("results").absolute() else f" --results {shlex.quote(str(results))}"

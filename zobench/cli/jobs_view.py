@@ -1,4 +1,4 @@
-"""What the commands of submitted sweeps show: the plan of one, and how its cells stand."""
+"""Shows submitted sweeps in a terminal: the plan of one, and the state of its cells."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STYLES = {"done": "green", "running": "bold", "queued": "", "failed": "red", "lo
 
 
 def say(screen: Console, lines: Sequence[str]) -> None:
-    """Those that are not empty."""
+    """Prints the notes that are not empty."""
     for line in lines:
         if line:
             screen.print(line, style="dim", markup=False, soft_wrap=True)
@@ -55,7 +55,7 @@ def show_plan(
 
 
 def show(screen: Console, submission: Submission, states: Sequence[CellState]) -> None:
-    """One sweep: how many cells are where, then one line per cell."""
+    """One sweep: how many cells are in which state, then one line per cell."""
     shared = shared_words([state.spec.label for state in states])
     when = datetime.datetime.fromtimestamp(submission.submitted).strftime("%Y-%m-%d %H:%M")
     screen.print(Text(f"{submission.name} {submission.id}: {counts(states)}", style="bold"), soft_wrap=True)
@@ -73,7 +73,7 @@ def show(screen: Console, submission: Submission, states: Sequence[CellState]) -
 
 
 def state_word(state: CellState) -> str:
-    """What a person calls it."""
+    """The word shown for a state."""
     return "done" if state.state == "ok" else state.state
 
 

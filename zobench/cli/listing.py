@@ -158,7 +158,7 @@ def _all(common: dict[str, str]) -> str:
 
 
 def _other(result: Result) -> str:
-    """The words of the label that no column has, and why a run did not end ok."""
+    """The words of a run's label that no column shows, and why it did not end ok."""
     told = {getattr(result.spec, name) for name in _TUNED}
     words = [word for word in result.spec.label.removeprefix(result.spec.model).split()[4:] if word not in told]
     reason = "" if result.outcome is Outcome.OK else textwrap.shorten(result.reason, _REASON, placeholder=" ...")
@@ -170,15 +170,15 @@ def _number(value: float | None, unit: float = 1) -> str:
 
 
 def _short(hashes: Sequence[str]) -> list[str]:
-    """As few digits, from 7 on, as tell them apart."""
+    """The hashes, shortened to as few digits (at least 7) as keep them different."""
     different = len(set(hashes))
     length = next(n for n in range(7, 13) if len({text[:n] for text in hashes}) == different)
     return [text[:length] for text in hashes]
 
 
-def show_comparison(console: Console, found: Comparison, names: tuple[str, str]) -> None:
+def show_comparison(console: Console, comparison: Comparison, names: tuple[str, str]) -> None:
     """One line per cell of both sides, then why the ambiguous ones are, and the cells of one side only."""
-    pairs = found.pairs
+    pairs = comparison.pairs
     told = [pair.judgement for pair in pairs]
     reasons = list(dict.fromkeys(one.reason for one in told if one.reason))
     console.print(Text(printable(f"A: {names[0]} ({_machines(pairs, 'a')})")), soft_wrap=True)
@@ -197,7 +197,7 @@ def show_comparison(console: Console, found: Comparison, names: tuple[str, str])
             ListColumn("cell", [printable(pair.a.spec.label) for pair in pairs]),
         ],
     )
-    for line in _remarks(found, reasons):
+    for line in _remarks(comparison, reasons):
         console.print(Text(printable(line), style="dim"))
     counts = Counter(one.verdict for one in told)
     total = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
@@ -214,17 +214,17 @@ def _verdict(judgement: Judgement, reasons: Sequence[str]) -> str:
     return f"{judgement.verdict}{number}"
 
 
-def _remarks(found: Comparison, reasons: Sequence[str]) -> Iterator[str]:
+def _remarks(comparison: Comparison, reasons: Sequence[str]) -> Iterator[str]:
     yield (
         "A s, B s: the median step. B is: by the two-sided Mann-Whitney test at 5 %; SAME also needs the interval "
         "within the tolerance. memory: peak device memory, B / A."
     )
-    judged = sum(pair.judgement.interval is not None for pair in found.pairs)
+    judged = sum(pair.judgement.interval is not None for pair in comparison.pairs)
     if judged >= _MANY:
         yield f"Of {judged} tests at 5 %, about {judged * LEVEL:.0f} call equal cells different by chance."
     for number, reason in enumerate(reasons, 1):
         yield f"AMBIGUOUS {number}: {reason}."
-    for name, results in (("A", found.only_a), ("B", found.only_b)):
+    for name, results in (("A", comparison.only_a), ("B", comparison.only_b)):
         if results:
             yield f"Only in {name}, {len(results)}: {'; '.join(result.spec.label for result in results)}"
 
@@ -237,11 +237,11 @@ def _interval(interval: tuple[float, float] | None) -> str:
     return "" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
 
 
-def write_comparison(found: Comparison, stream: TextIO) -> None:
+def write_comparison(comparison: Comparison, stream: TextIO) -> None:
     """The same as CSV, with every number in full, and the cells of one side only."""
     write = csv.writer(stream, lineterminator="\n").writerow
     write(_CSV)
-    for pair in found.pairs:
+    for pair in comparison.pairs:
         judgement = pair.judgement
         low, high = judgement.interval or (None, None)
         peaks = [side.memory.get("device_peak_bytes") for side in (pair.a, pair.b)]
@@ -249,7 +249,7 @@ def write_comparison(found: Comparison, stream: TextIO) -> None:
             [pair.a.spec.label, pair.a.spec.hash, pair.b.spec.hash, judgement.verdict, judgement.ratio, low, high,
              pair.a.step_seconds, pair.b.step_seconds, *peaks, judgement.reason]
         )  # fmt: skip
-    for name, results in (("A", found.only_a), ("B", found.only_b)):
+    for name, results in (("A", comparison.only_a), ("B", comparison.only_b)):
         for one in results:
             hashes = (one.spec.hash, "") if name == "A" else ("", one.spec.hash)
             write([one.spec.label, *hashes, f"only in {name}", *[None] * (len(_CSV) - 4)])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -16,6 +16,8 @@ from zobench.cli.show import table_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from zobench.execute.plan import Plan
+    from zobench.execute.sweep import Summary
     from zobench.runspec import RunSpec
     from zobench.store import Store
 
@@ -29,16 +31,11 @@ def run_matrix(
 
     Ends in ``typer.Exit``, but for a dry run.
     """
-    from zobench import predict, recipes
+    from zobench import recipes
     from zobench.cli import console
     from zobench.cli.jobs import refuse_twice
-    from zobench.execute import plan
-    from zobench.execute import sweep as runner
     from zobench.execute.process import torchrun_ranks
     from zobench.machine.device import choose_device
-    from zobench.measure.environment import fingerprint_without_torch
-    from zobench.report import artifacts
-    from zobench.result import Outcome
     from zobench.store import Store
 
     if torchrun_ranks():
@@ -49,40 +46,79 @@ def run_matrix(
     check_folder("--disk-dir", disk_dir)
     check_results(results)
     chosen, why = choose_device(str(values.pop("device", device)))
-    cells, specs, memory_note = matrix_cells(path, chosen, values)
-    if wanted is not None and not (specs := tuple(spec for spec in specs if wanted(spec))):
+    matrix, cells, memory_note = matrix_cells(path, chosen, values)
+    if wanted is not None and not (cells := tuple(spec for spec in cells if wanted(spec))):
         raise ValueError(f"the matrix {name} must make a run that is shown, but makes none here; name another runner")
-    refuse_twice(results, specs)
-    limit = parse_seconds("--budget", budget or cells.budget)
-    told = cells.tables if tables is None else tables
-    for recipe_name in told:  # a mistake in them should not wait for the end of the sweep
-        artifacts.load(recipe_name)
-    facts, errors, store = fingerprint_without_torch(), console.error_console(), Store(results)
+    refuse_twice(results, cells)
+    limit = parse_seconds("--budget", budget or matrix.budget)
+    tables = matrix.tables if tables is None else tables
+    _check_tables(tables)
+    errors, store = console.error_console(), Store(results)
+    machine, planned = _planned(cells, store, chosen, again, disk_dir, (why, memory_note), errors)
+    console.show_plan(console.answer_console() if dry_run else errors, matrix.title, planned.steps, limit)
+    if dry_run:
+        return
+    summary = _run(planned, store, limit, bound, disk_dir, errors)
+    _finish(summary, tables, results, machine, errors)
+
+
+def _check_tables(names: Sequence[str]) -> None:
+    """Raises ``ValueError`` for a mistake in a table's recipe, which should not wait for the end of the sweep."""
+    from zobench.report import artifacts
+
+    for name in names:
+        artifacts.load(name)
+
+
+def _planned(
+    cells: Sequence[RunSpec], store: Store, device: str, retry: Collection[str], disk_dir: Path | None,
+    notes: tuple[str, str], errors: Console,
+) -> tuple[str, Plan]:  # fmt: skip
+    """This machine's name and the plan of ``cells`` on it, after ``notes`` on its device and on the cells' memory."""
+    from zobench.execute import plan
+    from zobench.measure.environment import fingerprint_without_torch
+
+    facts = fingerprint_without_torch()
+    why, memory_note = notes
     errors.print(f"{why}; machine {facts['machine']} ({facts['description']})", style="dim", soft_wrap=True)
     if memory_note:
         errors.print(memory_note, style="dim", soft_wrap=True)
     with errors.status("measuring this machine's rates, once"):
-        measured = plan.calibration(results, facts["machine"], chosen, disk_dir)
-    for note in measured["notes"]:
+        planned = plan.here(cells, store, facts["machine"], device, retry, disk_dir)
+    for note in planned.rates["notes"]:
         if note.startswith("not kept"):
             errors.print(f"warning: this machine's rates were {note}", style="yellow", markup=False, soft_wrap=True)
-    rates = predict.Rates.of(measured)
-    steps = plan.make(specs, store, facts["machine"], rates, plan.limits(chosen, disk_dir), again)
     for problem in store.problems:
         errors.print(f"not read: {problem}", style="yellow", markup=False, soft_wrap=True)
-    console.show_plan(console.answer_console() if dry_run else errors, cells.title, steps, limit)
-    if dry_run:
-        return
+    return facts["machine"], planned
+
+
+def _run(
+    planned: Plan, store: Store, budget: float | None, timeout: float | None, disk_dir: Path | None, errors: Console
+) -> Summary:
+    """Runs the plan while no other sweep writes into ``store``; ``budget`` and ``timeout`` in seconds."""
+    from zobench.cli import console
+    from zobench.cli.jobs import refuse_twice
+    from zobench.execute.sweep import SweepHooks, sweep
+
     with keeping(store, errors):
-        refuse_twice(results, specs)  # again: nothing kept a sweep from being submitted before this one had the lock
-        with console.SweepProgress(errors, steps) as bar:
-            progress = runner.SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end)
-            summary = runner.sweep(
-                steps, store, budget=limit, timeout=bound, disk_dir=disk_dir, calibration=measured, progress=progress
-            )
+        # again: nothing kept a sweep from being submitted before this one had the lock
+        refuse_twice(store.root, [step.spec for step in planned.steps])
+        with console.SweepProgress(errors, planned.steps) as bar:
+            return sweep(
+                planned.steps, store, budget=budget, timeout=timeout, disk_dir=disk_dir, calibration=planned.rates,
+                progress=SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end),
+            )  # fmt: skip
+
+
+def _finish(summary: Summary, tables: Sequence[str], results: Path, machine: str, errors: Console) -> NoReturn:
+    """Shows what the sweep came to and prints its tables. Exit code 130: interrupted, 1: a cell failed or is lost."""
+    from zobench.cli import console
+    from zobench.result import Outcome
+
     console.show_summary(errors, summary.results, summary.unsaved, summary.interrupted)
-    for recipe_name in told:
-        print("\n" + table_text(recipe_name, results, "terminal", facts["machine"], summary.results), end="")
+    for name in tables:
+        print("\n" + table_text(name, results, "terminal", machine, summary.results), end="")
     if summary.interrupted:
         raise typer.Exit(130)
     broken = summary.unsaved or any(result.outcome is Outcome.FAILED for result in summary.results)
@@ -91,7 +127,7 @@ def run_matrix(
 
 @contextmanager
 def keeping(store: Store, errors: Console) -> Iterator[None]:
-    """Keeps other sweeps out of ``store`` meanwhile, or says that nothing can be kept there."""
+    """Locks ``store`` against other sweeps inside the block; warns if results cannot be written there."""
     from zobench.store import StoreError
 
     with ExitStack() as during:

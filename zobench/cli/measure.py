@@ -38,7 +38,8 @@ from zobench.cli.common import (
 from zobench.cli.matrices import run_matrix
 
 if TYPE_CHECKING:
-    pass
+    from zobench.result import Result
+    from zobench.runspec import RunSpec
 
 
 @app.command()
@@ -88,15 +89,11 @@ def run(
     output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None, rendezvous: Rendezvous = None,
 ) -> None:  # fmt: skip
     """Measure one cell in a fresh process."""
-    from zobench.cli import console
-    from zobench.execute import plan
-    from zobench.execute.outcome import failed
-    from zobench.execute.process import check_start, leads, run_in_process
+    from zobench.execute.process import check_start
     from zobench.machine.device import check_devices, choose_device
     from zobench.predict import footprint
     from zobench.recipes import matrix
     from zobench.result import Outcome
-    from zobench.runspec import SEQ_LEN
 
     values = changed(named(changes, model=model, engine=engine, device_memory=device_memory))
     bound, quiet = parse_seconds("--timeout", timeout), output == "-"
@@ -110,19 +107,54 @@ def run(
     meet_at(rendezvous)
     check_start(spec, bound)
     check_devices(spec)
-    need, reason = footprint.memory(spec), footprint.fit(spec)[1]
-    errors = console.error_console()
+    need = footprint.memory(spec)
     if not quiet:
-        errors.print(why, style="dim")
-        if reason:
-            errors.print(reason, style="dim")
-        if "seq_len" not in values and spec.seq_len < SEQ_LEN:
-            errors.print(f"seq_len: {spec.seq_len}, because {spec.model} has {spec.seq_len} positions", style="dim")
-    if missing := plan.lacking(need, plan.limits("cpu", disk_dir)) if chosen == "cpu" else "":
-        result = failed(spec, Outcome.SKIPPED, missing)
-    else:
-        with nullcontext() if quiet else errors.status(f"measuring {spec.label}"):
-            result = run_in_process(spec, timeout=bound, disk_dir=disk_dir)
+        _say_choices(spec, why, seq_len_given="seq_len" in values)
+    result = _measured(spec, need, bound, disk_dir, quiet)
+    _show(result, output)
+    raise typer.Exit(0 if result.outcome is Outcome.OK else 1)
+
+
+def _say_choices(spec: RunSpec, why: str, *, seq_len_given: bool) -> None:
+    """Says what was chosen for the cell: its device (``why``), what lies in device memory, its sequence length."""
+    from zobench.cli import console
+    from zobench.predict import footprint
+    from zobench.runspec import SEQ_LEN
+
+    errors = console.error_console()
+    errors.print(why, style="dim")
+    if reason := footprint.fit(spec)[1]:
+        errors.print(reason, style="dim")
+    if not seq_len_given and spec.seq_len < SEQ_LEN:
+        errors.print(f"seq_len: {spec.seq_len}, because {spec.model} has {spec.seq_len} positions", style="dim")
+
+
+def _measured(
+    spec: RunSpec, need: tuple[int, int, int], timeout: float | None, disk_dir: Path | None, quiet: bool
+) -> Result:
+    """The cell's result; on a CPU it is skipped if the (device, host, disk) bytes that it needs are not free.
+
+    ``timeout`` in seconds.
+    """
+    from zobench.cli import console
+    from zobench.execute import plan
+    from zobench.execute.outcome import failed
+    from zobench.execute.process import run_in_process
+    from zobench.result import Outcome
+
+    if spec.device == "cpu" and (missing := plan.lacking(need, plan.limits("cpu", disk_dir))):
+        return failed(spec, Outcome.SKIPPED, missing)
+    with nullcontext() if quiet else console.error_console().status(f"measuring {spec.label}"):
+        return run_in_process(spec, timeout=timeout, disk_dir=disk_dir)
+
+
+def _show(result: Result, output: str | None) -> None:
+    """Shows the result, and writes it as JSON to the file ``output``; "-" prints only the JSON, and why it failed."""
+    from zobench.cli import console
+    from zobench.execute.process import leads
+    from zobench.result import Outcome
+
+    quiet, errors = output == "-", console.error_console()
     if not quiet or result.outcome is not Outcome.OK:
         errors.print(console.outcome_line(result), soft_wrap=True)
         console.show_warnings(errors, result.warnings)
@@ -131,7 +163,6 @@ def run(
         print(text)
     elif output is not None and leads():
         Path(output).write_text(text + "\n")
-    raise typer.Exit(0 if result.outcome is Outcome.OK else 1)
 
 
 @app.command()

@@ -90,17 +90,17 @@ def report(
     check_results(results)
     writable(out)
     store, errors = Store(results), console.error_console()
-    found = store.load()
+    stored = store.load()
     for problem in store.problems:
         print(f"not read: {problem}", file=sys.stderr)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("")
         book = publish.publish(
-            found, store.problems, out, lambda name, i, n: bar.update(task, description=name, completed=i, total=n)
+            stored, store.problems, out, lambda name, i, n: bar.update(task, description=name, completed=i, total=n)
         )
     for problem in book.problems[len(store.problems) :]:
         print(problem, file=sys.stderr)
-    if not found:
+    if not stored:
         print(f"no results in {results}: only the papers' values are shown", file=sys.stderr)
     tables = sum(artifact.kind == "table" for artifact in book.artifacts)
     print(f"{tables} tables and {len(book.artifacts) - tables} figures; open {out / publish.PAGE}")

@@ -61,16 +61,16 @@ def table_text(name: str, results: Path, form: str, machine: str | None, fresh: 
     check_results(results)
     store = Store(results)
     replaced = {result.spec.hash for result in fresh or ()}
-    found = [result for result in store.load() if result.spec.hash not in replaced] + list(fresh or ())
+    shown = [result for result in store.load() if result.spec.hash not in replaced] + list(fresh or ())
     screen = Console()
     for problem in store.problems if fresh is None else ():
         print(f"not read: {problem}", file=sys.stderr)
     text = render(
-        item, found, form, machine=machine if found or fresh is None else None, width=max(80, screen.width),
+        item, shown, form, machine=machine if shown or fresh is None else None, width=max(80, screen.width),
         color=screen.is_terminal,
     )  # fmt: skip
-    if found and isinstance(item, Table) and (why := mismatch(item, found)):
+    if shown and isinstance(item, Table) and (why := mismatch(item, shown)):
         print(why, file=sys.stderr)
-    if not found:
+    if not shown:
         print(f"no results in {results}: only the paper's values are shown", file=sys.stderr)
     return text

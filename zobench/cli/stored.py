@@ -42,17 +42,17 @@ def results_(
     stores = [Store(folder) for folder in places]
     loaded = [result for store in stores for result in store.load()]
     tell_problems(problem for store in stores for problem in store.problems)
-    found = query.select(loaded, wanted)
-    found = query.ordered(found, sort) if sort else found
+    chosen = query.select(loaded, wanted)
+    chosen = query.ordered(chosen, sort) if sort else chosen
     if not loaded:
         told = ", ".join(map(str, places))
         print(f"no results in {told}: `zobench sweep smoke --results {places[0]}` makes some", file=sys.stderr)
-    elif not found:
+    elif not chosen:
         print(f"none of {len(loaded)} runs fulfils every --where", file=sys.stderr)
     if output is not None:
-        query.export(found, output)
-    elif found:
-        listing.show_runs(console.answer_console(), found)
+        query.export(chosen, output)
+    elif chosen:
+        listing.show_runs(console.answer_console(), chosen)
 
 
 @app.command()
@@ -83,15 +83,15 @@ def compare(
     check_results(results)
     sides = [comparing.side(word, results) for word in (before, after)]
     tell_problems(dict.fromkeys(problem for _, problems in sides for problem in problems))
-    found = comparing.compare(sides[0][0], sides[1][0], tolerance=close, across_machines=across_machines)
+    comparison = comparing.compare(sides[0][0], sides[1][0], tolerance=close, across_machines=across_machines)
     errors = console.error_console()
     if form == "csv":
-        listing.write_comparison(found, sys.stdout)
+        listing.write_comparison(comparison, sys.stdout)
     else:
-        listing.show_comparison(console.answer_console(), found, (before, after))
-    console.show_warnings(errors, map(printable, comparing.cautions(found)))
-    worse = [] if bound is None else comparing.regressions(found, bound)
-    if bound is not None and all(pair.judgement.verdict is comparing.Verdict.AMBIGUOUS for pair in found.pairs):
+        listing.show_comparison(console.answer_console(), comparison, (before, after))
+    console.show_warnings(errors, map(printable, comparing.cautions(comparison)))
+    worse = [] if bound is None else comparing.regressions(comparison, bound)
+    if bound is not None and all(pair.judgement.verdict is comparing.Verdict.AMBIGUOUS for pair in comparison.pairs):
         errors.print("warning: no cell could be judged, so no regression could be found", style="yellow")
     for line in worse:
         errors.print(printable(f"regression: {line}"), style="red", markup=False, soft_wrap=True)
@@ -119,7 +119,7 @@ def trace(
 
 
 def merge_stores(folders: list[Path], into: Path) -> None:
-    """Merges and says what came of it."""
+    """Merges other stores into this one and prints how many results were new."""
     from zobench.store import printable
     from zobench.store.merge import merge
 
@@ -132,7 +132,7 @@ def merge_stores(folders: list[Path], into: Path) -> None:
 
 
 def parse_percent(option: str, text: str) -> float:
-    """The share of ``5%``, or of ``5``, which means the same."""
+    """0.05 for ``5%`` or ``5``. Raises ``ValueError`` with ``option``'s name."""
     try:
         percent = float(text.strip().removesuffix("%"))
     except ValueError:
@@ -143,6 +143,6 @@ def parse_percent(option: str, text: str) -> float:
 
 
 def tell_problems(problems: Iterable[str]) -> None:
-    """Files that could not be read; the rest was."""
+    """Prints the files that could not be read."""
     for problem in problems:
         print(f"not read: {problem}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What people see of fine-tuning: a bar with the newest step, a line per evaluation, a table at the end."""
+"""Shows fine-tuning in a terminal: a bar with the newest step, a line per evaluation, a table at the end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TuningBar:
         self._total = 0
 
     def hooks(self, spec: RunSpec) -> Hooks:
-        """What the run of ``spec`` calls; says which run that is."""
+        """The hooks with which the run of ``spec`` draws; prints which run it is."""
         self._console.print(Text(spec.label, style="bold"), soft_wrap=True)
         self._label, self._best = f"{spec.model} {spec.task} {spec.method}", ""
         return Hooks(say=self._say, begin=self._begin, step=self._step, evaluated=self._evaluated)
@@ -81,14 +81,14 @@ class TuningBar:
 
 def show_result(console: Console, result: Result) -> None:
     """Start, best on dev and test, beside the share of the most frequent answer; then what the run cost."""
-    found = result.evaluation
+    evaluation = result.evaluation
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("", "step", "accuracy", "loss", "majority"):
         table.add_column(name, justify="right" if name else "left", header_style="dim")
     for name, key, split in (("dev at the start", "start", "dev"), ("dev at its best", "best", "dev"),
                              ("test, with the best", "test", "test")):  # fmt: skip
-        row = found[key]
-        share = found["majority"][split]
+        row = evaluation[key]
+        share = evaluation["majority"][split]
         table.add_row(name, str(row["step"]), f"{row['accuracy']:.1%}", _number(row["loss"]), f"{share:.1%}")
     console.print(table)
     show_warnings(console, map(printable, result.warnings))

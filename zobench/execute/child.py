@@ -12,7 +12,7 @@ from zobench.runspec import RunSpec
 
 
 def main() -> None:
-    """``python -m zobench.execute.child FILE PARENT``: PARENT is the process that waits for the answer."""
+    """``python -m zobench.execute.child FILE PARENT``: writes the result to FILE; ends with the process PARENT."""
     end_with(int(sys.argv[2]))
     with contextlib.suppress(OSError):  # if memory runs out, this process should go, not the sweep that started it
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -62,11 +62,11 @@ class Submission:
 
     @property
     def log(self) -> Path:
-        """Submitit's folder."""
+        """The folder into which submitit writes what the jobs print."""
         return self.folder / "log"
 
     def job_name(self, group: int) -> str:
-        """What Slurm calls the array of ``group``; the sweep can be found by it, whatever became of its submitter."""
+        """The name in Slurm of the array of ``group``. With it the jobs are known even if the submitter died."""
         return f"zobench-{self.id}-{group}"
 
     def write(self) -> None:
@@ -110,7 +110,7 @@ class JobReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueEntry:
-    """What the scheduler says of one cell that it still knows: ``state`` is "queued" or "running"."""
+    """What Slurm or the pool says of a cell that is not done: ``state`` is "queued" or "running"."""
 
     job: str
     state: str
@@ -136,12 +136,12 @@ def new_folder(results: Path) -> Path:
 
 
 def submissions(results: Path) -> list[Submission]:
-    """Every sweep that was submitted into ``results``, the oldest first; a folder that is not whole is none."""
-    found = []
+    """Every sweep that was submitted into ``results``, the oldest first, without folders that cannot be read."""
+    sweeps = []
     for path in (results / FOLDER).glob("*/sweep.json"):
         with contextlib.suppress(OSError, ValueError):  # half written, or of a later version
-            found.append(Submission.read(path.parent))
-    return sorted(found, key=lambda one: (one.submitted, one.id))
+            sweeps.append(Submission.read(path.parent))
+    return sorted(sweeps, key=lambda one: (one.submitted, one.id))
 
 
 def progress(submission: Submission, cell: int) -> JobReport | None:
@@ -157,7 +157,7 @@ def progress(submission: Submission, cell: int) -> JobReport | None:
 
 
 def tell(submission: Submission, cell: int, said: JobReport) -> None:
-    """Writes :func:`progress`, whole or not at all."""
+    """Writes what :func:`progress` reads: all of it, or nothing if the process ends meanwhile."""
     write_json(submission.folder / f"{cell}.json", asdict(said))
 
 
@@ -170,12 +170,12 @@ def job_ids(submission: Submission) -> list[str]:
 
 
 def is_cancelled(submission: Submission) -> bool:
-    """Whether ``zobench cancel`` has named it."""
+    """Whether ``zobench cancel`` was called for this sweep."""
     return (submission.folder / "cancelled.json").exists()
 
 
 def mark_cancelled(submission: Submission) -> None:
-    """Keeps jobs that are put back into the queue from beginning."""
+    """Notes that the sweep is cancelled: a job of it that is put back into the queue ends at once."""
     write_json(submission.folder / "cancelled.json", {"when": time.time()})
 
 
@@ -216,9 +216,9 @@ def _state(
     return CellState(spec=spec, state=state, job=job, host=host, reason=reason)
 
 
-def machines(found: Iterable[Submission], executor: str, place: str) -> set[str]:
+def machines(sweeps: Iterable[Submission], executor: str, place: str) -> set[str]:
     """The ids of the machines that jobs of this kind have run on, as far as sweeps into this store know."""
-    alike = [one for one in found if (one.executor, one.place) == (executor, place)]
+    alike = [one for one in sweeps if (one.executor, one.place) == (executor, place)]
     said = (progress(one, cell) for one in alike for cell in range(len(one.cells)))
     return {one.machine for one in said if one is not None and one.machine}
 
@@ -228,13 +228,13 @@ def kept(
 ) -> dict[RunSpec, Result]:
     """The stored result of each cell that need not be submitted: one of ``places`` has it, and ``retry`` does not
     name its outcome."""
-    found: dict[RunSpec, Result] = {}
+    results: dict[RunSpec, Result] = {}
     for place in sorted(places):
         for spec in cells:
             result = store.find(spec, place)
             if result is not None and result.outcome is not Outcome.SKIPPED and str(result.outcome) not in retry:
-                found.setdefault(spec, result)
-    return found
+                results.setdefault(spec, result)
+    return results
 
 
 def write_json(path: Path, body: Any) -> None:

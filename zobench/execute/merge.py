@@ -1,4 +1,4 @@
-"""One result from those of a cell's ranks: the slowest times, the fullest device, or why it failed, in one line."""
+"""Merges the results of a cell's ranks into one: the slowest times, the highest memory peak, or why it failed."""
 
 from __future__ import annotations
 
@@ -18,43 +18,45 @@ _TOLD_BY_RANK = (
 )  # fmt: skip
 
 
-def merged(spec: RunSpec, found: Mapping[int, Result]) -> Result:
-    """The result of all from those of the ranks in ``found``.
+def merged(spec: RunSpec, by_rank: Mapping[int, Result]) -> Result:
+    """The cell's result, merged from each rank's own in ``by_rank``.
 
     ``samples`` are of the slowest rank at each step, ``memory`` of the rank with the highest peak on its device, power
     of all devices together; ``parts["exchanged_bytes"]``: what the rank that sent most sent the others in each step, so
     that all had the same losses. Traces and all else are rank 0's. ``environment["ranks"]``: a row for each rank.
     """
-    cause = _cause(spec, found)
+    cause = _cause(spec, by_rank)
     if cause is not None:
         outcome, reason, rank = cause
-        first = found.get(0) or found[rank]
-        own = found.get(rank, first)
+        first = by_rank.get(0) or by_rank[rank]
+        own = by_rank.get(rank, first)
         return replace(
-            first, outcome=outcome, reason=reason, traceback=own.traceback, environment=_environment(first, found)
+            first, outcome=outcome, reason=reason, traceback=own.traceback, environment=_environment(first, by_rank)
         )
-    ranks = [found[rank] for rank in range(spec.gpus)]
+    ranks = [by_rank[rank] for rank in range(spec.gpus)]
     first, fullest = ranks[0], max(ranks, key=lambda one: one.memory.get("device_peak_bytes") or 0)
     power, crowd = _power(spec, ranks)
     warnings = [text for one in ranks for text in one.warnings]
     return replace(
         first, samples=_slowest(ranks, "samples"), warmup=_slowest(ranks, "warmup"), memory=fullest.memory,
         parts=_parts(ranks), power=power, warnings=[*dict.fromkeys(warnings), *crowd],
-        environment=_environment(first, found),
+        environment=_environment(first, by_rank),
     )  # fmt: skip
 
 
-def _cause(spec: RunSpec, found: Mapping[int, Result]) -> tuple[Outcome, str, int] | None:
-    """(outcome, reason, rank) of what ended or spoilt the run, None if nothing did: a rank that only saw another one's
-    end does not know it."""
-    bad = {rank: result for rank, result in found.items() if result.outcome is not Outcome.OK}
+def _cause(spec: RunSpec, by_rank: Mapping[int, Result]) -> tuple[Outcome, str, int] | None:
+    """(outcome, reason, rank) of what ended or spoilt the run, or None if nothing did.
+
+    A rank that ended only because it lost another one does not know the cause, so others are asked first.
+    """
+    bad = {rank: result for rank, result in by_rank.items() if result.outcome is not Outcome.OK}
     for kind in (Outcome.OOM, Outcome.FAILED, Outcome.TIMEOUT, Outcome.SKIPPED, Outcome.CONTAMINATED):
         for rank, result in sorted(bad.items()):
             if result.outcome is kind and not result.reason.startswith(GONE):
-                alike = len({one.reason for one in found.values()}) == 1 and len(found) == spec.gpus
+                alike = len({one.reason for one in by_rank.values()}) == 1 and len(by_rank) == spec.gpus
                 named = alike or result.reason.startswith(f"rank {rank} ")
                 return kind, result.reason if named else f"rank {rank}: {result.reason}", rank
-    silent = [rank for rank in range(spec.gpus) if rank not in found]
+    silent = [rank for rank in range(spec.gpus) if rank not in by_rank]
     if silent:
         return Outcome.FAILED, f"rank {silent[0]} is gone without a word", silent[0]
     if bad:
@@ -62,13 +64,13 @@ def _cause(spec: RunSpec, found: Mapping[int, Result]) -> tuple[Outcome, str, in
         return Outcome.FAILED, bad[rank].reason, rank
     for rank in range(1, spec.gpus):
         for name in ("loss", "projected_grad"):
-            if found[rank].samples.get(name) != found[0].samples.get(name):
+            if by_rank[rank].samples.get(name) != by_rank[0].samples.get(name):
                 return Outcome.FAILED, f"rank {rank} has another {name} than rank 0: they did not stay equal", rank
     return None
 
 
 def _slowest(ranks: Sequence[Result], which: str) -> dict[str, list[float | None]]:
-    """The first rank's samples, each step as long as on the slowest."""
+    """The first rank's samples, with the seconds of each step from the rank that was slowest in it."""
     rows: list[dict[str, list[float | None]]] = [getattr(one, which) for one in ranks]
     if "step_seconds" not in rows[0]:
         return rows[0]
@@ -80,16 +82,16 @@ def _parts(ranks: Sequence[Result]) -> dict[str, list[float]]:
     """Of each number what its metric keeps of several ranks, else the largest: seconds of the slowest rank, bytes of
     the one that sent most."""
     kept = {metric.part: metric.ranks for metric in METRICS.own()}
-    found = {}
+    combined = {}
     for name, values in ranks[0].parts.items():
         columns = [one.parts.get(name, []) for one in ranks]
         if all(len(column) == len(values) for column in columns):
-            found[name] = [kept.get(name, max)(column) for column in zip(*columns, strict=True)]
-    return found
+            combined[name] = [kept.get(name, max)(column) for column in zip(*columns, strict=True)]
+    return combined
 
 
 def _power(spec: RunSpec, ranks: Sequence[Result]) -> tuple[dict[str, Any], list[str]]:
-    """Power of all devices, and what a CPU's ranks say of other processes: those that are none of them."""
+    """Power of all devices together, and on a CPU a warning if processes other than the ranks kept cores busy."""
     power = dict(ranks[0].power)
     for name in ("energy_joules", "mean_power_watts"):
         values = [one.power.get(name) for one in ranks]
@@ -103,14 +105,14 @@ def _power(spec: RunSpec, ranks: Sequence[Result]) -> tuple[dict[str, Any], list
     return power, crowded(power["other_cpu_cores"]) if spec.device == "cpu" else []
 
 
-def _environment(first: Result, found: Mapping[int, Result]) -> dict[str, Any]:
+def _environment(first: Result, by_rank: Mapping[int, Result]) -> dict[str, Any]:
     """The first rank's, and a row for each rank: where it ran, and its peaks in bytes."""
     size = first.spec.gpus // first.spec.nodes
     rows = [
         {"rank": rank, "node": rank // size, "device": result.environment.get("device"),
          "threads": result.environment.get("threads"), "machine": result.environment.get("machine"),
          **{name: result.memory[name] for name in _TOLD_BY_RANK if result.memory.get(name) is not None}}
-        for rank, result in sorted(found.items())
+        for rank, result in sorted(by_rank.items())
     ]  # fmt: skip
     return {**first.environment, "ranks": rows}
 

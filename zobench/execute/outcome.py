@@ -1,4 +1,4 @@
-"""The result of a cell that has no measurements, and what the kernel says of processes that ran out of memory."""
+"""Results of cells that were not measured, and how many processes Linux has killed because memory ran out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zobench.runspec import RunSpec
 
 
 def failed(spec: RunSpec, outcome: Outcome, reason: str, traceback: str = "") -> Result:
-    """The result of a cell that has no measurements; it still says on which machine."""
+    """The result of a cell that was not measured: its outcome, the reason, and the machine."""
     return Result(
         spec=spec, outcome=outcome, reason=reason, environment=fingerprint_without_torch(), traceback=traceback
     )

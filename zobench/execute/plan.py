@@ -61,8 +61,29 @@ class Step:
     earlier: Result | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The steps of a sweep, one for each cell, and the machine's rates from which their seconds are predicted."""
+
+    steps: list[Step]
+    rates: dict[str, Any]
+
+
+def here(
+    cells: Sequence[RunSpec], store: Store, machine: str, device: str, retry: Collection[str], disk_dir: Path | None
+) -> Plan:
+    """Plans ``cells`` for ``device`` of this machine, whose rates are measured first if ``store`` has none.
+
+    ``machine``: its name, under which the store keeps its results. ``retry``: outcomes to run again. Raises ``OSError``
+    if the machine cannot be measured, as without the device.
+    """
+    rates = calibration(store.root, machine, device, disk_dir)
+    room = limits(device, disk_dir)
+    return Plan(steps=make(cells, store, machine, predict.Rates.of(rates), room, retry), rates=rates)
+
+
 def limits(device: str, disk_dir: Path | None) -> Limits:
-    """What this machine has free now for cells on ``device``."""
+    """The memory and disk space that are free on this machine now, for cells on ``device``; in bytes."""
     device_bytes = devices = None
     if device.startswith("cuda"):
         # in a process of its own: a CUDA context in this one would disturb every cell of the sweep
@@ -97,7 +118,7 @@ def make(
 
 
 def _decide(
-    spec: RunSpec, found: Result | None, earlier: Sequence[Result], rates: predict.Rates, room: Limits,
+    spec: RunSpec, stored: Result | None, earlier: Sequence[Result], rates: predict.Rates, room: Limits,
     retry: Collection[str],
 ) -> Step:  # fmt: skip
     try:
@@ -106,13 +127,13 @@ def _decide(
         guess = predict.estimate(spec, rates, earlier)
     except ValueError as error:
         return Step(spec=spec, action="skip", reason=str(error), estimate=None)
-    if found is not None and found.outcome is Outcome.SKIPPED:
-        found = None
-    if found is not None and str(found.outcome) not in retry:
-        told = "done" if found.outcome is Outcome.OK else f"{found.outcome} before: {found.reason}"
-        return Step(spec=spec, action="keep", reason=told, estimate=guess, earlier=found)
+    if stored is not None and stored.outcome is Outcome.SKIPPED:
+        stored = None
+    if stored is not None and str(stored.outcome) not in retry:
+        told = "done" if stored.outcome is Outcome.OK else f"{stored.outcome} before: {stored.reason}"
+        return Step(spec=spec, action="keep", reason=told, estimate=guess, earlier=stored)
     missing = absent(spec, room) or lacking((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
-    return Step(spec=spec, action="skip" if missing else "run", reason=missing, estimate=guess, earlier=found)
+    return Step(spec=spec, action="skip" if missing else "run", reason=missing, estimate=guess, earlier=stored)
 
 
 def absent(spec: RunSpec, room: Limits) -> str:
@@ -192,7 +213,7 @@ def _kept_rates(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Holds the lock ``path`` meanwhile, where its folder can be written and its file system has locks."""
+    """Holds the lock ``path`` inside the block; without a lock where its folder or file system does not allow one."""
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -208,7 +229,7 @@ print(json.dumps(calibrate(sys.argv[1], disk_dir=sys.argv[2])))
 
 
 def _ask(program: str, *arguments: str) -> str:
-    """What a fresh Python process prints."""
+    """Runs ``program`` in a fresh Python process and returns what it prints. Raises ``OSError`` if it fails."""
     command = [sys.executable, "-P", "-c", program, *arguments]
     done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -53,7 +53,7 @@ class PoolWorker:
 
 
 def here() -> str:
-    """The place of this machine's pool: locks and processes mean nothing on another."""
+    """The name of this machine, to which a pool belongs: its locks and processes mean nothing on another one."""
     return f"host={socket.gethostname()}"
 
 
@@ -84,25 +84,25 @@ def submit(submission: Submission, count: int) -> list[str]:
 
 
 def look(submission: Submission) -> dict[int, QueueEntry] | None:
-    """The cells that a worker runs or that one will come to, by index; None on a machine that is not the pool's."""
+    """The cells that are queued or running, by index; None if the pool is another machine's."""
     if submission.place != here():
         return None
     count = len(jobs.job_ids(submission))
     pids = {number: pid for number in range(count) if (pid := _pid(submission, number)) is not None}
     if not pids:
         return {}
-    found = {}
+    entries = {}
     for cell in range(len(submission.cells)):
         said = jobs.progress(submission, cell)
         if said is None:
-            found[cell] = QueueEntry(job="", state="queued")
+            entries[cell] = QueueEntry(job="", state="queued")
         elif not said.outcome and said.worker in pids:
             waits = not said.machine  # it has not come to its plan
             reason = "waits for a GPU" if waits and gpus_needed(submission.cells[cell]) else ""
-            found[cell] = QueueEntry(
+            entries[cell] = QueueEntry(
                 job=said.job, state="queued" if waits else "running", host=said.host, reason=reason
             )
-    return found
+    return entries
 
 
 def check(submission: Submission) -> None:
@@ -115,7 +115,7 @@ def check(submission: Submission) -> None:
 
 
 def cancel(submission: Submission) -> None:
-    """Ends the workers; what they were running is not stored. Only where :func:`check` passes."""
+    """Ends the workers; the cells that they were running are not stored. Needs the pool's machine (:func:`check`)."""
     for number in range(len(jobs.job_ids(submission))):
         pid = _pid(submission, number)
         if pid is not None:
@@ -125,9 +125,9 @@ def cancel(submission: Submission) -> None:
 
 @contextlib.contextmanager
 def leased(gpus: Sequence[str], count: int) -> Iterator[tuple[str, ...]]:
-    """Waits until ``count`` of ``gpus`` (UUIDs) are free, and holds them meanwhile.
+    """Waits until ``count`` of ``gpus`` (UUIDs) are free, and leases them inside the block.
 
-    All or none at a time: two workers that each hold half of what they need would wait for ever.
+    It takes all of them at once or none: two workers that each held half of what they need would wait for ever.
     """
     if not count:
         yield ()
@@ -185,7 +185,7 @@ def _worker_lock(submission: Submission, number: int) -> Path:
 
 @contextlib.contextmanager
 def _alive(submission: Submission, number: int) -> Iterator[None]:
-    """Holds this worker's lock, whose file says the process: the lock goes when the process does, however it ends."""
+    """Holds this worker's lock inside the block. Its file has the process id; the lock ends with the process."""
     path = _worker_lock(submission, number)
     with locked(path):
         path.write_text(str(os.getpid()))
@@ -193,14 +193,14 @@ def _alive(submission: Submission, number: int) -> Iterator[None]:
 
 
 def _pid(submission: Submission, number: int) -> int | None:
-    """The process of a worker that lives, else None."""
+    """The process id of a worker that is alive, else None."""
     path = _worker_lock(submission, number)
     text = path.read_text() if is_locked(path) else ""
     return int(text) if text else None
 
 
 def _wait_for_start(submission: Submission, number: int, seconds: float = 30) -> None:
-    """Until the worker holds its lock, or has been here and is done. Raises ``OSError`` if it never comes."""
+    """Waits until the worker holds its lock or is done already. Raises ``OSError`` if it does not start."""
     path, end = _worker_lock(submission, number), time.monotonic() + seconds
     while not (path.exists() and path.read_text()):
         if time.monotonic() > end:

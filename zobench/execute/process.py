@@ -1,4 +1,4 @@
-"""Runs one cell in a fresh process and turns whatever happens to it into a result."""
+"""Runs one cell in a fresh process; a crash, a timeout or lack of memory becomes its result's outcome."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def child_environment(disk_dir: Path | None = None) -> dict[str, str]:
 
 
 def _disk_dir(disk_dir: Path | None) -> Path | None:
-    """The cell's own: see :func:`zobench.finetune.assemble.disk_dir`."""
+    """The folder of the cell's disk tier: see :func:`zobench.finetune.assemble.disk_dir`."""
     named = child_environment(disk_dir).get("ZOBENCH_DISK_DIR")
     return Path(named) if named else None
 
@@ -127,7 +127,7 @@ def _disk_folder(disk_dir: Path | None) -> dict[str, str]:
 def _wait(
     process: subprocess.Popen[bytes], question: bytes, timeout: float | None, while_waiting: Callable[[], None]
 ) -> bool:
-    """Sends the question and waits; True if the time ran out."""
+    """Sends the spec to the process and waits for its end; True if the time ran out."""
     assert process.stdin is not None
     end = None if timeout is None else time.monotonic() + timeout
     with contextlib.suppress(BrokenPipeError), process.stdin:  # a process that died at once: its exit code says how
@@ -143,7 +143,7 @@ def _wait(
 
 
 def _end(process: subprocess.Popen[bytes], gently: bool) -> None:
-    """Kills what is left of the cell: its process, and the group that its sampler belongs to.
+    """Kills what still runs of the cell: its process and the process group of its memory sampler.
 
     ``gently``: it has started others, which end with it; but only it can wait until their memory is free again.
     """

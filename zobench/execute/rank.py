@@ -1,4 +1,4 @@
-"""One rank of a cell on several devices, and how what the ranks have measured becomes the cell's one result.
+"""One rank of a cell on several devices; the ranks exchange their results, which are merged into the cell's.
 
 Ranks tell each other their results as JSON, through the store in which they met. So a rank that is lost takes nothing
 with it but its own: the others say what happened to them, and the one that started it says how it ended.
@@ -63,28 +63,28 @@ def launched(spec: RunSpec, answer: Path) -> Result:
 
 
 def measured(spec: RunSpec) -> Result:
-    """What came of the cell of which this process is a rank; the same on every rank, but for rank 0's traces."""
+    """Measures the cell as one of its ranks. Every rank returns the same merged result; only rank 0's has traces."""
     place, rank = meeting_place(), int(os.environ["RANK"])
     try:
         from zobench import programs
         from zobench.programs import cell
     except ImportError as error:
-        own = failed(spec, Outcome.FAILED, f"ImportError: {error}", traceback.format_exc())
-        return _exchanged(spec, place, rank, own)
-    found: Result | None = None
+        lacks = failed(spec, Outcome.FAILED, f"ImportError: {error}", traceback.format_exc())
+        return _exchanged(spec, place, rank, lacks)
+    own: Result | None = None
     try:
         with join(spec) as world:
-            found = programs.run(spec, world)
-            if found.outcome is not Outcome.OK:
-                _tell(place, rank, found)  # before it leaves the groups, which may wait for a device that hangs
+            own = programs.run(spec, world)
+            if own.outcome is not Outcome.OK:
+                _tell(place, rank, own)  # before it leaves the groups, which may wait for a device that hangs
     except Exception as error:  # whatever fails is this rank's outcome, and ends no other rank without a word
-        if found is None or found.outcome is Outcome.OK:
-            found = failed(spec, *cell.classify(error, spec.device), traceback.format_exc())
-    return _exchanged(spec, place, rank, found)
+        if own is None or own.outcome is Outcome.OK:
+            own = failed(spec, *cell.classify(error, spec.device), traceback.format_exc())
+    return _exchanged(spec, place, rank, own)
 
 
 def _exchanged(spec: RunSpec, place: Store, rank: int, own: Result) -> Result:
-    """The result of all ranks, each of which has its ``own``.
+    """The result of the cell, merged from all ranks'; ``own`` is this rank's.
 
     A rank that knows what went wrong does not wait long for those that may not know it yet: when it ends, its agent
     ends them.
@@ -93,8 +93,8 @@ def _exchanged(spec: RunSpec, place: Store, rank: int, own: Result) -> Result:
     try:
         _tell(place, rank, own)
         if rank == 0:
-            found = {**_told(place, spec.gpus, timeout() if own.outcome is Outcome.OK else GRACE), 0: own}
-            result = merged(spec, found)
+            by_rank = {**_told(place, spec.gpus, timeout() if own.outcome is Outcome.OK else GRACE), 0: own}
+            result = merged(spec, by_rank)
             _put(place, "result", _without_traces(result))
             return result
         return _get(place, "result", GRACE if knows else timeout() + GRACE)
@@ -104,7 +104,7 @@ def _exchanged(spec: RunSpec, place: Store, rank: int, own: Result) -> Result:
 
 
 def _after(spec: RunSpec, lost: Lost, meeting: Meeting, killed_for_memory: bool) -> Result:
-    """The result of a cell that lost a rank here: what the ranks could say, and how that one ended."""
+    """The result of a cell of which a rank died on this machine: what the others reported, and how that one ended."""
     place = PrefixStore(f"attempt {meeting.round}", meeting.store)
     if killed_for_memory:
         end = failed(spec, Outcome.OOM, f"host memory ran out: the system killed rank {lost.rank}")
@@ -122,12 +122,12 @@ def _after(spec: RunSpec, lost: Lost, meeting: Meeting, killed_for_memory: bool)
             return end
         return failed(spec, Outcome.FAILED, f"the first machine of the run, at {meeting.host}:{meeting.port}, is gone")
     if meeting.node == 0:
-        _part(place, meeting.nodes)
+        _wait_for_readers(place, meeting.nodes)
     return result
 
 
-def _part(place: Store, nodes: int) -> None:
-    """Waits until all machines have the result, whose store is this one's; a machine that is gone needs none."""
+def _wait_for_readers(place: Store, nodes: int) -> None:
+    """Waits until all machines have read the result from this process's store, at most ``GRACE`` seconds."""
     with contextlib.suppress(RuntimeError):
         place.wait([f"read by {other}" for other in range(nodes)], timedelta(seconds=GRACE))
 
@@ -142,19 +142,19 @@ def _without_traces(result: Result) -> Result:
 
 
 def _told(place: Store, count: int, patience: float) -> dict[int, Result]:
-    """The results of those of ``count`` ranks that have told theirs, or do within ``patience`` seconds."""
-    found, end = {}, time.monotonic() + patience
+    """The results that the ranks 0 to ``count`` - 1 have left, or leave within ``patience`` seconds, by rank."""
+    by_rank, end = {}, time.monotonic() + patience
     for rank in range(count):
         key = f"result of {rank}"
         while not place.check([key]) and time.monotonic() < end:
             time.sleep(0.02)
         if place.check([key]):
-            found[rank] = _get(place, key, GRACE)
-    return found
+            by_rank[rank] = _get(place, key, GRACE)
+    return by_rank
 
 
 def _put(place: Store, key: str, result: Result) -> None:
-    """Leaves ``result`` under ``key``, which is there when all of it is."""
+    """Stores ``result`` in pieces, and ``key`` last, so that who finds ``key`` finds all of it."""
     text = _text(result)
     pieces = [text[first : first + PIECE] for first in range(0, len(text), PIECE)]
     for number, piece in enumerate(pieces):

@@ -1,4 +1,4 @@
-"""Slurm: a sweep as job arrays, submitted through submitit, asked about and cancelled by name.
+"""Submits a sweep to Slurm as job arrays, through submitit, asks how they stand, and cancels them.
 
 Submitit pickles what each job calls (:class:`zobench.execute.task.CellJob`: a folder and a number) and whether it
 came back. That is how it starts jobs; results, checkpoints and the records of :mod:`zobench.execute.jobs` are data.
@@ -70,34 +70,34 @@ class Request:
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, str]:
-    """Option to value of every ``--slurm KEY=VALUE``. Raises ``ValueError`` for what is none, or is ours."""
-    found: dict[str, str] = {}
+    """Option to value of every ``--slurm KEY=VALUE``. Raises ``ValueError`` for options that a sweep sets itself."""
+    options: dict[str, str] = {}
     for text in texts:
         key, sign, value = text.partition("=")
         key = key.strip().removeprefix("--").replace("-", "_")
         if not sign or not key or not value:
             raise ValueError(f"`--slurm` needs KEY=VALUE, but got {text!r}; for example --slurm account=mine")
-        if key in found:
+        if key in options:
             raise ValueError(f"`--slurm {key}` must be given once, but got it twice; leave one out")
         if key in OURS:
             remedy = f"use --{key}" if key in ("partition", "gres", "time") else "leave it out"
             remedy = "use --gres gpu:1" if key in GPUS else remedy
             raise ValueError(f"`--slurm` takes options that a sweep does not set, but got {key}; {remedy}")
-        found[key] = value
-    return found
+        options[key] = value
+    return options
 
 
 def wants_gpus(request: Request) -> bool:
-    """Whether its jobs get GPUs."""
-    return "gpu" in [part.partition(":")[0] for part in (request.gres or "").split(",")]
+    """Whether ``--gres`` asks for GPUs."""
+    return "gpu" in [gres.partition(":")[0] for gres in (request.gres or "").split(",")]
 
 
 def groups(cells: Sequence[RunSpec]) -> tuple[tuple[int, ...], ...]:
-    """The cells (indices) of each array: those that need equal nodes, in order."""
-    found: dict[tuple[int, int, bool], list[int]] = {}
+    """The cells (indices) of each job array: those with equal numbers of GPUs and nodes share one."""
+    alike: dict[tuple[int, int, bool], list[int]] = {}
     for index, spec in enumerate(cells):
-        found.setdefault((spec.gpus, spec.nodes, spec.device == "cpu"), []).append(index)
-    return tuple(map(tuple, found.values()))
+        alike.setdefault((spec.gpus, spec.nodes, spec.device == "cpu"), []).append(index)
+    return tuple(map(tuple, alike.values()))
 
 
 def resources(request: Request, spec: RunSpec) -> dict[str, Any]:
@@ -113,18 +113,18 @@ def resources(request: Request, spec: RunSpec) -> dict[str, Any]:
 
 
 def _gres(text: str | None, spec: RunSpec) -> str:
-    """``text`` with as many GPUs on a node as ``spec`` has there; more than one need no asking."""
+    """``--gres`` for ``spec``: ``text`` with the number of GPUs on a node; added where ``spec`` needs several."""
     count = spec.gpus // spec.nodes
     if spec.device == "cpu" or (count == 1 and text):
         return text or ""
-    others = [part for part in (text or "").split(",") if part and part.partition(":")[0] != "gpu"]
-    kinds = [part.split(":") for part in (text or "").split(",") if part.partition(":")[0] == "gpu"]
+    others = [gres for gres in (text or "").split(",") if gres and gres.partition(":")[0] != "gpu"]
+    kinds = [gres.split(":") for gres in (text or "").split(",") if gres.partition(":")[0] == "gpu"]
     kind = kinds[0][1] if kinds and len(kinds[0]) > 1 and not kinds[0][1].isdigit() else ""
     return ",".join([*others, ":".join(filter(None, ("gpu", kind, str(count))))])
 
 
 def check() -> None:
-    """Raises ``ValueError`` where nothing can be submitted or cancelled."""
+    """Raises ``ValueError`` where Slurm's commands are not installed."""
     absent = [name for name in ("sbatch", "srun", "squeue", "scancel") if shutil.which(name) is None]
     if absent:
         raise ValueError(
@@ -135,7 +135,7 @@ def check() -> None:
 
 
 def submit(submission: Submission, request: Request) -> list[str]:
-    """Hands the sweep over, an array per group, and returns the arrays' ids.
+    """Submits the sweep, a job array per group, and returns the arrays' ids.
 
     Raises ``ValueError`` with Slurm's words if it refuses; arrays that it had taken by then are cancelled.
     """
@@ -168,7 +168,7 @@ def submit(submission: Submission, request: Request) -> list[str]:
 
 
 def look(submission: Submission) -> dict[int, QueueEntry] | None:
-    """The cells whose jobs Slurm still has, by index; None where there is no Slurm to ask.
+    """The cells whose jobs are queued or running, by index; None where Slurm's commands are not installed.
 
     Raises ``OSError`` if it does not answer.
     """
@@ -178,7 +178,7 @@ def look(submission: Submission) -> dict[int, QueueEntry] | None:
         answer = _ask(command)
     except FileNotFoundError:
         return None
-    found = {}
+    entries = {}
     for line in answer.splitlines():
         name, job, place, state, reason, host = line.strip().split("|")
         cells = names[name]
@@ -186,8 +186,8 @@ def look(submission: Submission) -> dict[int, QueueEntry] | None:
         running = state in _RUNNING
         told = "" if running or reason in ("None", "Priority", "Resources") else reason
         label = f"{job}_{number}" if place.isdigit() else job
-        found[cells[number]] = QueueEntry(job=label, state="running" if running else "queued", reason=told, host=host)
-    return found
+        entries[cells[number]] = QueueEntry(job=label, state="running" if running else "queued", reason=told, host=host)
+    return entries
 
 
 def cancel(submission: Submission) -> None:

@@ -1,4 +1,4 @@
-"""The library that hands jobs to Slurm or to the local pool, or the remedy where it is not installed."""
+"""Imports submitit, which starts jobs in Slurm or in the background, or says how to install it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def submitit_or_remedy() -> Any:
-    """The module. Raises ``ImportError`` with the remedy where it is not installed."""
+    """The module ``submitit``. Raises ``ImportError`` with the remedy where it is not installed."""
     try:
         import submitit
     except ImportError:

@@ -1,4 +1,4 @@
-"""A sweep: the cells of a plan, one fresh process after the other, each result stored as soon as it is there."""
+"""Runs the cells of a plan one after the other, each in a fresh process, and stores each result at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zobench.store import Store, StoreError
 
 @dataclass
 class SweepHooks:
-    """What a sweep tells its caller: hooks that the terminal draws from."""
+    """Callbacks of a sweep: a cell begins, time passes (about ten times a second), a cell has ended."""
 
     begin: Callable[[Step], None] = lambda step: None
     tick: Callable[[], None] = lambda: None
@@ -26,7 +26,7 @@ class SweepHooks:
 
 @dataclass
 class Summary:
-    """What a sweep came to. ``results``: this sweep's and the kept ones; ``unsaved``: why results were not stored."""
+    """The outcome of a sweep. ``results``: this sweep's and the kept ones; ``unsaved``: why results were not stored."""
 
     results: list[Result] = field(default_factory=list)
     unsaved: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ def sweep(
 
 
 def save(step: Step, result: Result, store: Store) -> None:
-    """Stores what is new; that a cell was skipped replaces nothing that an earlier sweep found out about it.
+    """Stores a new result. That a cell was skipped does not replace an earlier result of it.
 
     Raises :class:`StoreError` if the disk refuses.
     """
@@ -76,7 +76,7 @@ def perform(
     step: Step, left: float | None, timeout: float | None, disk_dir: Path | None, calibration: Mapping[str, Any] | None,
     tick: Callable[[], None] = lambda: None,
 ) -> Result:  # fmt: skip
-    """What ``step`` comes to: kept, skipped or measured, with the machine's rates. ``left`` of a budget, in seconds."""
+    """The result of ``step``: kept, skipped, or measured with the machine's rates. ``left``: seconds of budget left."""
     result = _one(step, left, timeout, disk_dir, tick)
     if calibration is None or step.action != "run":
         return result
@@ -104,7 +104,7 @@ def _one(
 
 
 def over_budget(step: Step, left: float) -> str:
-    """The reason of a cell that the budget leaves out."""
+    """The reason why a cell was skipped whose estimate exceeds the budget's ``left`` seconds."""
     assert step.estimate is not None
     return (
         f"needs {duration(step.estimate.seconds)} of the budget, {duration(max(0, left))} are left "

@@ -1,4 +1,4 @@
-"""The job of one cell: on the node it plans its cell, runs it in a fresh process and stores what came out.
+"""The job of one cell of a submitted sweep: it plans the cell on its node, runs it and stores the result.
 
 A job depends on nothing but the files of its sweep: not on the process that submitted it, nor on the other jobs.
 """
@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zobench import predict
 from zobench.execute import jobs, plan
 from zobench.execute.outcome import failed
 from zobench.execute.process import run_in_process
@@ -61,7 +60,7 @@ class CellJob:
             raise SystemExit("this job was ended before its cell was done")
 
     def checkpoint(self) -> DelayedSubmission:
-        """A job that is preempted begins again: a cell is the least that can be lost."""
+        """Called by submitit when the job is preempted: the cell is submitted again, from its beginning."""
         delayed: DelayedSubmission = submitit_or_remedy().helpers.DelayedSubmission(self)
         return delayed
 
@@ -76,9 +75,9 @@ def rendezvous(environment: JobEnvironment) -> dict[str, str]:
 
 
 def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int = 0, worker: int = 0) -> bool:
-    """Plans, runs and stores one cell, and tells how it goes; False if SIGTERM came before it was done.
+    """Plans, runs and stores one cell, and reports its progress; False if SIGTERM came before it was done.
 
-    Then nothing is stored: the cell is as if it had never begun. A result that cannot be stored is told as lost.
+    After SIGTERM nothing is stored, as if the cell had never begun. A result that cannot be stored is reported as lost.
     """
     if jobs.is_cancelled(submission):
         return True
@@ -102,20 +101,19 @@ def run_cell(submission: jobs.Submission, cell: int, *, job: str, attempt: int =
 
 
 def _measured(submission: jobs.Submission, cell: int, said: jobs.JobReport) -> tuple[Result, jobs.JobReport]:
-    """The cell's result, which is stored, and what its plan was."""
+    """Plans, runs and stores the cell; returns its result and the report with the plan's action."""
     spec, store = submission.cells[cell], Store(submission.results)
     disk_dir = None if submission.disk_dir is None else Path(submission.disk_dir)
     try:
-        rates = plan.calibration(store.root, said.machine, spec.device, disk_dir)
-        room = plan.limits(spec.device, disk_dir)
-        (step,) = plan.make([spec], store, said.machine, predict.Rates.of(rates), room, submission.retry)
+        planned = plan.here([spec], store, said.machine, spec.device, submission.retry, disk_dir)
     except (OSError, ValueError) as error:  # a node without the device, or a disk folder that it lacks
         result = failed(spec, Outcome.FAILED, str(error))
         store.save(result)
         return result, said
+    (step,) = planned.steps
     said = replace(said, action=step.action)
     jobs.tell(submission, cell, said)
-    result = perform(step, None, submission.timeout, disk_dir, rates)
+    result = perform(step, None, submission.timeout, disk_dir, planned.rates)
     if result.outcome is Outcome.FAILED and "ended by SIG" in result.reason:
         time.sleep(SETTLE_SECONDS)  # if that was the end of the job, this is where it is told
     save(step, result, store)
@@ -123,7 +121,7 @@ def _measured(submission: jobs.Submission, cell: int, said: jobs.JobReport) -> t
 
 
 def follow(submission: jobs.Submission, cell: int, job: str, attempt: int) -> None:
-    """Runs this node's share of a cell on several nodes, if the first node runs it; that one plans and stores.
+    """On a node other than the cell's first: runs this node's ranks if the first node, which plans, runs the cell.
 
     Raises ``OSError`` if the first node never says what it does.
     """
@@ -146,7 +144,7 @@ def follow(submission: jobs.Submission, cell: int, job: str, attempt: int) -> No
 
 @contextlib.contextmanager
 def told_to_stop() -> Iterator[None]:
-    """Turns SIGTERM into a KeyboardInterrupt meanwhile, which ends the cell's process and stores nothing."""
+    """Inside the block SIGTERM raises KeyboardInterrupt, which ends the cell's process; nothing is stored."""
     before: Any = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a spec's words become: the engine's configuration, the weights, and an engine with its method, ready to step."""
+"""Builds what a spec describes: the engine's configuration, the weights, and an engine with its method."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tuner:
-    """An engine over the model that the scheme has changed, and the method that steps it. ``trained``: names of the
-    parameters that are."""
+    """An engine over the model to which the scheme was applied, and the method that steps it. ``trained``: the names
+    of the trained parameters."""
 
     engine: TunedEngine
     method: Method
@@ -70,7 +70,7 @@ def _joined(spec: RunSpec) -> AbstractContextManager[World]:
 def _build(
     spec: RunSpec, snapshot: Path | None, model: PreTrainedModel, kept: Start | None, world: World | None
 ) -> Tuner:
-    """On return only the engine holds weights: a pool of random values must not count as the run's memory."""
+    """Builds the tuner. After that only the engine holds weights: random initial values must not count as memory."""
     plain, config = initial_weights(spec, model), engine_config(spec)
     if world is not None:
         config = replace(config, device=world.device)
@@ -81,13 +81,12 @@ def _build(
     if snapshot is not None:
         weights = saved = SnapshotWeights(snapshot, start)
         state = saved if any("#" in name for name in saved.names) else None  # before its first step Adam has none
-    parts = EngineParts(
+    built_from = EngineParts(
         model=model, config=config, weights=weights, drive=scheme.drive, rule=methods.rule(spec), state=state,
         thresholds=methods.thresholds(spec, model, start), start=kept, hosts=_hosts(spec, world),
         shared_out=None if world is None else functools.partial(_shared_out, world),
     )  # fmt: skip
-    engine = methods.engine(spec, parts)
-    return Tuner(engine, methods.make(spec), scheme, trained)
+    return Tuner(methods.engine(spec, built_from), methods.make(spec), scheme, trained)
 
 
 def _shared_out(world: World, engine: Engine) -> TunedEngine:
@@ -105,9 +104,9 @@ def _hosts(spec: RunSpec, world: World | None) -> Hosts | None:
 
 
 def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:
-    """The spec as it runs within its ``device_memory``, and what a result says of that choice, if there was one.
+    """(the spec with what the planner chose to fit ``device_memory``, {"memory_plan": that choice} or {} if none).
 
-    A result's spec keeps what was asked for.
+    The spec of the result stays as it was asked for.
     """
     chosen, why = fit(spec)
     if not why:
@@ -135,7 +134,7 @@ def engine_config(spec: RunSpec) -> EngineConfig:
 
 
 def initial_weights(spec: RunSpec, model: PreTrainedModel) -> Weights:
-    """The values that ``model``, as it was built, starts with."""
+    """The initial values of ``model``'s weights: pretrained, or random by the spec's seed."""
     if spec.weights == "pretrained":
         return PretrainedWeights(spec.weights_path or models.get(spec.model).hub_id, model)
     return RandomWeights(model, spec.seed)

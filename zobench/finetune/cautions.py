@@ -1,4 +1,4 @@
-"""What a reader of a run's numbers should know of its updates: that some were skipped, or too small to arrive."""
+"""Warnings about updates that were skipped or rounded away."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ TYPICAL_WEIGHT = 0.02
 
 def cautions(spec: RunSpec, gradients: Sequence[float | None], skipped: int) -> list[str]:
     """Warnings about the updates of a run's steps, from their projected gradients and how many were skipped."""
-    found = [nothing] if (nothing := METHODS.get(spec.method).nothing(spec)) else []
+    warnings = [nothing] if (nothing := METHODS.get(spec.method).nothing(spec)) else []
     if skipped:
-        found.append(f"{skipped} updates were skipped, because their projected gradient was not finite")
+        warnings.append(f"{skipped} updates were skipped, because their projected gradient was not finite")
     finite = sorted(abs(g) for g in gradients if g is not None and math.isfinite(g))
     if finite and finite[-1] == 0:
-        found.append("every projected gradient was 0: nothing was learnt")
+        warnings.append("every projected gradient was 0: nothing was learnt")
     elif finite and SCHEMES.get(spec.scheme).tunes_all and (told := lost(spec, finite[len(finite) // 2])):
-        found.append(told)  # an adapter rests in float32
-    return found
+        warnings.append(told)  # an adapter rests in float32
+    return warnings
 
 
 def lost(spec: RunSpec, gradient: float) -> str:
-    """That updates whose projected gradient is ``gradient`` round away at the precision in which weights rest, or ""
-    if they do not or no g says how large they are."""
+    """A warning that updates of size lr * ``gradient`` (lr alone for sign methods) are rounded away, or "".
+
+    They are if they lie below half an ulp of a typical weight in the dtype or wire format in which weights rest. ""
+    also for methods of which g alone does not tell how large an update is.
+    """
     size = METHODS.get(spec.method).definition(spec).update
     kept = spec.dtype if spec.wire == "none" else spec.wire
     if size is UpdateSize.OTHER or kept == "fp32" or spec.writeback_every == "inf":

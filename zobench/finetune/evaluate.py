@@ -1,4 +1,4 @@
-"""Looking at a split: the loss and the accuracy of the weights as they are."""
+"""Evaluates the current weights on a split of a task: mean loss and accuracy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from zobench.finetune.progress import Evaluation
 def evaluate(
     engine: EvaluatingEngine, data: TaskData, split: str, step: int, between: Callable[[], None] = lambda: None
 ) -> Evaluation:
-    """Judges every example of ``split``; ``between`` is called before each batch, and may end it by raising."""
+    """Mean loss and accuracy on every example of ``split``, "dev" or "test".
+
+    ``between`` is called before each batch; what it raises ends the evaluation.
+    """
     total = Score()
     for batch in data.batches(split):
         between()

@@ -1,4 +1,4 @@
-"""Looking at the test set, once, with the best weights on dev, which are saved."""
+"""Evaluates the weights that were best on dev on the test set, once, and saves them as the run's model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ MODEL = "model"
 def examined(
     result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, progress: Hooks, stop: Stop
 ) -> Result:
-    """Looks at the test set with the best weights, and saves them."""
+    """``result`` with the evaluation of the best weights on the test set; saves them in ``folder/model``.
+
+    Raises :class:`Interrupted` if ``stop`` is asked for before the evaluation is done.
+    """
     step = int(result.evaluation["best"]["step"])
 
     def halt() -> None:
@@ -55,7 +58,7 @@ def examined(
 
 @contextmanager
 def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], None]) -> Iterator[Tuner]:
-    """The weights that were judged after ``step`` steps: their snapshot, or an earlier one and the journal."""
+    """A tuner with the weights after ``step`` steps: from their snapshot, or an earlier one and the journal."""
     alone = planned(spec if spec.gpus == 1 else spec.replace(gpus=1, nodes=1, parallel="none", transfers="auto"))[0]
     if METHODS.get(spec.method).backpropagates:
         with tuner(alone, snapshot.place(folder, step)) as built:

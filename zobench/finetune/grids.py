@@ -1,4 +1,4 @@
-"""Grids: which hyper-parameters a search tries, and what a run takes that is not told (``grids.toml``)."""
+"""Grids: the hyper-parameters that a search tries, and a run's defaults where none are given (``grids.toml``)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SEARCHED = named(lambda field: field.searched)
 BATCH = 16
 """ZO-Bench's, section 4."""
 EVALUATIONS = 20
-"""Of a run that is not told how many."""
+"""How often a run is evaluated on dev where ``eval_every`` is not given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """``axes``: field to the values that are tried, every combination of them; ``source``: who says so."""
+    """A grid of hyper-parameters. ``axes``: field to the values to try, in all combinations; ``source``: where from."""
 
     axes: dict[str, list[Any]]
     source: str
@@ -33,7 +33,7 @@ class Grid:
 
 
 def shipped(method: str, scheme: str) -> Grid:
-    """The grid of ``grids.toml`` for a method and a scheme, without what the method has no use for."""
+    """The grid of ``grids.toml`` for a method and a scheme, without fields that the method does not use."""
     for key, value in (("method", method), ("scheme", scheme)):
         check_value(key, value)
     kind = METHODS.get(method)
@@ -54,18 +54,18 @@ def load(path: Path) -> Grid:
 
 
 def checked(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """``axes`` with every value as its field holds it. Raises ``ValueError`` for what no search can vary."""
-    found = {}
+    """``axes`` with every value of its field's type. Raises ``ValueError`` for a field that no search can vary."""
+    varied = {}
     for key, values in flat(axes).items():
         check_key(key)
         if key.partition(".")[0] not in SEARCHED:
             raise ValueError(f"`{key}` must be the same in a whole search, but is varied; vary {', '.join(SEARCHED)}")
         if not isinstance(values, list) or not values:
             raise ValueError(f"`{key}` must be a list of values, but got {values!r}; write {key} = [...]")
-        found[key] = list(dict.fromkeys(check_value(key, value) for value in values))
-    if not found:
+        varied[key] = list(dict.fromkeys(check_value(key, value) for value in values))
+    if not varied:
         raise ValueError("a grid must vary something, but is empty; write lr = [1e-6, 1e-7]")
-    return found
+    return varied
 
 
 def asked(values: Mapping[str, Any]) -> tuple[str, str]:
@@ -75,13 +75,14 @@ def asked(values: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """(what a run of ``values`` takes where it is not told: the papers' numbers and the grid's first; a line on it)."""
+    """(defaults of the fields that ``values`` lacks, from ZO-Bench and the first of each list of the grid; a line that
+    names them and their sources)."""
     method, scheme = asked(values)
     grid = shipped(method, scheme)
-    found = {key: listed[0] for key, listed in grid.axes.items()}
-    found |= {"steps": METHODS.get(method).steps, "batch_size": BATCH}
-    found["eval_every"] = max(1, int(values.get("steps", found["steps"])) // EVALUATIONS)
-    missing = {key: value for key, value in found.items() if key not in values}
+    usual = {key: listed[0] for key, listed in grid.axes.items()}
+    usual |= {"steps": METHODS.get(method).steps, "batch_size": BATCH}
+    usual["eval_every"] = max(1, int(values.get("steps", usual["steps"])) // EVALUATIONS)
+    missing = {key: value for key, value in usual.items() if key not in values}
     origins = dict.fromkeys(grid.axes, grid.source) | {"eval_every": f"for {EVALUATIONS} evaluations"}
     groups: dict[str, list[str]] = {}
     for key, value in missing.items():

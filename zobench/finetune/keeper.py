@@ -1,4 +1,4 @@
-"""What a run leaves on the disk while it goes on: its journal, its snapshots, and a line per evaluation."""
+"""Writes to the disk while a run trains: its journal, its snapshots, and a line per evaluation."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ EARLY = "progress.jsonl"
 class Keeper:
     """Writes for one run into ``folder``; the ranks that do not lead have no ``journal`` and write only snapshots.
 
-    Zeroth-order methods: the journal is the record, and snapshots only shorten going on. They are made before each
-    evaluation, or as ``spec.checkpoint`` says, and one that fails is told. Methods that backpropagate: the newest
-    snapshot is the record, and one that fails ends the run. ``good``: steps of the snapshots known to be whole.
+    Zeroth-order methods can resume from the journal alone; snapshots only make that faster. They are taken before
+    each evaluation, or as ``spec.checkpoint`` says, and one that fails is a warning. Methods that backpropagate resume
+    from the newest snapshot, and one that fails ends the run. ``good``: steps of the snapshots known to be complete.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Keeper:
 
     @contextlib.contextmanager
     def keeping(self, built: Tuner, good: list[int]) -> Iterator[None]:
-        """Inside, ``built`` is what snapshots are of; ``good``: the whole ones that are there."""
+        """Inside the block snapshots of ``built`` can be taken; ``good``: steps of the complete ones in the folder."""
         self._built, self.good = built, good
         if self._backpropagates:
             yield
@@ -58,7 +58,7 @@ class Keeper:
             yield
 
     def wrote(self, item: Item) -> None:
-        """Counts a step or an evaluation in, and puts it into the journal."""
+        """Adds a step or an evaluation to the record and to the journal."""
         self._record.add(item)
         if self._journal is not None:
             self._journal.append(item)
@@ -66,7 +66,7 @@ class Keeper:
             self._early.add(self._record.line())
 
     def after_step(self) -> None:
-        """Comes between two steps, of which the first is in the journal."""
+        """To be called after a step that is in the journal: takes a snapshot if one is due."""
         step, every = self._record.step, self._spec.checkpoint_every
         if every and step % every == 0:
             self._save()
@@ -74,12 +74,12 @@ class Keeper:
             self._saver.after_step(step)
 
     def before_evaluation(self) -> None:
-        """The weights that are judged are kept, unless snapshots have times of their own."""
+        """Takes a snapshot of the weights to be evaluated, unless ``spec.checkpoint`` sets other times."""
         if self._spec.checkpoint == "none" or self._backpropagates:
             self._save()
 
     def before_stop(self) -> None:
-        """Leaves what a later process needs to go on from here."""
+        """Writes what a later process needs to resume from this step."""
         if self._backpropagates:
             self._save()
         self.sync()

@@ -1,4 +1,4 @@
-"""What a run goes on from: its journal, and beside it the newest whole snapshot or its base."""
+"""Where a run resumes: from its journal with the newest complete snapshot, or with its initial weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ JOURNAL = "journal.bin"
 
 
 def header_of(spec: RunSpec, model: PreTrainedModel) -> dict[str, Any]:
-    """The journal's. ``complete``: whether weights are base and journal; what backpropagation changes is in none."""
+    """The journal's header. ``complete``: whether initial weights and journal give the run's weights; a journal has
+    nothing of what backpropagation changes."""
     base = fingerprint.of_base(spec, model, initial_weights(spec, model))
     return {
         "run": spec.hash,
@@ -36,7 +37,7 @@ def header_of(spec: RunSpec, model: PreTrainedModel) -> dict[str, Any]:
 def opened(
     folder: Path, header: dict[str, Any], world: World | None
 ) -> Iterator[tuple[JournalFile | None, list[Item]]]:
-    """(the journal, which only the first rank writes, and what it tells all ranks)."""
+    """(the journal on the first rank, which alone writes it, else None; the items that are in it already)."""
     if world is None or world.leads:
         folder.mkdir(parents=True, exist_ok=True)
         with JournalFile(folder / JOURNAL, header) as file:
@@ -53,12 +54,15 @@ def opened(
         yield None, items
 
 
-def found(
+def resume_point(
     spec: RunSpec, folder: Path, header: dict[str, Any], file: JournalFile | None, items: list[Item],
     say: Callable[[str], None],
 ) -> tuple[list[Item], SnapshotStart | None, Path | None, list[int]]:  # fmt: skip
-    """What a run goes on from: all of its journal and the newest snapshot that is whole; where it backpropagates, the
-    newest snapshot and what the journal tells up to it. Also the steps of the snapshots that stay."""
+    """Where a run resumes: (journal items, start, snapshot's folder, steps of the snapshots to keep).
+
+    A zeroth-order run has all items, and as ``start`` the newest complete snapshot or None. A run that backpropagates
+    has the folder of its newest snapshot or None, and the items up to it; the journal is cut there.
+    """
     start, path, steps = None, None, snapshot.steps(folder)
     if METHODS.get(spec.method).backpropagates:
         last = steps[-1] if steps else 0
@@ -78,7 +82,7 @@ def found(
 
 
 def bring(spec: RunSpec, built: Tuner, items: list[Item], start: SnapshotStart | None, path: Path | None) -> None:
-    """Brings engine and method to the end of ``items``."""
+    """Replays ``items`` so that engine and method are as after the last of them; with backpropagation, restores."""
     if not METHODS.get(spec.method).backpropagates:
         replay.bring(built.engine, built.method, items, start)
     elif path is not None:

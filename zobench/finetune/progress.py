@@ -1,4 +1,4 @@
-"""What a fine-tuning run tells while it goes on: hooks for its caller, and a line of JSON for each evaluation."""
+"""Progress of a fine-tuning run: hooks for its caller, and a line of JSON for each evaluation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepReport:
-    """One step that was taken: how many are by now, its loss, g, learning rate, and the updates skipped so far."""
+    """A step that was taken: steps so far, its loss, projected gradient g, learning rate; updates skipped so far."""
 
     step: int
     loss: float
@@ -37,13 +37,13 @@ class Evaluation:
 
     @property
     def point(self) -> dict[str, Any]:
-        """As a result has it."""
+        """As it is stored in a result."""
         return {"step": self.step, "loss": self.loss, "accuracy": self.accuracy, "count": self.count}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hooks:
-    """Hooks. ``say``: an automatic choice and its reason; ``begin``: steps done already, and in all."""
+    """Callbacks of a run. ``say``: a line on an automatic choice; ``begin``: steps done already, and in all."""
 
     say: Callable[[str], None] = lambda text: None
     begin: Callable[[int, int], None] = lambda done, total: None
@@ -54,7 +54,7 @@ class Hooks:
 class EarlyResults:
     """``progress.jsonl``: a line per evaluation on dev, on the disk as soon as it is known.
 
-    ``known``: the lines of the evaluations that the run remembers; others, as of a crash, go.
+    ``known``: the lines of the evaluations in the journal; any others in the file, as after a crash, are removed.
     """
 
     def __init__(self, path: Path, known: Iterable[Mapping[str, Any]]) -> None:

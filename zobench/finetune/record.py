@@ -1,4 +1,4 @@
-"""The record of a run: what its journal comes to so far."""
+"""The record of a run so far, as its journal has it: samples of each step, and the curve on dev."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Record:
     )
 
     def add(self, item: Item) -> None:
-        """Counts a step or an evaluation in."""
+        """Adds a step or an evaluation."""
         if isinstance(item, Taken):
             self.step, self.skipped = item.step + 1, self.skipped + (not item.applied)
             new = {"step_seconds": item.seconds, "loss": item.loss, "projected_grad": item.projected_grad}
@@ -39,14 +39,14 @@ class Record:
             self.count = item.count
 
     def replay(self, items: Iterable[Item]) -> Iterator[dict[str, Any]]:
-        """Counts all of ``items`` in; the line of ``progress.jsonl`` after each evaluation."""
+        """Adds all ``items``; yields the line of ``progress.jsonl`` after each evaluation."""
         for item in items:
             self.add(item)
             if isinstance(item, EvaluationItem):
                 yield self.line()
 
     def line(self) -> dict[str, Any]:
-        """What ``progress.jsonl`` tells of the newest evaluation."""
+        """The line of ``progress.jsonl`` for the newest evaluation."""
         told = self.at(int(self.curve[-1][0]))
         since = self.samples["loss"][int(self.curve[-2][0]) if len(self.curve) > 1 else 0 :]
         losses = [loss for loss in since if loss is not None and math.isfinite(loss)]
@@ -58,12 +58,12 @@ class Record:
 
     @property
     def evaluated(self) -> set[int]:
-        """After how many steps dev was looked at."""
+        """The steps after which the run was evaluated on dev."""
         return {int(row[0]) for row in self.curve}
 
     @property
     def best(self) -> list[float] | None:
-        """The row of the curve that is kept: see :func:`best`."""
+        """The best row of the curve: see :func:`best`."""
         return best(self.curve)
 
     def at(self, step: int) -> Evaluation:

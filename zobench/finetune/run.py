@@ -1,6 +1,6 @@
-"""One fine-tuning run: train, choose on dev, look at test once, save what was chosen.
+"""One fine-tuning run: train, choose the best weights on dev, evaluate them on test once, save them.
 
-With several ranks each one trains; the first keeps what the run comes to, and alone looks at test.
+With several ranks all train; the first one alone stores the result and evaluates on test.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def run(
     spec: RunSpec, *, folder: Path, data_dir: Path | None = None, progress: Hooks | None = None,
     seal: Seal | None = None, examine: bool = True, resume: bool = False,
 ) -> Result:  # fmt: skip
-    """Fine-tunes as ``spec`` (resolved) says, with everything that it keeps in ``folder``, and returns what came of it.
+    """Fine-tunes as ``spec`` (resolved) says, keeps its files in ``folder``, and returns the result.
 
-    Goes on with the same run there, after the last step that its journal tells; a finished run is only read.
+    Resumes the same run in ``folder`` after the last step in its journal; of a finished run the result is read.
     ``evaluation`` of the result: ``curve``, rows of [step, loss, accuracy] on dev; ``start`` and ``best`` of them;
     ``test``, looked at once, with the weights of the best row; ``majority``, the accuracy of always giving the most
     frequent answer; ``task``, ``definition`` and ``tokenizer``: facts. ``examine`` False leaves the test set alone,
@@ -87,7 +87,7 @@ def run(
 
 @contextmanager
 def _ranks(spec: RunSpec) -> Iterator[World | None]:
-    """The ranks of a run with several, for as long as it lasts: a process can join only once."""
+    """Joins the ranks of the run, if there are several, for as long as it lasts: a process can join only once."""
     if spec.gpus == 1:
         yield None
         return
@@ -98,7 +98,7 @@ def _ranks(spec: RunSpec) -> Iterator[World | None]:
 
 
 def cell(spec: RunSpec) -> Result:
-    """A run as a cell of a sweep: its data are in ``ZOBENCH_DATA_DIR`` or on the hub; only the result stays."""
+    """Runs in a temporary folder as a cell of a sweep, with data from ``ZOBENCH_DATA_DIR`` or the hub."""
     with _ranks(spec) as world, scratch(disk_dir(), "run", world) as folder:
         result = run(spec, folder=folder, data_dir=usual_data_dir())
         if world is not None:
@@ -113,11 +113,11 @@ def usual_data_dir() -> Path | None:
 
 
 def _finished(spec: RunSpec, folder: Path, resume: bool, world: World | None) -> Result | None:
-    """The run's own result, if it is trained, the same on all ranks.
+    """The stored result if the run is already trained, else None; the same on all ranks.
 
     Raises ``ValueError`` if the folder is another run's, or if there is none to ``resume``.
     """
-    path, found = folder / RESULT, None
+    path, result = folder / RESULT, None
     if world is None or world.leads:
         if not (folder / JOURNAL).exists() or not journal.is_begun((folder / JOURNAL).read_bytes()):
             if resume:
@@ -126,12 +126,12 @@ def _finished(spec: RunSpec, folder: Path, resume: bool, world: World | None) ->
                 )
         else:
             _check_own(spec, folder)
-            found = Result.from_dict(json.loads(path.read_text())) if path.exists() else None
+            result = Result.from_dict(json.loads(path.read_text())) if path.exists() else None
     if world is not None:
-        [there] = world.from_first([found is not None])
-        found = Result.from_dict(json.loads(path.read_text())) if there else None
+        [there] = world.from_first([result is not None])
+        result = Result.from_dict(json.loads(path.read_text())) if there else None
         world.barrier()  # before the first rank writes it anew
-    return found
+    return result
 
 
 def _check_own(spec: RunSpec, folder: Path) -> None:
@@ -150,7 +150,7 @@ def _data(spec: RunSpec, words: PreTrainedTokenizerBase, data_dir: Path | None) 
 
 
 def _sizes(data: TaskData) -> list[str]:
-    """What the splits came to, and why where that is not what was asked for; how many texts had to be cut."""
+    """Lines on the sizes of the splits, on why they differ from what was asked, and on how many texts were cut."""
     counts, sources, cut = data.facts["counts"], data.facts["sources"], data.facts["truncated"]
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
     lines = [f"{data.spec.task}: {told} examples, from {sources['train']} and {sources['test']}", *data.facts["notes"]]
@@ -163,7 +163,7 @@ def _sizes(data: TaskData) -> list[str]:
 def _trained(
     spec: RunSpec, folder: Path, data: TaskData, where: str, progress: Hooks, stop: Stop, world: World | None
 ) -> Result:
-    """Everything but the test set. What is imported and compiled before the observer starts is its baseline."""
+    """Trains and evaluates on dev. Imports and compiled kernels come before the observer starts: its baseline."""
     chosen, plan = planned(spec)
     model = empty_model(spec)
     if spec.noise == "counter":
@@ -176,7 +176,7 @@ def _trained(
     try:
         with ExitStack() as during:
             file, items = during.enter_context(origin.opened(folder, header, world))
-            items, start, path, good = origin.found(spec, folder, header, file, items, progress.say)
+            items, start, path, good = origin.resume_point(spec, folder, header, file, items, progress.say)
             built = during.enter_context(tuner(chosen, path, model, start=start, world=world))
             record = Record()
             keeper = Keeper(spec, folder, file, record, list(record.replay(items)), header, progress.say, world)
@@ -202,7 +202,7 @@ def _result(
     spec: RunSpec, record: Record, data: TaskData, where: str, facts: dict[str, Any], seen: Observation,
     at_rest: int, skipped: int,
 ) -> Result:  # fmt: skip
-    """Disturbances are only told: they make a time doubtful, but not an accuracy."""
+    """The run's result. If others disturbed it that is a warning: times are doubtful, but not an accuracy."""
     disturbed = [f"the times may not count: {seen.disturbed}"] if seen.disturbed else []
     told = cautions(spec, record.samples["projected_grad"], skipped)
     assert record.best is not None

@@ -1,4 +1,4 @@
-"""The seal of a test set: it is looked at once, after everything has been chosen on dev."""
+"""Ensures that the test set is evaluated once, after everything has been chosen on dev."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ RECORD = "search.json"
 
 
 class Seal:
-    """What a run, or all runs of a search together, must break before they look at the test set."""
+    """Permission to evaluate on the test set, given once to a run, or once to all runs of a search together."""
 
     def __init__(self) -> None:
         self._broken_by = ""
 
     def break_for(self, who: str) -> None:
-        """Allows ``who`` to look. Raises ``RuntimeError`` if anybody has looked before."""
+        """Allows ``who`` to evaluate on test. Raises ``RuntimeError`` if the seal was broken before."""
         if self._broken_by:
             raise RuntimeError(
                 f"the test set must be looked at once, but {who} would look after {self._broken_by}; choose on dev"
@@ -25,7 +25,7 @@ class Seal:
 
 
 def check_winner(run: str, folder: Path) -> None:
-    """Raises ``ValueError`` if ``folder`` is that of a run that lost a search, which looked at test for the winner."""
+    """Raises ``ValueError`` if ``folder`` is of a run that lost a search: test was evaluated for the winner."""
     path = folder.parent / RECORD
     winner = json.loads(path.read_text())["winner"]["run"] if path.is_file() else run
     if winner != run:

@@ -1,4 +1,4 @@
-"""A search: runs over a grid are compared on dev, and only the winner looks at the test set, once."""
+"""A search over a grid: its runs are compared on dev, and only the winner is evaluated on test, once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zobench.runspec import RunSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """One run of a search: what is its own in the grid, and its result; only the winner's has a test."""
+    """One run of a search: its values in the grid, and its result; only the winner's is evaluated on test."""
 
     changes: dict[str, Any]
     result: Result
@@ -45,7 +45,7 @@ def search(
     spec: RunSpec, axes: Mapping[str, Sequence[Any]], *, folder: Path, data_dir: Path | None = None,
     progress: Callable[[RunSpec], Hooks] = lambda cell: Hooks(),
 ) -> tuple[list[Trial], Trial]:  # fmt: skip
-    """Runs ``spec`` (resolved) with every combination of ``axes``: (all cells, the winner with its test).
+    """Runs ``spec`` (resolved) with every combination of ``axes``: (all trials, the winner with its test).
 
     The winner has the lowest dev loss, of equal ones the highest dev accuracy, then came first in the grid. Each run
     is kept in ``folder/<hash>``, so that a search goes on where it stopped, but of finished runs only the leader's
@@ -53,30 +53,30 @@ def search(
 
     Raises ``ValueError`` where the test set was looked at in this folder for another run than the winner.
     """
-    seal, found = Seal(), []
+    seal, trials = Seal(), []
     for own, changes in cells(spec, axes).items():
         result = run(own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal, examine=False)
-        found.append(Trial(changes=changes, result=result))
-        first = min(found, key=_rank)
-        for cell in found:  # of a large model, the snapshots of all would fill a disk
-            kept = {int(cell.result.evaluation["best"]["step"])} if cell is first else ()
-            snapshot.prune(folder / cell.result.spec.hash, kept)
+        trials.append(Trial(changes=changes, result=result))
+        first = min(trials, key=_rank)
+        for trial in trials:  # of a large model, the snapshots of all would fill a disk
+            kept = {int(trial.result.evaluation["best"]["step"])} if trial is first else ()
+            snapshot.prune(folder / trial.result.spec.hash, kept)
     _check_unseen(first, folder)
     own = first.result.spec
     examined = run(own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal)
-    rows = [cell.row() for cell in found]
+    rows = [trial.row() for trial in trials]
     told = {"axes": {key: list(values) for key, values in axes.items()}, "cells": rows}
-    examined = _without_memory(examined) if len(found) > 1 else examined
+    examined = _without_memory(examined) if len(trials) > 1 else examined
     winner = Trial(
         changes=first.changes,
         result=dataclasses.replace(examined, evaluation={**examined.evaluation, "search": told}),
     )
     _keep(folder, {**told, "winner": winner.row(), "test": examined.evaluation["test"], "spec": own.to_dict()})
-    return found, winner
+    return trials, winner
 
 
 def _without_memory(result: Result) -> Result:
-    """On a CPU a run's memory is its process's, and here all runs share one: what it took alone is not known."""
+    """``result`` without its peak of memory on a CPU, where all runs of the search share one process's peak."""
     if result.spec.device != "cpu":
         return result
     told = "the runs of a search share a process, so that the winner's own memory is not known; measure it by finetune"
@@ -84,14 +84,15 @@ def _without_memory(result: Result) -> Result:
     return dataclasses.replace(result, memory=memory, warnings=[*result.warnings, told])
 
 
-def _rank(cell: Trial) -> tuple[float, float]:
-    best = cell.result.evaluation["best"]
+def _rank(trial: Trial) -> tuple[float, float]:
+    """Sorts trials by dev loss, then by dev accuracy, best first; a loss that is not finite comes last."""
+    best = trial.result.evaluation["best"]
     loss = best["loss"]
     return (loss if loss is not None and math.isfinite(loss) else math.inf, -best["accuracy"])
 
 
 def _check_unseen(winner: Trial, folder: Path) -> None:
-    """The seal as far as the disk remembers it: of an earlier search, or a run of its own."""
+    """Raises ``ValueError`` if a result in ``folder``, as of an earlier search, has another run's test."""
     looked = [path.parent for path in folder.glob(f"*/{RESULT}") if "test" in _evaluation(path)]
     others = [path.name for path in looked if path.name != winner.result.spec.hash]
     if others:

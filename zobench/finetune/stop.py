@@ -1,4 +1,4 @@
-"""Stopping a run between two steps, where its weights are whole: Ctrl-C and SIGTERM ask for it."""
+"""Stops a run between two steps, where its weights are consistent, after Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Stop:
-    """Inside, the first signal sets ``wanted``; the second interrupts whatever runs, as it would outside.
+    """Inside the block the first signal sets ``wanted``; a second one raises KeyboardInterrupt at once.
 
-    Signals reach only the main thread: in another nothing is changed.
+    Only the main thread can handle signals; in another thread nothing changes.
     """
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
 
     place, why = _place(spec)
     try:
-        found: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        tokenizer: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except (OSError, ValueError, ImportError) as error:  # ImportError: a format that needs another package
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
@@ -32,12 +32,12 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
             "weights_path=FOLDER with its tokenizer.json"
         ) from error
     known = models.get(spec.model).vocab
-    if len(found) > known:
+    if len(tokenizer) > known:
         raise ValueError(
-            f"the tokenizer must have at most the {known} tokens of {spec.model}, but {place!r} has {len(found)}; give "
-            "this model's own"
+            f"the tokenizer must have at most the {known} tokens of {spec.model}, but {place!r} has {len(tokenizer)}; "
+            "give this model's own"
         )
-    return cast("PreTrainedTokenizerBase", found), f"tokenizer: {place}, {why}"
+    return cast("PreTrainedTokenizerBase", tokenizer), f"tokenizer: {place}, {why}"
 
 
 def _place(spec: RunSpec) -> tuple[str, str]:

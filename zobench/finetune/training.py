@@ -1,4 +1,4 @@
-"""The loop: steps, evaluations on dev, and a place to stop between any two of them."""
+"""The training loop: steps and evaluations on dev; a run can be stopped between any two of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Training:
-    """One run from where its record is to its end, with what :func:`zobench.finetune.assemble.tuner` built."""
+    """Trains a run from the last step in its record to its end, with a tuner of :mod:`zobench.finetune.assemble`."""
 
     def __init__(
         self, spec: RunSpec, folder: Path, built: Tuner, data: TaskData, record: Record, keeper: Keeper,
@@ -75,7 +75,7 @@ class Training:
         self._keeper.after_step()
 
     def _taken(self, result: StepResult, lr: float, seconds: float, passes: int) -> Taken:
-        """The step for the journal. What has no seed is the norm of a gradient."""
+        """The step as the journal records it. A gradient without a seed is a backpropagated gradient's norm."""
         seeds = (*result.seeds, *[0] * (len(result.gradients) - len(result.seeds)))
         parts = (*result.parts, *[None] * (len(seeds) - len(result.parts)))
         return Taken(
@@ -109,14 +109,14 @@ class Training:
         self._progress.evaluated(record.at(record.step))
 
     def _time(self) -> None:
-        """Puts the device's own times of the last steps into the record, for the host's."""
+        """Replaces the host's seconds of the last steps in the record by the device's."""
         seconds = self._timer.seconds()
         if seconds:
             self._record.samples["step_seconds"][-len(seconds) :] = seconds
         self._timer = StepTimer(self._spec.device)
 
     def _halt_if_asked(self) -> None:
-        """All ranks stop at the same place, whichever is asked."""
+        """Raises :class:`Interrupted` if a stop was asked for on any rank, so that all stop after the same step."""
         wanted = self._stop.wanted
         if self._world is not None:
             wanted = bool(self._world.sum(torch.tensor([wanted], dtype=torch.float64)).any())

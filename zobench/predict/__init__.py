@@ -1,4 +1,4 @@
-"""Seconds and bytes of a cell that nobody ran: predictions, and the floor that no cell can go below. No torch."""
+"""Predicts seconds and bytes of a cell before it runs, and the least time that a step can take. No torch."""
 
 from zobench.predict.seconds import Estimate as Estimate
 from zobench.predict.seconds import Rates as Rates

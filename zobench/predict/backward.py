@@ -30,7 +30,7 @@ def peak(spec: RunSpec) -> int:
 
 
 def begins(spec: RunSpec) -> int:
-    """Bytes beside weights and state where the backward pass has just gone through the head.
+    """Bytes beside weights and state when the backward pass has just left the head.
 
     Tokens go through it a chunk at a time. Each keeps its logarithms until its own turn, and makes a gradient of the
     table, of which three exist while two are added up: then the logarithms of two chunks are gone.
@@ -104,13 +104,13 @@ def _adapters(spec: RunSpec) -> int:
 
 
 def table_bytes(spec: RunSpec) -> int:
-    """Of the word embedding, and of the head."""
+    """Bytes of the word embedding's weights; the head's are as many."""
     architecture = models.get(spec.model)
     return architecture.vocab * architecture.embedding_width * WIDTHS[spec.dtype]
 
 
 def _chunk_tokens(vocabulary: int) -> int:
-    """As the engine cuts them: a multiple of 64 where that is possible."""
+    """Tokens whose logits are computed at once, as in the engine: a multiple of 64 where that is possible."""
     tokens = LOGITS_BYTES // (4 * vocabulary)
     return max(tokens // 64 * 64, min(tokens, 64), 1)
 

@@ -89,7 +89,7 @@ def _saved(spec: RunSpec) -> tuple[int, int]:
 
 
 def _resident_bytes(spec: RunSpec) -> int:
-    """What is outside the blocks, with adapters and state there."""
+    """Bytes of all weights outside the blocks, with their adapters and state."""
     return models.resident_parameter_count(*models.variant(spec)) * WIDTHS[spec.dtype] + sizes.added(spec)[1]
 
 
@@ -112,7 +112,7 @@ def unit_bytes(spec: RunSpec, width: int) -> int:
 
 
 def _bare_bytes(spec: RunSpec, width: int, state: int = 0) -> int:
-    """Of the largest unit's weights alone, or with ``state`` bytes beside each."""
+    """Bytes of the largest unit's weights, with ``state`` more bytes beside each."""
     if spec.granularity == "block":
         return models.block_parameter_count(spec.model) * (width + state)
     linear = models.largest_linear(spec.model)
@@ -139,7 +139,7 @@ def activations(spec: RunSpec) -> int:
 
 
 def _points(spec: RunSpec) -> int:
-    """Copies of the batch in the largest pass over the model; of each pair a rank may look at one point only."""
+    """Points (weights +- eps z) at which the largest pass computes; with PertP a rank computes one of each pair."""
     kind = METHODS.get(spec.method)
     return max(1, 2 * kind.pairs(spec, models.get(spec.model).layers) // divided(spec)[1], kind.candidates)
 

@@ -1,4 +1,4 @@
-"""All of zobench's metrics: what a result measured, and what needs the predictor, such as the share of the floor."""
+"""All of zobench's metrics: those that a result holds, and those that need the predictor, as the floor's share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted seconds of a cell, so that a sweep can plan before it runs, and the floor that no cell can go below."""
+"""Predicts the seconds of a cell before it runs, and the floor: the least time that a step can take."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
 
 
 def _local(spec: RunSpec) -> int:
-    """Ranks on each node."""
+    """The number of ranks on each node."""
     return spec.gpus // spec.nodes
 
 
@@ -274,7 +274,7 @@ def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, flo
 
 
 def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
-    """Measured over predicted seconds of a step of ``result``; None if that says nothing about ``spec``.
+    """Measured over predicted step seconds of ``result``; None if its cell is too different from ``spec``.
 
     A tiny model's step is overhead that no rate describes, so only steps of a similar predicted length count.
     """

@@ -1,4 +1,4 @@
-"""What a run tunes and reads, in numbers: sizes of adapters, of optimizer state, and of a task's batches."""
+"""Numbers of tuned parameters, bytes of adapters and optimizer state, and tokens of a task's batches."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def longest(spec: RunSpec) -> int:
 
 
 def usual(spec: RunSpec) -> int:
-    """Tokens of the rows of a usual batch, of which the durations are."""
+    """Tokens of a row of a typical batch, from which durations are predicted."""
     return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS.get(spec.task).usual_tokens)
 
 
 def judged(spec: RunSpec) -> int:
-    """Tokens of a batch whose probabilities the loss asks for: all, or with a task those of its candidates."""
+    """Tokens of a batch that count in the loss: all of them, or with a task those of its answer candidates."""
     return rows(spec) * (longest(spec) if spec.task == "none" else 8)

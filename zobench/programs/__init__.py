@@ -43,7 +43,7 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
 
 
 def _signed(own: Callable[[RunSpec, World | None], Result], spec: RunSpec, world: World | None, by: str) -> Result:
-    """What a plug-in's program came to. Whatever it raises is the cell's outcome, as of zobench's own."""
+    """Runs a plug-in's program and returns its result. What it raises becomes the cell's outcome and reason."""
     from zobench import models
     from zobench.machine.device import choose_device
     from zobench.measure.environment import fingerprint_without_torch

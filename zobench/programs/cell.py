@@ -61,7 +61,7 @@ class Recording:
 def run(spec: RunSpec, world: World | None = None) -> Result:
     """Measures one cell here and now, and returns its result; an error becomes the result's outcome and reason.
 
-    With ``world`` it is this rank's part (:mod:`zobench.execute.rank`), whose result speaks of this rank alone.
+    With ``world`` this process measures as one rank (:mod:`zobench.execute.rank`); the result is this rank's alone.
     Raises ``ValueError`` only for a spec that cannot run at all. Peaks mean most in a fresh process.
     """
     device, _ = choose_device(spec.device)
@@ -104,7 +104,7 @@ def transfers(spec: RunSpec, world: World) -> dict[str, str]:
 
 
 def _tuned(spec: RunSpec) -> Result:
-    """A fine-tuning run, which watches itself."""
+    """The result of a fine-tuning run, which measures its own time and memory."""
     try:
         return finetune.cell(spec)
     except Exception as error:  # as above
@@ -211,7 +211,7 @@ def _parts(engine: MeasuredEngine, step: Callable[[], object], device: str) -> d
 
 
 def _disk_warnings(engine: TunedEngine) -> list[str]:
-    """Why the disk tier is not what its name says, if it is not."""
+    """Warnings if the folder of the disk tier is not on a disk."""
     folder = engine.config.disk_dir or Path(tempfile.gettempdir())
     if is_in_memory(folder):
         return ["the disk tier's folder is in memory (tmpfs), not on a disk; name another with --disk-dir"]

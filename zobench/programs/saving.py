@@ -1,4 +1,4 @@
-"""The checkpoints of a cell: taken where nobody looks for them, measured, and removed with the cell."""
+"""Takes the checkpoints of a measured cell in a temporary folder, and records what they cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AFTER = 2
 
 
 class Checkpoints:
-    """Calls a cell's saver between its measured steps, and keeps what there is to tell of it."""
+    """Takes checkpoints between the measured steps of a cell and records the events of the last ones."""
 
     def __init__(self, spec: RunSpec, saver: Saver | None) -> None:
         self._spec, self._saver = spec, saver
@@ -33,15 +33,15 @@ class Checkpoints:
 
     @property
     def recorded(self) -> int:
-        """Of how many steps, the last ones, the lanes are recorded: two show all stages of the paper's scheme."""
+        """For how many of the last steps the lanes are recorded: two show all stages of the paper's scheme."""
         return 1 if self._saver is None else AFTER
 
     def record(self) -> None:
-        """The lanes are recorded from now on."""
+        """Starts to record what the lanes do."""
         self._origin = time.perf_counter()
 
     def boundary(self, step: int) -> None:
-        """Comes before the step after ``step`` steps."""
+        """To be called between two steps, when ``step`` steps are done."""
         if self._saver is None or step == 0:
             return
         if step % self._spec.checkpoint_every == 0 and step <= self._spec.steps - AFTER:
@@ -50,10 +50,10 @@ class Checkpoints:
 
     def events(self) -> list[list[Any]]:
         """What the saver's lanes did from :meth:`record` on, as a timeline has it."""
-        found = [] if self._saver is None else self._saver.events
+        events = [] if self._saver is None else self._saver.events
         return [
             [lane, kind, block, start - self._origin, end - self._origin]
-            for lane, kind, block, start, end in found
+            for lane, kind, block, start, end in events
             if start >= self._origin
         ]
 
