@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zobench.models.registry import Architecture, get
+from zobench.models.families import Architecture
+from zobench.models.registry import get
 from zobench.runspec import RunSpec
 
 

@@ -10,13 +10,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from zobench.runspec.run import RunSpec
+from typing import Any, Protocol
 
 ZO_STEPS, FO_STEPS = 20_000, 625
 """Steps of a fine-tuning run by a zeroth-order and by a first-order method (MeZO; ZO-Bench, section 4)."""
+
+
+class SpecFields(Protocol):
+    """What kinds and constraints read of a spec (:class:`zobench.runspec.RunSpec`), which is built on them."""
+
+    @property
+    def definition(self) -> str:
+        """Which of a method's definitions runs: "as-written" or "as-shipped"."""
+
+    @property
+    def queries(self) -> int:
+        """Directions z of a step."""
+
+    @property
+    def sparsity(self) -> float:
+        """Of zo-sgd-sparse: the share of the weights that stay."""
+
+    @property
+    def zo_layers(self) -> int:
+        """Of hybrid: its lowest layers, which move without backpropagation."""
+
+    def value(self, key: str) -> Any:
+        """The value of any field, or of the option ``options.NAME``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +76,7 @@ class Definition:
     update: UpdateSize = UpdateSize.OTHER
 
 
-def _a_pair_per_query(spec: RunSpec, layers: int) -> int:
+def _a_pair_per_query(spec: SpecFields, layers: int) -> int:
     return spec.queries
 
 
@@ -87,10 +107,10 @@ class MethodKind:
     as_shipped: Definition | None = None
     engine: str = "zobench.methods.engines:streaming"
     thresholds: str | None = None
-    pairs: Callable[[RunSpec, int], int] = _a_pair_per_query
+    pairs: Callable[[SpecFields, int], int] = _a_pair_per_query
     candidates: int = 0
     tangents: bool = False
-    gradients: Callable[[RunSpec, int], float] | None = None
+    gradients: Callable[[SpecFields, int], float] | None = None
     draws: int = 4
     counter_draws: int = 1
     normals: int = 1
@@ -102,9 +122,9 @@ class MethodKind:
     grid: str = "zo"
     unused: tuple[str, ...] = ()
     steps: int = ZO_STEPS
-    nothing: Callable[[RunSpec], str | None] = lambda spec: None
+    nothing: Callable[[SpecFields], str | None] = lambda spec: None
 
-    def definition(self, spec: RunSpec) -> Definition:
+    def definition(self, spec: SpecFields) -> Definition:
         """The one that ``spec`` asks for."""
         if spec.definition == "as-written":
             return self.as_written
