@@ -50,7 +50,7 @@ def write(folder: Path, step: int, tensors: Iterable[tuple[str, Tensor]], state:
     return path
 
 
-class SnapshotWeights:
+class SnapshotWeights(Weights):
     """The tensors of a snapshot by name, also those of an optimizer's state; ``base`` gives all that are not there.
 
     Raises ``ValueError`` if there is no snapshot, for which ``base`` would silently stand, or it is not as it was

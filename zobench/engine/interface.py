@@ -147,8 +147,8 @@ class DurableEngine(Protocol):
     def read(self, unit: Unit, out: Tensor, first: int = 0) -> None:
         """Copies bytes of a unit's weights at rest, from byte ``first`` on, into ``out`` (uint8, on the CPU)."""
 
-    def retrace(self, moments: Sequence[PassRecord], start: Start | None = None) -> None:
-        """Brings an engine built from ``start``, or from its base, to the end of ``moments``, bit for bit."""
+    def retrace(self, records: Sequence[PassRecord], start: Start | None = None) -> None:
+        """Brings an engine built from ``start``, or from its base, to the end of ``records``, bit for bit."""
 
 
 class MeasuredEngine(Protocol):

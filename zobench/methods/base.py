@@ -88,8 +88,8 @@ class Method(Protocol):
         """The inverse of :meth:`state`."""
 
     def retrace(self, engine: SteppingEngine, taken: Taken) -> list[PassRecord]:
-        """Goes over a step without looking at the model: the method is then as after it, and the moments are what the
-        step did to the weights. ``engine`` only says how many parts there are.
+        """Goes over a step without looking at the model: the method is then as after it, and what the step did to the
+        weights is returned. ``engine`` only says how many parts there are.
 
         Raises ``ValueError`` if this method's next step has other directions, as the step is of another run, or if its
         steps are more than their updates, as where it backpropagates.

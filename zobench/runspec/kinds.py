@@ -1,4 +1,5 @@
-"""Kinds: what others need to know of a method, a scheme or a tier, as frozen data, so that nobody asks for its name.
+"""Kinds: what others need to know of a method, a scheme, a tier, a wire format, a noise, a granularity or an autocast,
+as frozen data, so that nobody compares names.
 
 They import no torch. What does is named as ``module:attribute`` and imported when a run begins
 (:func:`zobench.runspec.registry.resolve`).
@@ -190,6 +191,11 @@ class TierKind:
     is_pinned: bool = False
     is_filled: bool = True
 
+    @property
+    def is_streamed(self) -> bool:
+        """Whether offloaded blocks can rest there."""
+        return self.is_file or self.is_shared
+
 
 TIERS: Mapping[str, TierKind] = MappingProxyType({
     kind.name: kind
@@ -203,6 +209,91 @@ TIERS: Mapping[str, TierKind] = MappingProxyType({
     )
 })  # fmt: skip
 """Every tier by its name; "auto" is one of the others once a spec is resolved."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WireKind:
+    """The format of weights at rest and on the link. ``is_packed``: narrower than on the device, so weights are packed
+    and unpacked; ``is_scaled``: a float32 scale for each row of a matrix is stored beside its values."""
+
+    name: str
+    is_packed: bool = True
+    is_scaled: bool = False
+
+    @property
+    def needs_fp32(self) -> bool:
+        """Whether it is narrower than float32 alone: 16-bit weights cannot be packed into it."""
+        return self.is_packed and not self.is_scaled
+
+
+WIRES: Mapping[str, WireKind] = MappingProxyType({
+    kind.name: kind
+    for kind in (
+        WireKind(name="none", is_packed=False),
+        WireKind(name="fp16"),
+        WireKind(name="bf16"),
+        WireKind(name="fp8", is_scaled=True),
+    )
+})  # fmt: skip
+"""Every wire format by its name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoiseKind:
+    """How z is drawn. ``in_place``: from one stream for all weights, so that they are themselves moved to W + c z; else
+    any piece of z can be drawn alone, and W + c z is made beside a W that stays as it is."""
+
+    name: str
+    in_place: bool
+
+
+NOISES: Mapping[str, NoiseKind] = MappingProxyType(
+    {kind.name: kind for kind in (NoiseKind(name="torch", in_place=True), NoiseKind(name="counter", in_place=False))}
+)
+"""Every noise by its name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GranularityKind:
+    """What a slot holds. ``is_block``: a whole transformer block, else a linear layer of it; ``is_cut``: or only some
+    rows of that."""
+
+    name: str
+    is_block: bool = False
+    is_cut: bool = False
+
+
+GRANULARITIES: Mapping[str, GranularityKind] = MappingProxyType({
+    kind.name: kind
+    for kind in (
+        GranularityKind(name="block", is_block=True),
+        GranularityKind(name="linear"),
+        GranularityKind(name="tile", is_cut=True),
+    )
+})  # fmt: skip
+"""Every granularity by its name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AutocastKind:
+    """The precision of the products of float32 weights. ``is_cast``: operands are cast to 16 bits; ``is_tf32``: float32
+    operands are multiplied as TF32, which only CUDA devices do. Neither: in float32."""
+
+    name: str
+    is_cast: bool = False
+    is_tf32: bool = False
+
+
+AUTOCASTS: Mapping[str, AutocastKind] = MappingProxyType({
+    kind.name: kind
+    for kind in (
+        AutocastKind(name="none"),
+        AutocastKind(name="fp16", is_cast=True),
+        AutocastKind(name="bf16", is_cast=True),
+        AutocastKind(name="tf32", is_tf32=True),
+    )
+})  # fmt: skip
+"""Every precision of products by its name."""
 
 WIDTHS: Mapping[str, int] = MappingProxyType({"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1})
 """Bytes of one weight by dtype or wire format; fp8's scales (one per row) are below a thousandth of its values."""

@@ -27,7 +27,7 @@ from zobench.runspec.fields import (
     field_of,
     options_of,
 )
-from zobench.runspec.kinds import TIERS
+from zobench.runspec.kinds import AUTOCASTS, GRANULARITIES, NOISES, TIERS, WIRES
 from zobench.runspec.options import Options, nested, settled
 from zobench.runspec.words import SEQ_LEN
 
@@ -119,10 +119,10 @@ class RunSpec:
     ))
     noise: str = declare(Word(
         "torch", "how z is drawn: MeZO's in-place arithmetic on torch's noise, or a counter that makes any part of z",
-        since=FIRST_RESULTS, known=("torch", "counter"), told=VALUE, paced=True,
+        since=FIRST_RESULTS, known=tuple(NOISES), told=VALUE, paced=True,
     ))
     granularity: str = declare(Word(
-        "block", "what a slot holds", since=FAST_ENGINE, known=("block", "linear", "tile"), told=VALUE,
+        "block", "what a slot holds", since=FAST_ENGINE, known=tuple(GRANULARITIES), told=VALUE,
     ))
     writeback_every: int | str = declare(Interval(
         1, "steps between two write-backs of a block", since=FAST_ENGINE, lowest=1,
@@ -130,11 +130,11 @@ class RunSpec:
     ))
     wire: str = declare(Word(
         "none", "the format at rest and on the link, where it is not dtype", since=FAST_ENGINE,
-        known=("none", "fp16", "bf16", "fp8"),
+        known=tuple(WIRES),
     ))
     autocast: str = declare(Word(
         "none", "the precision of the products, where it is not dtype", since=FAST_ENGINE,
-        known=("none", "fp16", "bf16", "tf32"), paced=True,
+        known=tuple(AUTOCASTS), paced=True,
     ))
     resident_blocks: int = declare(Number(
         0, "blocks that stay on the device, spread evenly", since=FAST_ENGINE, lowest=0,
@@ -296,7 +296,7 @@ class RunSpec:
         """
         if self.gpus > 1 and device == "cuda:0":  # the choice for one process; each rank takes its own
             device = "cuda"
-        if self.autocast == "tf32" and not device.startswith("cuda"):
+        if AUTOCASTS[self.autocast].is_tf32 and not device.startswith("cuda"):
             raise ValueError(
                 "`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16 or autocast=none"
             )
@@ -306,11 +306,11 @@ class RunSpec:
         tier = self.tier
         if tier == "auto":  # ranks share one copy in host memory, but no file
             tier = "pinned" if device.startswith("cuda") else "disk" if self.gpus == 1 else "pageable"
-        if tier == "device":
+        if not TIERS[tier].is_streamed:
             raise ValueError(
                 "`tier=device` needs engine=resident, but got engine=offload; use tier=pinned, pageable or disk"
             )
-        if tier == "pinned" and not device.startswith("cuda"):
+        if TIERS[tier].is_pinned and not device.startswith("cuda"):
             raise ValueError("`tier=pinned` needs a CUDA device, but got device=cpu; use tier=pageable or tier=disk")
         return self.replace(device=device, tier=tier)
 

@@ -110,7 +110,7 @@ class Adapter(ABC):
         """Makes the initial values of an adapter's tensor, on the CPU, from its name."""
 
 
-class _Joined:
+class _Joined(Weights):
     """The values of a base and of an adapter beside it (see :class:`~zobench.models.weights.Weights`)."""
 
     def __init__(
