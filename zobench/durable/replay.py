@@ -1,4 +1,4 @@
-"""Going on: an engine and its method brought from a snapshot, or from the base, to where the journal ends."""
+"""Resuming a run: an engine and its method, brought from a snapshot or from the base to where the journal ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.durable import snapshot
-from zobench.durable.journal import EvaluationItem, Item
+from zobench.durable.journal import Item
 from zobench.durable.snapshot import SnapshotStart, passes
 from zobench.engine.base import PassRecord
 from zobench.engine.interface import LocalEngine, TunedEngine
@@ -45,10 +45,7 @@ def pass_records(engine: TunedEngine, method: Method, items: Iterable[Item]) -> 
     records: list[PassRecord] = []
     count = 0
     for item in items:
-        if isinstance(item, EvaluationItem):
-            records += [PassRecord()] * item.passes
-        else:
-            records += method.retrace(engine, item)
+        records += item.retrace(engine, method)
         count += item.passes
         if len(records) != count:
             raise ValueError(

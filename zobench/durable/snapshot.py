@@ -1,8 +1,8 @@
-"""Snapshots of weights at rest: sharded safetensors with checksums, in a folder that is there whole or not at all.
+"""Snapshots of weights at rest: sharded safetensors with checksums, in a folder that is written atomically.
 
 ``snapshot-N`` holds bytes of units (:func:`zobench.engine.Engine.read`) as tensors ``UNIT@FIRST`` of uint8, in shards
 ``RANK-00001.safetensors``, and ``state.json``: each shard's size and checksum, how far each unit had come, and whose
-run it is. Units may stand at different steps: the journal brings each one up to date.
+run it is. Units may be saved after different steps: the journal brings each one up to date.
 """
 
 from __future__ import annotations

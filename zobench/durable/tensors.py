@@ -1,7 +1,7 @@
 """Snapshots of tensors by name, for methods that backpropagate: all that such a run trains and its optimizer's state.
 
 ``snapshot-N`` holds them after N steps, as safetensors, and beside them ``state.json``: whose run it is, and what else
-it has come to. It is there whole or not at all.
+it has come to. The folder is written atomically.
 """
 
 from __future__ import annotations

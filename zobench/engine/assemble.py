@@ -43,7 +43,7 @@ def precision(config: EngineConfig) -> Iterator[None]:
 
 def streamed_modules(blocks: Sequence[nn.Module], config: EngineConfig) -> set[int]:
     """The modules inside the blocks that are streamed. Resident ones are spread evenly, to keep the link busy."""
-    kept = config.resident_blocks if config.placement == "offload" else len(blocks)
+    kept = config.resident_blocks if config.streams else len(blocks)
     count = len(blocks)
     streamed = [block for n, block in enumerate(blocks) if (n + 1) * kept // count == n * kept // count]
     return {id(module) for block in streamed for module in block.modules()}

@@ -288,7 +288,7 @@ def _value(scalar: Tensor) -> float:
 def _check(model: nn.Module, config: EngineConfig, weights: Weights | None, zo_layers: int) -> None:
     """Refuses what would fail later, or be wrong."""
     check(model, config, weights)
-    if config.placement != "resident" or not NOISES[config.noise].in_place:
+    if config.streams or not NOISES[config.noise].in_place:
         raise ValueError(
             f"backpropagation needs placement=resident and noise=torch, but got placement={config.placement}, "
             f"noise={config.noise}; its layers are needed all at once; use both"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zobench.runspec import CHOICES, suggestion
-from zobench.runspec.kinds import AUTOCASTS, GRANULARITIES, NOISES, TIERS, WIRES
+from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, NOISES, TIERS, WIRES
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,11 @@ class EngineConfig:
                 raise ValueError(text.format(self))
 
     @property
+    def streams(self) -> bool:
+        """Whether blocks rest in a tier; else all of them stay on the device."""
+        return ENGINES[self.placement].is_streamed
+
+    @property
     def keep_steps(self) -> float:
         """After how many steps pending entries are written into the weights at rest."""
         return self.consolidate_after if isinstance(self.writeback_every, str) else self.writeback_every
@@ -152,7 +157,7 @@ def _at_least(name: str, lowest: int) -> tuple[Callable[[EngineConfig], bool], s
 _CONSTRAINTS: tuple[tuple[Callable[[EngineConfig], bool], str], ...] = (
     (lambda it: it.slots >= 1, "`slots >= 1` must hold, but got slots={0.slots}; use slots=3"),
     (
-        lambda it: not TIERS[it.tier].is_pinned or it.placement != "offload" or it.device.startswith("cuda"),
+        lambda it: not (TIERS[it.tier].is_pinned and it.streams) or it.device.startswith("cuda"),
         "`tier=pinned` needs a CUDA device, but got device={0.device}; use tier=pageable",
     ),
     (
@@ -169,9 +174,7 @@ _CONSTRAINTS: tuple[tuple[Callable[[EngineConfig], bool], str], ...] = (
     _at_least("consolidate_after", 1),
     _at_least("logits_bytes", 1),
     (
-        lambda it: (
-            it.placement != "resident" or not (WIRES[it.wire].is_packed or it.resident_blocks or it.shared_blocks)
-        ),
+        lambda it: it.streams or not (WIRES[it.wire].is_packed or it.resident_blocks or it.shared_blocks),
         "`wire`, `resident_blocks` and `shared_blocks` need placement=offload, but got placement=resident; "
         "a resident model has nothing in a tier",
     ),

@@ -1,9 +1,9 @@
-"""A run's past: a unit's weights at rest, read beside the steps, and how they are made again from the journal.
+"""Resuming an engine: the weights that a run came to, computed again from its base or a snapshot and its journal.
 
-Weights are a base plus a journal (docs/design/METHODS.md, "Weights are a base and a journal"). Bit for bit
-that takes all passes too: in-place noise rounds the weights at every point that they go through, and pending updates
-round together when they are kept. A pass without a forward costs only its noise, and no unit depends on another, so
-each is brought to the device once for many.
+Weights are a base plus a journal (docs/design/METHODS.md, "Weights are a base and a journal"). To
+equal them bit for bit, all passes are repeated too: in-place noise rounds the weights at every point, and pending
+updates are rounded together when they are written. A pass without a forward costs only its noise, and no unit depends
+on another, so each is uploaded once for many passes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""MeZO's arithmetic: +eps z, -2 eps z, +eps z on the weights themselves, rounding each time.
+"""Perturbation with torch noise, as MeZO does it: +eps z, -2 eps z, +eps z on the weights, rounded each time.
 
-It goes with torch noise and is what ``==`` with the papers means.
+With it losses and weights equal those of the published programs bit for bit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Pristine weights: W + c z is made in a scratch from a W that no point touches.
+"""Perturbation with counter noise: W + c z is written into a scratch buffer, and only updates change W.
 
-It goes with counter noise, draws z once per pair of points, and replays any number of journal entries in float32 with
-one rounding.
+z is drawn once per pair of points. Any number of pending journal entries is applied in float32 with one rounding.
 """
 
 from __future__ import annotations

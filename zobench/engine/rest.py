@@ -1,6 +1,6 @@
-"""What lies at rest between two turns: each unit on the device for good, or in a tier, from which a pipeline brings it.
+"""Where each unit's weights are between two turns: on the device for good, or in a tier, read through a pipeline.
 
-Nothing here knows of points or updates: whoever reads a unit gets its weights as they lie.
+Nothing here knows of points or updates: a unit is read as it was last written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much of an intended update survives rounding: what the weights did, against what the journal asked for."""
+"""How much of the intended updates survives rounding: the weights' actual change against the sum of lr * g * z."""
 
 from __future__ import annotations
 

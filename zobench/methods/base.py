@@ -1,4 +1,4 @@
-"""What a method is: a training step on an engine, and what a run needs to go on with it later."""
+"""What a method is: a training step on an engine, and what a run needs to resume it."""
 
 from __future__ import annotations
 
@@ -70,6 +70,10 @@ class Taken:
     def projected_grad(self) -> float:
         """As :attr:`StepResult.projected_grad`."""
         return sum(self.gradients) / len(self.gradients)
+
+    def retrace(self, engine: SteppingEngine, method: Method) -> list[PassRecord]:
+        """What it did to the weights; ``method`` is then as after it (see :meth:`Method.retrace`)."""
+        return method.retrace(engine, self)
 
 
 class Method(Protocol):

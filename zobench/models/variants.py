@@ -1,4 +1,4 @@
-"""The model that a run uses where it is not the published one: its tying, its positions, and what it cannot have."""
+"""The model that a run uses: how it differs from the published one (tying, positions), and what it cannot have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts the ranks of a run on this machine: torch's elastic agent, and the place where the agents and ranks meet.
+"""Starts the ranks of a run on this machine: torch's elastic agent, and its rendezvous.
 
 torchrun's own rendezvous listens on every interface and sends its state pickled. This one listens where it is told to,
 on loopback unless the user names an address, and carries nothing but text and numbers.

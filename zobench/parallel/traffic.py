@@ -1,4 +1,4 @@
-"""What this process has sent to others: the kernel's own count of every TCP socket, so that nothing is forgotten."""
+"""What this process has sent to others: the kernel's own count of every TCP socket, which leaves none out."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Kinds: what others need to know of a method, a scheme, a tier, a wire format, a noise, a granularity or an autocast,
-as frozen data, so that nobody compares names.
+"""Kinds: what others need to know of the methods, schemes, engines, tiers, wire formats, noises, granularities and
+autocasts that a spec names, as frozen data, so that nobody compares names.
 
 They import no torch. What does is named as ``module:attribute`` and imported when a run begins
 (:func:`zobench.runspec.registry.resolve`).
@@ -177,6 +177,22 @@ class SchemeKind:
     def tunes_all(self) -> bool:
         """Whether the model's own weights are tuned; else they are frozen and an adapter is."""
         return self.adapter is None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineKind:
+    """Where the blocks are. ``is_streamed``: in a tier, from which they are uploaded for each pass; else they all
+    stay on the device."""
+
+    name: str
+    is_streamed: bool
+
+
+ENGINES: Mapping[str, EngineKind] = MappingProxyType({
+    kind.name: kind
+    for kind in (EngineKind(name="resident", is_streamed=False), EngineKind(name="offload", is_streamed=True))
+})  # fmt: skip
+"""Every engine by its name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,7 @@ from zobench.runspec.fields import (
     field_of,
     options_of,
 )
-from zobench.runspec.kinds import AUTOCASTS, GRANULARITIES, NOISES, TIERS, WIRES
+from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, NOISES, TIERS, WIRES
 from zobench.runspec.options import Options, nested, settled
 from zobench.runspec.words import SEQ_LEN
 
@@ -72,7 +72,7 @@ class RunSpec:
     ))
     engine: str = declare(Word(
         "resident", "whether the blocks stay on the device or are streamed through it", since=FIRST_RESULTS,
-        known=("resident", "offload"), told=NEVER, paced=True,
+        known=tuple(ENGINES), told=NEVER, paced=True,
     ))
     tier: str = declare(Word(
         "auto", "where offloaded blocks rest", since=FIRST_RESULTS,
@@ -300,7 +300,7 @@ class RunSpec:
             raise ValueError(
                 "`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16 or autocast=none"
             )
-        if self.engine == "resident":
+        if not ENGINES[self.engine].is_streamed:
             switches = {name: True for name, field in DECLARED.items() if field.ablated}
             return self.replace(device=device, tier="device", slots=3, parts=False, **switches)
         tier = self.tier
@@ -356,7 +356,8 @@ class RunSpec:
     @property
     def label(self) -> str:
         """A short name for people: ``OPT-125M offload/disk fp32 b1 s2048 no_overlap slots=2 counter linear``."""
-        place = self.engine if self.engine == "resident" or self.tier == "auto" else f"{self.engine}/{self.tier}"
+        placed = ENGINES[self.engine].is_streamed and self.tier != "auto"
+        place = f"{self.engine}/{self.tier}" if placed else self.engine
         words = [self.model, place, self.dtype, f"b{self.batch_size}", f"s{self.seq_len}"]
         for name, field in sorted(DECLARED.items(), key=lambda item: item[1].order):
             if (value := getattr(self, name)) != field.default:

@@ -1,4 +1,4 @@
-"""What a scheme is, the one that tunes all weights, and what those that tune an adapter have in common."""
+"""What a scheme is: the scheme that tunes all weights, and the base class of those that tune an adapter."""
 
 from __future__ import annotations
 
