@@ -1,8 +1,8 @@
 """The engine: losses at points ``W + c * z(seed)`` in one pass over the model, and a journal of updates.
 
-``probe`` drives the model's own forward on one copy of the batch per point. Each unit of weights is moved from point to
-point while it is on the device; journal entries it has not seen yet are replayed first. The same code serves a resident
-model (MeZO) and an offloaded one (ZO2): only where the blocks come from differs (:mod:`zobench.engine.rest`).
+``probe`` drives the model's own forward on one copy of the batch per point. Each unit of weights is perturbed to
+every point while it is on the device, after the journal entries that it lacks are applied. The same code serves a
+resident model (MeZO) and an offloaded one (ZO2): only where the blocks come from differs (:mod:`zobench.engine.rest`).
 """
 
 from __future__ import annotations

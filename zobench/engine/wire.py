@@ -75,9 +75,9 @@ class Wire:
             rows = max(1, CHUNK_ELEMENTS // source.shape[1])
             values = item.values(slot)
             for first in range(0, source.shape[0], rows):
-                part = slice(first, first + rows)
+                chunk = slice(first, first + rows)
                 # clamped, because casts differ in what becomes of a value beyond the range
-                values[part].copy_((source[part] / scale[part]).clamp_(-E4M3_MAX, E4M3_MAX))
+                values[chunk].copy_((source[chunk] / scale[chunk]).clamp_(-E4M3_MAX, E4M3_MAX))
 
     def _layout(self, unit: Unit) -> tuple[list[Packed], int]:
         if id(unit) not in self._layouts:

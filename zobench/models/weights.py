@@ -216,16 +216,16 @@ def _tile(out: Tensor, pool: Tensor, start: int) -> None:
     """``out[i] = pool[(start + i) % len(pool)]``."""
     done = 0
     while done < out.numel():
-        part = pool[start : start + out.numel() - done]
-        target = out[done : done + part.numel()]
+        piece = pool[start : start + out.numel() - done]
+        target = out[done : done + piece.numel()]
         if out.is_cpu:
             # Plain memcpy: torch's copy wakes threads at each call, which costs milliseconds where cores are shared.
             # Measured on 2 busy cores of an EPYC, 200M elements, median of 7: fp32 2.4 to 4.8, fp16 and bf16 4.6 to 9.7
             # G elements/s (torch's copy: 0.5); into memory never touched before 0.2 to 0.5, which is its page faults.
-            target.view(torch.uint8).numpy()[:] = part.view(torch.uint8).numpy()
+            target.view(torch.uint8).numpy()[:] = piece.view(torch.uint8).numpy()
         else:
-            target.copy_(part)
-        start, done = 0, done + part.numel()
+            target.copy_(piece)
+        start, done = 0, done + piece.numel()
 
 
 def _weight_name(model: nn.Module, module: Any) -> str:
@@ -286,5 +286,5 @@ def _read(key: str, file: Path, rows: slice) -> tuple[torch.Size, Tensor]:
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as handle:
-        part = handle.get_slice(key)
-        return torch.Size(part.get_shape()), part[rows]
+        tensor = handle.get_slice(key)
+        return torch.Size(tensor.get_shape()), tensor[rows]
