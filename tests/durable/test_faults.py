@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from zobench.durable import journal, snapshot
 from zobench.durable.journal import JournalError
-from zobench.durable.replay import moments
+from zobench.durable.replay import pass_records
 from zobench.durable.snapshot import SnapshotStart
 from zobench.finetune import Hooks, Interrupted, run
 from zobench.finetune.examine import best_weights
@@ -288,4 +288,4 @@ def test_a_step_of_another_run_is_not_gone_over() -> None:
         mine.retrace(NoEngine(), taken)  # type: ignore[arg-type]
     own = replace(taken, directions=((ZOSGD(lr=1.0, seed=1)._draw(1)[0], None),), passes=2)
     with pytest.raises(ValueError, match=r"^a journal must be of this version, but its step 0 came to 2 passes over "):
-        moments(NoEngine(), ZOSGD(lr=1.0, seed=1), [own])  # type: ignore[arg-type]
+        pass_records(NoEngine(), ZOSGD(lr=1.0, seed=1), [own])  # type: ignore[arg-type]

@@ -1,1 +1,1 @@
-"""Durable runs: snapshots of weights, the journal of all that was done to them, and going on from the two."""
+"""Durable runs: snapshots of weights, the journal of all that was done to them, and resuming from the two."""

@@ -1,4 +1,4 @@
-"""Fingerprints of a base: whether the weights that a journal begins from are those that are here."""
+"""Fingerprints of initial weights, to tell whether a journal began from the weights that are here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ELEMENTS = 1024
 
 
 def of_base(spec: RunSpec, model: PreTrainedModel, weights: Weights) -> str:
-    """A word for the values that ``model``, without weights and as it was built, begins with.
+    """A fingerprint of the initial values of ``model``, which was built without weights.
 
     Random values follow from the seed. Of pretrained ones the first, the middle and the last row of every tensor count,
     in the run's dtype, so that the same weights in other files are the same.

@@ -1,8 +1,8 @@
 """The journal as a file: all that a run did, a few bytes per step; base weights and journal together are a checkpoint.
 
 Two lines of text, then records of fixed size. Each record's checksum continues that of the record before it, so that
-one that was changed, lost or moved is found. A step's records, its directions and updates and at last the step itself,
-are one write. Only the end may be torn, as a crash leaves it: the step that it belongs to then does not count.
+a record that was changed, lost or moved is detected. The records of a step (its directions, its updates, and last the
+step itself) are one write. Only the last write may be torn, by a crash: its step then does not count.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from zobench.engine import Entry
+from zobench.engine.base import PassRecord
 from zobench.machine.locks import lock
 from zobench.methods.base import Direction, Taken
+
+if TYPE_CHECKING:
+    from zobench.engine.interface import SteppingEngine
+    from zobench.methods import Method
 
 MAGIC = b"zobench journal 2\n"
 _EARLIER = b"zobench journal 1\n"
@@ -47,6 +52,11 @@ class EvaluationItem:
     accuracy: float
     count: int
     passes: int
+    entries: ClassVar[tuple[Entry, ...]] = ()
+
+    def retrace(self, engine: SteppingEngine, method: Method) -> list[PassRecord]:
+        """What it did to the weights, as :meth:`zobench.methods.base.Taken.retrace`: passes without points."""
+        return [PassRecord()] * self.passes
 
 
 Item = Taken | EvaluationItem
@@ -184,7 +194,7 @@ def check_header(path: Path, told: Mapping[str, Any], wanted: Mapping[str, Any])
 
 def entries(items: Iterable[Item]) -> list[Entry]:
     """All updates, in order."""
-    return [entry for item in items if isinstance(item, Taken) for entry in item.entries]
+    return [entry for item in items for entry in item.entries]
 
 
 def _head(header: Mapping[str, Any]) -> bytes:

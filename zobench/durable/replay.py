@@ -1,4 +1,4 @@
-"""Going on: an engine and its method brought from a snapshot, or from the base, to where the journal ends."""
+"""Resuming a run: an engine and its method, brought from a snapshot or from the base to where the journal ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.durable import snapshot
-from zobench.durable.journal import EvaluationItem, Item
+from zobench.durable.journal import Item
 from zobench.durable.snapshot import SnapshotStart, passes
 from zobench.engine.base import PassRecord
 from zobench.engine.interface import LocalEngine, TunedEngine
@@ -37,30 +37,27 @@ def newest(
     return None
 
 
-def moments(engine: TunedEngine, method: Method, items: Iterable[Item]) -> list[PassRecord]:
+def pass_records(engine: TunedEngine, method: Method, items: Iterable[Item]) -> list[PassRecord]:
     """What the journal's ``items`` did to the weights; the method, which was just made, is then as after them.
 
     Raises ``ValueError`` if they are of another run, or of a version whose steps were others.
     """
-    found: list[PassRecord] = []
+    records: list[PassRecord] = []
     count = 0
     for item in items:
-        if isinstance(item, EvaluationItem):
-            found += [PassRecord()] * item.passes
-        else:
-            found += method.retrace(engine, item)
+        records += item.retrace(engine, method)
         count += item.passes
-        if len(found) != count:
+        if len(records) != count:
             raise ValueError(
                 f"a journal must be of this version, but its step {item.step} came to {count} passes over the model, "
-                f"here {len(found)}; remove its folder to begin anew"
+                f"here {len(records)}; remove its folder to begin anew"
             )
-    return found
+    return records
 
 
 def bring(engine: TunedEngine, method: Method, items: Iterable[Item], start: SnapshotStart | None) -> None:
     """Brings an engine built from ``start``, or from its base, and its method to the end of ``items``, bit for bit."""
-    local(engine).retrace(moments(engine, method, items), start)
+    local(engine).retrace(pass_records(engine, method, items), start)
 
 
 def local(engine: TunedEngine) -> LocalEngine:

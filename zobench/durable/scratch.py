@@ -1,4 +1,4 @@
-"""Folders that go with the process that made them: at its end, or after a kill -9 when the next one begins."""
+"""Temporary folders that are removed when their process ends, or, after a kill -9, when the next process begins."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NEW = ".zobench-new-"
 
 @contextlib.contextmanager
 def scratch(parent: Path | None, purpose: str, world: World | None = None) -> Iterator[Path]:
-    """A new folder in ``parent``, or where temporary files go, which is gone afterwards; with ``world`` one for all
-    ranks of the first one's machine, which removes it. Folders whose processes were killed go now."""
+    """A new folder in ``parent``, or where temporary files go, which is removed at the end; with ``world`` one for all
+    ranks of rank 0's machine, which rank 0 removes. Folders whose processes were killed are removed now."""
     place, drawn = parent or Path(tempfile.gettempdir()), secrets.randbits(48)
     leads = world is None or world.leads
     with _made(place, f"{purpose}-{drawn:012x}") if leads else contextlib.nullcontext():

@@ -1,8 +1,8 @@
-"""Snapshots of weights at rest: sharded safetensors with checksums, in a folder that is there whole or not at all.
+"""Snapshots of weights at rest: sharded safetensors with checksums, in a folder that is written atomically.
 
 ``snapshot-N`` holds bytes of units (:func:`zobench.engine.Engine.read`) as tensors ``UNIT@FIRST`` of uint8, in shards
 ``RANK-00001.safetensors``, and ``state.json``: each shard's size and checksum, how far each unit had come, and whose
-run it is. Units may stand at different steps: the journal brings each one up to date.
+run it is. Units may be saved after different steps: the journal brings each one up to date.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def place(folder: Path, step: int) -> Path:
 
 def steps(folder: Path) -> list[int]:
     """After how many steps there are snapshots, in rising order."""
-    found = (_NAME.fullmatch(path.name) for path in folder.glob("snapshot-*"))
-    return sorted(int(match[1]) for match in found if match)
+    matches = (_NAME.fullmatch(path.name) for path in folder.glob("snapshot-*"))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def prune(folder: Path, keep: Collection[int]) -> None:
@@ -271,9 +271,9 @@ def check(path: Path, state: Mapping[str, Any]) -> list[str]:
 
 
 def _check(file: Path, size: int, told: str) -> None:
-    found = file.stat().st_size if file.is_file() else -1
-    if found != size:
-        have = f"has {found}" if found >= 0 else "is missing"
+    present = file.stat().st_size if file.is_file() else -1
+    if present != size:
+        have = f"has {present}" if present >= 0 else "is missing"
         raise ValueError(f"`{file}` must have {size} bytes, but {have}; remove {file.parent}")
     if checksum(file) != told:
         raise ValueError(f"`{file}` must be as it was written, but its checksum differs; remove {file.parent}")
@@ -281,14 +281,14 @@ def _check(file: Path, size: int, told: str) -> None:
 
 def checksum(file: Path) -> str:
     """Of a shard: of its tensors, then of the place that its header has, as it is written."""
-    found = xxhash.xxh3_128()
+    digest = xxhash.xxh3_128()
     with file.open("rb", buffering=0) as handle:
         head = handle.read(_HEAD)
         while piece := handle.read(_PIECE):
-            found.update(piece)
+            digest.update(piece)
         forget(handle.fileno())
-    found.update(head)
-    return found.hexdigest()
+    digest.update(head)
+    return digest.hexdigest()
 
 
 def _keys(file: Path) -> list[str]:

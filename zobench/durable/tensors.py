@@ -1,7 +1,7 @@
 """Snapshots of tensors by name, for methods that backpropagate: all that such a run trains and its optimizer's state.
 
 ``snapshot-N`` holds them after N steps, as safetensors, and beside them ``state.json``: whose run it is, and what else
-it has come to. It is there whole or not at all.
+it has come to. The folder is written atomically.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def write(folder: Path, step: int, tensors: Iterable[tuple[str, Tensor]], state:
     return path
 
 
-class SnapshotWeights:
+class SnapshotWeights(Weights):
     """The tensors of a snapshot by name, also those of an optimizer's state; ``base`` gives all that are not there.
 
     Raises ``ValueError`` if there is no snapshot, for which ``base`` would silently stand, or it is not as it was

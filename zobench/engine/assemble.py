@@ -18,22 +18,24 @@ from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, Hosts, HostTi
 from zobench.engine.wire import FORMATS
 from zobench.machine.device import choose_device
 from zobench.models import is_masked
-from zobench.models.weights import PretrainedWeights, Weights
+from zobench.models.weights import Weights
+from zobench.runspec.kinds import AUTOCASTS, TIERS, WIRES
 
 
 @contextlib.contextmanager
 def precision(config: EngineConfig) -> Iterator[None]:
     """Inside, products run in the precision that ``config.autocast`` names."""
-    if config.autocast == "tf32":
+    kind = AUTOCASTS[config.autocast]
+    if kind.is_tf32:
         before = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = True
         try:
             yield
         finally:
             torch.backends.cuda.matmul.allow_tf32 = before
-    elif config.autocast != "none":
+    elif kind.is_cast:
         # without its cache of casts, which would keep the first point's weights for the second
-        with torch.autocast(config.device.split(":")[0], FORMATS[config.autocast], cache_enabled=False):
+        with torch.autocast(config.device.split(":")[0], FORMATS[kind.name], cache_enabled=False):
             yield
     else:
         yield
@@ -41,7 +43,7 @@ def precision(config: EngineConfig) -> Iterator[None]:
 
 def streamed_modules(blocks: Sequence[nn.Module], config: EngineConfig) -> set[int]:
     """The modules inside the blocks that are streamed. Resident ones are spread evenly, to keep the link busy."""
-    kept = config.resident_blocks if config.placement == "offload" else len(blocks)
+    kept = config.resident_blocks if config.streams else len(blocks)
     count = len(blocks)
     streamed = [block for n, block in enumerate(blocks) if (n + 1) * kept // count == n * kept // count]
     return {id(module) for block in streamed for module in block.modules()}
@@ -51,37 +53,38 @@ def make_tier(
     config: EngineConfig, units: Sequence[Unit], sizes: list[int], ring: int, weights: Weights, hosts: Hosts | None
 ) -> Tier:
     """Where the streamed units rest; ``sizes``: bytes of each, ``ring``: how many of them have a place of their own."""
-    folder = Path(config.disk_dir or tempfile.gettempdir())
+    folder, kind = Path(config.disk_dir or tempfile.gettempdir()), TIERS[config.tier]
     if config.device == "meta":
         return NoTier()
-    if config.tier == "checkpoint":
+    if not kind.is_filled:
         return CheckpointTier(sizes, [_extents(unit, weights) for unit in units], folder)
-    if config.tier == "disk":
+    if kind.is_file:
         return DiskTier(sizes, folder, ring=ring)
     if hosts is not None:
-        return hosts.tier(sizes[:ring], pinned=config.tier == "pinned", device=config.device)
-    return HostTier(sizes, pinned=config.tier == "pinned", ring=ring, device=config.device)
+        return hosts.tier(sizes[:ring], pinned=kind.is_pinned, device=config.device)
+    return HostTier(sizes, pinned=kind.is_pinned, ring=ring, device=config.device)
 
 
 def _extents(unit: Unit, weights: Weights) -> list[Extent]:
     """Where a unit's tensors are in the checkpoint that they come from."""
-    if not isinstance(weights, PretrainedWeights):
-        raise ValueError(
-            f"`tier=checkpoint` needs the weights of a checkpoint, but got {type(weights).__name__}; use "
-            "PretrainedWeights or tier=disk"
-        )
-    found = []
+    extents = []
     for item in unit.fields:
         if not item.is_parameter:
             raise ValueError(f"`tier=checkpoint` needs blocks without buffers, but {item.name} is one; use tier=disk")
-        file, offset, dtype = weights.locate(item.name)
+        place = weights.locate(item.name)
+        if place is None:
+            raise ValueError(
+                f"`tier=checkpoint` needs the weights of a checkpoint, but got {type(weights).__name__}; use "
+                "PretrainedWeights or tier=disk"
+            )
+        file, offset, dtype = place
         if dtype != item.dtype:
             raise ValueError(
                 f"`tier=checkpoint` needs a checkpoint in the model's {item.dtype}, but {item.name} is {dtype}; use "
                 "that dtype or tier=disk"
             )
-        found.append(Extent(file, offset + item.start * dtype.itemsize, item.nbytes, item.offset))
-    return found
+        extents.append(Extent(file, offset + item.start * dtype.itemsize, item.nbytes, item.offset))
+    return extents
 
 
 def by_tensor(units: Sequence[Unit], thresholds: Mapping[str, float]) -> dict[int, float]:
@@ -100,24 +103,25 @@ def stream_thresholds(units: Sequence[Unit], thresholds: Mapping[int, float]) ->
 
 def check(model: nn.Module, config: EngineConfig, weights: Weights | None, rule: UpdateRule | None = None) -> None:
     """Refuses what would fail later, or be wrong: nothing unknown may come between hidden states, head and loss."""
+    wire, autocast = WIRES[config.wire], AUTOCASTS[config.autocast]
     if config.device != "meta":  # there nothing is computed: memory alone is counted
         choose_device(config.device)
     if weights is None and any(parameter.is_meta for parameter in model.parameters()):
         raise ValueError("the model must hold its weights, but some are on the meta device; give weights=")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("some parameter must require gradients, but none does; nothing would be trained")
-    if rule is not None and rule.states and (config.wire != "none" or config.keep_steps > 1):
+    if rule is not None and rule.states and (wire.is_packed or config.keep_steps > 1):
         raise ValueError(
             f"a rule with state needs wire=none and writeback_every=1, but got wire={config.wire}, "
             f"writeback_every={config.writeback_every}; its state changes with every update and travels as it is"
         )
     dtype = next(model.parameters()).dtype
-    if dtype != torch.float32 and (config.autocast != "none" or config.wire in ("fp16", "bf16")):
+    if dtype != torch.float32 and (autocast.is_cast or autocast.is_tf32 or wire.needs_fp32):
         raise ValueError(
             f"`autocast` and the wires fp16 and bf16 need a model in float32, but got {dtype}; use autocast=none, and "
             "wire=none or fp8"
         )
-    if config.wire == "fp8" and config.device.startswith("cuda"):
+    if wire.is_scaled and config.device.startswith("cuda"):
         capability = torch.cuda.get_device_capability(config.device)
         if capability < (8, 9):
             raise ValueError(

@@ -30,6 +30,7 @@ from zobench.engine.objective import Objective
 from zobench.engine.perturb import is_decayed
 from zobench.models import blocks as find_blocks
 from zobench.models.weights import Weights, materialise
+from zobench.runspec.kinds import NOISES
 
 
 class Backprop:
@@ -261,7 +262,7 @@ class Backprop:
     def _below(self, count: int) -> set[nn.Parameter]:
         """The parameters of the first ``count`` blocks and of what a forward, here of two tokens, calls before them."""
         blocks = list(find_blocks(self.model))
-        found = {tensor for block in blocks[:count] for tensor in block.parameters()}
+        below = {tensor for block in blocks[:count] for tensor in block.parameters()}
         inside = {id(module) for block in blocks for module in block.modules()}
         entered = []
 
@@ -277,7 +278,7 @@ class Backprop:
             for hook in hooks:
                 hook.remove()
         before = entered[: entered.index(blocks[0])]
-        return found | {tensor for module in before for tensor in module.parameters(recurse=False)}
+        return below | {tensor for module in before for tensor in module.parameters(recurse=False)}
 
 
 def _value(scalar: Tensor) -> float:
@@ -287,7 +288,7 @@ def _value(scalar: Tensor) -> float:
 def _check(model: nn.Module, config: EngineConfig, weights: Weights | None, zo_layers: int) -> None:
     """Refuses what would fail later, or be wrong."""
     check(model, config, weights)
-    if config.placement != "resident" or config.noise != "torch":
+    if config.streams or not NOISES[config.noise].in_place:
         raise ValueError(
             f"backpropagation needs placement=resident and noise=torch, but got placement={config.placement}, "
             f"noise={config.noise}; its layers are needed all at once; use both"

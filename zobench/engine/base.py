@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from zobench.runspec import CHOICES, suggestion
+from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, NOISES, TIERS, WIRES
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Entry:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassRecord:
     """One pass over the model that moved its weights through ``points`` and back, or an evaluation, which has none;
-    and the ``entries`` that were committed after it. A run's moments, in order, are all that happened to its weights.
+    and the ``entries`` that were committed after it. Those of a run, in order, are all that happened to its weights.
     """
 
     points: tuple[Point, ...] = ()
@@ -62,7 +64,7 @@ class PassRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """How far a unit's weights at rest have come: ``passes`` of the run's moments it went through, with the first
+    """How far a unit's weights at rest have come: ``passes`` of the run it went through, with the first
     ``applied`` entries of the journal in them. ``part``: see :class:`~zobench.engine.blocks.Unit`."""
 
     passes: int = 0
@@ -84,7 +86,7 @@ def transitions(here: Point, there: Point) -> list[tuple[int, float]]:
 
 _CHOICES = {
     "placement": CHOICES["engine"],
-    "tier": tuple(tier for tier in CHOICES["tier"] if tier not in ("auto", "device")),
+    "tier": tuple(tier for tier in CHOICES["tier"] if TIERS[tier].is_streamed),
     **{name: CHOICES[name] for name in ("noise", "granularity", "wire", "autocast")},
 }
 """A spec's words, without those that are gone when it is resolved."""
@@ -132,53 +134,76 @@ class EngineConfig:
                 raise ValueError(
                     f"`{name}` must be one of {', '.join(allowed)}, but got {value!r}; {suggestion(value, allowed)}"
                 )
-        if self.slots < 1:
-            raise ValueError(f"`slots >= 1` must hold, but got slots={self.slots}; use slots=3")
-        if self.tier == "pinned" and self.placement == "offload" and not self.device.startswith("cuda"):
-            raise ValueError(f"`tier=pinned` needs a CUDA device, but got device={self.device}; use tier=pageable")
-        if self.shared_blocks is not None and self.shared_blocks < self.slots:
-            raise ValueError(
-                f"`shared_blocks >= slots` must hold, but got shared_blocks={self.shared_blocks}, slots={self.slots}; "
-                "share at least as many blocks as there are slots"
-            )
-        if self.writeback_every != "inf" and not (isinstance(self.writeback_every, int) and self.writeback_every >= 1):
-            raise ValueError(
-                f'`writeback_every` must be at least 1 or "inf", but got {self.writeback_every!r}; '
-                "use writeback_every=1 to write every step, as published"
-            )
-        for name, lowest in (("resident_blocks", 0), ("consolidate_after", 1), ("logits_bytes", 1)):
-            if getattr(self, name) < lowest:
-                raise ValueError(f"`{name} >= {lowest}` must hold, but got {getattr(self, name)}; use its default")
-        if self.placement == "resident" and (self.wire != "none" or self.resident_blocks or self.shared_blocks):
-            raise ValueError(
-                "`wire`, `resident_blocks` and `shared_blocks` need placement=offload, but got placement=resident; "
-                "a resident model has nothing in a tier"
-            )
-        if self.autocast == "tf32" and self.device == "cpu":
-            raise ValueError("`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16")
-        if not self.fused_update and self.writeback_every != 1:
-            raise ValueError(
-                f"`fused_update=False` needs writeback_every=1, but got {self.writeback_every}: its second round of "
-                "transfers writes every step; use fused_update=True"
-            )
-        if self.compile and self.granularity != "block":
-            raise ValueError(
-                f"`compile` needs granularity=block, but got granularity={self.granularity}: what is compiled is a "
-                "block's forward; use compile=false"
-            )
-        if self.tier == "checkpoint" and (self.writeback_every != "inf" or self.wire != "none"):
-            raise ValueError(
-                "`tier=checkpoint` needs writeback_every=inf and wire=none, because it is read as it lies, but got "
-                f"writeback_every={self.writeback_every}, wire={self.wire}; use tier=disk"
-            )
-        if self.noise == "torch" and (self.granularity != "block" or self.writeback_every != 1):
-            raise ValueError(
-                "`granularity` and `writeback_every` other than block and 1 need noise=counter, but got noise=torch, "
-                f"granularity={self.granularity}, writeback_every={self.writeback_every}; torch noise moves the "
-                "weights themselves, block by block: use noise=counter"
-            )
+        for holds, text in _CONSTRAINTS:
+            if not holds(self):
+                raise ValueError(text.format(self))
+
+    @property
+    def streams(self) -> bool:
+        """Whether blocks rest in a tier; else all of them stay on the device."""
+        return ENGINES[self.placement].is_streamed
 
     @property
     def keep_steps(self) -> float:
         """After how many steps pending entries are written into the weights at rest."""
         return self.consolidate_after if isinstance(self.writeback_every, str) else self.writeback_every
+
+
+def _at_least(name: str, lowest: int) -> tuple[Callable[[EngineConfig], bool], str]:
+    text = f"`{name} >= {lowest}` must hold, but got {{0.{name}}}; use its default"
+    return lambda config: getattr(config, name) >= lowest, text
+
+
+_CONSTRAINTS: tuple[tuple[Callable[[EngineConfig], bool], str], ...] = (
+    (lambda it: it.slots >= 1, "`slots >= 1` must hold, but got slots={0.slots}; use slots=3"),
+    (
+        lambda it: not (TIERS[it.tier].is_pinned and it.streams) or it.device.startswith("cuda"),
+        "`tier=pinned` needs a CUDA device, but got device={0.device}; use tier=pageable",
+    ),
+    (
+        lambda it: it.shared_blocks is None or it.shared_blocks >= it.slots,
+        "`shared_blocks >= slots` must hold, but got shared_blocks={0.shared_blocks}, slots={0.slots}; "
+        "share at least as many blocks as there are slots",
+    ),
+    (
+        lambda it: it.writeback_every == "inf" or (isinstance(it.writeback_every, int) and it.writeback_every >= 1),
+        '`writeback_every` must be at least 1 or "inf", but got {0.writeback_every!r}; '
+        "use writeback_every=1 to write every step, as published",
+    ),
+    _at_least("resident_blocks", 0),
+    _at_least("consolidate_after", 1),
+    _at_least("logits_bytes", 1),
+    (
+        lambda it: it.streams or not (WIRES[it.wire].is_packed or it.resident_blocks or it.shared_blocks),
+        "`wire`, `resident_blocks` and `shared_blocks` need placement=offload, but got placement=resident; "
+        "a resident model has nothing in a tier",
+    ),
+    (
+        lambda it: not AUTOCASTS[it.autocast].is_tf32 or it.device != "cpu",
+        "`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16",
+    ),
+    (
+        lambda it: it.fused_update or it.writeback_every == 1,
+        "`fused_update=False` needs writeback_every=1, but got {0.writeback_every}: its second round of "
+        "transfers writes every step; use fused_update=True",
+    ),
+    (
+        lambda it: not it.compile or GRANULARITIES[it.granularity].is_block,
+        "`compile` needs granularity=block, but got granularity={0.granularity}: what is compiled is a "
+        "block's forward; use compile=false",
+    ),
+    (
+        lambda it: TIERS[it.tier].is_filled or (it.writeback_every == "inf" and not WIRES[it.wire].is_packed),
+        "`tier=checkpoint` needs writeback_every=inf and wire=none, because it is read as it lies, but got "
+        "writeback_every={0.writeback_every}, wire={0.wire}; use tier=disk",
+    ),
+    (
+        lambda it: (
+            not NOISES[it.noise].in_place or (GRANULARITIES[it.granularity].is_block and it.writeback_every == 1)
+        ),
+        "`granularity` and `writeback_every` other than block and 1 need noise=counter, but got noise=torch, "
+        "granularity={0.granularity}, writeback_every={0.writeback_every}; torch noise moves the "
+        "weights themselves, block by block: use noise=counter",
+    ),
+)
+"""What the fields of a configuration demand of each other: (whether it holds, the error's text), in this order."""

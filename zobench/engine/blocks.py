@@ -265,16 +265,16 @@ def tiles(unit: Unit, nbytes: int = TILE_BYTES) -> list[Unit]:
     """The unit of a linear layer, cut into units of whole rows of its weight, at most ``nbytes`` each, nearly alike."""
     rows = unit.fields[0].shape[0]
     count = min(rows, -(-unit.fields[0].nbytes // nbytes))
-    edges = [rows * part // count for part in range(count + 1)]
-    found = []
+    edges = [rows * number // count for number in range(count + 1)]
+    cut = []
     for first, last in itertools.pairwise(edges):
         fields, states = (
             [replace(f, shape=torch.Size([last - first, *f.shape[1:]]), first=first, whole=f.shape) for f in group]
             for group in (unit.fields, unit.states)
         )
-        found.append(make_unit(f"{unit.name}[{first}:{last}]", unit.module, fields, states))
-        found[-1].part = unit.part
-    return found
+        cut.append(make_unit(f"{unit.name}[{first}:{last}]", unit.module, fields, states))
+        cut[-1].part = unit.part
+    return cut
 
 
 def stream_layout(units: Sequence[Unit]) -> list[list[tuple[torch.Size, torch.dtype]]]:

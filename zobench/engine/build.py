@@ -32,6 +32,7 @@ from zobench.engine.wire import Wire
 from zobench.machine.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
 from zobench.models.weights import Weights
+from zobench.runspec.kinds import GRANULARITIES, NOISES, TIERS, WIRES
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -88,14 +89,14 @@ def build(
     _check_count(len(blocks), config)
     streamed, residents, noise = _units(model, config, blocks, rule, source)
     units = [*streamed, *residents]
-    wire = Wire(config.wire) if config.wire != "none" else None
+    wire = Wire(config.wire) if WIRES[config.wire].is_packed else None
     by_id = by_tensor(units, thresholds)
     with ExitStack() as undo:
         stream = _stream(streamed, len(blocks), config, source, wire, lanes, hosts, undo) if streamed else None
         for unit in residents:
             source.place(unit, config.device)
         strip(unit.module for unit in units if unit.is_tile)
-        if by_id and config.noise == "torch":
+        if by_id and NOISES[config.noise].in_place:
             noise = SparseNoise(noise, stream_thresholds(units, by_id))
         rest = Rest(streamed, residents, config.device, stream, wire)
         arithmetic = _arithmetic(model, config, rest, noise, journal, wire, rule, by_id)
@@ -122,17 +123,18 @@ def _units(
     model: nn.Module, config: EngineConfig, blocks: Sequence[nn.Module], rule: UpdateRule | None, source: Source
 ) -> tuple[list[Unit], list[Unit], Noise]:
     """(the streamed units in call order, all others, the noise of all)."""
-    owners: Sequence[nn.Module] = blocks if config.granularity == "block" else linear.linears(blocks)
+    granularity = GRANULARITIES[config.granularity]
+    owners: Sequence[nn.Module] = blocks if granularity.is_block else linear.linears(blocks)
     units, others = find_units(model, blocks, owners, rule)
     noise = TorchNoise(stream_layout([*units, *others]), config.device)
     move_buffers(model, owners, config.device)
     for unit in others:
         source.place(unit, config.device)
-    if config.granularity != "block":
+    if not granularity.is_block:
         modules = [unit.module for unit in units if isinstance(unit.module, nn.Linear)]
         order = {id(module): n for n, module in enumerate(linear.call_order(model, modules, config.device))}
         units.sort(key=lambda unit: order[id(unit.module)])
-    if config.granularity == "tile":
+    if granularity.is_cut:
         units = [tile for unit in units for tile in tiles(unit)]
     inside = streamed_modules(blocks, config)
     streamed = [unit for unit in units if id(unit.module) in inside]
@@ -159,7 +161,7 @@ def _stream(
     _fill(tier, units, config, source, wire)
     if hosts is not None and source.start is not None:
         _agree(units, hosts, source.start)
-    waits = config.tier in ("disk", "checkpoint") or (hosts is not None and hosts.waits)
+    waits = TIERS[config.tier].is_file or (hosts is not None and hosts.waits)
     streams = config.device.startswith("cuda") and not waits
     lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))
     written = _written(units, sizes, config, wire)
@@ -188,7 +190,7 @@ def _fill(tier: Tier, units: Sequence[Unit], config: EngineConfig, source: Sourc
 
 def _written(units: Sequence[Unit], sizes: Sequence[int], config: EngineConfig, wire: Wire | None) -> Sequence[int]:
     """Bytes at the front of each streamed unit that are written back: what a step changes, where it lies apart."""
-    if wire is not None or config.tier == "checkpoint":
+    if wire is not None or not TIERS[config.tier].is_filled:
         return sizes
     return [unit.kept for unit in units]
 
@@ -206,7 +208,7 @@ def _arithmetic(
 ) -> Arithmetic:  # fmt: skip
     device = config.device
     streamed = max((unit.nbytes for unit in rest.blocks), default=0)
-    if config.noise == "torch":
+    if NOISES[config.noise].in_place:
         return InPlace(noise, journal, wire, allocate(streamed, device) if wire else None, rule)
     kept = max(head.HEAD_BYTES, *(unit.trained for unit in rest.residents if not is_end(model, unit)))
     elsewhere = max(streamed if wire else 0, kept if config.keep_steps > 1 else 0)

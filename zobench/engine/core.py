@@ -1,8 +1,8 @@
 """The engine: losses at points ``W + c * z(seed)`` in one pass over the model, and a journal of updates.
 
-``probe`` drives the model's own forward on one copy of the batch per point. Each unit of weights is moved from point to
-point while it is on the device; journal entries it has not seen yet are replayed first. The same code serves a resident
-model (MeZO) and an offloaded one (ZO2): only where the blocks come from differs (:mod:`zobench.engine.rest`).
+``probe`` drives the model's own forward on one copy of the batch per point. Each unit of weights is perturbed to
+every point while it is on the device, after the journal entries that it lacks are applied. The same code serves a
+resident model (MeZO) and an offloaded one (ZO2): only where the blocks come from differs (:mod:`zobench.engine.rest`).
 """
 
 from __future__ import annotations
@@ -219,18 +219,18 @@ class Engine:
         if self.arithmetic.in_place:
             self.flush()
         self.drain()
-        parts: dict[str, list[Tensor]] = {}
+        tiles: dict[str, list[Tensor]] = {}
         for unit in self.units:
             items = wanted(unit)
             buffer = self.current(unit) if items else None
             for item in items:
                 assert buffer is not None
-                found = parts.setdefault(item.key, [])
-                found.append(item.view(buffer).detach().cpu().clone())
+                pieces = tiles.setdefault(item.key, [])
+                pieces.append(item.view(buffer).detach().cpu().clone())
                 if item.whole is None:
-                    yield item.key, parts.pop(item.key)[0]
-                elif sum(len(part) for part in found) == item.whole[0]:
-                    yield item.key, torch.cat(parts.pop(item.key))
+                    yield item.key, tiles.pop(item.key)[0]
+                elif sum(len(piece) for piece in pieces) == item.whole[0]:
+                    yield item.key, torch.cat(tiles.pop(item.key))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes a Hugging Face checkpoint, all updates applied: config, safetensors shards and their index."""
@@ -345,11 +345,11 @@ class Engine:
         (``before_change``)."""
         self.rest.read(unit, out, first)
 
-    def retrace(self, moments: Sequence[PassRecord], start: Start | None = None) -> None:
-        """Brings an engine that was just built from ``start``, or from its base, to the end of ``moments``: all of its
+    def retrace(self, records: Sequence[PassRecord], start: Start | None = None) -> None:
+        """Brings an engine that was just built from ``start``, or from its base, to the end of ``records``: all of its
         run. Each unit goes on from its own position. Afterwards journal and weights are, bit for bit, those of the run.
         """
-        history.retrace(self, moments, start)
+        history.retrace(self, records, start)
 
     # --- moving weights ---------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""How the model is called for its hidden states: plainly, or with what a tuning scheme puts before the tokens."""
+"""How the model's body is called: on the tokens alone, or with what a tuning scheme puts before them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 
 class Drive(Protocol):
-    """Calls a model's body once on a batch of all copies. Modules that own parameters see the points by themselves."""
+    """Calls a model's body once on a batch that holds one copy of the rows per point. Each module that owns parameters
+    computes a copy with that point's weights (:mod:`zobench.engine.forwards`)."""
 
     def __call__(self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         """The last hidden states (rows, tokens, width) of ``input_ids`` (rows, tokens), and of nothing before them."""

@@ -1,4 +1,4 @@
-"""The word embedding: only the rows of the batch are moved, in a copy, because no others are looked at."""
+"""The word embedding: only the rows that the batch uses are perturbed, in a copy, because a forward reads no others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zobench.engine.blocks import Unit
 
 
 def check(module: nn.Module, units: Sequence[Unit]) -> nn.Embedding:
-    """``module`` if its rows can be moved alone; ``ValueError`` if they cannot."""
+    """``module`` if its rows can be perturbed alone; ``ValueError`` if they cannot."""
     if not isinstance(module, nn.Embedding) or len(units) != 1 or len(units[0].fields) != 1:
         raise ValueError(
             f"a module tied to the head must be an embedding, but got {type(module).__name__}; build the model untied"

@@ -1,6 +1,6 @@
-"""Folding: one call of a module on a batch of k copies becomes k calls, each on its copy with its point's weights.
+"""Folding: a call of a module on a batch of k copies becomes k calls, one per point, each with its point's weights.
 
-So the model's own ``forward`` drives a step for all points at once, and no model needs code of its own.
+So the model's own ``forward`` is called once for all points, and no model needs code of its own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def split(value: Any, copies: int, batch: int) -> list[Any]:
             return [value[start : start + batch] for start in range(0, copies * batch, batch)]
         return [value] * copies
     if isinstance(value, (tuple, list)):
-        parts = [split(item, copies, batch) for item in value]
-        return [type(value)(part[copy] for part in parts) for copy in range(copies)]
+        cut = [split(item, copies, batch) for item in value]
+        return [type(value)(item[copy] for item in cut) for copy in range(copies)]
     if isinstance(value, dict):
-        cut = {key: split(item, copies, batch) for key, item in value.items()}
-        return [{key: part[copy] for key, part in cut.items()} for copy in range(copies)]
+        by_key = {key: split(item, copies, batch) for key, item in value.items()}
+        return [{key: item[copy] for key, item in by_key.items()} for copy in range(copies)]
     if hasattr(value, "rows"):  # a cache of keys and values, of all copies
         return [value.rows(start, start + batch) for start in range(0, copies * batch, batch)]
     return [value] * copies

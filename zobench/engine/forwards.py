@@ -1,7 +1,7 @@
-"""What stands in for the forwards of a model's modules during a pass over all points.
+"""The forwards that replace those of a model's modules, so that one pass computes the losses at all points.
 
-Each module that uses a unit of weights as a whole runs once for every copy of the batch, on its point's weights; the
-word embedding and the head, which may share a table, have ways of their own.
+A module that uses a whole unit of weights runs once per point, on that point's copy of the batch with its weights. The
+word embedding and the head, which may share a table, are computed differently.
 """
 
 from __future__ import annotations

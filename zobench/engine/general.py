@@ -1,7 +1,7 @@
-"""The passes of :mod:`zobench.kernels` for what its kernels do not know: rules other than SGD's, sparse directions.
+"""What :mod:`zobench.kernels` does, for rules other than SGD's and for sparse directions, in torch operations.
 
-The same meaning, a piece at a time in torch operations on the same counter noise: z is never stored whole here either.
-Each product and sum is an operation of its own: a fused one rounds differently at the ends of a piece than inside it.
+The noise is the same, drawn a piece at a time: z is never stored whole here either. Each product and sum is a separate
+operation, because a fused one rounds differently at the ends of a piece than inside it.
 """
 
 from __future__ import annotations

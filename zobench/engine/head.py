@@ -1,7 +1,7 @@
 """The head of a model: hidden states and targets become log-probabilities, a few tokens or vocabulary rows at a time.
 
-The way from a batch to its loss is here once: :class:`~zobench.engine.objective.Objective` says which targets are
-predicted from which states, the head how likely they are, and the objective what loss that is.
+The way from a batch to its loss is here once: :class:`~zobench.engine.objective.Objective` chooses the targets and
+their states, the head computes their log-probabilities, and the objective the loss from these.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ BIAS_BYTES = 64 << 10
 
 
 class Judged(Protocol):
-    """What the head has made of n targets."""
+    """The head's output for n targets."""
 
     def log_probabilities(self) -> Tensor:
-        """Of each target, float32 (n,); of an ignored one, it means nothing."""
+        """Of each target, float32 (n,); that of an ignored target has no meaning."""
 
     def mean(self) -> Tensor:
         """The mean loss over the targets that count, float32."""

@@ -1,9 +1,9 @@
-"""A run's past: a unit's weights at rest, read beside the steps, and how they are made again from the journal.
+"""Resuming an engine: the weights that a run came to, computed again from its base or a snapshot and its journal.
 
-Weights are a base plus a journal (docs/design/METHODS.md, "Weights are a base and a journal"). Bit for bit
-that takes all passes too: in-place noise rounds the weights at every point that they go through, and pending updates
-round together when they are kept. A pass without a forward costs only its noise, and no unit depends on another, so
-each is brought to the device once for many.
+Weights are a base plus a journal (docs/design/METHODS.md, "Weights are a base and a journal"). To
+equal them bit for bit, all passes are repeated too: in-place noise rounds the weights at every point, and pending
+updates are rounded together when they are written. A pass without a forward costs only its noise, and no unit depends
+on another, so each is uploaded once for many passes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zobench.engine.interface import Start
 from zobench.engine.noise import Noise
 
 TOGETHER = 256
-"""Moments that a unit is taken through while it is on the device: torch's noise keeps a state for each of their seeds
+"""Passes that a unit is taken through while it is on the device: torch's noise keeps a state for each of their seeds
 and every unit."""
 
 
@@ -68,35 +68,35 @@ def place(start: Start, unit: Unit) -> None:
 
 
 @torch.inference_mode()
-def retrace(engine: Retraced, moments: Sequence[PassRecord], start: Start | None = None) -> None:
+def retrace(engine: Retraced, records: Sequence[PassRecord], start: Start | None = None) -> None:
     """See :meth:`zobench.engine.Engine.retrace`."""
-    if any(point.part is not None for moment in moments for point in moment.points):
+    if any(point.part is not None for record in records for point in record.points):
         _find_parts(engine)
-    journal = [entry for moment in moments for entry in moment.entries]
-    known = list(itertools.accumulate((len(moment.entries) for moment in moments), initial=0))
-    for first in range(0, len(moments), TOGETHER):
-        window = range(first, min(first + TOGETHER, len(moments)))
+    journal = [entry for record in records for entry in record.entries]
+    known = list(itertools.accumulate((len(record.entries) for record in records), initial=0))
+    for first in range(0, len(records), TOGETHER):
+        window = range(first, min(first + TOGETHER, len(records)))
         for unit in _in_order(engine):
             passed = start.position(unit.name).passes if start is not None else 0
             rest = range(max(window.start, passed), window.stop) if unit.trained else range(0)
-            engine.run(unit, functools.partial(_turn, engine, unit, moments, rest, journal, known))
+            engine.run(unit, functools.partial(_turn, engine, unit, records, rest, journal, known))
         engine.noise.keep(())
     engine.drain()
-    engine.journal[:], engine.passes = journal, len(moments)
+    engine.journal[:], engine.passes = journal, len(records)
 
 
 def _turn(
-    engine: Retraced, unit: Unit, moments: Sequence[PassRecord], numbers: range, journal: Sequence[Entry],
+    engine: Retraced, unit: Unit, records: Sequence[PassRecord], numbers: range, journal: Sequence[Entry],
     known: Sequence[int],
 ) -> None:  # fmt: skip
-    """Takes a unit that is on the device through these moments; the journal grows as it did."""
+    """Takes a unit that is on the device through these passes; the journal grows as it did."""
     if not numbers:
         return
     engine.journal[:] = journal[: known[numbers.start]]
     for number in numbers:
-        engine.arithmetic.retrace(unit, moments[number].points)
-        engine.journal.extend(moments[number].entries)
-        if engine.at_once and moments[number].entries:
+        engine.arithmetic.retrace(unit, records[number].points)
+        engine.journal.extend(records[number].entries)
+        if engine.at_once and records[number].entries:
             engine.arithmetic.settle(unit)
     if unit.streamed and not unit.is_tile:
         unit.release()

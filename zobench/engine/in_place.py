@@ -1,6 +1,6 @@
-"""MeZO's arithmetic: +eps z, -2 eps z, +eps z on the weights themselves, rounding each time.
+"""Perturbation with torch noise, as MeZO does it: +eps z, -2 eps z, +eps z on the weights, rounded each time.
 
-It goes with torch noise and is what ``==`` with the papers means.
+With it losses and weights equal those of the published programs bit for bit.
 """
 
 from __future__ import annotations
@@ -122,14 +122,14 @@ class InPlace:
 
     def judge(self, head: Head, states: Sequence[Tensor], targets: Tensor, points: Sequence[Point]) -> list[Picked]:
         """See :class:`Arithmetic`: a few tokens at a time."""
-        found = []
+        picked = []
         for point, own in zip(points, states, strict=True):
             for unit in head.units:
                 unit.bind(self.at(unit, point))
-            found.append(head.picked(own, targets))
+            picked.append(head.picked(own, targets))
         for unit in head.units:
             self.rest(unit)
-        return found
+        return picked
 
     def _begin(self, unit: Unit) -> Tensor:
         weights = self._weights(unit)

@@ -38,7 +38,7 @@ class SteppingEngine(Protocol):
         """Appends updates, which every later look at the weights finds applied."""
 
     def shared(self, values: Sequence[int]) -> list[int]:
-        """What all ranks take for ``values``, which each of them has drawn."""
+        """Rank 0's ``values``, which all ranks use; without ranks ``values`` themselves."""
 
     def tangent(self, batch: Batch, seed: int) -> tuple[float, float]:
         """(loss, its derivative along z(seed)) at the weights. Raises ``ValueError`` where it cannot be had."""
@@ -57,10 +57,11 @@ class GradientEngine(SteppingEngine, Protocol):
 
     @property
     def moves(self) -> bool:
-        """Whether there is anything that :meth:`probe` and :meth:`commit` move."""
+        """Whether some weights are trained along directions, by :meth:`probe` and :meth:`commit`."""
 
     def backward(self, batch: Batch, scale: float = 1.0) -> float:
-        """The batch's mean loss; leaves its gradients with the tensors that have any."""
+        """The batch's mean loss; its gradients are left in the tensors' ``grad``. The backward pass computes
+        ``scale`` times them, so that small ones do not underflow in fp16."""
 
     def gradient_norm(self) -> float:
         """The Euclidean norm of all gradients."""
@@ -73,7 +74,7 @@ class GradientEngine(SteppingEngine, Protocol):
 
 
 class EvaluatingEngine(Protocol):
-    """What an evaluation needs: looks at the weights with every update applied."""
+    """What an evaluation needs: losses and scores at the weights with every update applied."""
 
     def evaluate(self, batch: Batch) -> float:
         """The batch's mean loss."""
@@ -106,7 +107,8 @@ class Start(Protocol):
 
 
 class DurableEngine(Protocol):
-    """What snapshots and journals need: units of weights at rest, how far each has come, and the way there again.
+    """What snapshots and journals need: units of weights at rest, how many updates each holds, and
+    repeating them.
 
     ``journal``: all updates in order. ``passes``: passes over the model so far. ``failed``: within a pass, or after an
     error in one. ``before_change`` is called with a unit before a step changes it.
@@ -118,7 +120,7 @@ class DurableEngine(Protocol):
 
     @property
     def failed(self) -> bool:
-        """Whether a pass has begun that is not through."""
+        """Whether a pass has begun and did not end."""
 
     @property
     def parts(self) -> int:
@@ -147,8 +149,8 @@ class DurableEngine(Protocol):
     def read(self, unit: Unit, out: Tensor, first: int = 0) -> None:
         """Copies bytes of a unit's weights at rest, from byte ``first`` on, into ``out`` (uint8, on the CPU)."""
 
-    def retrace(self, moments: Sequence[PassRecord], start: Start | None = None) -> None:
-        """Brings an engine built from ``start``, or from its base, to the end of ``moments``, bit for bit."""
+    def retrace(self, records: Sequence[PassRecord], start: Start | None = None) -> None:
+        """Brings an engine built from ``start``, or from its base, to the end of ``records``, bit for bit."""
 
 
 class MeasuredEngine(Protocol):
@@ -202,7 +204,7 @@ class LocalEngine(DurableEngine, MeasuredEngine, WatchedEngine, Protocol):
 
 
 class TunedEngine(SteppingEngine, EvaluatingEngine, SavingEngine, Protocol):
-    """What a run steps, judges, saves and closes."""
+    """What a whole run needs: to step, evaluate, save and close."""
 
     @property
     def model(self) -> nn.Module:
@@ -233,7 +235,7 @@ class TunedEngine(SteppingEngine, EvaluatingEngine, SavingEngine, Protocol):
         """What the lanes did since :meth:`record`."""
 
     def close(self) -> None:
-        """Gives memory, files and threads back."""
+        """Frees memory, files and threads."""
 
     def __enter__(self) -> TunedEngine:
         """The engine itself, if it is open."""

@@ -1,7 +1,7 @@
 """Lanes execute a schedule's operations: CUDA streams with events, or one thread per lane.
 
-The compute lane is the caller's: an operation on it runs inside ``submit``. The other lanes run behind the caller's
-back. A ticket stands for an operation's end; waiting for it orders the lanes.
+The compute lane is the caller's: an operation on it runs inside ``submit``. The other lanes run beside the
+caller. A ticket stands for an operation's end; waiting for it orders the lanes.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ from torch.nn import functional
 
 def linears(blocks: Sequence[nn.Module]) -> list[nn.Linear]:
     """All linear layers of the blocks, in registration order; ``ValueError`` if a block keeps matrices elsewhere."""
-    found = []
+    layers = []
     for block in blocks:
         for name, module in block.named_modules():
             if type(module) is nn.Linear:
-                found.append(module)
+                layers.append(module)
                 continue
             for key, parameter in module.named_parameters(recurse=False):
                 if parameter.ndim > 1:
@@ -29,7 +29,7 @@ def linears(blocks: Sequence[nn.Module]) -> list[nn.Linear]:
                         f"`granularity=linear` and `tile` need all matrices in nn.Linear, but {name}.{key} is in "
                         f"{type(module).__name__}; use granularity=block"
                     )
-    return found
+    return layers
 
 
 def call_order(model: nn.Module, modules: Sequence[nn.Linear], device: str) -> list[nn.Linear]:

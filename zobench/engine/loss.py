@@ -56,7 +56,7 @@ def causal_loss(head: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor
 def log_probabilities(head: Callable[[Tensor], Tensor], states: Tensor, targets: Tensor, rows: int) -> Tensor:
     """The log-probability of each of ``targets`` (n,) at ``states`` (n, width), float32 (n,); ``rows`` states at once.
 
-    What is found for an ignored target is the log-probability of token 0.
+    Of an ignored target it is the log-probability of token 0.
     """
     index = targets.clamp(min=0).unsqueeze(1)
     picked = torch.empty(len(targets), 1, dtype=torch.float32, device=states.device)

@@ -1,4 +1,4 @@
-"""What a batch asks of a model: which targets at which places, and the loss of their log-probabilities."""
+"""The objective of a batch: the target tokens and their positions, and the loss from their log-probabilities."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Pristine weights: W + c z is made in a scratch from a W that no point touches.
+"""Perturbation with counter noise: W + c z is written into a scratch buffer, and only updates change W.
 
-It goes with counter noise, draws z once per pair of points, and replays any number of journal entries in float32 with
-one rounding.
+z is drawn once per pair of points. Any number of pending journal entries is applied in float32 with one rounding.
 """
 
 from __future__ import annotations
@@ -141,19 +140,19 @@ class Pristine:
     ) -> list[RunningLoss]:
         """See :class:`Arithmetic`: a few vocabulary rows at a time, so that neither the head's perturbed weights nor
         the logits ever exist whole."""
-        where, found = head.tensors(), [RunningLoss(targets) for _ in states]
+        where, losses = head.tensors(), [RunningLoss(targets) for _ in states]
         vocabulary, step = where["weight"][1].shape[0], head.rows(len(targets))
         for first in range(0, vocabulary, step):
             last = min(first + step, vocabulary)
             weights = self.part(*where["weight"], first, last, points)
             place = heads.HEAD_BYTES - heads.BIAS_BYTES
             biases = self.part(*where["bias"], first, last, points, place) if "bias" in where else None
-            for own, running, weight in zip(states, found, weights, strict=True):
+            for own, running, weight in zip(states, losses, weights, strict=True):
                 bias = None if biases is None else next(biases)
                 running.add(functional.linear(own, weight, bias).float(), first)
         for unit in head.units:
             self.keep_parts(unit)
-        return found
+        return losses
 
     def is_due(self, unit: Unit) -> bool:
         """Whether the unit's pending entries are to stay: they span ``writeback_every`` steps."""

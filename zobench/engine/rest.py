@@ -1,6 +1,6 @@
-"""What lies at rest between two turns: each unit on the device for good, or in a tier, from which a pipeline brings it.
+"""Where each unit's weights are between two turns: on the device for good, or in a tier, read through a pipeline.
 
-Nothing here knows of points or updates: whoever reads a unit gets its weights as they lie.
+Nothing here knows of points or updates: a unit is read as it was last written.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ class Rest:
         """A unit's weights on the device in the model's dtype, between two passes: its own buffer or a copy."""
         if unit.buffer is not None:
             return unit.buffer
-        found = allocate(self.rest_bytes(unit), self._device)
-        self.streamed.pipeline.read(self.number(unit), found)
+        at_rest = allocate(self.rest_bytes(unit), self._device)
+        self.streamed.pipeline.read(self.number(unit), at_rest)
         if self._wire is None:
-            return found
-        packed, found = found, allocate(unit.nbytes, self._device)
-        self._wire.decode(unit, packed, found)
-        return found
+            return at_rest
+        master = allocate(unit.nbytes, self._device)
+        self._wire.decode(unit, at_rest, master)
+        return master
 
     def read(self, unit: Unit, out: Tensor, first: int = 0) -> None:
         """Copies bytes of a unit, from byte ``first`` on, into ``out`` (uint8, on the CPU, page-aligned)."""

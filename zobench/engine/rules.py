@@ -1,4 +1,4 @@
-"""Rules: how the gradient estimate of one step becomes an update of the weights, where that is not SGD's."""
+"""Update rules: how the gradient estimate of a step changes the weights, for methods other than SGD."""
 
 from __future__ import annotations
 

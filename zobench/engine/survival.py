@@ -1,4 +1,4 @@
-"""How much of an intended update survives rounding: what the weights did, against what the journal asked for."""
+"""How much of the intended updates survives rounding: the weights' actual change against the sum of lr * g * z."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from zobench.engine.blocks import Unit
 from zobench.engine.general import General
 from zobench.engine.interface import WatchedEngine
 from zobench.kernels import Span
+from zobench.runspec.kinds import NOISES
 
 SAMPLE = 1 << 16
 """Elements of each tensor that are watched, from its first on."""
@@ -23,7 +24,7 @@ class Survival:
     """
 
     def __init__(self, engine: WatchedEngine) -> None:
-        if engine.config.noise != "counter":
+        if NOISES[engine.config.noise].in_place:
             raise ValueError("`survival` needs noise=counter, but got noise=torch; its z cannot be made for a sample")
         if engine.rule is not None:
             raise ValueError(
@@ -53,12 +54,12 @@ class Survival:
     @torch.inference_mode()
     def _sample(self) -> dict[int, tuple[Unit, Tensor]]:
         """The watched elements, float64 on the CPU, and their unit, by tensor."""
-        found: dict[int, tuple[Unit, Tensor]] = {}
+        watched: dict[int, tuple[Unit, Tensor]] = {}
 
         def look(unit: Unit, tensors: list[Tensor]) -> None:
             for item, tensor in zip(unit.fields, tensors, strict=True):
                 if item.trainable and item.start == 0:
-                    found[item.tensor_id] = unit, tensor.reshape(-1)[:SAMPLE].double().cpu()
+                    watched[item.tensor_id] = unit, tensor.reshape(-1)[:SAMPLE].double().cpu()
 
         self._engine.visit(look)
-        return found
+        return watched

@@ -26,11 +26,12 @@ from zobench.engine.blocks import Unit
 from zobench.engine.drive import Drive
 from zobench.engine.forwards import Forwards
 from zobench.engine.objective import Objective
+from zobench.runspec.kinds import GRANULARITIES
 
 
 def check(config: EngineConfig) -> None:
     """Raises ``ValueError`` where modules do not run whole."""
-    if config.granularity != "block":
+    if not GRANULARITIES[config.granularity].is_block:
         raise ValueError(
             "a forward derivative needs granularity=block, because whole modules are differentiated, but got "
             f"granularity={config.granularity}; use granularity=block"

@@ -43,7 +43,7 @@ class Tier(Protocol):
         """Copies the block, as its last write-back left it, into ``out`` on the device, while no transfer runs."""
 
     def close(self) -> None:
-        """Gives the memory or the file back."""
+        """Frees the memory or removes the file."""
 
 
 class Hosts(Protocol):

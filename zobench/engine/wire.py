@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from zobench.engine.blocks import ALIGNMENT, PAGE, Field, Unit
+from zobench.runspec.kinds import WIRES
 
 FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 E4M3_MAX = 448.0
@@ -46,7 +47,7 @@ class Wire:
     """
 
     def __init__(self, kind: str) -> None:
-        self._dtype = FORMATS[kind]
+        self._dtype, self._scaled = FORMATS[kind], WIRES[kind].is_scaled
         self._layouts: dict[int, tuple[list[Packed], int]] = {}
 
     def nbytes(self, unit: Unit) -> int:
@@ -74,16 +75,16 @@ class Wire:
             rows = max(1, CHUNK_ELEMENTS // source.shape[1])
             values = item.values(slot)
             for first in range(0, source.shape[0], rows):
-                part = slice(first, first + rows)
+                chunk = slice(first, first + rows)
                 # clamped, because casts differ in what becomes of a value beyond the range
-                values[part].copy_((source[part] / scale[part]).clamp_(-E4M3_MAX, E4M3_MAX))
+                values[chunk].copy_((source[chunk] / scale[chunk]).clamp_(-E4M3_MAX, E4M3_MAX))
 
     def _layout(self, unit: Unit) -> tuple[list[Packed], int]:
         if id(unit) not in self._layouts:
             packed, offset = [], 0
             for item in unit.fields:
-                scaled = self._dtype is FORMATS["fp8"] and len(item.shape) == 2
-                narrow = item.is_parameter and (scaled or self._dtype is not FORMATS["fp8"])
+                scaled = self._scaled and len(item.shape) == 2
+                narrow = item.is_parameter and (scaled or not self._scaled)
                 dtype = self._dtype if narrow else item.dtype
                 values = _aligned(item.shape.numel() * dtype.itemsize)
                 packed.append(Packed(item, dtype, offset, offset + values if scaled else None))

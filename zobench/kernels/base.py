@@ -1,4 +1,4 @@
-"""What the kernels are asked for: which elements of a tensor a buffer holds, and which updates it still lacks."""
+"""The kernels' arguments: which elements of a tensor a buffer holds, and which updates are to be applied to it."""
 
 from __future__ import annotations
 

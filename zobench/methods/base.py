@@ -1,4 +1,4 @@
-"""What a method is: a training step on an engine, and what a run needs to go on with it later."""
+"""What a method is: a training step on an engine, and what a run needs to resume it."""
 
 from __future__ import annotations
 
@@ -71,6 +71,10 @@ class Taken:
         """As :attr:`StepResult.projected_grad`."""
         return sum(self.gradients) / len(self.gradients)
 
+    def retrace(self, engine: SteppingEngine, method: Method) -> list[PassRecord]:
+        """What it did to the weights; ``method`` is then as after it (see :meth:`Method.retrace`)."""
+        return method.retrace(engine, self)
+
 
 class Method(Protocol):
     """One way to fine-tune. ``lr`` may be changed between steps; ``skipped`` counts steps whose g is not finite."""
@@ -88,8 +92,8 @@ class Method(Protocol):
         """The inverse of :meth:`state`."""
 
     def retrace(self, engine: SteppingEngine, taken: Taken) -> list[PassRecord]:
-        """Goes over a step without looking at the model: the method is then as after it, and the moments are what the
-        step did to the weights. ``engine`` only says how many parts there are.
+        """Goes over a step without looking at the model: the method is then as after it, and what the step did to the
+        weights is returned. ``engine`` only says how many parts there are.
 
         Raises ``ValueError`` if this method's next step has other directions, as the step is of another run, or if its
         steps are more than their updates, as where it backpropagates.

@@ -40,10 +40,10 @@ def layer_sparsity(model: nn.Module, weights: Weights, sparsity: float) -> dict[
     at_edge = (rank - int(below[edge] - counts[edge])) / int(counts[edge])
     shares = {}
     for name, parameter in trainable.items():
-        found = torch.zeros(2, dtype=torch.int64)
+        counted = torch.zeros(2, dtype=torch.int64)
         for bins in _magnitudes(name, parameter, weights):
-            found += torch.stack([(bins < edge).count_nonzero(), (bins == edge).count_nonzero()])
-        shares[name] = (int(found[0]) + at_edge * int(found[1])) / parameter.numel()
+            counted += torch.stack([(bins < edge).count_nonzero(), (bins == edge).count_nonzero()])
+        shares[name] = (int(counted[0]) + at_edge * int(counted[1])) / parameter.numel()
     return shares
 
 

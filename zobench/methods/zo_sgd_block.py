@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zobench.methods.zo_sgd import ZOSGD
-from zobench.runspec.kinds import Definition, MethodKind
+from zobench.runspec.kinds import Definition, MethodKind, SpecFields
 
 if TYPE_CHECKING:
     from zobench.engine.interface import SteppingEngine
@@ -31,7 +31,7 @@ def make(spec: RunSpec) -> ZOSGDBlock:
     return ZOSGDBlock(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries)
 
 
-def _pairs(spec: RunSpec, layers: int) -> int:
+def _pairs(spec: SpecFields, layers: int) -> int:
     """Those of every block, of what is before and of what is after them."""
     return spec.queries * (layers + 2)
 

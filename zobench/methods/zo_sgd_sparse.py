@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zobench.runspec.kinds import Definition, MethodKind, UpdateSize
+from zobench.runspec.kinds import Definition, MethodKind, SpecFields, UpdateSize
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,7 +20,7 @@ def thresholds(spec: RunSpec, model: nn.Module, weights: Weights) -> dict[str, f
     return mask_thresholds(layer_sparsity(model, weights, spec.sparsity), spec.definition)
 
 
-def _nothing(spec: RunSpec) -> str | None:
+def _nothing(spec: SpecFields) -> str | None:
     """The published program's masks zero half of a tensor whose share is 0."""
     masks = spec.sparsity or spec.definition == "as-shipped"
     return None if masks else "sparsity=0 masks nothing: this is zo-sgd"

@@ -5,9 +5,9 @@ from zobench.models.build import blocks as blocks
 from zobench.models.build import build as build
 from zobench.models.build import build_config as build_config
 from zobench.models.build import is_masked as is_masked
+from zobench.models.families import Architecture as Architecture
 from zobench.models.families import Family as Family
 from zobench.models.registry import ARCHITECTURES as ARCHITECTURES
-from zobench.models.registry import Architecture as Architecture
 from zobench.models.registry import get as get
 from zobench.models.sizes import block_parameter_count as block_parameter_count
 from zobench.models.sizes import largest_linear as largest_linear

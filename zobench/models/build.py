@@ -84,7 +84,7 @@ def blocks(model: nn.Module) -> nn.ModuleList:
     from torch.nn import ModuleList
 
     lists = [module for module in model.modules() if isinstance(module, ModuleList)]
-    alike = [found for found in lists if len({type(item) for item in found}) == 1]
+    alike = [modules for modules in lists if len({type(item) for item in modules}) == 1]
     if not alike:
         raise ValueError(
             f"the model must hold its transformer blocks in one ModuleList, but {type(model).__name__} has none; "

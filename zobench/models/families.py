@@ -1,13 +1,11 @@
-"""What models of one kind have in common: the sizes of their weights, and what a forward keeps. Imports no torch."""
+"""The architecture of a model, and what those of one family have in common: the sizes of their weights, and what a
+forward keeps for a backward pass. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from zobench.models.registry import Architecture
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 def _inner(model: Architecture) -> int:
@@ -34,6 +32,68 @@ class Family:
     learned_positions: bool = False
     masked: bool = False
     unused_positions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One model's published configuration. ``hub_id`` is empty where no checkpoint is on the hub.
+
+    ``extra``: arguments of the transformers configuration class of ``model_type`` beside those of ``config``. A
+    ``model_type`` that is not in :data:`FAMILIES` needs a ``family`` of its own.
+    """
+
+    name: str
+    hub_id: str
+    model_type: str
+    layers: int
+    heads: int
+    hidden: int
+    max_positions: int
+    vocab: int
+    tied: bool
+    extra: Mapping[str, Any] = field(hash=False)
+    own_family: Family | None = None
+
+    def __post_init__(self) -> None:
+        if self.own_family is None and self.model_type not in FAMILIES:
+            raise ValueError(
+                f"`model_type` must be one of {', '.join(FAMILIES)}, or come with `own_family`, but got "
+                f"{self.model_type!r}; give a zobench.models.Family with its sizes"
+            )
+
+    @property
+    def family(self) -> Family:
+        """What it has in common with others of its ``model_type``."""
+        return self.own_family or FAMILIES[self.model_type]
+
+    @property
+    def embedding_width(self) -> int:
+        """Of a row of the word embedding; OPT-350M's is half of its hidden vector."""
+        return int(self.extra.get("word_embed_proj_dim", self.hidden))
+
+    @property
+    def attention_widths(self) -> tuple[int, int]:
+        """Widths of a token's queries, and of its keys or values, in all heads together."""
+        head = self.extra.get("head_dim", self.hidden // self.heads)
+        return self.heads * head, self.extra.get("num_key_value_heads", self.heads) * head
+
+    @property
+    def inner(self) -> int:
+        """Width of the feed-forward."""
+        return self.family.inner(self)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All keyword arguments of the transformers configuration class of ``model_type``."""
+        return {
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "hidden_size": self.hidden,
+            "max_position_embeddings": self.max_positions + self.family.unused_positions,
+            "vocab_size": self.vocab,
+            "tie_word_embeddings": self.tied,
+            **self.extra,
+        }
 
 
 def _tables(model: Architecture, tied: bool) -> list[int]:

@@ -1,8 +1,9 @@
-"""The model that a run uses where it is not the published one: its tying, its positions, and what it cannot have."""
+"""The model that a run uses: how it differs from the published one (tying, positions), and what it cannot have."""
 
 from __future__ import annotations
 
-from zobench.models.registry import Architecture, get
+from zobench.models.families import Architecture
+from zobench.models.registry import get
 from zobench.runspec import RunSpec
 
 

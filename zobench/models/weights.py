@@ -22,14 +22,22 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _SAFETENSORS_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
+Place = tuple[Path, int, torch.dtype]
+"""A file, the offset of a tensor's first byte in it, and the tensor's dtype there."""
+
+
 class Weights(Protocol):
     """A source of initial values by parameter name; a tied tensor has the same values under each of its names."""
 
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
         """Writes rows ``first``, ``first + 1``, ... of parameter ``name`` into ``out``: contiguous, on any device."""
 
+    def locate(self, name: str) -> Place | None:
+        """Where the values of ``name`` follow one another in a file that may be read instead; None: nowhere."""
+        return None
 
-class RandomWeights:
+
+class RandomWeights(Weights):
     """Values distributed as the model's own initialisation: normal matrices, zero biases, unit norms, zero padding row.
 
     A function of (seed, name) only: not of the order of calls, nor of the device. Normals are copied from a pool of
@@ -74,7 +82,7 @@ class RandomWeights:
             return self._pools[key]
 
 
-class ModelWeights:
+class ModelWeights(Weights):
     """The values that a materialised model has at the time of the call."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -86,7 +94,7 @@ class ModelWeights:
         out.copy_(self._model.get_parameter(name)[first : first + out.shape[0]])
 
 
-class PretrainedWeights:
+class PretrainedWeights(Weights):
     """The values of a checkpoint in safetensors (one file or shards): a local folder, or a model on the hub.
 
     Only safetensors are read: opening a pickle would run code. Raises ``ValueError``, one line, for a folder without
@@ -120,8 +128,8 @@ class PretrainedWeights:
             )
         out.copy_(tensor)
 
-    def locate(self, name: str) -> tuple[Path, int, torch.dtype]:
-        """(file, offset of the first byte, dtype) of parameter ``name``, whose values follow one another there.
+    def locate(self, name: str) -> Place:
+        """See :class:`Weights`.
 
         Raises ``ValueError`` if the checkpoint lacks it or has it in another shape.
         """
@@ -143,15 +151,15 @@ class PretrainedWeights:
 
     def _read(self, name: str, rows: slice) -> tuple[torch.Size, Tensor]:
         """(shape of the whole tensor, these rows of it)."""
-        found = self._find(name)
+        own = self._find(name)
         twin = self._find(self._twin[name]) if name in self._twin else None
-        here = found or twin
+        here = own or twin
         if here is None:
             raise ValueError(
                 f"`{name}` must be in the checkpoint, but {self._folder} lacks it; give this model's weights"
             )
         shape, tensor = _read(*here, rows)
-        if self._tied and found and twin and not torch.equal(tensor, _read(*twin, rows)[1]):
+        if self._tied and own and twin and not torch.equal(tensor, _read(*twin, rows)[1]):
             raise ValueError(
                 f"`tie_embeddings=true` needs a head equal to the embedding, but {self._folder} holds two different "
                 "tensors; use tie_embeddings=false"
@@ -208,16 +216,16 @@ def _tile(out: Tensor, pool: Tensor, start: int) -> None:
     """``out[i] = pool[(start + i) % len(pool)]``."""
     done = 0
     while done < out.numel():
-        part = pool[start : start + out.numel() - done]
-        target = out[done : done + part.numel()]
+        piece = pool[start : start + out.numel() - done]
+        target = out[done : done + piece.numel()]
         if out.is_cpu:
             # Plain memcpy: torch's copy wakes threads at each call, which costs milliseconds where cores are shared.
             # Measured on 2 busy cores of an EPYC, 200M elements, median of 7: fp32 2.4 to 4.8, fp16 and bf16 4.6 to 9.7
             # G elements/s (torch's copy: 0.5); into memory never touched before 0.2 to 0.5, which is its page faults.
-            target.view(torch.uint8).numpy()[:] = part.view(torch.uint8).numpy()
+            target.view(torch.uint8).numpy()[:] = piece.view(torch.uint8).numpy()
         else:
-            target.copy_(part)
-        start, done = 0, done + part.numel()
+            target.copy_(piece)
+        start, done = 0, done + piece.numel()
 
 
 def _weight_name(model: nn.Module, module: Any) -> str:
@@ -260,16 +268,16 @@ def _index(folder: Path) -> list[tuple[str, Path]]:
             f"`weights_path` must hold *.safetensors, but {folder} has none, and pickles (*.bin, *.pt) are "
             "never opened; convert once: AutoModelForCausalLM.from_pretrained(...).save_pretrained(FOLDER)"
         )
-    found: list[tuple[str, Path]] = []
+    tensors: list[tuple[str, Path]] = []
     for file in files:
         try:
             with safe_open(file, framework="pt") as handle:
-                found += [(key, file) for key in handle.keys()]  # noqa: SIM118 (a handle is no mapping)
+                tensors += [(key, file) for key in handle.keys()]  # noqa: SIM118 (a handle is no mapping)
         except SafetensorError as error:
             raise ValueError(
                 f"`weights_path` must hold whole safetensors, but {file} is damaged ({error}); copy it again"
             ) from error
-    return found
+    return tensors
 
 
 def _read(key: str, file: Path, rows: slice) -> tuple[torch.Size, Tensor]:
@@ -278,5 +286,5 @@ def _read(key: str, file: Path, rows: slice) -> tuple[torch.Size, Tensor]:
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as handle:
-        part = handle.get_slice(key)
-        return torch.Size(part.get_shape()), part[rows]
+        tensor = handle.get_slice(key)
+        return torch.Size(tensor.get_shape()), tensor[rows]

@@ -54,16 +54,16 @@ class ParallelEngine:
         """Rank 0's values on all ranks."""
         return self.world.from_first(values)
 
-    def _combined(self, mine: Batch, shards: int, found: Sequence[float], signs: int) -> list[float]:
-        """Means of the whole batch, from what each rank has ``found`` of its shard: every ``signs``-th of the numbers,
-        from its own sign on. What ranks have found alike is the first one's."""
+    def _combined(self, mine: Batch, shards: int, numbers: Sequence[float], signs: int) -> list[float]:
+        """Means of the whole batch, from each rank's ``numbers`` of its shard: every ``signs``-th of them, from its
+        own sign on. Where ranks of a shard have the same numbers, those of its first rank count."""
         mesh, count = self.world.mesh, counted(self.engine.model, mine)
-        table = self.world.gather(torch.tensor([count, *found], dtype=torch.float64)).tolist()
+        table = self.world.gather(torch.tensor([count, *numbers], dtype=torch.float64)).tolist()
         rows = []
         for shard in range(shards):
-            parts = [table[mesh.at(shard, sign)] for sign in range(signs)]
-            numbers = itertools.chain.from_iterable(zip(*(part[1:] for part in parts), strict=True))
-            rows.append([parts[0][0], *numbers])
+            by_sign = [table[mesh.at(shard, sign)] for sign in range(signs)]
+            in_order = itertools.chain.from_iterable(zip(*(row[1:] for row in by_sign), strict=True))
+            rows.append([by_sign[0][0], *in_order])
         return _means(rows)
 
     def _own(self, batch: Batch) -> tuple[Batch, int]:

@@ -38,7 +38,7 @@ from zobench.machine.directio import ALIGNMENT
 from zobench.machine.nvml import Nvml
 from zobench.parallel.world import PeerGoneError, World, group, telling, timeout
 from zobench.runspec import RunSpec
-from zobench.runspec.kinds import TIERS
+from zobench.runspec.kinds import ENGINES, TIERS
 
 if TYPE_CHECKING:
     from zobench.engine.tiers import Tier
@@ -61,7 +61,7 @@ def transfers(spec: RunSpec, local_ranks: int) -> tuple[str, str]:
 
     "sliced" or "whole" from one shared copy, or "own": each rank has a copy of its own. The same on all ranks.
     """
-    if spec.engine != "offload" or local_ranks == 1:
+    if not ENGINES[spec.engine].is_streamed or local_ranks == 1:
         return "own", ""
     if TIERS[spec.tier].is_file:
         return "own", f"transfers: each rank has a file of its own, because tier={spec.tier} is not shared"

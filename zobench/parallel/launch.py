@@ -1,4 +1,4 @@
-"""Starts the ranks of a run on this machine: torch's elastic agent, and the place where the agents and ranks meet.
+"""Starts the ranks of a run on this machine: torch's elastic agent, and its rendezvous.
 
 torchrun's own rendezvous listens on every interface and sends its state pickled. This one listens where it is told to,
 on loopback unless the user names an address, and carries nothing but text and numbers.
@@ -64,17 +64,17 @@ class Meeting(RendezvousHandler):
         host, port = (LOOPBACK, 0) if not endpoint else parse_endpoint(endpoint)
         patience = timedelta(seconds=timeout())
         self.run, self.nodes, self.round = run, nodes, -1
-        found = _listen(host, port)
-        if found is None:
+        listener = _listen(host, port)
+        if listener is None:
             self.store = _reach(host, port, f"{run}/open", patience)
         else:
-            port = found.getsockname()[1]
+            port = listener.getsockname()[1]
             self.store = TCPStore(
-                host, port, is_master=True, wait_for_workers=False, master_listen_fd=found.detach(), timeout=patience
+                host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach(), timeout=patience
             )
             self.store.set(f"{run}/open", "")
         self.host, self.port = host, port
-        self.node = self._place(found is not None)
+        self.node = self._place(listener is not None)
 
     def _place(self, first: bool) -> int:
         """0 for the machine with the store. Raises ``ValueError`` for one machine too many."""
@@ -179,17 +179,17 @@ def _listen(host: str, port: int) -> socket.socket | None:
     Raises ``OSError``, as for a host that is not known.
     """
     family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    found = socket.socket(family, kind, protocol)
+    listener = socket.socket(family, kind, protocol)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(place)
-        found.listen(4096)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(4096)
     except OSError as error:
-        found.close()
+        listener.close()
         if error.errno in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
             return None
         raise
-    return found
+    return listener
 
 
 def _reach(host: str, port: int, key: str, patience: timedelta) -> TCPStore:

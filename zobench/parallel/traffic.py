@@ -1,4 +1,4 @@
-"""What this process has sent to others: the kernel's own count of every TCP socket, so that nothing is forgotten."""
+"""What this process has sent to others: the kernel's own count of every TCP socket, which leaves none out."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def listening() -> list[tuple[str, int]]:
 
 def _sockets() -> dict[int, str]:
     """Number to inode of this process's open sockets; none where there is no /proc."""
-    found = {}
+    sockets = {}
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         if (target := _target(int(name))).startswith("socket:"):
-            found[int(name)] = target
-    return found
+            sockets[int(name)] = target
+    return sockets
 
 
 def _target(number: int) -> str:
@@ -74,12 +74,12 @@ def _info(number: int) -> tuple[bytes, tuple[str, int]] | None:
 
 
 def _sent(number: int, inode: str) -> int | None:
-    found = _info(number) if _target(number) == inode else None
-    if found is None or len(found[0]) < BYTES_SENT + 8 or found[0][0] == LISTENING:
+    info = _info(number) if _target(number) == inode else None
+    if info is None or len(info[0]) < BYTES_SENT + 8 or info[0][0] == LISTENING:
         return None
-    return int(struct.unpack_from("=Q", found[0], BYTES_SENT)[0])
+    return int(struct.unpack_from("=Q", info[0], BYTES_SENT)[0])
 
 
 def _listens(number: int) -> tuple[str, int] | None:
-    found = _info(number)
-    return found[1] if found is not None and found[0][0] == LISTENING else None
+    info = _info(number)
+    return info[1] if info is not None and info[0][0] == LISTENING else None

@@ -63,16 +63,16 @@ class World:
         with pairs inside a machine few leave it. Gathered, not reduced: a number stays as it is, and each rank adds
         them in one order. (Gloo's all_reduce of as much sends nine times the bytes among four ranks.)
         """
-        found, leads = row[None], True
+        rows, leads = row[None], True
         with telling():
             for name in reversed(self.mesh.order):
                 group = self.devices.get_group(name)
                 if leads:
                     leads = dist.get_rank(group) == 0
-                    parts = [torch.empty_like(found) for _ in range(dist.get_world_size(group))] if leads else None
-                    dist.gather(found, parts, group=group, group_dst=0)
-                    found = torch.cat(parts) if parts is not None else found
-            table = found if leads else row.new_empty(dist.get_world_size(), len(row))
+                    gathered = [torch.empty_like(rows) for _ in range(dist.get_world_size(group))] if leads else None
+                    dist.gather(rows, gathered, group=group, group_dst=0)
+                    rows = torch.cat(gathered) if gathered is not None else rows
+            table = rows if leads else row.new_empty(dist.get_world_size(), len(row))
             dist.broadcast(table, src=0)
         return table
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zobench.runspec.fields import Field
+from zobench.runspec.kinds import MethodKind, SpecFields
 from zobench.runspec.registries import METHODS, TASKS
-
-if TYPE_CHECKING:
-    from zobench.runspec.kinds import MethodKind
-    from zobench.runspec.run import RunSpec
 
 Fields = Mapping[str, Field[Any]]
 """What is declared of a spec's fields, by name."""
@@ -28,13 +25,13 @@ class Needs:
     value: Any
     remedy: str
 
-    def check(self, spec: RunSpec, fields: Fields) -> None:
+    def check(self, spec: SpecFields, fields: Fields) -> None:
         """Raises ``ValueError`` if ``spec``, of these ``fields``, breaks the rule."""
         if not _applies(spec, fields[self.field], self.values):
             return
         value = self.value(spec) if callable(self.value) else self.value
         allowed = value if isinstance(value, tuple) else (value,)
-        if getattr(spec, self.needs) not in allowed:
+        if spec.value(self.needs) not in allowed:
             raise _error(spec, fields[self.field], self.needs, allowed, self.remedy)
 
 
@@ -47,9 +44,9 @@ class NeedsMethod:
     has: Callable[[MethodKind], bool]
     remedy: str
 
-    def check(self, spec: RunSpec, fields: Fields) -> None:
+    def check(self, spec: SpecFields, fields: Fields) -> None:
         """Raises ``ValueError`` if ``spec`` breaks the rule; it names those of zobench's own methods that it allows."""
-        if _applies(spec, fields[self.field], self.values) and not self.has(METHODS.get(spec.method)):
+        if _applies(spec, fields[self.field], self.values) and not self.has(METHODS.get(spec.value("method"))):
             allowed = tuple(kind.name for kind in METHODS.own() if self.has(kind))
             raise _error(spec, fields[self.field], "method", allowed, self.remedy)
 
@@ -57,30 +54,31 @@ class NeedsMethod:
 class MethodNeeds:
     """What the spec's method says that it needs."""
 
-    def check(self, spec: RunSpec, fields: Fields) -> None:
+    def check(self, spec: SpecFields, fields: Fields) -> None:
         """Raises ``ValueError`` for the first of its needs that ``spec`` does not meet."""
-        for need in METHODS.get(spec.method).needs:
-            Needs("method", (spec.method,), need.name, need.value, need.remedy).check(spec, fields)
+        for need in METHODS.get(spec.value("method")).needs:
+            Needs("method", (spec.value("method"),), need.name, need.value, need.remedy).check(spec, fields)
 
 
-def _applies(spec: RunSpec, field: Field[Any], values: tuple[str, ...]) -> bool:
-    own = getattr(spec, field.name)
+def _applies(spec: SpecFields, field: Field[Any], values: tuple[str, ...]) -> bool:
+    own = spec.value(field.name)
     return own in values if values else own != field.default
 
 
-def _error(spec: RunSpec, field: Field[Any], needs: str, allowed: tuple[Any, ...], remedy: str) -> ValueError:
-    told, needed = field.write(getattr(spec, field.name)), " or ".join(map(str, allowed))
-    got = getattr(spec, needs)
+def _error(spec: SpecFields, field: Field[Any], needs: str, allowed: tuple[Any, ...], remedy: str) -> ValueError:
+    told, needed = field.write(spec.value(field.name)), " or ".join(map(str, allowed))
+    got = spec.value(needs)
     return ValueError(f"`{field.name}={told}` needs {needs}={needed}, but got {needs}={got}; {remedy}")
 
 
-def _tasks(spec: RunSpec) -> tuple[str, ...]:
+def _tasks(spec: SpecFields) -> tuple[str, ...]:
     return TASKS.names()
 
 
-def _unaligned(spec: RunSpec) -> tuple[str, ...]:
+def _unaligned(spec: SpecFields) -> tuple[str, ...]:
     """Tasks that have a form without their prompt: zobench's own, and that of ``spec``."""
-    asked = (TASKS.get(spec.task),) if TASKS.provider(spec.task) else ()
+    name = spec.value("task")
+    asked = (TASKS.get(name),) if TASKS.provider(name) else ()
     return tuple(task.name for task in (*TASKS.own(), *asked) if task.unaligned is not None)
 
 
@@ -151,7 +149,7 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
 )  # fmt: skip
 
 
-def check_constraints(spec: RunSpec, fields: Fields) -> None:
+def check_constraints(spec: SpecFields, fields: Fields) -> None:
     """Raises ``ValueError`` for the first rule that ``spec``, of these ``fields``, breaks."""
     for rule in CONSTRAINTS:
         rule.check(spec, fields)
@@ -159,9 +157,9 @@ def check_constraints(spec: RunSpec, fields: Fields) -> None:
     _check_saving(spec)
 
 
-def _check_world(spec: RunSpec) -> None:
+def _check_world(spec: SpecFields) -> None:
     """Whether ``gpus`` devices can share a step as ``parallel`` says (DistZO2, sections 4 to 6)."""
-    gpus, nodes, parallel, batch = spec.gpus, spec.nodes, spec.parallel, spec.batch_size
+    gpus, nodes, parallel, batch = (spec.value(name) for name in ("gpus", "nodes", "parallel", "batch_size"))
     if (gpus > 1) != (parallel != "none"):
         raise ValueError(
             f"`gpus > 1` and `parallel` go together, but got gpus={gpus}, parallel={parallel}; use gpus=2 with pertp "
@@ -192,17 +190,18 @@ def _check_world(spec: RunSpec) -> None:
             f"`batch_size` must be a multiple of {shards}, the shards of parallel={parallel} with gpus={gpus}, but got "
             f"batch_size={batch}; use batch_size={-(-batch // shards) * shards}"
         )
-    if spec.transfers == "sliced" and gpus == nodes:
+    if spec.value("transfers") == "sliced" and gpus == nodes:
         raise ValueError(
             f"`transfers=sliced` needs two gpus on a node, but got gpus={gpus}, nodes={nodes}; use transfers=auto"
         )
-    if gpus > 1 and ":" in spec.device:
-        raise ValueError(f"`gpus={gpus}` needs device=cuda or cpu, but got device={spec.device}; leave the number out")
+    if gpus > 1 and ":" in (device := spec.value("device")):
+        raise ValueError(f"`gpus={gpus}` needs device=cuda or cpu, but got device={device}; leave the number out")
 
 
-def _check_saving(spec: RunSpec) -> None:
-    if (spec.checkpoint != "none") != (spec.checkpoint_every > 0):
+def _check_saving(spec: SpecFields) -> None:
+    kind, every = spec.value("checkpoint"), spec.value("checkpoint_every")
+    if (kind != "none") != (every > 0):
         raise ValueError(
-            f"`checkpoint` and `checkpoint_every` go together, but got checkpoint={spec.checkpoint}, "
-            f"checkpoint_every={spec.checkpoint_every}; use checkpoint=journal with checkpoint_every=100, or neither"
+            f"`checkpoint` and `checkpoint_every` go together, but got checkpoint={kind}, "
+            f"checkpoint_every={every}; use checkpoint=journal with checkpoint_every=100, or neither"
         )

@@ -433,7 +433,7 @@ def field_of(fields: Mapping[str, Field[Any]], key: str) -> Field[Any]:
 
 def options_of(fields: Mapping[str, Field[Any]], values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options that what ``values`` name takes, with their defaults; what is not told is the field's default."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for name, field in fields.items():
-        found |= field.options(values.get(name, field.default))
-    return found
+        options |= field.options(values.get(name, field.default))
+    return options

@@ -1,4 +1,5 @@
-"""Kinds: what others need to know of a method, a scheme or a tier, as frozen data, so that nobody asks for its name.
+"""Kinds: what others need to know of the methods, schemes, engines, tiers, wire formats, noises, granularities and
+autocasts that a spec names, as frozen data, so that nobody compares names.
 
 They import no torch. What does is named as ``module:attribute`` and imported when a run begins
 (:func:`zobench.runspec.registry.resolve`).
@@ -10,13 +11,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from zobench.runspec.run import RunSpec
+from typing import Any, Protocol
 
 ZO_STEPS, FO_STEPS = 20_000, 625
 """Steps of a fine-tuning run by a zeroth-order and by a first-order method (MeZO; ZO-Bench, section 4)."""
+
+
+class SpecFields(Protocol):
+    """What kinds and constraints read of a spec (:class:`zobench.runspec.RunSpec`), which is built on them."""
+
+    @property
+    def definition(self) -> str:
+        """Which of a method's definitions runs: "as-written" or "as-shipped"."""
+
+    @property
+    def queries(self) -> int:
+        """Directions z of a step."""
+
+    @property
+    def sparsity(self) -> float:
+        """Of zo-sgd-sparse: the share of the weights that stay."""
+
+    @property
+    def zo_layers(self) -> int:
+        """Of hybrid: its lowest layers, which move without backpropagation."""
+
+    def value(self, key: str) -> Any:
+        """The value of any field, or of the option ``options.NAME``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +77,7 @@ class Definition:
     update: UpdateSize = UpdateSize.OTHER
 
 
-def _a_pair_per_query(spec: RunSpec, layers: int) -> int:
+def _a_pair_per_query(spec: SpecFields, layers: int) -> int:
     return spec.queries
 
 
@@ -87,10 +108,10 @@ class MethodKind:
     as_shipped: Definition | None = None
     engine: str = "zobench.methods.engines:streaming"
     thresholds: str | None = None
-    pairs: Callable[[RunSpec, int], int] = _a_pair_per_query
+    pairs: Callable[[SpecFields, int], int] = _a_pair_per_query
     candidates: int = 0
     tangents: bool = False
-    gradients: Callable[[RunSpec, int], float] | None = None
+    gradients: Callable[[SpecFields, int], float] | None = None
     draws: int = 4
     counter_draws: int = 1
     normals: int = 1
@@ -102,9 +123,9 @@ class MethodKind:
     grid: str = "zo"
     unused: tuple[str, ...] = ()
     steps: int = ZO_STEPS
-    nothing: Callable[[RunSpec], str | None] = lambda spec: None
+    nothing: Callable[[SpecFields], str | None] = lambda spec: None
 
-    def definition(self, spec: RunSpec) -> Definition:
+    def definition(self, spec: SpecFields) -> Definition:
         """The one that ``spec`` asks for."""
         if spec.definition == "as-written":
             return self.as_written
@@ -159,6 +180,22 @@ class SchemeKind:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EngineKind:
+    """Where the blocks are. ``is_streamed``: in a tier, from which they are uploaded for each pass; else they all
+    stay on the device."""
+
+    name: str
+    is_streamed: bool
+
+
+ENGINES: Mapping[str, EngineKind] = MappingProxyType({
+    kind.name: kind
+    for kind in (EngineKind(name="resident", is_streamed=False), EngineKind(name="offload", is_streamed=True))
+})  # fmt: skip
+"""Every engine by its name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TierKind:
     """Where blocks rest. ``is_file``: in a file of each rank's own, read and written at one shared rate. ``is_shared``:
     in host memory, one copy for the ranks of a node; ``is_pinned``: which a CUDA device reads itself. ``is_filled``: it
@@ -169,6 +206,11 @@ class TierKind:
     is_shared: bool = False
     is_pinned: bool = False
     is_filled: bool = True
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether offloaded blocks can rest there."""
+        return self.is_file or self.is_shared
 
 
 TIERS: Mapping[str, TierKind] = MappingProxyType({
@@ -183,6 +225,91 @@ TIERS: Mapping[str, TierKind] = MappingProxyType({
     )
 })  # fmt: skip
 """Every tier by its name; "auto" is one of the others once a spec is resolved."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WireKind:
+    """The format of weights at rest and on the link. ``is_packed``: narrower than on the device, so weights are packed
+    and unpacked; ``is_scaled``: a float32 scale for each row of a matrix is stored beside its values."""
+
+    name: str
+    is_packed: bool = True
+    is_scaled: bool = False
+
+    @property
+    def needs_fp32(self) -> bool:
+        """Whether it is narrower than float32 alone: 16-bit weights cannot be packed into it."""
+        return self.is_packed and not self.is_scaled
+
+
+WIRES: Mapping[str, WireKind] = MappingProxyType({
+    kind.name: kind
+    for kind in (
+        WireKind(name="none", is_packed=False),
+        WireKind(name="fp16"),
+        WireKind(name="bf16"),
+        WireKind(name="fp8", is_scaled=True),
+    )
+})  # fmt: skip
+"""Every wire format by its name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoiseKind:
+    """How z is drawn. ``in_place``: from one stream for all weights, so that they are themselves moved to W + c z; else
+    any piece of z can be drawn alone, and W + c z is made beside a W that stays as it is."""
+
+    name: str
+    in_place: bool
+
+
+NOISES: Mapping[str, NoiseKind] = MappingProxyType(
+    {kind.name: kind for kind in (NoiseKind(name="torch", in_place=True), NoiseKind(name="counter", in_place=False))}
+)
+"""Every noise by its name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GranularityKind:
+    """What a slot holds. ``is_block``: a whole transformer block, else a linear layer of it; ``is_cut``: or only some
+    rows of that."""
+
+    name: str
+    is_block: bool = False
+    is_cut: bool = False
+
+
+GRANULARITIES: Mapping[str, GranularityKind] = MappingProxyType({
+    kind.name: kind
+    for kind in (
+        GranularityKind(name="block", is_block=True),
+        GranularityKind(name="linear"),
+        GranularityKind(name="tile", is_cut=True),
+    )
+})  # fmt: skip
+"""Every granularity by its name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AutocastKind:
+    """The precision of the products of float32 weights. ``is_cast``: operands are cast to 16 bits; ``is_tf32``: float32
+    operands are multiplied as TF32, which only CUDA devices do. Neither: in float32."""
+
+    name: str
+    is_cast: bool = False
+    is_tf32: bool = False
+
+
+AUTOCASTS: Mapping[str, AutocastKind] = MappingProxyType({
+    kind.name: kind
+    for kind in (
+        AutocastKind(name="none"),
+        AutocastKind(name="fp16", is_cast=True),
+        AutocastKind(name="bf16", is_cast=True),
+        AutocastKind(name="tf32", is_tf32=True),
+    )
+})  # fmt: skip
+"""Every precision of products by its name."""
 
 WIDTHS: Mapping[str, int] = MappingProxyType({"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1})
 """Bytes of one weight by dtype or wire format; fp8's scales (one per row) are below a thousandth of its values."""

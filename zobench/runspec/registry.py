@@ -51,23 +51,23 @@ class Registry(Generic[T]):
         Raises ``ValueError`` for an unknown name, for one that two packages give, and for a plug-in that cannot be
         imported or is not what its entry point says.
         """
-        own, found = self._own(), plug_ins(self.group).get(name, ())
-        if len(found) + (name in own) > 1:
-            owners = ["zobench"] * (name in own) + [_package(point) for point in found]
+        own, points = self._own(), plug_ins(self.group).get(name, ())
+        if len(points) + (name in own) > 1:
+            owners = ["zobench"] * (name in own) + [_package(point) for point in points]
             raise ValueError(
                 f"one package must give the {self.noun} {name!r}, but {' and '.join(owners)} do; remove one"
             )
         if name in own:
             return own[name]
-        if not found:
+        if not points:
             raise ValueError(f"unknown {self.noun} {name!r}; {suggestion(name, self.names())}")
-        loaded: T = _loaded(self.noun, found[0])
+        loaded: T = _loaded(self.noun, points[0])
         return loaded
 
     def provider(self, name: str) -> str:
         """The package that gives ``name`` as a plug-in, and its version; "" for zobench's own. It is not imported."""
-        found = () if name in self._own() else plug_ins(self.group).get(name, ())
-        return " and ".join(f"{_package(point)} {point.dist.version if point.dist else ''}".strip() for point in found)
+        points = () if name in self._own() else plug_ins(self.group).get(name, ())
+        return " and ".join(f"{_package(point)} {point.dist.version if point.dist else ''}".strip() for point in points)
 
     def __iter__(self) -> Iterator[T]:
         """zobench's own and all plug-ins', which are imported."""
@@ -86,10 +86,10 @@ def _by_name(module: str, attribute: str) -> dict[str, Any]:
 @functools.cache
 def plug_ins(group: str) -> Mapping[str, tuple[metadata.EntryPoint, ...]]:
     """The entry points of ``group`` by their names, each package's once."""
-    found: dict[str, dict[str, metadata.EntryPoint]] = {}
+    by_name: dict[str, dict[str, metadata.EntryPoint]] = {}
     for point in metadata.entry_points(group=group):
-        found.setdefault(point.name, {}).setdefault(_package(point), point)
-    return {name: tuple(points.values()) for name, points in found.items()}
+        by_name.setdefault(point.name, {}).setdefault(_package(point), point)
+    return {name: tuple(points.values()) for name, points in by_name.items()}
 
 
 @functools.cache

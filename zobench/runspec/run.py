@@ -27,7 +27,7 @@ from zobench.runspec.fields import (
     field_of,
     options_of,
 )
-from zobench.runspec.kinds import TIERS
+from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, NOISES, TIERS, WIRES
 from zobench.runspec.options import Options, nested, settled
 from zobench.runspec.words import SEQ_LEN
 
@@ -72,7 +72,7 @@ class RunSpec:
     ))
     engine: str = declare(Word(
         "resident", "whether the blocks stay on the device or are streamed through it", since=FIRST_RESULTS,
-        known=("resident", "offload"), told=NEVER, paced=True,
+        known=tuple(ENGINES), told=NEVER, paced=True,
     ))
     tier: str = declare(Word(
         "auto", "where offloaded blocks rest", since=FIRST_RESULTS,
@@ -119,10 +119,10 @@ class RunSpec:
     ))
     noise: str = declare(Word(
         "torch", "how z is drawn: MeZO's in-place arithmetic on torch's noise, or a counter that makes any part of z",
-        since=FIRST_RESULTS, known=("torch", "counter"), told=VALUE, paced=True,
+        since=FIRST_RESULTS, known=tuple(NOISES), told=VALUE, paced=True,
     ))
     granularity: str = declare(Word(
-        "block", "what a slot holds", since=FAST_ENGINE, known=("block", "linear", "tile"), told=VALUE,
+        "block", "what a slot holds", since=FAST_ENGINE, known=tuple(GRANULARITIES), told=VALUE,
     ))
     writeback_every: int | str = declare(Interval(
         1, "steps between two write-backs of a block", since=FAST_ENGINE, lowest=1,
@@ -130,11 +130,11 @@ class RunSpec:
     ))
     wire: str = declare(Word(
         "none", "the format at rest and on the link, where it is not dtype", since=FAST_ENGINE,
-        known=("none", "fp16", "bf16", "fp8"),
+        known=tuple(WIRES),
     ))
     autocast: str = declare(Word(
         "none", "the precision of the products, where it is not dtype", since=FAST_ENGINE,
-        known=("none", "fp16", "bf16", "tf32"), paced=True,
+        known=tuple(AUTOCASTS), paced=True,
     ))
     resident_blocks: int = declare(Number(
         0, "blocks that stay on the device, spread evenly", since=FAST_ENGINE, lowest=0,
@@ -296,21 +296,21 @@ class RunSpec:
         """
         if self.gpus > 1 and device == "cuda:0":  # the choice for one process; each rank takes its own
             device = "cuda"
-        if self.autocast == "tf32" and not device.startswith("cuda"):
+        if AUTOCASTS[self.autocast].is_tf32 and not device.startswith("cuda"):
             raise ValueError(
                 "`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16 or autocast=none"
             )
-        if self.engine == "resident":
+        if not ENGINES[self.engine].is_streamed:
             switches = {name: True for name, field in DECLARED.items() if field.ablated}
             return self.replace(device=device, tier="device", slots=3, parts=False, **switches)
         tier = self.tier
         if tier == "auto":  # ranks share one copy in host memory, but no file
             tier = "pinned" if device.startswith("cuda") else "disk" if self.gpus == 1 else "pageable"
-        if tier == "device":
+        if not TIERS[tier].is_streamed:
             raise ValueError(
                 "`tier=device` needs engine=resident, but got engine=offload; use tier=pinned, pageable or disk"
             )
-        if tier == "pinned" and not device.startswith("cuda"):
+        if TIERS[tier].is_pinned and not device.startswith("cuda"):
             raise ValueError("`tier=pinned` needs a CUDA device, but got device=cpu; use tier=pageable or tier=disk")
         return self.replace(device=device, tier=tier)
 
@@ -356,7 +356,8 @@ class RunSpec:
     @property
     def label(self) -> str:
         """A short name for people: ``OPT-125M offload/disk fp32 b1 s2048 no_overlap slots=2 counter linear``."""
-        place = self.engine if self.engine == "resident" or self.tier == "auto" else f"{self.engine}/{self.tier}"
+        placed = ENGINES[self.engine].is_streamed and self.tier != "auto"
+        place = f"{self.engine}/{self.tier}" if placed else self.engine
         words = [self.model, place, self.dtype, f"b{self.batch_size}", f"s{self.seq_len}"]
         for name, field in sorted(DECLARED.items(), key=lambda item: item[1].order):
             if (value := getattr(self, name)) != field.default:

@@ -1,4 +1,4 @@
-"""What a scheme is, the one that tunes all weights, and what those that tune an adapter have in common."""
+"""What a scheme is: the scheme that tunes all weights, and the base class of those that tune an adapter."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Adapter(ABC):
         """Makes the initial values of an adapter's tensor, on the CPU, from its name."""
 
 
-class _Joined:
+class _Joined(Weights):
     """The values of a base and of an adapter beside it (see :class:`~zobench.models.weights.Weights`)."""
 
     def __init__(

@@ -31,14 +31,14 @@ class Lora(Adapter):
         from peft import LoraConfig
 
         ends = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-        found = [pair for pair in TARGETS if ends.issuperset(pair)]
-        if not found:
+        pairs = [pair for pair in TARGETS if ends.issuperset(pair)]
+        if not pairs:
             raise ValueError(
                 f"`scheme=lora` needs layers named q_proj and v_proj or query and value, but {type(model).__name__} "
                 "has none; use scheme=full"
             )
         config = LoraConfig(
-            r=LORA_RANK, lora_alpha=LORA_ALPHA, target_modules=list(found[0]), lora_dropout=0.0, bias="none"
+            r=LORA_RANK, lora_alpha=LORA_ALPHA, target_modules=list(pairs[0]), lora_dropout=0.0, bias="none"
         )
         super().__init__(spec, model, config)
         self._shapes = {name: model.get_parameter(name).shape for name in self._names}

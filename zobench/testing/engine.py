@@ -15,6 +15,7 @@ from zobench.engine.base import BASE, Entry, Point
 from zobench.engine.interface import Start, TunedEngine
 from zobench.methods import ZOSGD
 from zobench.models.weights import Weights
+from zobench.runspec.kinds import NOISES
 from zobench.testing.plain import BATCHES, EPS, Plain, choosing, full, own_forwards, padded, skeleton, start
 from zobench.testing.suite import assert_close, assert_same, refused
 
@@ -56,7 +57,7 @@ class EngineConformance:
     @property
     def exact(self) -> bool:
         """Whether a probe leaves every bit of the weights as it was."""
-        return self.noise == "counter"
+        return not NOISES[self.noise].in_place
 
     @contextmanager
     def engine(self) -> Iterator[TunedEngine]:
@@ -70,9 +71,9 @@ class EngineConformance:
         plain = self.plain()
         with self.engine() as engine:
             for name, make in BATCHES.items():
-                found, batch = engine.evaluate(make()), make()
-                assert_close([found], [plain.loss(batch)], self.rel)
-                assert engine.probe(batch, [BASE]) == [found], f"of the batch {name}"
+                loss, batch = engine.evaluate(make()), make()
+                assert_close([loss], [plain.loss(batch)], self.rel)
+                assert engine.probe(batch, [BASE]) == [loss], f"of the batch {name}"
 
     def test_losses_at_points_are_those_of_weights_moved_by_hand(self) -> None:
         plain = self.plain()
@@ -87,9 +88,9 @@ class EngineConformance:
         """Bit for bit among pairs, where a probe is exact; within a pair what is drawn and what is flipped changes."""
         for order, rel in (((2, 3, 0, 1), 0.0 if self.exact else self.rel), ((3, 0, 2, 1), self.rel)):
             with self.engine() as engine:
-                found = engine.probe(padded(), PAIRS)
+                losses = engine.probe(padded(), PAIRS)
                 again = engine.probe(padded(), [PAIRS[n] for n in order])
-            assert_close(again, [found[n] for n in order], rel)
+            assert_close(again, [losses[n] for n in order], rel)
 
     def test_a_probe_leaves_the_weights_where_they_were(self) -> None:
         with self.engine() as engine:
@@ -124,9 +125,9 @@ class EngineConformance:
         plain = self.plain()
         with self.engine() as engine:
             for loss in ("choice", "lm"):
-                found = engine.scores(choosing(loss))
-                assert (found.dtype, found.device.type, tuple(found.shape)) == (torch.float32, "cpu", (4,))
-                assert_close(found.tolist(), plain.scores(choosing(loss)).tolist(), self.rel)
+                scores = engine.scores(choosing(loss))
+                assert (scores.dtype, scores.device.type, tuple(scores.shape)) == (torch.float32, "cpu", (4,))
+                assert_close(scores.tolist(), plain.scores(choosing(loss)).tolist(), self.rel)
             refused(lambda: engine.scores(full()))
 
     # --- updates ------------------------------------------------------------------------------------------------------
@@ -202,11 +203,11 @@ class EngineConformance:
 
     def test_tensors_are_copies_of_every_parameter_once_under_its_own_name(self) -> None:
         with self.engine() as engine:
-            found = list(engine.named_tensors())
-            names = [name for name, _ in found]
+            named = list(engine.named_tensors())
+            names = [name for name, _ in named]
             assert sorted(names) == sorted(name for name, _ in skeleton().named_parameters())
-            before = {name: tensor.clone() for name, tensor in found}
-            for _, tensor in found:
+            before = {name: tensor.clone() for name, tensor in named}
+            for _, tensor in named:
                 assert tensor.device.type == "cpu"
                 tensor.fill_(7.0)
             assert_same(dict(engine.named_tensors()), before)
@@ -216,10 +217,10 @@ class EngineConformance:
         with self.engine() as engine, tempfile.TemporaryDirectory() as folder:
             self._step(engine, ENTRIES)
             engine.save_pretrained(folder)
-            found: dict[str, Tensor] = {}
+            saved: dict[str, Tensor] = {}
             for file in Path(folder).glob("*.safetensors"):
-                found |= load_file(file)
-            assert_same(found, dict(engine.named_tensors()))
+                saved |= load_file(file)
+            assert_same(saved, dict(engine.named_tensors()))
             assert (Path(folder) / "config.json").is_file()
 
     def test_a_closed_engine_is_refused_and_the_model_has_its_own_forwards_again(self) -> None:

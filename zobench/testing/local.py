@@ -106,7 +106,7 @@ class LocalEngineConformance(EngineConformance):
 
     def test_bytes_at_rest_are_the_weights(self) -> None:
         with self.engine() as engine:
-            own, found = self.local(engine), dict[str, list[Tensor]]()
+            own, by_name = self.local(engine), dict[str, list[Tensor]]()
             self._step(engine, ENTRIES)
             engine.flush()
             for unit in own.units:
@@ -121,9 +121,9 @@ class LocalEngineConformance(EngineConformance):
                 assert torch.equal(half, out[-4096:]), "a read from a later byte on"
                 for item in unit.fields:
                     if item.is_parameter:
-                        found.setdefault(item.name, []).append(item.view(out).clone())
+                        by_name.setdefault(item.name, []).append(item.view(out).clone())
             wanted = dict(engine.named_tensors())
-            whole = {name: torch.cat(parts) if len(parts) > 1 else parts[0] for name, parts in found.items()}
+            whole = {name: torch.cat(parts) if len(parts) > 1 else parts[0] for name, parts in by_name.items()}
             assert whole, "some unit must lie as it is"
             assert_same(whole, {name: wanted[name] for name in whole})
 
@@ -149,20 +149,20 @@ class LocalEngineConformance(EngineConformance):
             assert not changed, f"changed before it was told: {changed}"
             assert {unit.name for unit in own.units if unit.trained} <= set(told)
 
-    def test_a_run_is_made_again_from_its_moments_bit_for_bit(self) -> None:
+    def test_a_run_is_made_again_from_its_pass_records_bit_for_bit(self) -> None:
         with self.engine() as ran, self.engine() as again:
-            moments = self._run(ran)
-            self.local(again).retrace(moments)
+            records = self._run(ran)
+            self.local(again).retrace(records)
             self._assert_equal_from_here(ran, again)
 
     def test_a_run_goes_on_from_weights_at_rest_bit_for_bit(self) -> None:
         with self.engine() as ran:
-            moments = self._run(ran)
+            records = self._run(ran)
             ran.drain()
             kept = Kept(self.local(ran))
-            more = self._run(ran, first=len(moments))
+            more = self._run(ran, first=len(records))
             with self.make(skeleton(), start(), kept) as again:
-                self.local(again).retrace([*moments, *more], kept)
+                self.local(again).retrace([*records, *more], kept)
                 self._assert_equal_from_here(ran, again)
 
     def test_a_visit_sees_the_weights_with_every_update(self) -> None:
@@ -216,15 +216,15 @@ class LocalEngineConformance(EngineConformance):
 
     def _run(self, engine: TunedEngine, first: int = 0) -> list[PassRecord]:
         """Three steps along two directions each, with an evaluation between; what they did, in order."""
-        moments = []
+        records = []
         for step in range(first, first + 3):
             points = tuple(Point(100 * step + n, scale) for n in range(2) for scale in (1e-2, -1e-2))
             losses = engine.probe((full, padded)[step % 2](), points)
             entries = self._entries(step, points, losses)
             engine.commit(entries)
-            moments.append(PassRecord(points=points, entries=tuple(entries)))
+            records.append(PassRecord(points=points, entries=tuple(entries)))
         engine.probe(full(), [BASE])
-        return [*moments, PassRecord()]
+        return [*records, PassRecord()]
 
     def _entries(self, step: int, points: Sequence[Point], losses: Sequence[float]) -> list[Entry]:
         pairs = zip(points[::2], losses[::2], losses[1::2], strict=True)

@@ -25,7 +25,7 @@ from zobench.testing.suite import assert_same, refused
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Poisoned:
+class Poisoned(Weights):
     """Weights of which one, a last norm's, is not a number: then no loss is."""
 
     whole: Weights
@@ -126,14 +126,14 @@ class MethodConformance:
             if not self.retraceable:
                 refused(lambda: other.retrace(again, taken[0]))
                 return
-            moments: list[PassRecord] = []
+            records: list[PassRecord] = []
             for step in taken:
                 own = other.retrace(again, step)
-                assert len(own) == step.passes, "as many moments as the step took passes"
-                moments += own
+                assert len(own) == step.passes, "as many pass records as the step took passes"
+                records += own
             assert (other.state(), other.skipped) == (method.state(), method.skipped)
             assert again.local is not None
-            again.local.retrace(moments)
+            again.local.retrace(records)
             assert_same(dict(again.named_tensors()), dict(ran.named_tensors()))
             assert other.step(again, padded()) == method.step(ran, padded())
 

@@ -16,6 +16,7 @@ from zobench import kernels, models
 from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.engine.base import Entry, Point
 from zobench.models.weights import RandomWeights, Weights, materialise
+from zobench.runspec.kinds import NOISES
 
 MODEL = "opt-tiny"
 EPS = 0.02
@@ -120,15 +121,15 @@ class Plain:
 
     def direction(self, seed: int) -> dict[str, Tensor]:
         """z(seed) of what directions move, by name."""
-        generator, found = torch.Generator().manual_seed(seed), {}
+        generator, z_by_name = torch.Generator().manual_seed(seed), {}
         for number, (name, tensor) in enumerate(self.model.named_parameters()):
             if self._moved(name):
-                found[name] = z = torch.empty(tensor.shape)
-                if self._noise == "torch":
+                z_by_name[name] = z = torch.empty(tensor.shape)
+                if NOISES[self._noise].in_place:
                     z.normal_(generator=generator)
                 else:
                     kernels.normals(seed, kernels.Span(number), z)
-        return found
+        return z_by_name
 
     @contextmanager
     def at(self, point: Point) -> Iterator[None]:
@@ -149,11 +150,11 @@ class Plain:
 
     def losses(self, batch: Batch, points: Sequence[Point]) -> list[float]:
         """The loss at each point."""
-        found = []
+        losses = []
         for point in points:
             with self.at(point):
-                found.append(self.loss(batch))
-        return found
+                losses.append(self.loss(batch))
+        return losses
 
     @torch.no_grad()
     def update(self, entries: Sequence[Entry]) -> None:

@@ -10,14 +10,14 @@ from torch import Tensor
 
 def failures(suite: type) -> dict[str, Exception]:
     """The checks of a suite that fail, by name, and how; each on an instance of its own."""
-    found: dict[str, Exception] = {}
+    failed: dict[str, Exception] = {}
     for name in dir(suite):
         if name.startswith("test_"):
             try:
                 getattr(suite(), name)()
             except Exception as error:
-                found[name] = error
-    return found
+                failed[name] = error
+    return failed
 
 
 def refused(call: Callable[[], object], kind: type[Exception] = ValueError) -> str:
@@ -32,15 +32,15 @@ def refused(call: Callable[[], object], kind: type[Exception] = ValueError) -> s
     raise AssertionError(f"a {kind.__name__} must be raised, but nothing was")
 
 
-def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor], close: float = 0.0) -> None:
+def assert_same(tensors: dict[str, Tensor], wanted: dict[str, Tensor], close: float = 0.0) -> None:
     """Tensors by name are equal, bit for bit or up to an absolute difference of ``close``."""
-    assert found.keys() == wanted.keys(), f"names differ: {sorted(found.keys() ^ wanted.keys())}"
+    assert tensors.keys() == wanted.keys(), f"names differ: {sorted(tensors.keys() ^ wanted.keys())}"
     for name, tensor in wanted.items():
-        same = torch.equal(found[name], tensor) if not close else torch.allclose(found[name], tensor, 0.0, close)
-        assert same, f"{name} differs by up to {(found[name] - tensor).abs().max():g}, and {close:g} is allowed"
+        same = torch.equal(tensors[name], tensor) if not close else torch.allclose(tensors[name], tensor, 0.0, close)
+        assert same, f"{name} differs by up to {(tensors[name] - tensor).abs().max():g}, and {close:g} is allowed"
 
 
-def assert_close(found: list[float], wanted: list[float], rel: float) -> None:
+def assert_close(numbers: list[float], wanted: list[float], rel: float) -> None:
     """Numbers are equal up to a share of ``rel``."""
-    for n, (mine, its) in enumerate(zip(found, wanted, strict=True)):
+    for n, (mine, its) in enumerate(zip(numbers, wanted, strict=True)):
         assert abs(mine - its) <= rel * abs(its), f"number {n} must be {its!r} up to {rel:g}, but is {mine!r}"
