@@ -91,3 +91,18 @@ def test_a_program_that_cannot_be_imported_or_is_unknown_is_one_line(folder: Pat
 def test_fine_tuning_is_zobenchs_own(folder: Path) -> None:
     done = zobench(folder, "finetune", "--model", "opt-tiny", "--task", "sst2", "--set", "program=sleeper", code=2)
     assert "fine-tuning is zobench's own, but got program=sleeper of sleeper_package 1.0" in last_line(done)
+
+
+def test_a_result_of_a_plug_in_that_was_edited_since_is_measured_again(folder: Path) -> None:
+    (folder / "one.toml").write_text('title = "One"\n[base]\nmodel = "opt-tiny"\nseq_len = 16\nprogram = "sleeper"\n')
+    sweep = ("sweep", "one.toml", "--device", "cpu")
+    zobench(folder, *sweep)
+    (first,) = results(folder)
+    assert first["environment"]["plug_ins"]["program"].startswith("sleeper_package 1.0 ")
+    assert "0 of 1 cells to run" in zobench(folder, *sweep, "--dry-run").stdout
+    with (folder / "sleeper_package.py").open("a") as module:
+        module.write("# edited\n")
+    assert "1 of 1 cells to run" in zobench(folder, *sweep, "--dry-run").stdout
+    zobench(folder, *sweep)
+    (again,) = results(folder)
+    assert again["environment"]["plug_ins"] != first["environment"]["plug_ins"]

@@ -28,7 +28,7 @@ def install(folder: Path, package: str, entries: str, source: str) -> None:
     info = folder / f"{package}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[things.of.test]\n{entries}\n")
+    (info / "entry_points.txt").write_text(f"[zobench.things]\n{entries}\n")
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry
     caches = (registry.plug_ins, registry._loaded, registry._by_name)
     for cache in caches:
         cache.cache_clear()
-    yield Registry("thing", "things.of.test", "own_things:OWN")
+    yield Registry("thing", "own_things:OWN", "own_things:One")
     for cache in caches:
         cache.cache_clear()
     for name in ("own_things", "guest"):
@@ -69,7 +69,9 @@ def test_an_unknown_name_is_told_the_nearest(things: Registry[registry.Named]) -
             "must be importable, but ModuleNotFoundError: No module named 'nowhere_at_all'",
         ),
         ("raise RuntimeError('two\\nlines')", "must be importable, but RuntimeError: two lines; mend or remove"),
-        ("ADDED = 3", "must have that name, but guest:ADDED is called None"),
+        ("import sys; sys.exit(3)", "must be importable, but SystemExit: 3; mend or remove"),
+        ("ADDED = 3", "must be a One, but guest:ADDED is of type int; name one"),
+        ("from own_things import One\nADDED = One('other')", "must have that name, but guest:ADDED is called 'other'"),
     ],
 )
 def test_a_plug_in_that_fails_is_one_line_that_names_it(
@@ -91,3 +93,14 @@ def test_a_name_that_two_packages_give_is_refused(things: Registry[registry.Name
 
 def test_a_dotted_name_leads_to_what_it_names() -> None:
     assert resolve("pathlib:Path.home") == Path.home
+
+
+def test_an_origin_tells_the_package_its_version_and_any_edit_without_an_import(
+    things: Registry[registry.Named], tmp_path: Path
+) -> None:
+    install(tmp_path, "guest", "added = guest:ADDED", "raise RuntimeError\n")
+    first = things.origin("added")
+    assert first.startswith("guest 1.0 ")
+    (tmp_path / "guest.py").write_text("raise RuntimeError  # edited\n")
+    assert things.origin("added") != first
+    assert things.origin("first") == ""

@@ -263,7 +263,10 @@ def _methods() -> Table:
         except ValueError as error:  # one bad plug-in must not hide the others
             table.add_row(name, "", "", Text(str(error)))
             continue
-        table.add_row(name, f"{count:g}", str(kind.states), Text(kind.as_written.formula))
+        taken = [f"options.{key}={value}" for key, value in kind.options.items()]
+        given = [f"from {provider}"] if (provider := METHODS.provider(name)) else []
+        about = "; ".join([kind.as_written.formula, *taken, *given])
+        table.add_row(name, f"{count:g}", str(kind.states), Text(about))
     return table
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from zobench.machine.files import replace
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
-from zobench.store import Store
+from zobench.store import Store, is_current
 
 FOLDER = ".jobs"
 """Beside the machines' folders of a store, which holds no results."""
@@ -232,7 +232,9 @@ def kept(
     for place in sorted(places):
         for spec in cells:
             result = store.find(spec, place)
-            if result is not None and result.outcome is not Outcome.SKIPPED and str(result.outcome) not in retry:
+            if result is None or result.outcome is Outcome.SKIPPED or not is_current(result):
+                continue
+            if str(result.outcome) not in retry:
                 results.setdefault(spec, result)
     return results
 

@@ -22,7 +22,7 @@ from zobench.machine.nvml import full_uuid
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import PROGRAMS
-from zobench.store import Store
+from zobench.store import Store, is_current
 
 HOST_RESERVE = 1 << 30
 """Bytes of host memory left for the interpreter, the libraries and everything else on the machine."""
@@ -111,7 +111,10 @@ def gpu_uuids() -> tuple[str, ...]:
 def make(
     cells: Sequence[RunSpec], store: Store, machine: str, rates: predict.Rates, room: Limits, retry: Collection[str]
 ) -> list[Step]:
-    """Decides each cell: kept if ``store`` has its outcome and ``retry`` does not name it, skipped if it cannot fit."""
+    """Decides each cell: kept if ``store`` has its outcome and ``retry`` does not name it, skipped if it cannot fit.
+
+    A result of a plug-in that was edited or upgraded since is none.
+    """
     earlier = store.load(machine)
     known = {result.spec.hash: result for result in earlier}
     return [_decide(spec, known.get(spec.hash), earlier, rates, room, retry) for spec in cells]
@@ -127,7 +130,7 @@ def _decide(
         guess = predict.estimate(spec, rates, earlier)
     except ValueError as error:
         return Step(spec=spec, action="skip", reason=str(error), estimate=None)
-    if stored is not None and stored.outcome is Outcome.SKIPPED:
+    if stored is not None and (stored.outcome is Outcome.SKIPPED or not is_current(stored)):
         stored = None
     if stored is not None and str(stored.outcome) not in retry:
         told = "done" if stored.outcome is Outcome.OK else f"{stored.outcome} before: {stored.reason}"

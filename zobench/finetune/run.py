@@ -32,7 +32,7 @@ from zobench.machine import files
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
 from zobench.result import Outcome, Result
-from zobench.runspec import METHODS, RunSpec
+from zobench.runspec import METHODS, RunSpec, provenance
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -170,7 +170,7 @@ def _trained(
         kernels.prepare(spec.device)
     for note in () if (nothing := METHODS.get(spec.method).nothing(spec)) is None else (f"warning: {nothing}",):
         progress.say(note)
-    facts = environment(spec.device) | plan
+    facts = environment(spec.device) | provenance(spec) | plan
     header = origin.header_of(spec, model)
     observer, begin = Observer(spec.device, SAMPLE_SECONDS, alone=world is None), time.monotonic()
     try:

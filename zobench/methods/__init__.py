@@ -49,9 +49,20 @@ def make(spec: RunSpec) -> Method:
 
 
 def rule(spec: RunSpec) -> UpdateRule | None:
-    """The update rule that the method needs of its engine, None for SGD's."""
-    dotted = METHODS.get(spec.method).definition(spec).rule
-    return None if dotted is None else resolve(dotted)(spec)
+    """The update rule that the method needs of its engine, None for SGD's.
+
+    Raises ``ValueError`` if it keeps another number of states than the method's kind says, by which memory is planned.
+    """
+    kind = METHODS.get(spec.method)
+    dotted = kind.definition(spec).rule
+    rule: UpdateRule | None = None if dotted is None else resolve(dotted)(spec)
+    count = 0 if rule is None else len(rule.states)
+    if count != kind.travelling_states:
+        raise ValueError(
+            f"`states` of the method {kind.name!r} must be {count}, as many as its rule keeps, but is {kind.states}; "
+            f"plans would be wrong: use states={count}"
+        )
+    return rule
 
 
 def thresholds(spec: RunSpec, model: nn.Module, weights: Weights) -> dict[str, float] | None:

@@ -49,9 +49,10 @@ def _signed(own: Callable[[RunSpec, World | None], Result], spec: RunSpec, world
     from zobench.measure.environment import fingerprint_without_torch
     from zobench.programs.cell import classify
     from zobench.result import Result
+    from zobench.runspec import provenance
 
     spec = spec.resolve(choose_device(spec.device)[0]).replace(model=models.get(spec.model).name)
-    facts = {**fingerprint_without_torch(), "program": f"{spec.program} of {by}"}
+    facts = {**fingerprint_without_torch(), **provenance(spec), "program": f"{spec.program} of {by}"}
     try:
         result = own(spec, world)
         if getattr(result, "spec", None) != spec:

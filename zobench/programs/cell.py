@@ -32,7 +32,7 @@ from zobench.measure.timer import StepTimer
 from zobench.methods import Method
 from zobench.programs.saving import Checkpoints, checkpoints
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec
+from zobench.runspec import RunSpec, provenance
 from zobench.runspec.kinds import TIERS
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
         kernels.prepare(device)  # its compiler is baseline too
     recording = Recording(warnings=models.differences(spec))
     chosen, plan = planned(spec)
-    facts = environment(device) | plan | {"definition": methods.definition(spec)}
+    facts = environment(device) | provenance(spec) | plan | {"definition": methods.definition(spec)}
     if world is not None:
         facts |= transfers(spec, world)
     observer = Observer(device, alone=world is None)

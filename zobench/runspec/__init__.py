@@ -9,6 +9,7 @@ from zobench.runspec.registries import SCHEMES as SCHEMES
 from zobench.runspec.run import DECLARED as DECLARED
 from zobench.runspec.run import RunSpec as RunSpec
 from zobench.runspec.run import declared_options as declared_options
+from zobench.runspec.run import provenance as provenance
 from zobench.runspec.values import CHOICES as CHOICES
 from zobench.runspec.values import FIELDS as FIELDS
 from zobench.runspec.values import INCIDENTAL as INCIDENTAL

@@ -133,6 +133,10 @@ class Field(Generic[T]):
         """The options that what is called ``value`` takes, with their defaults."""
         return {}
 
+    def origin(self, value: Any) -> str:
+        """The package, version and fingerprint of the plug-in that gives what is called ``value``, or ""."""
+        return ""
+
     def part(self, name: str) -> Field[Any] | None:
         """What ``field.name`` is, if the field has parts."""
         return None
@@ -194,6 +198,10 @@ class Entry(Word):
     def options(self, value: str) -> Mapping[str, Any]:
         """See :meth:`Field.options`."""
         return {} if value in self.before else getattr(self.registry.get(value), "options", {})
+
+    def origin(self, value: str) -> str:
+        """See :meth:`Field.origin`."""
+        return "" if value in self.before else self.registry.origin(value)
 
 
 @dataclass(frozen=True)

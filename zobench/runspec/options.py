@@ -23,7 +23,10 @@ class Options(Mapping[str, Any]):
         return cls(tuple(sorted(values.items())))
 
     def __getitem__(self, name: str) -> Any:
-        return dict(self.pairs)[name]
+        for own, value in self.pairs:
+            if own == name:
+                return value
+        raise KeyError(f"{name!r} is not among the options that are not at their default; read spec.option({name!r})")
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict(self.pairs))

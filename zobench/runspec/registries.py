@@ -7,9 +7,9 @@ from typing import Any
 from zobench.runspec.kinds import MethodKind, SchemeKind
 from zobench.runspec.registry import Registry
 
-METHODS: Registry[MethodKind] = Registry("method", "zobench.methods", "zobench.methods:KINDS")
-SCHEMES: Registry[SchemeKind] = Registry("scheme", "zobench.schemes", "zobench.schemes:KINDS")
-TASKS: Registry[Any] = Registry("task", "zobench.tasks", "zobench.data.tasks.prompts:PUBLISHED")
-METRICS: Registry[Any] = Registry("metric", "zobench.metrics", "zobench.predict.metrics:METRICS")
-MODELS: Registry[Any] = Registry("model", "zobench.models", "zobench.models.registry:ARCHITECTURES")
-PROGRAMS: Registry[Any] = Registry("program", "zobench.programs", "zobench.programs:PROGRAMS")
+METHODS: Registry[MethodKind] = Registry("method", "zobench.methods:KINDS", "zobench.runspec.kinds:MethodKind")
+SCHEMES: Registry[SchemeKind] = Registry("scheme", "zobench.schemes:KINDS", "zobench.runspec.kinds:SchemeKind")
+TASKS: Registry[Any] = Registry("task", "zobench.data.tasks.prompts:PUBLISHED", "zobench.data.tasks.task:Task")
+METRICS: Registry[Any] = Registry("metric", "zobench.predict.metrics:METRICS", "zobench.result.quantity:Quantity")
+MODELS: Registry[Any] = Registry("model", "zobench.models.registry:ARCHITECTURES", "zobench.models:Architecture")
+PROGRAMS: Registry[Any] = Registry("program", "zobench.programs:PROGRAMS", "zobench.programs:Program")

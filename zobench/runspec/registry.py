@@ -8,10 +8,13 @@ this one.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
+import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from zobench.runspec.words import suggestion
@@ -30,12 +33,17 @@ T = TypeVar("T", bound=Named)
 
 @dataclass(frozen=True, slots=True)
 class Registry(Generic[T]):
-    """All that can be named as one ``noun``. ``group``: of the plug-ins' entry points. ``home``: where zobench's own
-    are, as ``module:attribute`` of a sequence of them."""
+    """All that can be named as one ``noun``. ``home``: where zobench's own are, as ``module:attribute`` of a sequence;
+    ``of``: the class of each, named likewise."""
 
     noun: str
-    group: str
     home: str
+    of: str
+
+    @property
+    def group(self) -> str:
+        """Of the plug-ins' entry points."""
+        return f"zobench.{self.noun}s"
 
     def names(self) -> tuple[str, ...]:
         """zobench's own in their order, then those of plug-ins by the alphabet; no plug-in is imported."""
@@ -61,13 +69,18 @@ class Registry(Generic[T]):
             return own[name]
         if not points:
             raise ValueError(f"unknown {self.noun} {name!r}; {suggestion(name, self.names())}")
-        loaded: T = _loaded(self.noun, points[0])
+        loaded: T = _loaded(self.noun, self.of, points[0])
         return loaded
 
     def provider(self, name: str) -> str:
         """The package that gives ``name`` as a plug-in, and its version; "" for zobench's own. It is not imported."""
         points = () if name in self._own() else plug_ins(self.group).get(name, ())
         return " and ".join(f"{_package(point)} {point.dist.version if point.dist else ''}".strip() for point in points)
+
+    def origin(self, name: str) -> str:
+        """:meth:`provider` and a fingerprint of the plug-in's module; "" for zobench's own. It is not imported."""
+        points = () if name in self._own() else plug_ins(self.group).get(name, ())
+        return f"{self.provider(name)} {_fingerprint(points[0])}" if points else ""
 
     def __iter__(self) -> Iterator[T]:
         """zobench's own and all plug-ins', which are imported."""
@@ -93,16 +106,34 @@ def plug_ins(group: str) -> Mapping[str, tuple[metadata.EntryPoint, ...]]:
 
 
 @functools.cache
-def _loaded(noun: str, point: metadata.EntryPoint) -> Any:
+def _loaded(noun: str, of: str, point: metadata.EntryPoint) -> Any:
     where = f"the {noun} {point.name!r} of the package {_package(point)}"
     try:
         loaded = point.load()
-    except Exception as error:  # whatever a stranger's module does when it is imported
+    except (Exception, SystemExit) as error:  # whatever a stranger's module does when it is imported
         told = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(f"{where} must be importable, but {told}; mend or remove the package") from error
-    if getattr(loaded, "name", None) != point.name:
-        raise ValueError(f"{where} must have that name, but {point.value} is called {getattr(loaded, 'name', None)!r}")
+    wanted = resolve(of)
+    if not isinstance(loaded, wanted):
+        raise ValueError(
+            f"{where} must be a {wanted.__name__}, but {point.value} is of type {type(loaded).__name__}; name one"
+        )
+    if loaded.name != point.name:
+        raise ValueError(f"{where} must have that name, but {point.value} is called {loaded.name!r}; make them equal")
     return loaded
+
+
+def _fingerprint(point: metadata.EntryPoint) -> str:
+    """Eight hexadecimal digits of the sources of a plug-in's module, or of all its package's: others after any edit."""
+    spec = importlib.util.find_spec(point.module.partition(".")[0])
+    if spec is None:
+        return "unknown"
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    files = sorted(path for folder in folders for path in folder.rglob("*.py")) or [Path(spec.origin or "")]
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.read_bytes() if path.is_file() else b"")
+    return digest.hexdigest()[:8]
 
 
 def _package(point: metadata.EntryPoint) -> str:

@@ -372,3 +372,12 @@ DECLARED = declared(RunSpec)
 def declared_options(spec: RunSpec) -> Mapping[str, Any]:
     """The options that what the spec names takes, with their defaults: its method's, scheme's, task's, program's."""
     return options_of(DECLARED, {name: getattr(spec, name) for name in DECLARED})
+
+
+def provenance(spec: RunSpec) -> dict[str, Any]:
+    """What a result says of the plug-ins that ``spec`` names, empty without any: ``plug_ins``, for each its package,
+    version and a fingerprint of its module by the field that names it, and ``options``, those at their default too."""
+    origins = {name: field.origin(getattr(spec, name)) for name, field in DECLARED.items()}
+    origins["model"] = registries.MODELS.origin(spec.model)
+    plug_ins = {name: origin for name, origin in origins.items() if origin}
+    return {"plug_ins": plug_ins, "options": {**declared_options(spec), **spec.options}} if plug_ins else {}

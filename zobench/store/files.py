@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from zobench.machine.files import replace
 from zobench.machine.locks import locked
 from zobench.result import Outcome, Result
-from zobench.runspec import FIELDS, RunSpec
+from zobench.runspec import FIELDS, RunSpec, provenance
 from zobench.runspec.registries import METRICS
 from zobench.store.reading import read
 
@@ -151,6 +151,11 @@ def printable(text: str) -> str:
         if text.isprintable()
         else "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
     )
+
+
+def is_current(result: Result) -> bool:
+    """Whether the plug-ins that ``result`` was made with, if any, are those that are installed now."""
+    return bool(result.environment.get("plug_ins", {}) == provenance(result.spec).get("plug_ins", {}))
 
 
 def machine_of(result: Result) -> str:
