@@ -59,6 +59,16 @@ KIND = MethodKind(
     ),
     options={"scale": 1.0},
 )
+
+
+def variant(name, definition=KIND.as_written, **costs):
+    return MethodKind(name=name, as_written=definition, **costs)
+
+
+DRAWS, UPLOADS = variant("my-draws", draws=8), variant("my-uploads", uploads=2)
+PAIRS = variant("my-pairs", pairs=lambda spec, layers: 3 * spec.queries)
+STATE = variant("my-state", states=1)
+COPIES = variant("my-copies", Definition(formula="w", make="my_methods:make", rule="my_methods:rule", copies=5))
 '''
 RUNNER = """
 title = "The sign, twice"
@@ -126,6 +136,32 @@ for changes in ({}, {"dtype": "fp16"}, {"engine": "offload", "tier": "disk", "no
     *_, scaled = weights("my-sign", options={"scale": 0.5}, **changes)
     assert not all(torch.equal(scaled[name], found[name]) for name in found)
 """
+COSTS = """
+import json, sys
+from zobench import models
+from zobench.predict import Rates, compute_seconds, passes, transfer_seconds
+from zobench.predict.footprint import memory
+from zobench.runspec import RunSpec
+
+rates = Rates.of(json.loads(sys.argv[1]))
+count = models.parameter_count("OPT-125M")
+
+def spec(method, device="cpu", **changes):
+    return RunSpec(model="OPT-125M", seq_len=64, method=method, **changes).resolve(device)
+
+def close(one, other):
+    assert abs(one - other) < 1e-6 * abs(other), (one, other)
+
+drawn = compute_seconds(spec("my-draws"), rates) - compute_seconds(spec("my-sign"), rates)
+close(drawn, 4 * count / rates.noise["torch"])
+assert passes(spec("my-pairs")) == 3 * passes(spec("my-sign")) == 6
+streamed = {"engine": "offload", "tier": "disk"}
+uploads = transfer_seconds(spec("my-uploads", **streamed), rates) - transfer_seconds(spec("my-sign", **streamed), rates)
+close(uploads, 12 * models.block_parameter_count("OPT-125M") * 4 / rates.bytes_up["disk"])
+close(memory(spec("my-state"))[0] - memory(spec("my-sign"))[0], 4 * count)
+more = memory(spec("my-copies", "cuda:0"))[0] - memory(spec("my-sign", "cuda:0"))[0]
+close(more, 4 * 4 * models.largest_resident("OPT-125M"))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +172,9 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     info.mkdir(parents=True)
     (guest / "site" / "my_methods.py").write_text(METHOD)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-methods\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[zobench.methods]\nmy-sign = my_methods:KIND\n")
+    kinds = {"sign": "KIND", **{name: name.upper() for name in ("draws", "uploads", "pairs", "state", "copies")}}
+    points = "".join(f"my-{name} = my_methods:{attribute}\n" for name, attribute in kinds.items())
+    (info / "entry_points.txt").write_text(f"[zobench.methods]\n{points}")
     rates = guest / "work" / "results" / ".calibration" / f"{fingerprint_without_torch()['machine']}-cpu.json"
     rates.parent.mkdir(parents=True)
     rates.write_text(json.dumps(CALIBRATION))
@@ -161,7 +199,9 @@ def zobench(guest: Path, *arguments: str) -> str:
 
 def test_it_is_listed_and_unknown_where_it_is_not_installed(guest: Path) -> None:
     (row,) = [line for line in zobench(guest, "list", "methods").splitlines() if "my-sign" in line]
-    assert row.split() == ["my-sign", "2", "0", "w", "-=", "scale", "*", "lr", "*", "sign(ghat)"]
+    assert " ".join(row.split()).startswith(
+        "my-sign 2 0 w -= scale * lr * sign(ghat); options.scale=1.0; from my-methods"
+    )
     done = python(guest, "-m", "zobench", "sweep", "signs.toml", "--dry-run", "--device", "cpu", installed=False)
     assert done.returncode != 0
     assert "`method` must be one of zo-sgd, zo-sgd-sign" in done.stderr
@@ -170,6 +210,11 @@ def test_it_is_listed_and_unknown_where_it_is_not_installed(guest: Path) -> None
 
 def test_its_weights_and_costs_are_those_of_the_built_in_sign_bit_for_bit(guest: Path) -> None:
     done = python(guest, "-c", WEIGHTS)
+    assert done.returncode == 0, done.stderr
+
+
+def test_plans_read_what_it_says_that_it_costs(guest: Path) -> None:
+    done = python(guest, "-c", COSTS, json.dumps(CALIBRATION))
     assert done.returncode == 0, done.stderr
 
 

@@ -58,6 +58,7 @@ def test_a_metric_of_a_package_is_a_column_of_a_table_in_its_units(folder: Path)
     rows = list(csv.DictReader(io.StringIO(zobench(folder, "table", "mine.toml", "--format", "csv").stdout)))
     assert [(row["metric"], row["unit"]) for row in rows] == [("loss_spread", "nats")]
     assert float(rows[0]["value"]) == spread
+    assert f"{spread * 1e3:.3f}" in shown
 
 
 def test_a_metric_is_listed_with_its_package_and_imported_only_where_it_is_named(folder: Path) -> None:

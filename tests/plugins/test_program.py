@@ -35,6 +35,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+TABLE = """
+title = "Guest"
+[where]
+seq_len = 16
+program = "sleeper"
+[rows.product]
+model = ["opt-tiny"]
+[[columns]]
+header = "MeZO"
+where = { engine = "resident" }
+[[metrics]]
+name = "step_time"
+header = "Step (s)"
+format = ".2f"
+better = "lower"
+"""
+
 RUN = ("run", "--model", "opt-tiny", "--device", "cpu", "--set", "seq_len=16", "--set", "steps=2")
 
 
@@ -102,7 +119,11 @@ def test_a_result_of_a_plug_in_that_was_edited_since_is_measured_again(folder: P
     assert "0 of 1 cells to run" in zobench(folder, *sweep, "--dry-run").stdout
     with (folder / "sleeper_package.py").open("a") as module:
         module.write("# edited\n")
-    assert "1 of 1 cells to run" in zobench(folder, *sweep, "--dry-run").stdout
+    plan = zobench(folder, *sweep, "--dry-run").stdout
+    assert "1 of 1 cells to run" in plan
+    assert "(predicted)" in plan
     zobench(folder, *sweep)
+    (folder / "table.toml").write_text(TABLE)
+    assert "0.50" in zobench(folder, "table", "table.toml", "--format", "markdown").stdout
     (again,) = results(folder)
     assert again["environment"]["plug_ins"] != first["environment"]["plug_ins"]

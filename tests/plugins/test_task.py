@@ -78,3 +78,59 @@ def test_a_task_that_fails_or_has_no_such_form_is_one_line(folder: Path) -> None
     (folder / "guest.py").write_text("import nowhere_at_all\n")
     done = zobench(folder, *RUN, code=2)
     assert "the task 'colours' of the package guest must be importable, but ModuleNotFoundError" in last_line(done)
+
+
+SWEEP = """
+title = "Colours"
+[base]
+model = "opt-tiny"
+task = "colours"
+weights = "pretrained"
+weights_path = "weights"
+train_size = 24
+dev_size = 12
+test_size = 16
+batch_size = 4
+seq_len = 32
+steps = 2
+[axes]
+method = ["zo-sgd", "fo-sgd"]
+"""
+TABLE = """
+title = "Colours"
+[where]
+task = "colours"
+weights = "pretrained"
+weights_path = "weights"
+train_size = 24
+dev_size = 12
+test_size = 16
+batch_size = 4
+seq_len = 32
+[rows.product]
+method = ["zo-sgd", "fo-sgd"]
+[[columns]]
+header = "Accuracy"
+[[metrics]]
+name = "accuracy"
+header = "Accuracy (%)"
+format = ".1f"
+better = "higher"
+"""
+
+
+def test_a_task_of_a_package_is_planned_swept_and_shown_in_a_table(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOBENCH_DATA_DIR", str(folder / "data"))
+    (folder / "sweep.toml").write_text(SWEEP)
+    (folder / "table.toml").write_text(TABLE)
+    plan = zobench(folder, "sweep", "sweep.toml", "--device", "cpu", "--dry-run").stdout
+    assert "2 of 2 cells to run" in plan
+    assert "(predicted)" in plan
+    zobench(folder, "sweep", "sweep.toml", "--device", "cpu")
+    accuracies = {one["spec"]["method"]: one["evaluation"]["test"]["accuracy"] for one in results(folder)}
+    shown = zobench(folder, "table", "table.toml", "--format", "markdown").stdout
+    for method, accuracy in accuracies.items():
+        (row,) = [line for line in shown.splitlines() if line.startswith(f"| {method} ")]
+        assert f"{100 * accuracy:.1f}" in row

@@ -71,6 +71,20 @@ class TestCounterJournal(OfEngine):
     config = {"writeback_every": "inf"}  # noqa: RUF012
 
 
+class TestCounterEveryOtherStep(OfEngine):
+    """A unit is written back after two steps."""
+
+    config = {"writeback_every": 2}  # noqa: RUF012
+
+
+class TestCounterUntied(OfEngine):
+    tied, config = False, {"slots": 2}
+
+
+class TestTorchUntied(OfEngine):
+    noise, tied, config = "torch", False, {"slots": 2}
+
+
 class TestBackprop(GradientConformance):
     """Nothing is moved along directions."""
 

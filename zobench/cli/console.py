@@ -251,11 +251,12 @@ def _with_plug_ins(table: Table, registry: Registry[Any]) -> Table:
 
 
 def _methods() -> Table:
-    """forwards: what a step computes, on OPT-125M with one query; state: copies of the weights beside them."""
+    """Each with what a step of OPT-125M takes at the fields' defaults."""
     from zobench.predict import passes
     from zobench.runspec import METHODS, RunSpec
 
     table = columns("method", "forwards", "state", "formula")
+    table.caption, table.caption_justify = "forwards of a step of OPT-125M; state: copies of the weights", "left"
     for name in METHODS.names():
         try:
             kind = METHODS.get(name)

@@ -19,6 +19,7 @@ from zobench.methods.engines import EngineParts
 from zobench.models.weights import PretrainedWeights, RandomWeights, Weights
 from zobench.predict.footprint import SHARED_BLOCKS, fit, memory
 from zobench.runspec import RunSpec
+from zobench.runspec.kinds import ENGINES
 from zobench.schemes.base import Scheme
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def empty_model(spec: RunSpec) -> PreTrainedModel:
 def engine_config(spec: RunSpec) -> EngineConfig:
     """The engine's configuration for ``spec`` (resolved, and planned where ``device_memory`` is given)."""
     return EngineConfig(
-        placement=spec.engine, tier=spec.tier if spec.engine == "offload" else "pageable", device=spec.device,
+        placement=spec.engine, tier=spec.tier if ENGINES[spec.engine].is_streamed else "pageable", device=spec.device,
         slots=spec.slots, overlap=spec.overlap, reusable_memory=spec.reusable_memory, fused_update=spec.fused_update,
         shared_blocks=SHARED_BLOCKS if spec.weights == "shared" else None, disk_dir=disk_dir(),
         noise=spec.noise, granularity=spec.granularity, writeback_every=spec.writeback_every, wire=spec.wire,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from zobench import models
 from zobench.runspec import METHODS, SCHEMES, RunSpec
-from zobench.runspec.kinds import UpdateSize
+from zobench.runspec.kinds import WIRES, UpdateSize
 
 TYPICAL_WEIGHT = 0.02
 """The models' initial standard deviation, the magnitude at which a lost update is judged."""
@@ -33,7 +33,7 @@ def lost(spec: RunSpec, gradient: float) -> str:
     also for methods of which g alone does not tell how large an update is.
     """
     size = METHODS.get(spec.method).definition(spec).update
-    kept = spec.dtype if spec.wire == "none" else spec.wire
+    kept = spec.wire if WIRES[spec.wire].is_packed else spec.dtype
     if size is UpdateSize.OTHER or kept == "fp32" or spec.writeback_every == "inf":
         return ""
     import torch
@@ -42,7 +42,7 @@ def lost(spec: RunSpec, gradient: float) -> str:
     typical = spec.lr * (1.0 if size is UpdateSize.SIGN else gradient)
     if typical >= half_ulp:
         return ""
-    wider = "fp32" if spec.wire == "none" else "wire=none"
+    wider = "wire=none" if WIRES[spec.wire].is_packed else "fp32"
     return (
         f"{kept} updates are lost: {size.value} = {typical:.1e} is below half an ulp of a weight of {TYPICAL_WEIGHT} "
         f"({half_ulp:.1e}); use {wider}, writeback_every=inf with noise=counter, or a larger lr to learn"

@@ -33,6 +33,7 @@ from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
 from zobench.result import Outcome, Result
 from zobench.runspec import METHODS, RunSpec, provenance
+from zobench.runspec.kinds import NOISES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -166,7 +167,7 @@ def _trained(
     """Trains and evaluates on dev. Imports and compiled kernels come before the observer starts: its baseline."""
     chosen, plan = planned(spec)
     model = empty_model(spec)
-    if spec.noise == "counter":
+    if not NOISES[spec.noise].in_place:
         kernels.prepare(spec.device)
     for note in () if (nothing := METHODS.get(spec.method).nothing(spec)) is None else (f"warning: {nothing}",):
         progress.say(note)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zobench import models
 from zobench.predict.sizes import judged, longest, rows, trained, trained_width, tunes_all
 from zobench.runspec import METHODS, SCHEMES, RunSpec
-from zobench.runspec.kinds import WIDTHS
+from zobench.runspec.kinds import AUTOCASTS, WIDTHS
 
 LOGITS_BYTES = 32 << 20
 """Float32 logits that are made at once."""
@@ -40,7 +40,7 @@ def begins(spec: RunSpec) -> int:
     chunk = min(tokens, _chunk_tokens(architecture.vocab)) * row
     table = table_bytes(spec) if _has_table_gradient(spec) else 0
     cast = 0  # autocast makes the head's weights in 16 bits anew for every chunk, and keeps them
-    if spec.autocast in ("fp16", "bf16"):
+    if AUTOCASTS[spec.autocast].is_cast:
         cast = -(-tokens * row // chunk) * architecture.vocab * architecture.embedding_width * 2
     later = 3 * table - 2 * chunk if tokens * row > chunk else table
     return kept(spec) + tokens * row + cast + max(2 * chunk, later + tokens * architecture.hidden * WIDTHS[spec.dtype])
@@ -60,7 +60,7 @@ def kept(spec: RunSpec) -> int:
 
 def _kept_by_layer(spec: RunSpec) -> int:
     """Bytes per token. Where autocast computes, every product's operands are kept in 16 bits whatever is tuned."""
-    architecture, autocast = models.get(spec.model), spec.autocast in ("fp16", "bf16")
+    architecture, autocast = models.get(spec.model), AUTOCASTS[spec.autocast].is_cast
     layer = architecture.family.kept(architecture, WIDTHS[spec.dtype], autocast, tunes_all(spec))
     return layer + (0 if autocast else _lora_inputs(spec))
 
@@ -74,7 +74,7 @@ def _lora_inputs(spec: RunSpec) -> int:
 
 def _cast_weights(spec: RunSpec, layers: int) -> int:
     """Autocast's 16-bit weights, kept for the backward pass of every layer."""
-    if spec.autocast not in ("fp16", "bf16"):
+    if not AUTOCASTS[spec.autocast].is_cast:
         return 0
     return (1 if spec.checkpointing else layers) * models.block_parameter_count(spec.model) * 2
 

@@ -8,7 +8,7 @@ from zobench import models
 from zobench.parallel.mesh import divided
 from zobench.predict import backward, sizes
 from zobench.runspec import METHODS, RunSpec, size_text
-from zobench.runspec.kinds import TIERS, WIDTHS
+from zobench.runspec.kinds import ENGINES, GRANULARITIES, NOISES, TIERS, WIDTHS, WIRES
 
 SHARED_BLOCKS = 8
 """Host blocks that serve all layers with weights=shared."""
@@ -96,27 +96,27 @@ def _resident_bytes(spec: RunSpec) -> int:
 def streamed_layers(spec: RunSpec) -> int:
     """Blocks that rest outside the device."""
     layers = models.get(spec.model).layers
-    return layers - min(spec.resident_blocks, layers) if spec.engine == "offload" else 0
+    return layers - min(spec.resident_blocks, layers) if ENGINES[spec.engine].is_streamed else 0
 
 
 def wire_width(spec: RunSpec) -> int:
     """Bytes of one offloaded weight at rest and on the link."""
-    return WIDTHS[spec.dtype if spec.wire == "none" else spec.wire]
+    return WIDTHS[spec.wire if WIRES[spec.wire].is_packed else spec.dtype]
 
 
 def unit_bytes(spec: RunSpec, width: int) -> int:
     """Bytes of the largest unit that one slot holds, at ``width`` bytes a weight, with its adapter and state."""
-    if spec.granularity == "block":
+    if GRANULARITIES[spec.granularity].is_block:
         return _bare_bytes(spec, width) + sizes.added(spec)[0]
     return _bare_bytes(spec, width, sizes.state_width(spec) if sizes.tunes_all(spec) else 0)
 
 
 def _bare_bytes(spec: RunSpec, width: int, state: int = 0) -> int:
     """Bytes of the largest unit's weights, with ``state`` more bytes beside each."""
-    if spec.granularity == "block":
+    if GRANULARITIES[spec.granularity].is_block:
         return models.block_parameter_count(spec.model) * (width + state)
     linear = models.largest_linear(spec.model)
-    pieces = -(-linear * width // TILE_BYTES) if spec.granularity == "tile" else 1
+    pieces = -(-linear * width // TILE_BYTES) if GRANULARITIES[spec.granularity].is_cut else 1
     return linear * (width + state) // pieces
 
 
@@ -129,11 +129,11 @@ def activations(spec: RunSpec) -> int:
     longest = sizes.longest(spec)
     tokens, points = sizes.rows(spec) * longest, _points(spec)
     inner = 2 * architecture.inner
-    at_once = 1 if spec.granularity == "block" else points
+    at_once = 1 if GRANULARITIES[spec.granularity].is_block else points
     states = 2 * architecture.hidden * (points + at_once) + inner * at_once
     masked = spec.data == "ragged" or spec.task != "none"
     mask = sizes.rows(spec) * longest**2 * width if masked else 0
-    rows = HEAD_TILE_BYTES // (architecture.hidden * width) if spec.noise == "counter" else architecture.vocab
+    rows = HEAD_TILE_BYTES // (architecture.hidden * width) if not NOISES[spec.noise].in_place else architecture.vocab
     logits = min(backward.LOGITS_BYTES, sizes.judged(spec) * min(rows, architecture.vocab) * 4)
     return tokens * states * width + mask + 3 * logits
 
@@ -170,7 +170,7 @@ def fit(spec: RunSpec) -> tuple[RunSpec, str]:
 def limited(spec: RunSpec, nbytes: int) -> RunSpec:
     """``spec`` with ``device_memory``, so that the planner chooses what ``spec`` had chosen itself; unchanged where
     there is nothing to choose: a resident model, and torch noise, which needs whole blocks."""
-    if spec.engine != "offload" or spec.noise != "counter":
+    if not ENGINES[spec.engine].is_streamed or NOISES[spec.noise].in_place:
         return spec
     return spec.replace(device_memory=nbytes, granularity="block", slots=3, resident_blocks=0, compile=False)
 
@@ -182,14 +182,16 @@ def megabytes(nbytes: int) -> str:
 
 def _scratch(spec: RunSpec) -> int:
     """Bytes that the arithmetic needs beside the weights: noise, perturbed copies, unpacked weights, tangents."""
-    packed = spec.wire != "none"
-    in_pieces = spec.noise == "counter" or spec.wire == "fp8"  # what is encoded to fp8 is scaled a piece at a time
-    heap = CPU_HEAP if spec.device == "cpu" and spec.engine == "offload" and in_pieces else 0
+    packed = WIRES[spec.wire].is_packed
+    in_pieces = (
+        not NOISES[spec.noise].in_place or WIRES[spec.wire].is_scaled
+    )  # what is encoded to fp8 is scaled a piece at a time
+    heap = CPU_HEAP if spec.device == "cpu" and ENGINES[spec.engine].is_streamed and in_pieces else 0
     kind = METHODS.get(spec.method)
     definition = kind.definition(spec)
     heap += _tangents(spec) if kind.tangents else 0
     on_cuda = spec.device.startswith("cuda")
-    if spec.noise == "torch":
+    if NOISES[spec.noise].in_place:
         largest = _largest_trained(spec) if on_cuda else 0
         together = spec.queries if definition.rule else 1  # a rule needs all of a step's directions at once
         noise = largest * (together * kind.normals * sizes.trained_width(spec) + 4 * definition.copies)
@@ -197,7 +199,7 @@ def _scratch(spec: RunSpec) -> int:
     pieces = min(_PIECE, _largest_trained(spec)) * 4 * definition.piece_copies if on_cuda else 0
     own = _bare_bytes(spec, WIDTHS[spec.dtype]) if sizes.tunes_all(spec) else 0
     unit = max(own, HEAD_TILE_BYTES)
-    stays = spec.engine == "resident" or spec.resident_blocks > 0
+    stays = not ENGINES[spec.engine].is_streamed or spec.resident_blocks > 0
     again = unit if packed or stays else HEAD_TILE_BYTES  # where pending updates are replayed that are not to stay
     return unit + (again if packed or spec.writeback_every != 1 else 0) + pieces + heap
 
@@ -225,7 +227,7 @@ def _filling(spec: RunSpec) -> int:
     tier = TIERS[spec.tier]
     if not tier.is_filled:
         return 0
-    packed_from = unit_bytes(spec, WIDTHS[spec.dtype]) if spec.wire != "none" else 0
+    packed_from = unit_bytes(spec, WIDTHS[spec.dtype]) if WIRES[spec.wire].is_packed else 0
     at_rest = unit_bytes(spec, wire_width(spec)) if tier.is_file else 0
     return min(spec.slots, os.cpu_count() or 1) * (packed_from + at_rest)
 

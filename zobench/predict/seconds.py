@@ -13,7 +13,7 @@ from zobench.predict import links, sizes
 from zobench.predict.footprint import PARTS_STEPS, fit, memory, streamed_layers, wire_width
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, INCIDENTAL, METHODS, RunSpec, named
-from zobench.runspec.kinds import TIERS, WIDTHS
+from zobench.runspec.kinds import ENGINES, NOISES, TIERS, WIDTHS
 
 FILL_RATE = 1.5e9
 """Bytes of initial weights written per second into memory that was never touched; measured: 0.4 to 1.5e9."""
@@ -87,7 +87,7 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
         runs = "1 earlier run" if len(corrections) == 1 else f"{len(corrections)} earlier runs"
         source = f"calibration, corrected by {runs}"
     moved = models.parameter_count(*models.variant(spec)) * WIDTHS[spec.dtype]
-    down = rates.bytes_down[spec.tier if spec.engine == "offload" else "pageable"]
+    down = rates.bytes_down[spec.tier if ENGINES[spec.engine].is_streamed else "pageable"]
     setup = START_SECONDS + (moved / min(FILL_RATE, down) if TIERS[spec.tier].is_filled else 0)
     steps = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
     return Estimate(
@@ -209,7 +209,7 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
         return 0.0
     inside, outside = sizes.trained(spec)
     parameters = (models.get(spec.model).layers * inside + outside) * spec.queries
-    if spec.noise == "torch":
+    if NOISES[spec.noise].in_place:
         return kind.draws * kind.normals * parameters / rates.noise["torch"]
     middle = spec.warmup + (spec.steps + 1) / 2
     pending = middle if spec.writeback_every == "inf" else min(middle, (int(spec.writeback_every) + 1) / 2)
@@ -229,7 +229,7 @@ def _sharers(spec: RunSpec) -> int:
 def is_sliced(spec: RunSpec, rates: Rates) -> bool:
     """Whether the ranks of ``spec`` will bring slices: where asked, or where GPUs have a way between them that is
     faster than the host's link: without NVLink what they give each other takes that link too."""
-    if spec.engine != "offload" or _local(spec) == 1 or not TIERS[spec.tier].is_shared:
+    if not ENGINES[spec.engine].is_streamed or _local(spec) == 1 or not TIERS[spec.tier].is_shared:
         return False
     linked = rates.between is not None and rates.between > rates.bytes_up["pinned"]
     wanted = spec.transfers == "auto" and spec.device.startswith("cuda") and linked

@@ -33,7 +33,7 @@ from zobench.methods import Method
 from zobench.programs.saving import Checkpoints, checkpoints
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, provenance
-from zobench.runspec.kinds import TIERS
+from zobench.runspec.kinds import NOISES, TIERS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -70,7 +70,7 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     if spec.task != "none":
         return _tuned(spec)
     model = empty_model(spec)  # its imports are baseline
-    if spec.noise == "counter":
+    if not NOISES[spec.noise].in_place:
         kernels.prepare(device)  # its compiler is baseline too
     recording = Recording(warnings=models.differences(spec))
     chosen, plan = planned(spec)

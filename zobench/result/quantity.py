@@ -20,7 +20,8 @@ class Quantity:
     A ``share`` is relative by itself: no ratios are shown, and no paper reports it. ``absent``: what stands where an
     ok result has none, and what that means. ``source``: "predicted" from what a result carries, not "measured".
     ``timed``: a median over steps, so that there is an interval from six steps on. ``part``: the entry of
-    ``Result.parts`` that it reads, and ``ranks`` what is kept of several ranks' values there.
+    ``Result.parts`` that it reads, and ``ranks`` what is kept of several ranks' values there; a plug-in's metric
+    reads the part of its own name. Only zobench's own are columns of a data frame, by their ``key``.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """The spec of a run: everything that decides what one cell of a matrix computes. Knows nothing else."""
 
-from zobench.runspec.fields import Field as Field
+from zobench.runspec.fields import SpecField as SpecField
 from zobench.runspec.fields import parse_size as parse_size
 from zobench.runspec.fields import size_text as size_text
 from zobench.runspec.options import flat as flat

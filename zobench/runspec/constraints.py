@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zobench.runspec.fields import Field
+from zobench.runspec.fields import SpecField
 from zobench.runspec.kinds import MethodKind, SpecFields
 from zobench.runspec.registries import METHODS, TASKS
 
-Fields = Mapping[str, Field[Any]]
+Fields = Mapping[str, SpecField[Any]]
 """What is declared of a spec's fields, by name."""
 
 
@@ -60,12 +60,12 @@ class MethodNeeds:
             Needs("method", (spec.value("method"),), need.name, need.value, need.remedy).check(spec, fields)
 
 
-def _applies(spec: SpecFields, field: Field[Any], values: tuple[str, ...]) -> bool:
+def _applies(spec: SpecFields, field: SpecField[Any], values: tuple[str, ...]) -> bool:
     own = spec.value(field.name)
     return own in values if values else own != field.default
 
 
-def _error(spec: SpecFields, field: Field[Any], needs: str, allowed: tuple[Any, ...], remedy: str) -> ValueError:
+def _error(spec: SpecFields, field: SpecField[Any], needs: str, allowed: tuple[Any, ...], remedy: str) -> ValueError:
     told, needed = field.write(spec.value(field.name)), " or ".join(map(str, allowed))
     got = spec.value(needs)
     return ValueError(f"`{field.name}={told}` needs {needs}={needed}, but got {needs}={got}; {remedy}")

@@ -47,7 +47,7 @@ class Told(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Field(Generic[T]):
+class SpecField(Generic[T]):
     """What is declared of a field. ``default``: of a field that must be given, an example. ``about``: one line.
 
     ``remedy`` ends the error about a value out of range. ``told`` and ``order``: how and where a label tells it, lower
@@ -137,20 +137,20 @@ class Field(Generic[T]):
         """The package, version and fingerprint of the plug-in that gives what is called ``value``, or ""."""
         return ""
 
-    def part(self, name: str) -> Field[Any] | None:
+    def part(self, name: str) -> SpecField[Any] | None:
         """What ``field.name`` is, if the field has parts."""
         return None
 
 
 @dataclass(frozen=True)
-class Text(Field[str]):
+class Text(SpecField[str]):
     """Any text of a ``form``, a regular expression which people call ``form_noun``."""
 
     form: str = ".*"
     form_noun: str = "text"
 
     def check(self, value: Any) -> str:
-        """See :meth:`Field.check`."""
+        """See :meth:`SpecField.check`."""
         value = super().check(value)
         if not re.fullmatch(self.form, value, re.DOTALL):
             raise ValueError(f"`{self.name}` must be {self.form_noun}, but got {value!r}; {self.remedy}")
@@ -158,7 +158,7 @@ class Text(Field[str]):
 
 
 @dataclass(frozen=True)
-class Word(Field[str]):
+class Word(SpecField[str]):
     """A word of ``known``."""
 
     known: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ class Word(Field[str]):
         return self.known
 
     def check(self, value: Any) -> str:
-        """See :meth:`Field.check`."""
+        """See :meth:`SpecField.check`."""
         value = super().check(value)
         if value != self.default and value not in (allowed := self.choices):
             raise ValueError(
@@ -180,32 +180,32 @@ class Word(Field[str]):
 
 
 @dataclass(frozen=True)
-class Entry(Word):
+class RegistryWord(Word):
     """A word of a registry, zobench's own or a plug-in's; ``before``: words that name nothing, as task=none."""
 
     registry: Registry[Any] = dataclasses.field(kw_only=True)
     before: tuple[str, ...] = ()
 
     def names(self, value: str) -> bool:
-        """See :meth:`Field.names`."""
+        """See :meth:`SpecField.names`."""
         return value not in self.before
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """See :meth:`Field.choices`."""
+        """See :meth:`SpecField.choices`."""
         return (*self.before, *self.registry.names())
 
     def options(self, value: str) -> Mapping[str, Any]:
-        """See :meth:`Field.options`."""
+        """See :meth:`SpecField.options`."""
         return {} if value in self.before else getattr(self.registry.get(value), "options", {})
 
     def origin(self, value: str) -> str:
-        """See :meth:`Field.origin`."""
+        """See :meth:`SpecField.origin`."""
         return "" if value in self.before else self.registry.origin(value)
 
 
 @dataclass(frozen=True)
-class Number(Field[T]):
+class Number(SpecField[T]):
     """A number, whole where its default is. ``lowest`` may be reached, ``above`` and ``below`` may not."""
 
     lowest: float | None = None
@@ -216,7 +216,7 @@ class Number(Field[T]):
 
     @property
     def noun(self) -> str:  # type: ignore[override]
-        """See :attr:`Field.noun`."""
+        """See :attr:`SpecField.noun`."""
         return "integer" if int in self.types else "number"
 
     @property
@@ -226,11 +226,11 @@ class Number(Field[T]):
 
     @property
     def types(self) -> tuple[type, ...]:
-        """See :attr:`Field.types`."""
+        """See :attr:`SpecField.types`."""
         return (type(self.default),)
 
     def check(self, value: Any) -> Any:
-        """See :meth:`Field.check`. A whole number where a float is expected becomes one, and -0.0 becomes 0.0."""
+        """See :meth:`SpecField.check`. A whole number where a float is expected becomes one, and -0.0 becomes 0.0."""
         if float in self.types and isinstance(value, int) and not isinstance(value, bool):
             value = float(value) if abs(value) < 2**1000 else math.inf
         value, name = super().check(value), self.name
@@ -247,7 +247,7 @@ class Number(Field[T]):
         return value + 0.0 if isinstance(value, float) else value
 
     def parse(self, text: str) -> Any:
-        """See :meth:`Field.parse`."""
+        """See :meth:`SpecField.parse`."""
         try:
             return self.types[0](text)
         except ValueError:
@@ -262,7 +262,7 @@ class Interval(Number[int | str]):
 
     @property
     def noun(self) -> str:  # type: ignore[override]
-        """See :attr:`Field.noun`."""
+        """See :attr:`SpecField.noun`."""
         return "integer or inf"
 
     @property
@@ -272,11 +272,11 @@ class Interval(Number[int | str]):
 
     @property
     def types(self) -> tuple[type, ...]:
-        """See :attr:`Field.types`."""
+        """See :attr:`SpecField.types`."""
         return (int, str)
 
     def check(self, value: Any) -> Any:
-        """See :meth:`Field.check`. TOML's and Python's own infinity is inf too."""
+        """See :meth:`SpecField.check`. TOML's and Python's own infinity is inf too."""
         if value in ("inf", math.inf):
             return "inf"
         if isinstance(value, str):
@@ -284,7 +284,7 @@ class Interval(Number[int | str]):
         return super().check(value)
 
     def parse(self, text: str) -> Any:
-        """See :meth:`Field.parse`."""
+        """See :meth:`SpecField.parse`."""
         return "inf" if text.strip().lower() == "inf" else super().parse(text)
 
 
@@ -301,11 +301,11 @@ class Size(Number[int]):
 
     @property
     def noun(self) -> str:  # type: ignore[override]
-        """See :attr:`Field.noun`."""
+        """See :attr:`SpecField.noun`."""
         return "bytes"
 
     def check(self, value: Any) -> int:
-        """See :meth:`Field.check`."""
+        """See :meth:`SpecField.check`."""
         return int(super().check(self.parse(value) if isinstance(value, str) else value))
 
     def parse(self, text: str) -> int:
@@ -335,23 +335,23 @@ def size_text(nbytes: int) -> str:
 
 
 @dataclass(frozen=True)
-class Switch(Field[T]):
+class Switch(SpecField[T]):
     """True or false; None too where that is the default."""
 
     told: Told = Told.SWITCH
 
     @property
     def noun(self) -> str:  # type: ignore[override]
-        """See :attr:`Field.noun`."""
+        """See :attr:`SpecField.noun`."""
         return "switch or none" if NoneType in self.types else "switch"
 
     @property
     def types(self) -> tuple[type, ...]:
-        """See :attr:`Field.types`."""
+        """See :attr:`SpecField.types`."""
         return (bool, NoneType) if self.default is None else (bool,)
 
     def parse(self, text: str) -> bool | None:
-        """See :meth:`Field.parse`."""
+        """See :meth:`SpecField.parse`."""
         lowered, name = text.strip().lower(), self.name
         if NoneType in self.types and lowered in ("none", "default"):
             return None
@@ -361,75 +361,75 @@ class Switch(Field[T]):
         return lowered in yes
 
     def write(self, value: Any) -> str:
-        """See :meth:`Field.write`."""
+        """See :meth:`SpecField.write`."""
         return str(value).lower()
 
 
 @dataclass(frozen=True)
-class Scalar(Field[Any]):
+class Scalar(SpecField[Any]):
     """One option, ``options.name``: text, a number, true or false."""
 
     def check(self, value: Any) -> Any:
-        """See :meth:`Field.check`."""
+        """See :meth:`SpecField.check`."""
         return check_scalar(self.name, value)
 
     def parse(self, text: str) -> Any:
-        """See :meth:`Field.parse`."""
+        """See :meth:`SpecField.parse`."""
         return read_scalar(text)
 
 
 @dataclass(frozen=True)
-class Table(Field[Mapping[str, Any]]):
+class Table(SpecField[Mapping[str, Any]]):
     """Options by their names."""
 
     noun: ClassVar[str] = "table"
 
     @property
     def types(self) -> tuple[type, ...]:
-        """See :attr:`Field.types`."""
+        """See :attr:`SpecField.types`."""
         return (Mapping,)
 
     def check(self, value: Any) -> Options:
-        """See :meth:`Field.check`."""
+        """See :meth:`SpecField.check`."""
         if not isinstance(value, Mapping):
             raise ValueError(f"`{self.name}` must be a table, but got {value!r}; write {self.name}.NAME=VALUE")
         return Options.of({name: check_scalar(f"{self.name}.{name}", one) for name, one in value.items()})
 
     def parse(self, text: str) -> Any:
-        """See :meth:`Field.parse`."""
+        """See :meth:`SpecField.parse`."""
         return read_options(self.name, text)
 
     def plain(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """See :meth:`Field.plain`."""
+        """See :meth:`SpecField.plain`."""
         return dict(value)
 
     def words(self, value: Mapping[str, Any]) -> list[str]:
-        """See :meth:`Field.words`: each option as ``name=value``."""
+        """See :meth:`SpecField.words`: each option as ``name=value``."""
         return [f"{name}={one}" for name, one in value.items()]
 
     def part(self, name: str) -> Scalar:
-        """See :meth:`Field.part`."""
+        """See :meth:`SpecField.part`."""
         return Scalar(None, self.about, since=self.since, name=f"{self.name}.{name}")
 
 
 _KEY = "zobench"
 
 
-def declare(field: Field[T]) -> T:
+def declare(field: SpecField[T]) -> T:
     """A field of the dataclass, with its default and what is declared of it; one that is required has no default."""
     default: Any = dataclasses.MISSING if field.required else field.default
     made: T = dataclasses.field(default=default, metadata={_KEY: field})
     return made
 
 
-def declared(spec: type[Any]) -> Mapping[str, Field[Any]]:
+def declared(spec: type[Any]) -> Mapping[str, SpecField[Any]]:
     """The fields of a spec's class by their names, in order."""
     return {
         field.name: dataclasses.replace(field.metadata[_KEY], name=field.name) for field in dataclasses.fields(spec)
     }
 
 
-def field_of(fields: Mapping[str, Field[Any]], key: str) -> Field[Any]:
+def field_of(fields: Mapping[str, SpecField[Any]], key: str) -> SpecField[Any]:
     """That of ``fields`` called ``key``, or the option ``options.NAME``. ``ValueError`` names the nearest."""
     name, _, part = key.partition(".")
     field = fields.get(name)
@@ -439,9 +439,15 @@ def field_of(fields: Mapping[str, Field[Any]], key: str) -> Field[Any]:
     return one
 
 
-def options_of(fields: Mapping[str, Field[Any]], values: Mapping[str, Any]) -> Mapping[str, Any]:
+def options_of(fields: Mapping[str, SpecField[Any]], values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options that what ``values`` name takes, with their defaults; what is not told is the field's default."""
     options: dict[str, Any] = {}
     for name, field in fields.items():
-        options |= field.options(values.get(name, field.default))
+        own = field.options(values.get(name, field.default))
+        if twice := sorted(options.keys() & own.keys()):
+            raise ValueError(
+                f"`options.{twice[0]}` must be one plug-in's, but {name}={values[name]} and another that the run names "
+                "both declare it; rename one of them"
+            )
+        options |= own
     return options

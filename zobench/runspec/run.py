@@ -12,9 +12,9 @@ from typing import Any
 from zobench.runspec import registries
 from zobench.runspec.constraints import check_constraints
 from zobench.runspec.fields import (
-    Entry,
     Interval,
     Number,
+    RegistryWord,
     Since,
     Size,
     Switch,
@@ -50,7 +50,7 @@ class RunSpec:
     ``batch_size`` rows is theirs together. ``transfers``: whether each uploads whole blocks or a slice. ``checkpoint``:
     how the weights are saved after every ``checkpoint_every`` steps. ``program`` runs the cell. ``options`` are
     constants of plug-ins, only those that are not at the defaults that the plug-ins declare; :meth:`option` knows all.
-    What is declared of each field here is all that anyone knows of it: :class:`~zobench.runspec.fields.Field`.
+    What is declared of each field here is all that anyone knows of it: :class:`~zobench.runspec.fields.SpecField`.
     Raises ``ValueError`` with the constraint, the value and the remedy for any value that cannot run.
     """
 
@@ -176,7 +176,7 @@ class RunSpec:
         False, "measure how much of the intended updates is in the weights after rounding", since=FAST_ENGINE,
         incidental=True,
     ))
-    method: str = declare(Entry(
+    method: str = declare(RegistryWord(
         "zo-sgd", "the optimization method", since=TASKS, registry=registries.METHODS, told=VALUE, listed=True,
         paced=True,
     ))
@@ -202,11 +202,11 @@ class RunSpec:
     lr_schedule: str = declare(Word(
         "constant", "how lr changes over the steps", since=TASKS, known=("constant", "linear", "cosine"), searched=10,
     ))
-    scheme: str = declare(Entry(
+    scheme: str = declare(RegistryWord(
         "full", "what is tuned: all weights, or an adapter of peft", since=TASKS, registry=registries.SCHEMES,
         told=VALUE, listed=True, paced=True,
     ))
-    task: str = declare(Entry(
+    task: str = declare(RegistryWord(
         "none", "what the model is fine-tuned to", since=TASKS, registry=registries.TASKS, before=("none",), told=VALUE,
         listed=True, tuning=3, of_task=True,
     ))
@@ -259,7 +259,7 @@ class RunSpec:
         0, "steps between two of them", since=RANKS, lowest=0,
         remedy="use checkpoint_every=0 to save nothing meanwhile",
     ))
-    program: str = declare(Entry(
+    program: str = declare(RegistryWord(
         "zobench", "what runs the cell", since=PLUG_INS, registry=registries.PROGRAMS, paced=True,
     ))
     options: Mapping[str, Any] = declare(Table(
@@ -324,7 +324,7 @@ class RunSpec:
         return self.option(part) if part else getattr(self, name)
 
     def to_dict(self) -> dict[str, Any]:
-        """Field name to value, JSON types only."""
+        """SpecField name to value, JSON types only."""
         return {name: field.plain(getattr(self, name)) for name, field in DECLARED.items()}
 
     @classmethod

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from zobench.runspec.fields import Field, field_of, options_of
+from zobench.runspec.fields import SpecField, field_of, options_of
 from zobench.runspec.run import DECLARED
 
 FIELDS = tuple(DECLARED)
 """Names of all fields of a spec, in order."""
 
 
-def named(of: Callable[[Field[Any]], int]) -> tuple[str, ...]:
+def named(of: Callable[[SpecField[Any]], int]) -> tuple[str, ...]:
     """The fields of which ``of`` is not 0: by that number, a place in a list, then in order."""
     return tuple(sorted((name for name in FIELDS if of(DECLARED[name])), key=lambda name: of(DECLARED[name])))
 

@@ -32,11 +32,12 @@ class EngineConformance:
     """Any engine (:class:`~zobench.engine.interface.TunedEngine`). Give :meth:`make`.
 
     ``noise``: how its directions are made, "torch" or "counter"; what else makes them goes into :meth:`plain`.
-    ``moved``: what directions move. ``has_parts``, ``has_tangent``: whether it has these at all, or refuses them in one
-    line. ``exact``: whether a probe leaves the weights bit for bit, as counter noise does, or up to rounding.
+    ``tied``: whether its model's head is the word embedding. ``moved``: what directions move. ``has_parts``,
+    ``has_tangent``: whether it has these at all, or refuses them in one line. ``exact``: whether a probe leaves the
+    weights bit for bit, as counter noise does, or up to rounding.
     """
 
-    noise = "counter"
+    noise, tied = "counter", True
     has_parts = has_tangent = True
     rel, drift = 2e-5, 2e-6
     """Losses are compared up to this share, weights after float32 updates or MeZO's moves up to this difference."""
@@ -52,7 +53,7 @@ class EngineConformance:
 
     def plain(self) -> Plain:
         """A plain model with the weights that an engine begins with."""
-        return Plain(self.noise, self.moved)
+        return Plain(self.noise, self.moved, self.tied)
 
     @property
     def exact(self) -> bool:
@@ -62,7 +63,7 @@ class EngineConformance:
     @contextmanager
     def engine(self) -> Iterator[TunedEngine]:
         """An engine at the start of a run, closed at the end."""
-        with self.make(skeleton(), start()) as engine:
+        with self.make(skeleton(self.tied), start(self.tied)) as engine:
             yield engine
 
     # --- losses -------------------------------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ class EngineConformance:
         with self.engine() as engine:
             named = list(engine.named_tensors())
             names = [name for name, _ in named]
-            assert sorted(names) == sorted(name for name, _ in skeleton().named_parameters())
+            assert sorted(names) == sorted(name for name, _ in skeleton(self.tied).named_parameters())
             before = {name: tensor.clone() for name, tensor in named}
             for _, tensor in named:
                 assert tensor.device.type == "cpu"
@@ -224,8 +225,8 @@ class EngineConformance:
             assert (Path(folder) / "config.json").is_file()
 
     def test_a_closed_engine_is_refused_and_the_model_has_its_own_forwards_again(self) -> None:
-        model = skeleton()
-        engine = self.make(model, start())
+        model = skeleton(self.tied)
+        engine = self.make(model, start(self.tied))
         with engine as entered:
             assert entered is engine
             engine.evaluate(full())

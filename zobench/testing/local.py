@@ -78,8 +78,8 @@ class LocalEngineConformance(EngineConformance):
             assert self.local(engine).passes == 2
 
     def test_after_an_error_in_a_pass_the_engine_is_refused(self) -> None:
-        model = skeleton()
-        with self.make(model, start()) as engine:
+        model = skeleton(self.tied)
+        with self.make(model, start(self.tied)) as engine:
             broken = Batch(full().input_ids + 10**6, full().labels)  # no such tokens
             try:
                 engine.evaluate(broken)
@@ -161,7 +161,7 @@ class LocalEngineConformance(EngineConformance):
             ran.drain()
             kept = Kept(self.local(ran))
             more = self._run(ran, first=len(records))
-            with self.make(skeleton(), start(), kept) as again:
+            with self.make(skeleton(self.tied), start(self.tied), kept) as again:
                 self.local(again).retrace([*records, *more], kept)
                 self._assert_equal_from_here(ran, again)
 

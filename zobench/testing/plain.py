@@ -23,14 +23,14 @@ EPS = 0.02
 """Large enough that losses at +eps and -eps differ by far more than rounding."""
 
 
-def skeleton() -> PreTrainedModel:
-    """The model without weights: its head is tied to the word embedding."""
-    return models.build(MODEL, "fp32", True)
+def skeleton(tied: bool = True) -> PreTrainedModel:
+    """The model without weights. ``tied``: whether its head is the word embedding."""
+    return models.build(MODEL, "fp32", tied)
 
 
-def start() -> Weights:
+def start(tied: bool = True) -> Weights:
     """The weights that every engine of a suite begins with."""
-    return RandomWeights(skeleton(), 3)
+    return RandomWeights(skeleton(tied), 3)
 
 
 def full() -> Batch:
@@ -69,9 +69,9 @@ BATCHES: dict[str, Callable[[], Batch]] = {
 class Plain:
     """The model with weights of its own. ``noise``: torch or counter; ``moved``: whether directions move a name."""
 
-    def __init__(self, noise: str, moved: Callable[[str], bool] = lambda name: True) -> None:
-        self.model = skeleton()
-        materialise(self.model, start(), "cpu")
+    def __init__(self, noise: str, moved: Callable[[str], bool] = lambda name: True, tied: bool = True) -> None:
+        self.model = skeleton(tied)
+        materialise(self.model, start(tied), "cpu")
         self.model.eval()  # type: ignore[no-untyped-call]
         self._noise, self._moved = noise, moved
 
@@ -90,7 +90,7 @@ class Plain:
         for number, block in enumerate(models.blocks(self.model), start=1):
             if any(own is self.model.get_parameter(name) for own in block.parameters()):
                 return number
-        return self.parts - 1 if "final_layer_norm" in name else 0
+        return self.parts - 1 if "final_layer_norm" in name or "lm_head" in name else 0
 
     @torch.no_grad()
     def loss(self, batch: Batch) -> float:
