@@ -78,7 +78,7 @@ def write(folder: Path, text: str) -> str:
         ("table --set", "No such option: --set (Possible options: --out) (see `zobench table --help`)"),
         ("run --model opt-tiny --set options.beta=1", "unknown option 'beta' of method=zo-sgd, scheme=f"),
         ("run --model opt-tiny --set options=1", "`options` must be a table, but got '1'; write options.NAME=VALUE"),
-        ("run --model opt-tiny --set program=mezo", "`program` must be one of zobench, but got 'mezo'; use one of zob"),
+        ("run --model opt-tiny --set program=mezo", "`program` must be one of zobench, but got 'mezo'; if a pac"),
         ("run --model opt-tiny --set steps", "`--set` needs KEY=VALUE, but got 'steps'; for example --set steps=5, see "
                                              "`zobench list fields`"),
         ("run --model opt-tiny --set steps=many", "`steps` must be a whole number, but got 'many'; for example "),

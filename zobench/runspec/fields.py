@@ -174,9 +174,13 @@ class Word(SpecField[str]):
         value = super().check(value)
         if value != self.default and value not in (allowed := self.choices):
             raise ValueError(
-                f"`{self.name}` must be one of {', '.join(allowed)}, but got {value!r}; {suggestion(value, allowed)}"
+                f"`{self.name}` must be one of {', '.join(allowed)}, but got {value!r}; {self.hint(value)}"
             )
         return str(value)
+
+    def hint(self, value: str) -> str:
+        """What helps who wrote ``value``, which is unknown."""
+        return suggestion(value, self.choices)
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,11 @@ class RegistryWord(Word):
     def choices(self) -> tuple[str, ...]:
         """See :meth:`SpecField.choices`."""
         return (*self.before, *self.registry.names())
+
+    def hint(self, value: str) -> str:
+        """See :meth:`Word.hint`. What no name is near to may be a plug-in's, as in a result of another machine."""
+        near = super().hint(value)
+        return near if near.startswith("did you mean") else "if a package gives it, install that package"
 
     def options(self, value: str) -> Mapping[str, Any]:
         """See :meth:`SpecField.options`."""
