@@ -524,6 +524,8 @@ def test_zero_queries_make_no_step():
 
 def test_a_direction_that_is_not_finite_is_left_out_and_counted():
     class Half:
+        config = EngineConfig(placement="resident")
+
         def probe(self, batch, points):
             return [math.nan, 1.0, 2.0, 1.0]
 

@@ -163,7 +163,7 @@ def test_a_spike_of_200_mb_is_in_the_series():
 
 
 def test_gpu_through_the_real_process(tmp_path, monkeypatch):
-    fake = Path(__file__).with_name("fake_nvml.py").read_text()
+    fake = (Path(__file__).parents[1] / "support" / "fake_nvml.py").read_text()
     body = "\n_gpu = FakeNvml()\ndef __getattr__(name): return getattr(_gpu, name)\n"
     (tmp_path / "pynvml.py").write_text(fake + body)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -60,6 +60,10 @@ def _git(root: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+LOOKS_UP = ("zobench.runspec", "zobench.methods")
+"""Rooms that name others as text, to look up what a run asks for. They do not depend on them; most tests use both."""
+
+
 def importers(root: Path = ROOT) -> dict[str, set[str]]:
     """Module -> the modules that import it; a test module imports the conftests above it."""
     import grimp
@@ -69,17 +73,19 @@ def importers(root: Path = ROOT) -> dict[str, set[str]]:
         graph = grimp.build_graph("zobench", "tests", exclude_type_checking_imports=True, cache_dir=None)
     finally:
         sys.path.pop(0)
-    found: dict[str, set[str]] = defaultdict(set)
+    by_imported: dict[str, set[str]] = defaultdict(set)
     sources = {module: path for module in graph.modules if (path := _source(root, module)) is not None}
     exported = _exported(sources)
     for module, path in sources.items():
-        imported = {*graph.find_modules_directly_imported_by(module), *_named(path, module, sources, exported)}
+        imported = set(graph.find_modules_directly_imported_by(module))
+        if module != "zobench" and not module.startswith(LOOKS_UP):  # nor does what exports at first use
+            imported |= {*_named(path, module, sources, exported)}
         for name in imported.union(*map(_parents, imported)):
-            found[name].add(module)
+            by_imported[name].add(module)
         for parent in _parents(module):
             if f"{parent}.conftest" in sources and module.startswith("tests."):
-                found[f"{parent}.conftest"].add(module)
-    return found
+                by_imported[f"{parent}.conftest"].add(module)
+    return by_imported
 
 
 def _source(root: Path, module: str) -> Path | None:

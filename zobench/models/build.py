@@ -71,12 +71,8 @@ def _compute_buffers(model: PreTrainedModel) -> None:
 
 def is_masked(model: nn.Module) -> bool:
     """Whether a built model predicts masked tokens in their places, and not the next token."""
-    kind: str = cast("PreTrainedModel", model).config.model_type
-    if kind in FAMILIES:
-        return FAMILIES[kind].masked
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-    return type(model).__name__ == MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(kind)
+    family = FAMILIES.get(cast("PreTrainedModel", model).config.model_type)
+    return family is not None and family.masked
 
 
 def blocks(model: nn.Module) -> nn.ModuleList:
