@@ -38,8 +38,8 @@ def python(folder: Path, *arguments: str, code: int = 0) -> subprocess.Completed
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
-    """What ``folder``'s store holds, as it is written: this process has none of the packages."""
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("results/*/*.json"))]
+    """What the store holds, as it is written: this process has none of the packages. Hidden folders hold no results."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("results/[!.]*/*.json"))]
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
