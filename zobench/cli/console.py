@@ -201,19 +201,19 @@ def show_lists(what: str) -> None:
         )
 
 
-def columns(*names: str) -> Table:
-    """An empty table with these columns; the narrow style of every list."""
+def columns(*names: str, numbers: Sequence[str] = ()) -> Table:
+    """An empty table with these columns, those of ``numbers`` set to the right; the narrow style of every list."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in names:
-        numeric = name in ("parameters", "layers", "width", "positions", "vocabulary", "forwards", "state")
-        table.add_column(name, justify="right" if numeric else "left", header_style="dim")
+        table.add_column(name, justify="right" if name in numbers else "left", header_style="dim")
     return table
 
 
 def _models() -> Table:
     from zobench import models
 
-    table = columns("model", "parameters", "layers", "width", "positions", "vocabulary")
+    counts = ("parameters", "layers", "width", "positions", "vocabulary")
+    table = columns("model", *counts, numbers=counts)
     for model in models.ARCHITECTURES:
         count = models.parameter_count(model.name)
         numbers = (model.layers, model.hidden, model.max_positions, model.vocab)
@@ -255,7 +255,7 @@ def _methods() -> Table:
     from zobench.predict import passes
     from zobench.runspec import METHODS, RunSpec
 
-    table = columns("method", "forwards", "state", "formula")
+    table = columns("method", "forwards", "state", "formula", numbers=("forwards", "state"))
     table.caption, table.caption_justify = "forwards of a step of OPT-125M; state: copies of the weights", "left"
     for name in METHODS.names():
         try:
