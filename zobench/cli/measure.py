@@ -21,6 +21,8 @@ from zobench.cli.common import (
     Gres,
     Jobs,
     Json,
+    Model,
+    Name,
     Partition,
     Rendezvous,
     Results,
@@ -83,7 +85,8 @@ def ablate(
 
 @app.command()
 def run(
-    model: Annotated[str | None, typer.Option(help="A model of `zobench list models`.")] = None,
+    model: Model = None,
+    name: Name = None,
     engine: Annotated[str | None, typer.Option(help="resident (MeZO) or offload (ZO2).")] = None,
     changes: Changes = None, device: Device = "auto", device_memory: DeviceMemory = None,
     output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None, rendezvous: Rendezvous = None,
@@ -95,7 +98,7 @@ def run(
     from zobench.recipes import matrix
     from zobench.result import Outcome
 
-    values = changed(named(changes, model=model, engine=engine, device_memory=device_memory))
+    values = changed(named(changes, model=model, name=name, engine=engine, device_memory=device_memory))
     bound, quiet = parse_seconds("--timeout", timeout), output == "-"
     check_folder("--disk-dir", disk_dir)
     if output is not None and not quiet:

@@ -1,13 +1,11 @@
-"""Builds a registered model empty, and finds its blocks. Touches no network; torch is imported by what is called."""
+"""Builds a model empty, and finds its blocks. Touches no network; torch is imported by what is called."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from zobench.models.families import FAMILIES
-from zobench.models.registry import get
-from zobench.models.variants import check_tying
+from zobench.models.registry import Model, get
 from zobench.runspec.registries import MODELS
 
 if TYPE_CHECKING:
@@ -19,22 +17,19 @@ DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """The spec's word for a dtype to torch's."""
 
 
-def build_config(name: str, tie_embeddings: bool | None = None, positions: int | None = None) -> PreTrainedConfig:
-    """The transformers configuration of ``name``; ``None`` keeps the published tying and number of positions."""
+def build_config(
+    model: str | Model, tie_embeddings: bool | None = None, positions: int | None = None
+) -> PreTrainedConfig:
+    """The transformers configuration of ``model``; ``None`` keeps the published tying and number of positions."""
     from transformers import AutoConfig
 
-    architecture = get(name)
-    check_tying(architecture, tie_embeddings)
-    values = {key: dict(value) if isinstance(value, Mapping) else value for key, value in architecture.config.items()}
-    if tie_embeddings is not None:
-        values["tie_word_embeddings"] = tie_embeddings
-    if positions is not None:
-        values["max_position_embeddings"] = positions + architecture.family.unused_positions
-    return AutoConfig.for_model(architecture.model_type, use_cache=False, **values)
+    known = get(model)
+    known.check_tying(tie_embeddings)
+    return AutoConfig.for_model(known.model_type, use_cache=False, **known.settings(tie_embeddings, positions))
 
 
 def build(
-    name: str, dtype: torch.dtype | str, tie_embeddings: bool | None = None, positions: int | None = None
+    model: str | Model, dtype: torch.dtype | str, tie_embeddings: bool | None = None, positions: int | None = None
 ) -> PreTrainedModel:
     """The model in eval mode: parameters on the meta device (no memory), buffers on the CPU (real values).
 
@@ -44,15 +39,15 @@ def build(
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-    config = build_config(name, tie_embeddings, positions)
-    family = AutoModelForMaskedLM if get(name).family.masked else AutoModelForCausalLM
+    config = build_config(model, tie_embeddings, positions)
+    family = AutoModelForMaskedLM if get(model).masked else AutoModelForCausalLM
     kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, DTYPES[dtype])
     with torch.device("meta"):
-        model = family.from_config(config, dtype=kind, attn_implementation="sdpa")  # type: ignore[no-untyped-call]
-    model.tie_weights()  # transformers 5.0 leaves a model on the meta device untied
-    _compute_buffers(model)
-    model.eval()
-    return cast("PreTrainedModel", model)
+        built = family.from_config(config, dtype=kind)  # type: ignore[no-untyped-call]
+    built.tie_weights()  # transformers 5.0 leaves a model on the meta device untied
+    _compute_buffers(built)
+    built.eval()
+    return cast("PreTrainedModel", built)
 
 
 def _compute_buffers(model: PreTrainedModel) -> None:
