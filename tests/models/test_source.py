@@ -69,7 +69,7 @@ def test_a_result_is_read_and_shown_where_the_folder_is_not(folder: Path, tmp_pa
     shutil.rmtree(folder)
     back = Result.from_dict(json.loads(told))
     assert (back.spec, back.spec.hash, back.spec.label) == (spec, spec.hash, "mine resident fp32 b1 s16")
-    with pytest.raises(ValueError, match="must be a folder with a config.json, but .*mine is not there; check it"):
+    with pytest.raises(ValueError, match=r"must be a folder with a config\.json, but .*mine is not there; check it"):
         models.checked(spec, "cpu")
 
 
@@ -99,7 +99,8 @@ def test_every_sampled_byte_of_the_weights_counts(tmp_path: Path) -> None:
     ("model", "more", "text"),
     [
         ("./absent", {}, "`model` must be a folder with a config.json, but {here}/absent is not there; check it"),
-        ("./empty", {}, "`model` must be a folder with a config.json, but {here}/empty has none; name a model's folder"),
+        ("./empty", {}, "`model` must be a folder with a config.json, but {here}/empty has none; name a model's "
+         "folder"),
         ("./text", {}, "{here}/text/config.json must be JSON, but is not (Expecting value: line 1 column 1 (char 0)); "
          "copy it again"),
         ("./foreign", {}, "{here}/foreign must hold a model of transformers, but model_type=mine is not one (its code "

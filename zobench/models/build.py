@@ -9,8 +9,10 @@ from zobench.models.registry import Model, get
 from zobench.runspec.registries import MODELS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
-    from torch import nn
+    from torch import Tensor, nn
     from transformers import PreTrainedConfig, PreTrainedModel
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -53,15 +55,39 @@ def build(
 def _compute_buffers(model: PreTrainedModel) -> None:
     """Gives every module that owns buffers the values that the same module has when it is built on the CPU.
 
-    Buffers such as the rotary frequencies are in no checkpoint: only the module's constructor knows them.
+    Buffers such as the rotary frequencies are in no checkpoint. The model's own initialisation computes them, as when
+    transformers loads a checkpoint; what it leaves alone only the module's constructor knows. Raises ``ValueError`` for
+    a module of neither kind.
     """
     for module in list(model.modules()):
-        buffers = dict(module.named_buffers(recurse=False))
-        if not buffers:
-            continue
+        if buffers := dict(module.named_buffers(recurse=False)):
+            values = _initialised(model, module, buffers) or _constructed(model, module, buffers)
+            for key, value in values.items():
+                setattr(module, key, value)
+
+
+def _initialised(model: PreTrainedModel, module: nn.Module, buffers: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+    """What the model's initialisation writes into ``buffers`` on the CPU; None if it does not write all of each."""
+    import torch
+
+    tried = []
+    for start in (0, 1):
+        for key, buffer in buffers.items():
+            setattr(module, key, torch.full_like(buffer, start, device="cpu"))
+        model._init_weights(module)  # type: ignore[no-untyped-call]  # of its parameters on the meta device nothing
+        tried.append(dict(module.named_buffers(recurse=False)))
+    return tried[0] if all(torch.equal(tried[0][key], tried[1][key]) for key in buffers) else None
+
+
+def _constructed(model: PreTrainedModel, module: nn.Module, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    try:
         fresh = type(module)(model.config)
-        for key in buffers:
-            setattr(module, key, fresh.get_buffer(key))
+    except (TypeError, AttributeError) as error:
+        raise ValueError(
+            f"the buffers of {type(module).__name__} must be had without its checkpoint, but neither its constructor "
+            f"nor {type(model).__name__}'s initialisation gives them; use another model"
+        ) from error
+    return {key: fresh.get_buffer(key) for key in buffers}
 
 
 def is_masked(model: nn.Module) -> bool:
