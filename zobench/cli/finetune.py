@@ -241,18 +241,13 @@ def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
     from zobench.finetune.run import RESULT
     from zobench.machine.memory import free_disk_bytes
     from zobench.predict import footprint, sizes
-    from zobench.runspec import METHODS
 
     left = {folder: spec for folder, spec in runs.items() if not (folder / RESULT).exists()}
     room = plan.limits(next(iter(left.values())).device, disk_dir()) if left else None
     for folder, spec in left.items():
         assert room is not None
         if missing := plan.lacking(footprint.memory(spec), room):
-            stays = spec.engine == "offload" or METHODS.get(spec.method).backpropagates
-            offload = "" if stays else "engine=offload, or "
-            raise ValueError(
-                f"the run must fit this machine, but {missing}; use {offload}a smaller batch_size or model"
-            )
+            raise ValueError(f"the run must fit this machine, but {missing}; {plan.remedy(spec)}")
         need, have = (3 + (len(runs) > 1)) * sizes.snapshot_bytes(spec), free_disk_bytes(folder)
         if need > have:
             raise ValueError(

@@ -135,18 +135,18 @@ def _say_choices(spec: RunSpec, why: str, *, seq_len_given: bool) -> None:
 def _measured(
     spec: RunSpec, need: tuple[int, int, int], timeout: float | None, disk_dir: Path | None, quiet: bool
 ) -> Result:
-    """The cell's result; on a CPU it is skipped if the (device, host, disk) bytes that it needs are not free.
-
-    ``timeout`` in seconds.
+    """The cell's result; it is skipped, and no process started, if the (device, host, disk) bytes that it needs are not
+    free. Ranks of torchrun's do not look on a GPU: others of them take its memory already. ``timeout`` in seconds.
     """
     from zobench.cli import console
     from zobench.execute import plan
     from zobench.execute.outcome import failed
-    from zobench.execute.process import run_in_process
+    from zobench.execute.process import run_in_process, torchrun_ranks
     from zobench.result import Outcome
 
-    if spec.device == "cpu" and (missing := plan.lacking(need, plan.limits("cpu", disk_dir))):
-        return failed(spec, Outcome.SKIPPED, missing)
+    alone = spec.device == "cpu" or not torchrun_ranks()
+    if alone and (missing := plan.lacking(need, plan.limits(spec.device, disk_dir))):
+        return failed(spec, Outcome.SKIPPED, f"{missing}; {plan.remedy(spec)}")
     with nullcontext() if quiet else console.error_console().status(f"measuring {spec.label}"):
         return run_in_process(spec, timeout=timeout, disk_dir=disk_dir)
 

@@ -106,6 +106,11 @@ class Architecture:
         return self.family.learned_positions
 
     @property
+    def whole_attention(self) -> bool:
+        """Whether its attention makes matrices of tokens x tokens: none of these families."""
+        return False
+
+    @property
     def block(self) -> int:
         """Parameters of its largest block; of a registered model all are equal."""
         return self.family.block(self)

@@ -18,7 +18,8 @@ class Inspected:
 
     ``block`` and ``largest_linear`` are of the largest block, ``all_blocks`` of all together: blocks may differ.
     ``resident_sizes``: of each tensor outside the blocks. ``operands``: widths of what the products of the largest
-    block read and write for one token, summed; ``settings_json``: the whole transformers configuration.
+    block read and write for one token, summed. ``whole_attention``: its attention makes matrices of tokens x tokens,
+    because transformers has no fused one for it. ``settings_json``: the whole transformers configuration.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Inspected:
     largest_linear: int
     resident_sizes: tuple[int, ...]
     operands: int
+    whole_attention: bool
     settings_json: str
 
     @property

@@ -93,7 +93,8 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
     blank = Inspected(
         name=folder.name, model_type=config.model_type, masked=masked, layers=0, heads=heads, hidden=0, inner=0,
         vocab=int(text.vocab_size), max_positions=positions, tied=False, embedding_width=0, attention_widths=(0, 0),
-        block=0, all_blocks=0, largest_linear=0, resident_sizes=(), operands=0, settings_json=_settings(config),
+        block=0, all_blocks=0, largest_linear=0, resident_sizes=(), operands=0, whole_attention=False,
+        settings_json=_settings(config),
     )  # fmt: skip
     try:
         model = build(blank, "bf16")
@@ -112,7 +113,7 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
         largest_linear=max(parameter.numel() for parameter in largest.parameters()),
         inner=max((max(shape) for shape in _matrices(largest)), default=hidden),
         operands=sum(sum(shape) for shape in _matrices(largest)), resident_sizes=_outside(model, found),
-        max_positions=positions - _unused(model, positions),
+        max_positions=positions - _unused(model), whole_attention=model.config._attn_implementation == "eager",
     )  # fmt: skip
 
 
@@ -149,7 +150,7 @@ def _outside(model: PreTrainedModel, found: nn.ModuleList) -> tuple[int, ...]:
     return tuple(parameter.numel() for parameter in model.parameters() if parameter not in inside)
 
 
-def _unused(model: PreTrainedModel, positions: int) -> int:
+def _unused(model: PreTrainedModel) -> int:
     """Rows of a table of positions that no token has: up to its padding's, as in RoBERTa."""
     from torch.nn import Embedding
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from zobench.models import agreement
 from zobench.models.inspection import inspected
 from zobench.models.registry import Model, get, is_registered
 from zobench.models.source import folder, identified
-from zobench.runspec import RunSpec
+from zobench.runspec import SEQ_LEN, RunSpec
+
+MOST_EXTENDED = 8
+"""How many times its published positions a model with random weights may be given."""
 
 
 def of(spec: RunSpec) -> Model:
@@ -34,11 +38,12 @@ def check(spec: RunSpec) -> None:
     """Raises ``ValueError`` if the spec asks of its model what it does not have: positions, blocks, or weights."""
     architecture = of(spec)
     if spec.seq_len > position_count(spec):
-        longer = " or weights=random" if architecture.learned_positions else ""
+        most = position_count(spec)
+        extended = f", and random ones may be added up to {most}" if most > architecture.max_positions else ""
+        longer = " or weights=random" if architecture.learned_positions and not extended else ""
         raise ValueError(
-            f"`seq_len <= {architecture.max_positions}` must hold for {architecture.name}, but got "
-            f"seq_len={spec.seq_len}; the model has {architecture.max_positions} positions: use a shorter seq_len"
-            f"{longer}"
+            f"`seq_len <= {most}` must hold for {architecture.name}, but got seq_len={spec.seq_len}; the model has "
+            f"{architecture.max_positions} positions{extended}: use a shorter seq_len{longer}"
         )
     architecture.check_tying(spec.tie_embeddings)
     if spec.resident_blocks > architecture.layers:
@@ -46,6 +51,8 @@ def check(spec: RunSpec) -> None:
             f"`resident_blocks <= {architecture.layers}` must hold for {architecture.name}, but got "
             f"resident_blocks={spec.resident_blocks}; use engine=resident to keep all blocks"
         )
+    if spec.weights_path:
+        agreement.check(architecture.name, spec.tie_embeddings, spec.weights_path)
     if spec.weights == "pretrained" and not checkpoint(spec):
         raise ValueError(
             f"`weights=pretrained` needs a checkpoint, but none of {architecture.name} is on the hub; "
@@ -68,8 +75,14 @@ def position_count(spec: RunSpec) -> int:
     """Positions of the model that ``spec`` runs: a learned table of random values is as long as the sequences need."""
     architecture = of(spec)
     if architecture.learned_positions and spec.weights != "pretrained":
-        return max(architecture.max_positions, spec.seq_len)
+        return max(architecture.max_positions, min(spec.seq_len, most_positions(architecture)))
     return architecture.max_positions
+
+
+def most_positions(architecture: Model) -> int:
+    """Positions to which a table of random values may be extended: the papers measure OPT at four times its own, so
+    twice that, and their usual 2048 on any model."""
+    return max(MOST_EXTENDED * architecture.max_positions, SEQ_LEN)
 
 
 def variant(spec: RunSpec) -> tuple[Model, bool | None, int]:

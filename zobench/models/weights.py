@@ -211,7 +211,7 @@ def _untold(name: str, key: str, module: nn.Module) -> Rule:
     if key == "weight" and "Norm" in type(module).__name__:
         return Rule(constant=1.0)
     raise ValueError(
-        f"`{name}` must be initialised by its model, but {type(module).__name__} leaves it as it is; "
+        f"`{name}` must belong to a module that its model initialises, but got {type(module).__name__}; "
         "use weights=pretrained"
     )
 

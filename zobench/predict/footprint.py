@@ -30,6 +30,8 @@ MARGIN = 0.9
 """Share of a given device memory that a plan uses: predictions are this good."""
 ATTENTION_MATRICES = 6
 """Of tokens x tokens in all heads that plain attention with tangents holds at once."""
+EAGER_MATRICES = 3
+"""Of tokens x tokens in all heads that attention without a fused kernel holds at once: scores, their shares, a mask."""
 FORMS = (("block", 3), ("linear", 3), ("tile", 3), ("tile", 2))
 """(granularity, slots) that the planner tries, the simplest first."""
 
@@ -141,7 +143,8 @@ def activations(spec: RunSpec) -> int:
     mask = sizes.rows(spec) * longest**2 * width if masked else 0
     rows = HEAD_TILE_BYTES // (architecture.hidden * width) if not NOISES[spec.noise].in_place else architecture.vocab
     logits = min(backward.LOGITS_BYTES, sizes.judged(spec) * min(rows, architecture.vocab) * 4)
-    return tokens * states * width + mask + 3 * logits
+    scores = EAGER_MATRICES * sizes.rows(spec) * architecture.heads * longest**2 * width * at_once
+    return tokens * states * width + mask + 3 * logits + (scores if architecture.whole_attention else 0)
 
 
 def _points(spec: RunSpec) -> int:
