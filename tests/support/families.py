@@ -46,6 +46,7 @@ CONFIGS = {
     "phimoe": EXPERTS,
     "glm4_moe": EXPERTS,  # each router has a persistent buffer
     "nemotron_h": SIZES,  # its body has another name on the disk
+    "hrm_text": {**SIZES, "head_dim": 8},  # two layers of the model are one on the disk
     "roberta": SIZES,
 }
 
