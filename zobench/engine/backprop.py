@@ -29,6 +29,7 @@ from zobench.engine.noise import TorchNoise
 from zobench.engine.objective import Objective
 from zobench.engine.perturb import is_decayed
 from zobench.models import blocks as find_blocks
+from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import Weights, materialise
 from zobench.runspec.kinds import NOISES
 
@@ -162,9 +163,9 @@ class Backprop:
             return objective.scores(self._reduced(batch, objective)).cpu()
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, CPU copy) of every parameter; tied ones once."""
+        """(name, CPU copy) of every parameter, tied ones once, and of every buffer that a checkpoint holds."""
         self._open()
-        for name, tensor in self.model.named_parameters():
+        for name, tensor in (*self.model.named_parameters(), *persistent_buffers(self.model)):
             yield name, tensor.detach().cpu().clone()
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:

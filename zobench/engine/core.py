@@ -33,6 +33,7 @@ from zobench.engine.pipeline import Pipeline
 from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import Hosts
 from zobench.models import blocks as find_blocks
+from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import ModelWeights, Weights
 
 T = TypeVar("T")
@@ -198,11 +199,18 @@ class Engine:
                 self.run(unit, functools.partial(turn, unit))
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, CPU copy) of every parameter, all updates applied, one unit in memory at a time; tied ones once.
+        """(name, CPU copy) of every parameter, all updates applied, one unit in memory at a time; tied ones once. Then
+        those of the buffers that a checkpoint holds.
 
         With counter noise what is pending stays pending: looking rounds nothing and writes nothing.
         """
-        yield from self._tensors(lambda unit: [item for item in unit.fields if item.is_parameter])
+        inside = set()
+        for name, tensor in self._tensors(lambda unit: [item for item in unit.fields if item.is_kept]):
+            inside.add(name)
+            yield name, tensor
+        for name, buffer in persistent_buffers(self.model):
+            if name not in inside:  # those of a unit have travelled with it
+                yield name, buffer.detach().cpu().clone()
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(parameter#state, CPU copy) of every state of the rule, all updates applied, as :meth:`named_tensors`."""

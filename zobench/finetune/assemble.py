@@ -137,7 +137,7 @@ def engine_config(spec: RunSpec) -> EngineConfig:
 def initial_weights(spec: RunSpec, model: PreTrainedModel) -> Weights:
     """The initial values of ``model``'s weights: pretrained, or random by the spec's seed."""
     if spec.weights == "pretrained":
-        return PretrainedWeights(models.checkpoint(spec), model)
+        return PretrainedWeights(models.weights_place(spec), model)
     return RandomWeights(model, spec.seed)
 
 

@@ -42,7 +42,7 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
 
 def _place(spec: RunSpec) -> tuple[str, str]:
     hub_id = models.of(spec).hub_id
-    folder = models.checkpoint(spec) if spec.config_hash else spec.weights_path
+    folder = models.weights_place(spec) if spec.config_hash else spec.weights_path
     local = Path(folder).expanduser()
     named = folder.count("/") == 1 and not folder.startswith(("/", ".", "~"))  # owner/name
     if folder and not named and not local.is_dir():

@@ -23,10 +23,10 @@ from zobench.models.source import identified as identified
 from zobench.models.source import own_name as own_name
 from zobench.models.variants import check as check
 from zobench.models.variants import checked as checked
-from zobench.models.variants import checkpoint as checkpoint
 from zobench.models.variants import differences as differences
 from zobench.models.variants import is_known as is_known
 from zobench.models.variants import of as of
 from zobench.models.variants import position_count as position_count
 from zobench.models.variants import variant as variant
+from zobench.models.variants import weights_place as weights_place
 from zobench.runspec.registries import MODELS as MODELS

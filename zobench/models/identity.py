@@ -73,7 +73,10 @@ def remembered(kind: str, files: Iterable[Path], make: Any) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The shards that an index names and that are there, else all safetensors; what is wrong the reader says."""
+    """Those that transformers reads: the one file, the shards that an index names and that are there, else all; what is
+    wrong with them the reader says (:mod:`zobench.models.checkpoint`)."""
+    if (single := folder / "model.safetensors").is_file():
+        return [single]
     every = sorted(folder.glob("*.safetensors"))
     try:
         named = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"].values()

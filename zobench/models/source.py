@@ -128,8 +128,8 @@ def _usual_name(path: str) -> str:
 
 def _packaged(name: str) -> Path:
     package = PACKAGED[name]
-    spec = importlib.util.find_spec(package.module)
-    places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec is not None else []
+    found = importlib.util.find_spec(package.module)
+    places = [Path(place) for place in (found.submodule_search_locations or ())] if found is not None else []
     files = [file for place in places for file in sorted(place.glob("*.gguf"))]
     if not files:
         raise ValueError(f"{name} needs the package that brings it, but it is not installed; {package.install}")

@@ -27,7 +27,7 @@ def is_known(spec: RunSpec) -> bool:
         return False
 
 
-def checkpoint(spec: RunSpec) -> str:
+def weights_place(spec: RunSpec) -> str:
     """The folder or hub id of the spec's pretrained weights and of its tokenizer; "" if there is none."""
     if spec.config_hash:
         return str(folder(spec.model_path, spec.weights == "pretrained"))
@@ -53,7 +53,7 @@ def check(spec: RunSpec) -> None:
         )
     if spec.weights_path:
         agreement.check(architecture.name, spec.tie_embeddings, spec.weights_path)
-    if spec.weights == "pretrained" and not checkpoint(spec):
+    if spec.weights == "pretrained" and not weights_place(spec):
         raise ValueError(
             f"`weights=pretrained` needs a checkpoint, but none of {architecture.name} is on the hub; "
             "give weights_path=FOLDER or use weights=random"

@@ -78,7 +78,7 @@ class Adapter(ABC):
             wrapped = get_peft_model(model, config, low_cpu_mem_usage=True)
         if config.is_prompt_learning:  # LoRA's layers are in the model already
             model.add_module("prompt_encoder", wrapped.prompt_encoder["default"])
-        pretrained = models.checkpoint(spec) if spec.weights == "pretrained" else models.of(spec).hub_id
+        pretrained = models.weights_place(spec) if spec.weights == "pretrained" else models.of(spec).hub_id
         config.base_model_name_or_path = pretrained or spec.model_path or spec.model
         self._names = frozenset(name for name, tensor in model.named_parameters() if tensor.requires_grad)
 
