@@ -128,6 +128,9 @@ def _say_choices(spec: RunSpec, why: str, *, seq_len_given: bool) -> None:
     errors.print(why, style="dim")
     if reason := footprint.fit(spec)[1]:
         errors.print(reason, style="dim")
+    if spec.config_hash and spec.weights == "random":
+        told = f"weights: random, as {spec.model}'s config.json says; its own with --set weights=pretrained"
+        errors.print(told, style="dim", markup=False, soft_wrap=True)
     if not seq_len_given and spec.seq_len < SEQ_LEN:
         errors.print(f"seq_len: {spec.seq_len}, because {spec.model} has {spec.seq_len} positions", style="dim")
 

@@ -57,12 +57,17 @@ def _write_model(file: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
+        read: Any = AutoModelForCausalLM.from_pretrained(
+            str(file.parent), gguf_file=file.name, dtype=torch.float32, output_loading_info=True
+        )
     except (ValueError, OSError, NotImplementedError, KeyError) as error:
         raise ValueError(
             f"transformers must be able to read {file.name}, but cannot ({_first_line(error)}); give the model's "
             "folder of safetensors"
         ) from error
+    model, told = read
+    if absent := sorted(told["missing_keys"]):  # transformers would draw them at random
+        raise ValueError(f"{file.name} must hold all tensors of its model, but lacks {absent[0]}; download it again")
     model.hf_quantizer, model.is_quantized = None, False  # it was quantised in the file, and is not any more
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
