@@ -25,6 +25,7 @@ from zobench.engine.checkpoint import save_checkpoint
 from zobench.engine.drive import Drive, plain
 from zobench.engine.head import Head
 from zobench.engine.lanes import Event
+from zobench.engine.loss import head_states
 from zobench.engine.noise import TorchNoise
 from zobench.engine.objective import Objective
 from zobench.engine.perturb import is_decayed
@@ -161,6 +162,15 @@ class Backprop:
         objective = self._objective(batch, scored=True)
         with precision(self.config):
             return objective.scores(self._reduced(batch, objective)).cpu()
+
+    @torch.no_grad()
+    def next_logits(self, batch: Batch) -> Tensor:
+        """See :meth:`zobench.engine.Engine.next_logits`."""
+        self._open()
+        with precision(self.config):
+            last = head_states(self.model, self._hidden(batch)[:, -1])
+            logits: Tensor = self._head.module(last)
+        return logits.float().cpu()
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, CPU copy) of every parameter, tied ones once, and of every buffer that a checkpoint holds."""

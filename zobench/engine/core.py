@@ -25,6 +25,7 @@ from zobench.engine.base import BASE, EngineConfig, Entry, PassRecord, Point, Po
 from zobench.engine.blocks import Field, Unit
 from zobench.engine.build import Source, build, is_end
 from zobench.engine.checkpoint import save_checkpoint
+from zobench.engine.decode import last_logits
 from zobench.engine.drive import Drive, plain
 from zobench.engine.interface import GradientEngine, Start
 from zobench.engine.lanes import Event, Lanes
@@ -100,6 +101,15 @@ class Engine:
         self._open()
         objective = Objective(self.model, batch, self.config.device, scored=True)
         return objective.scores(self._reduced(batch, objective, (BASE,))[0])
+
+    @torch.inference_mode()
+    def next_logits(self, batch: Batch) -> Tensor:
+        """The logits after each row's last token, float32 (rows, vocabulary) on the CPU, with every committed update
+        applied; rows are padded on the left."""
+        self._open()
+        batch = batch.to(self.config.device)
+        with self._pass((BASE,), len(batch.input_ids)):
+            return last_logits(self.forwards, self.drive(self.model, batch.input_ids, batch.attention_mask))
 
     def _reduced(
         self, batch: Batch, objective: Objective, points: Sequence[Point], route: tuple[Point, ...] = ()

@@ -12,6 +12,7 @@ from typing import Any
 from zobench.runspec import registries
 from zobench.runspec.constraints import check_constraints
 from zobench.runspec.fields import (
+    FileWord,
     Interval,
     Number,
     RegistryWord,
@@ -31,7 +32,7 @@ from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, NOISES, TIE
 from zobench.runspec.options import Options, nested, settled
 from zobench.runspec.words import SEQ_LEN
 
-FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, FOLDERS = Since
+FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, FOLDERS, OWN_DATA = Since
 NEVER, VALUE, PAIR, _ = Told
 
 
@@ -44,7 +45,8 @@ class RunSpec:
 
     ``method`` to ``foreach`` are ZO-Bench's methods and their constants, ``scheme`` what is tuned. With a ``task`` the
     run is a fine-tuning run: ``seq_len`` bounds an example's tokens, ``shots`` examples per class train it (0:
-    ``train_size`` and ``dev_size`` in all), and it is evaluated every ``eval_every`` steps (0: only at its end).
+    ``train_size`` and ``dev_size`` in all), and it is evaluated every ``eval_every`` steps (0: only at its end). A task
+    of one's own is ``FILE.toml``, which becomes ``NAME@FINGERPRINT`` and the place ``task_file`` (docs/data.md).
 
     ``gpus`` devices (on a CPU processes) on ``nodes`` machines share a step as ``parallel`` says (DistZO2); a batch of
     ``batch_size`` rows is theirs together. ``transfers``: whether each uploads whole blocks or a slice. ``checkpoint``:
@@ -209,9 +211,14 @@ class RunSpec:
         "full", "what is tuned: all weights, or an adapter of peft", since=TASKS, registry=registries.SCHEMES,
         told=VALUE, listed=True, paced=True,
     ))
-    task: str = declare(RegistryWord(
-        "none", "what the model is fine-tuned to", since=TASKS, registry=registries.TASKS, before=("none",), told=VALUE,
+    task: str = declare(FileWord(
+        "none", "what the model is fine-tuned to; FILE.toml is a task of one's own", since=TASKS,
+        registry=registries.TASKS, before=("none",), identity="zobench.data.tasks.file:identity", told=VALUE,
         listed=True, tuning=3, of_task=True,
+    ))
+    task_file: str = declare(Text(
+        "", "the file of a task of one's own, which task=FILE.toml sets", since=OWN_DATA, told=NEVER, free=True,
+        incidental=True, shown=True,
     ))
     aligned: bool = declare(Switch(True, "whether SST-2's prompt is there", since=TASKS))
     shots: int = declare(Number(
@@ -286,8 +293,12 @@ class RunSpec:
     # fmt: on
 
     def __post_init__(self) -> None:
+        if str(self.task).endswith(FileWord.suffix):
+            object.__setattr__(self, "task_file", self.task)
         for name, field in DECLARED.items():
             object.__setattr__(self, name, field.check(getattr(self, name)))
+        if "@" not in self.task:
+            object.__setattr__(self, "task_file", "")
         if self.options:
             named = {name: getattr(self, name) for name, field in DECLARED.items() if field.names(getattr(self, name))}
             takers = ", ".join(f"{name}={value}" for name, value in named.items())
@@ -372,6 +383,11 @@ class RunSpec:
         }
         text = json.dumps(named, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def task_name(self) -> str:
+        """The task's name for people: of a task of one's own, without its fingerprint."""
+        return DECLARED["task"].shown(self.task)
 
     @property
     def label(self) -> str:
