@@ -218,7 +218,7 @@ class RunSpec:
     ))
     task_file: str = declare(Text(
         "", "the file of a task of one's own, which task=FILE.toml sets", since=OWN_DATA, told=NEVER, free=True,
-        incidental=True, shown=True,
+        incidental=True, unhashed=True,
     ))
     aligned: bool = declare(Switch(True, "whether SST-2's prompt is there", since=TASKS))
     shots: int = declare(Number(
@@ -277,10 +277,10 @@ class RunSpec:
     ))
     name: str = declare(Text(
         "", "what tables call a model that is not in the list; as its folder", since=FOLDERS, told=NEVER, free=True,
-        incidental=True, shown=True,
+        incidental=True, unhashed=True,
     ))
     model_path: str = declare(Text(
-        "", "where such a model was found", since=FOLDERS, told=NEVER, free=True, incidental=True, shown=True,
+        "", "where such a model was found", since=FOLDERS, told=NEVER, free=True, incidental=True, unhashed=True,
     ))
     config_hash: str = declare(Text(
         "", "which config.json it has", since=FOLDERS, told=NEVER, free=True, form="[0-9a-f]*", form_noun="hexadecimal",
@@ -375,11 +375,13 @@ class RunSpec:
         A field that came after the first results is left out at its default, so that those keep their names. What is
         only shown is left out too, and so is the name of a model that its ``config_hash`` says better.
         """
-        shown = {name for name, field in DECLARED.items() if field.shown} | ({"model"} if self.config_hash else set())
+        shown = {name for name, field in DECLARED.items() if field.unhashed} | (
+            {"model"} if self.config_hash else set()
+        )
         named = {
             name: value
             for name, value in self.to_dict().items()
-            if name not in shown and (DECLARED[name].since is FIRST_RESULTS or value != DECLARED[name].default)
+            if name not in unhashed and (DECLARED[name].since is FIRST_RESULTS or value != DECLARED[name].default)
         }
         text = json.dumps(named, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
