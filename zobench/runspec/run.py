@@ -375,9 +375,9 @@ class RunSpec:
         A field that came after the first results is left out at its default, so that those keep their names. What is
         only shown is left out too, and so is the name of a model that its ``config_hash`` says better.
         """
-        shown = {name for name, field in DECLARED.items() if field.unhashed} | (
-            {"model"} if self.config_hash else set()
-        )
+        unhashed = {name for name, field in DECLARED.items() if field.unhashed}
+        if self.config_hash:
+            unhashed.add("model")
         named = {
             name: value
             for name, value in self.to_dict().items()
