@@ -218,7 +218,7 @@ def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
 
 
 def _folder(out: Path | None, spec: RunSpec, kind: str = "") -> Path:
-    words = (spec.model, spec.task, spec.method, spec.scheme, kind or spec.hash)
+    words = (spec.model, spec.task_name, spec.method, spec.scheme, kind or spec.hash)
     return out or Path("runs") / "-".join(words)
 
 

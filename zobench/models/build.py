@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from zobench.models.families import FAMILIES
 from zobench.models.registry import Model, get
 from zobench.runspec.registries import MODELS
 
@@ -91,20 +90,39 @@ def _constructed(model: PreTrainedModel, module: nn.Module, buffers: Mapping[str
 
 
 def is_masked(model: nn.Module) -> bool:
-    """Whether a built model predicts masked tokens in their places, and not the next token."""
-    family = FAMILIES.get(cast("PreTrainedModel", model).config.model_type)
-    return family is not None and family.masked
+    """Whether a built model predicts masked tokens in their places, and not the next token: as transformers lists its
+    class."""
+    from transformers import MODEL_FOR_MASKED_LM_MAPPING
+
+    masked = cast("list[type]", MODEL_FOR_MASKED_LM_MAPPING.values())
+    return any(kind in masked for kind in type(model).__mro__)
 
 
 def blocks(model: nn.Module) -> nn.ModuleList:
-    """The decoder's transformer blocks: the longest ``ModuleList`` whose modules are all of one class."""
-    from torch.nn import ModuleList
+    """The model's transformer blocks: the ``ModuleList`` with the most parameters.
+
+    Raises ``ValueError`` if there is none, or if it holds less than half of what is in neither embeddings nor head.
+    """
+    from torch.nn import Embedding, ModuleList
 
     lists = [module for module in model.modules() if isinstance(module, ModuleList)]
-    alike = [modules for modules in lists if len({type(item) for item in modules}) == 1]
-    if not alike:
+    sizes = [_size(modules) for modules in lists]
+    if not any(sizes):
         raise ValueError(
             f"the model must hold its transformer blocks in one ModuleList, but {type(model).__name__} has none; "
             f"use one of {', '.join(MODELS.names())}"
         )
-    return max(alike, key=len)
+    most = max(sizes)
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]
+    apart = [module for module in model.modules() if isinstance(module, Embedding) or module is head]
+    whole = _size(model) - _size(*apart)
+    if 2 * most < whole:
+        raise ValueError(
+            "the model's blocks must hold half of its parameters beside embeddings and head, but the largest "
+            f"ModuleList of {type(model).__name__} holds {most} of {whole}; use another model"
+        )
+    return lists[sizes.index(most)]
+
+
+def _size(*modules: nn.Module) -> int:
+    return sum(tensor.numel() for tensor in {tensor for module in modules for tensor in module.parameters()})

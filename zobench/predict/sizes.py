@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from zobench import models
+from zobench.data.tasks.file import task_of
 from zobench.parallel.mesh import divided
 from zobench.runspec import METHODS, SCHEMES, RunSpec
 from zobench.runspec.kinds import WIDTHS, Widths
-from zobench.runspec.registries import TASKS
 
 ADAPTER_WIDTH = 4
 """Bytes of an adapter's weight, which is float32 (docs/design/METHODS.md, "What is tuned")."""
@@ -78,14 +78,14 @@ def rows(spec: RunSpec) -> int:
 
 def longest(spec: RunSpec) -> int:
     """Tokens of the longest row that a run reads."""
-    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS.get(spec.task).longest_tokens)
+    return spec.seq_len if spec.task == "none" else min(spec.seq_len, task_of(spec).longest_tokens)
 
 
 def usual(spec: RunSpec) -> int:
     """Tokens of a row of a typical batch, from which durations are predicted."""
-    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS.get(spec.task).usual_tokens)
+    return spec.seq_len if spec.task == "none" else min(spec.seq_len, task_of(spec).usual_tokens)
 
 
 def judged(spec: RunSpec) -> int:
     """Tokens of a batch that count in the loss: all of them, or with a task those of its answer candidates."""
-    return rows(spec) * (longest(spec) if spec.task == "none" else 8)
+    return rows(spec) * (longest(spec) if spec.task == "none" or task_of(spec).goal.every_token else 8)
