@@ -82,21 +82,9 @@ def test_a_model_from_a_config_alone_is_the_one_that_transformers_builds(tmp_pat
         assert torch.equal(ours(ids).logits, own(ids).logits)
 
 
-ENGINE_LACKS = {
-    ("gpt2", "torch"): "default position_ids have no row per copy",
-    ("gemma2", "torch"): "its logits are capped behind the head",
-    ("bloom", "torch"): "alibi is cut as if it were a batch",
-    ("mpt", "torch"): "alibi is cut as if it were a batch",
-    ("olmo", "counter"): "its last norm has no parameters",
-}
-CASES = [*((family, "torch") for family in FAMILIES), ("mixtral", "counter"), ("olmo", "counter")]
-
-
-def _lacking(case: tuple[str, str]) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.xfail(strict=True, reason=ENGINE_LACKS[case])] if case in ENGINE_LACKS else []
-
-
-@pytest.mark.parametrize(("family", "noise"), [pytest.param(*case, marks=_lacking(case)) for case in CASES])
+@pytest.mark.parametrize(
+    ("family", "noise"), [*((family, "torch") for family in FAMILIES), ("mixtral", "counter"), ("olmo", "counter")]
+)
 def test_offloaded_losses_are_the_resident_ones(tmp_path: Path, family: str, noise: str) -> None:
     spec = given(tmp_path, family).replace(noise=noise)
     resident = cell.run(spec)
