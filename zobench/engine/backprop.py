@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,6 +26,7 @@ from zobench.engine.checkpoint import save_checkpoint
 from zobench.engine.drive import Drive, plain
 from zobench.engine.head import Head
 from zobench.engine.lanes import Event
+from zobench.engine.logits import Driven, drive_to_head
 from zobench.engine.noise import TorchNoise
 from zobench.engine.objective import Objective
 from zobench.engine.perturb import is_decayed
@@ -162,6 +164,15 @@ class Backprop:
         with precision(self.config):
             return objective.scores(self._reduced(batch, objective)).cpu()
 
+    @torch.no_grad()
+    def next_logits(self, batch: Batch) -> Tensor:
+        """See :meth:`zobench.engine.Engine.next_logits`."""
+        self._open()
+        with precision(self.config):
+            driven = self._driven(batch)
+            logits = driven.logits(self._head.module(driven.states[:, -1]))
+        return logits.float().cpu()
+
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, CPU copy) of every parameter, tied ones once, and of every buffer that a checkpoint holds."""
         self._open()
@@ -237,16 +248,17 @@ class Backprop:
         if self._closed:
             raise RuntimeError("the engine must be open, but was closed; build a new one")
 
-    def _hidden(self, batch: Batch) -> Tensor:
+    def _driven(self, batch: Batch) -> Driven:
         mask = None if batch.attention_mask is None else batch.attention_mask.to(self.config.device)
-        return self._drive(self.model, batch.input_ids.to(self.config.device), mask)
+        return drive_to_head(self._drive, self.model, batch.input_ids.to(self.config.device), mask)
 
     def _objective(self, batch: Batch, scored: bool = False) -> Objective:
         return Objective(self.model, batch, self.config.device, scored=scored, judged_on=self.config.device)
 
     def _reduced(self, batch: Batch, objective: Objective) -> Tensor:
-        (states,) = objective.states([self._hidden(batch)])
-        return objective.reduced(self._head.picked(states, objective.targets))
+        driven = self._driven(batch)
+        (states,) = objective.states([driven.states])
+        return objective.reduced(replace(self._head, notes=driven.notes).picked(states, objective.targets))
 
     def _loss(self, batch: Batch) -> Tensor:
         objective = self._objective(batch)

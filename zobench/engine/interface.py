@@ -76,11 +76,19 @@ class GradientEngine(SteppingEngine, Protocol):
 class EvaluatingEngine(Protocol):
     """What an evaluation needs: losses and scores at the weights with every update applied."""
 
+    @property
+    def model(self) -> nn.Module:
+        """The model that is evaluated."""
+
     def evaluate(self, batch: Batch) -> float:
         """The batch's mean loss."""
 
     def scores(self, batch: Batch) -> Tensor:
         """The score of each of the batch's candidates, float32 (c,) on the CPU."""
+
+    def next_logits(self, batch: Batch) -> Tensor:
+        """The logits after each row's last token, float32 (rows, vocabulary) on the CPU; rows are padded on the
+        left."""
 
 
 class SavingEngine(Protocol):

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zobench.models import checkpoint
+from zobench.models import checkpoint, initialisation
 from zobench.models.checkpoint import Origin
+from zobench.models.initialisation import Rule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,7 +46,8 @@ class Weights(Protocol):
 
 
 class RandomWeights(Weights):
-    """Values distributed as the model's own initialisation: normal matrices, zero biases, unit norms, zero padding row.
+    """Values distributed as the model's own initialisation (:mod:`zobench.models.initialisation`): mostly normal
+    matrices, zero biases, unit norms, a zero padding row.
 
     A function of (seed, name) only: not of the order of calls, nor of the device. Normals are copied from a pool of
     :data:`POOL` of them, from a place that (seed, name) decides, because drawing each anew takes minutes for a model
@@ -53,38 +55,47 @@ class RandomWeights(Weights):
     """
 
     def __init__(self, model: PreTrainedModel, seed: int) -> None:
-        self._seed = seed
-        self._std = float(getattr(model.config, "initializer_range", None) or model.config.init_std)
+        self._seed, self._model = seed, model
         self._canonical = _canonical_names(model)
         self._owner = {
             f"{prefix}.{key}" if prefix else key: (key, module)
             for prefix, module in model.named_modules()
             for key, _ in module.named_parameters(recurse=False)
         }
-        self._rules = {name: _rule(name, *self._owner[name]) for name in set(self._canonical.values())}
+        told = initialisation.rules(model)
+        self._rules = {name: told.get(name) or _untold(name, *self._owner[name]) for name in self._canonical.values()}
         self._lock = threading.Lock()
-        self._pools: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._pools: dict[tuple[torch.dtype, torch.device, float], Tensor] = {}
 
     @torch.no_grad()
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
         """See :class:`Weights`."""
         name = self._canonical[name]
-        constant, zero_row = self._rules[name]
-        if constant is not None:
-            out.fill_(constant)
+        rule = self._rules[name]
+        if rule.constant is not None:
+            out.fill_(rule.constant)
+            return
+        if rule.std is None:
+            out.copy_(self._drawn(name)[first : first + out.shape[0]])
             return
         start = _offset(self._seed, name) + first * out.shape[1:].numel()
-        _tile(out.detach().view(-1), self._pool(out), start % POOL)
-        if zero_row is not None and first <= zero_row < first + out.shape[0]:
-            out[zero_row - first].zero_()
+        _tile(out.detach().view(-1), self._pool(out, rule.std), start % POOL)
+        if rule.zero_row is not None and first <= rule.zero_row < first + out.shape[0]:
+            out[rule.zero_row - first].zero_()
 
-    def _pool(self, out: Tensor) -> Tensor:
-        key = (out.dtype, out.device)
+    def _drawn(self, name: str) -> Tensor:
+        """What no pool can give, such as uniform values or the logarithms of a recurrence's rates."""
+        key, module = self._owner[name]
+        with self._lock:  # torch's generator is one for all threads
+            return initialisation.drawn(self._model, module, key, _offset(self._seed, name))
+
+    def _pool(self, out: Tensor, std: float) -> Tensor:
+        key = (out.dtype, out.device, std)
         with self._lock:  # several threads fill at once, and one pool serves them all
             if key not in self._pools:
                 # NumPy, because torch's CPU and CUDA generators draw different numbers from one seed
                 normals = np.random.default_rng(self._seed).standard_normal(POOL, dtype=np.float32)
-                normals *= self._std
+                normals *= std
                 self._pools[key] = torch.from_numpy(normals).to(out.dtype).to(out.device)
             return self._pools[key]
 
@@ -232,18 +243,14 @@ def _canonical_names(model: nn.Module) -> dict[str, str]:
     return {name: first[parameter] for name, parameter in model.named_parameters(remove_duplicate=False)}
 
 
-def _rule(name: str, key: str, module: nn.Module) -> tuple[float | None, int | None]:
-    """(the constant that fills the parameter, or None for normals; the row that is zero, or None)."""
+def _untold(name: str, key: str, module: nn.Module) -> Rule:
+    """The rule of a parameter that the model's own initialisation leaves as it was constructed."""
     if key == "bias":
-        return 0.0, None
-    if isinstance(module, nn.Embedding):
-        return None, module.padding_idx
-    if isinstance(module, nn.Linear):
-        return None, None
+        return Rule(constant=0.0)
     if key == "weight" and "Norm" in type(module).__name__:
-        return 1.0, None
+        return Rule(constant=1.0)
     raise ValueError(
-        f"`{name}` must belong to a linear, embedding or norm module, but got {type(module).__name__}; "
+        f"`{name}` must belong to a module that its model initialises, but got {type(module).__name__}; "
         "use weights=pretrained"
     )
 
