@@ -21,6 +21,8 @@ def test_the_page_runs_as_it_is_written(
     printed = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("loss "))
     digits = re.compile(r"-?\d+\.\d+")
     assert digits.sub("", printed) == digits.sub("", shown)
-    assert [float(n) for n in digits.findall(printed)] == pytest.approx([float(n) for n in digits.findall(shown)], rel=0.05)
+    assert [float(n) for n in digits.findall(printed)] == pytest.approx(
+        [float(n) for n in digits.findall(shown)], rel=0.05
+    )
     before, after = (float(number) for number in digits.findall(printed))
     assert after < before
