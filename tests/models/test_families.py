@@ -82,27 +82,8 @@ def test_a_model_from_a_config_alone_is_the_one_that_transformers_builds(tmp_pat
         assert torch.equal(ours(ids).logits, own(ids).logits)
 
 
-ENGINE_LACKS = {
-    "gpt2": "default position_ids have no row per copy", "gemma2": "its logits are capped behind the head",
-    "bloom": "alibi is cut as if it were a batch", "mpt": "alibi is cut as if it were a batch",
-}  # fmt: skip
-
-
-def _lacking(family: str, noise: str) -> list[pytest.MarkDecorator]:
-    reason = ENGINE_LACKS.get(family)
-    if family == "olmo" and noise == "counter":
-        reason = "its last norm has no parameters"
-    return [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
-
-
-@pytest.mark.parametrize(
-    ("family", "noise"),
-    [
-        pytest.param(family, noise, marks=_lacking(family, noise))
-        for family in FAMILIES
-        for noise in ("torch", "counter")
-    ],
-)
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_offloaded_losses_are_the_resident_ones(tmp_path: Path, family: str, noise: str) -> None:
     spec = given(tmp_path, family).replace(noise=noise)
     resident = cell.run(spec)
