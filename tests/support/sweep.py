@@ -57,7 +57,8 @@ OVERRIDES = {
         "indexer_n_heads": 4, "indexer_kv_heads": 2, "indexer_head_dim": 32, "indexer_budget": 64,
         "indexer_compress_ratio": 4,
     },
-    "reformer": {"axial_pos_embds": False, "is_decoder": True},
+    "reformer": {"axial_pos_embds": False},
+    "ReformerModelWithLMHead": {"axial_pos_embds": False, "is_decoder": True},
     "xmod": {"default_language": "en_XX"},
     "zamba": {
         "num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "hybrid"], "hidden_size": 64,
@@ -68,7 +69,7 @@ OVERRIDES = {
         "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 96, "n_mamba_heads": 2,
     },
 }  # fmt: skip
-"""Of a class's default configuration, what it cannot be built with."""
+"""Of a class or a model type: what its default configuration, which cannot be built or called, lacks."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def classes():
 
 
 def small_config(config_class, model_class, **how):
-    config, wanted = config_class(**OVERRIDES.get(config_class.model_type, {})), model_class.config_class
+    values = OVERRIDES.get(model_class.__name__, OVERRIDES.get(config_class.model_type, {}))
+    config, wanted = config_class(**values), model_class.config_class
     inner = [getattr(config, name) for name in getattr(config_class, "sub_configs", {})]
     if not isinstance(config, wanted):
         config = next((own for own in inner if isinstance(own, wanted)), config)
