@@ -32,6 +32,7 @@ from zobench.engine.noise import TorchNoise
 from zobench.engine.objective import Objective
 from zobench.engine.perturb import is_decayed
 from zobench.models import blocks as find_blocks
+from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import Weights, materialise
 from zobench.runspec.kinds import NOISES
 
@@ -164,10 +165,19 @@ class Backprop:
         with precision(self.config):
             return objective.scores(self._reduced(batch, objective)).cpu()
 
-    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, CPU copy) of every parameter; tied ones once."""
+    @torch.no_grad()
+    def next_logits(self, batch: Batch) -> Tensor:
+        """See :meth:`zobench.engine.Engine.next_logits`."""
         self._open()
-        for name, tensor in self.model.named_parameters():
+        with precision(self.config):
+            driven = self._driven(batch)
+            logits = driven.logits(self._head.module(driven.states[:, -1]))
+        return logits.float().cpu()
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, CPU copy) of every parameter, tied ones once, and of every buffer that a checkpoint holds."""
+        self._open()
+        for name, tensor in (*self.model.named_parameters(), *persistent_buffers(self.model)):
             yield name, tensor.detach().cpu().clone()
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:

@@ -25,6 +25,7 @@ from zobench.engine.base import BASE, EngineConfig, Entry, PassRecord, Point, Po
 from zobench.engine.blocks import Field, Unit
 from zobench.engine.build import Source, build, is_end
 from zobench.engine.checkpoint import save_checkpoint
+from zobench.engine.decode import last_logits
 from zobench.engine.drive import Drive, plain
 from zobench.engine.follow import Marks
 from zobench.engine.interface import GradientEngine, Start
@@ -35,6 +36,7 @@ from zobench.engine.pipeline import Pipeline
 from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import Hosts
 from zobench.models import blocks as find_blocks
+from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import ModelWeights, Weights
 
 T = TypeVar("T")
@@ -107,6 +109,16 @@ class Engine:
         self._open()
         objective = Objective(self.model, batch, self.config.device, scored=True)
         return objective.scores(self._reduced(batch, objective, (BASE,))[0])
+
+    @torch.inference_mode()
+    def next_logits(self, batch: Batch) -> Tensor:
+        """The logits after each row's last token, float32 (rows, vocabulary) on the CPU, with every committed update
+        applied; rows are padded on the left."""
+        self._open()
+        batch = batch.to(self.config.device)
+        with self._pass((BASE,), len(batch.input_ids)):
+            driven = drive_to_head(self.drive, self.model, batch.input_ids, batch.attention_mask)
+            return last_logits(self.forwards, driven)
 
     def _reduced(
         self, batch: Batch, objective: Objective, points: Sequence[Point], route: tuple[Point, ...] = ()
@@ -206,11 +218,18 @@ class Engine:
                 self.run(unit, functools.partial(turn, unit))
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, CPU copy) of every parameter, all updates applied, one unit in memory at a time; tied ones once.
+        """(name, CPU copy) of every parameter, all updates applied, one unit in memory at a time; tied ones once. Then
+        those of the buffers that a checkpoint holds.
 
         With counter noise what is pending stays pending: looking rounds nothing and writes nothing.
         """
-        yield from self._tensors(lambda unit: [item for item in unit.fields if item.is_parameter])
+        inside = set()
+        for name, tensor in self._tensors(lambda unit: [item for item in unit.fields if item.is_kept]):
+            inside.add(name)
+            yield name, tensor
+        for name, buffer in persistent_buffers(self.model):
+            if name not in inside:  # those of a unit have travelled with it
+                yield name, buffer.detach().cpu().clone()
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(parameter#state, CPU copy) of every state of the rule, all updates applied, as :meth:`named_tensors`."""

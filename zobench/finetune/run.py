@@ -146,7 +146,7 @@ def _check_own(spec: RunSpec, folder: Path) -> None:
 
 
 def _data(spec: RunSpec, words: PreTrainedTokenizerBase, data_dir: Path | None) -> TaskData:
-    masked = models.get(spec.model).family.masked
+    masked = models.of(spec).masked
     return TaskData.load(spec, words, positions=models.position_count(spec), masked=masked, data_dir=data_dir)
 
 
@@ -154,7 +154,8 @@ def _sizes(data: TaskData) -> list[str]:
     """Lines on the sizes of the splits, on why they differ from what was asked, and on how many texts were cut."""
     counts, sources, cut = data.facts["counts"], data.facts["sources"], data.facts["truncated"]
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    lines = [f"{data.spec.task}: {told} examples, from {sources['train']} and {sources['test']}", *data.facts["notes"]]
+    said = f"{data.asked.name}: {told} examples, from {sources['train']} and {sources['test']}"
+    lines = [said, *data.facts["notes"]]
     if any(cut.values()):
         told = ", ".join(f"{count} {name}" for name, count in cut.items())
         lines.append(f"truncate: {told} texts lost tokens; the longest has {data.facts['longest']}")
@@ -179,7 +180,7 @@ def _trained(
             file, items = during.enter_context(origin.opened(folder, header, world))
             items, start, path, good = origin.resume_point(spec, folder, header, file, items, progress.say)
             built = during.enter_context(tuner(chosen, path, model, start=start, world=world))
-            record = Record()
+            record = Record(names=data.asked.goal.scores)
             keeper = Keeper(spec, folder, file, record, list(record.replay(items)), header, progress.say, world)
             origin.bring(spec, built, items, start, path)
             if world is not None:
@@ -214,7 +215,8 @@ def _result(
         evaluation={
             "curve": record.curve, "start": record.at(0).point, "best": record.at(int(record.best[0])).point,
             "majority": {name: data.majority(name) for name in ("dev", "test")},
-            "task": data.facts, "definition": methods.definition(spec), "tokenizer": _without_folders(where),
+            "scores": list(record.names), "task": data.facts,
+            "definition": methods.definition(spec), "tokenizer": _without_folders(where),
         },
     )  # fmt: skip
 

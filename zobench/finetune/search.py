@@ -31,7 +31,8 @@ class Trial:
         """As it is stored: the changes, the run's hash, and its best on dev."""
         best = self.result.evaluation["best"]
         loss = best["loss"] if _rank(self)[0] < math.inf else None
-        told = {"step": best["step"], "dev_loss": loss, "dev_accuracy": best["accuracy"]}
+        scores = {f"dev_{name}": best[name] for name in self.result.scores}
+        told = {"step": best["step"], "dev_loss": loss, **scores}
         return {**self.changes, "run": self.result.spec.hash, **told, "skipped": self.result.skipped_updates}
 
 
@@ -88,7 +89,7 @@ def _rank(trial: Trial) -> tuple[float, float]:
     """Sorts trials by dev loss, then by dev accuracy, best first; a loss that is not finite comes last."""
     best = trial.result.evaluation["best"]
     loss = best["loss"]
-    return (loss if loss is not None and math.isfinite(loss) else math.inf, -best["accuracy"])
+    return (loss if loss is not None and math.isfinite(loss) else math.inf, -(best[trial.result.scores[0]] or 0.0))
 
 
 def _check_unseen(winner: Trial, folder: Path) -> None:

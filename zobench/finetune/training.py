@@ -103,7 +103,12 @@ class Training:
         seen = evaluate(self._built.engine, self._data, "dev", record.step, self._halt_if_asked)
         self._keeper.wrote(
             EvaluationItem(
-                step=seen.step, loss=seen.loss, accuracy=seen.accuracy, count=seen.count, passes=self._passes - passes
+                step=seen.step,
+                loss=seen.loss,
+                accuracy=seen.accuracy,
+                count=seen.count,
+                passes=self._passes - passes,
+                second=seen.second,
             )
         )
         self._progress.evaluated(record.at(record.step))

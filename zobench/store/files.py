@@ -188,7 +188,7 @@ COLUMNS = (
     *FIELDS, "spec_hash", "machine", "outcome", "reason", "tokens_per_step", "step_seconds", "throughput",
     "floor_share", "predicted_step_seconds", "upload_rate", "offload_rate", "update_survival",
     "checkpoint_stall_seconds", "checkpoint_stall_share", "checkpoint_seconds", "accuracy", "start_accuracy",
-    "dev_accuracy", "device_peak_bytes", "host_rss_peak_bytes",
+    "dev_accuracy", "f1", "exact_match", "perplexity", "device_peak_bytes", "host_rss_peak_bytes",
 )  # fmt: skip
 """Of every data frame of results; further columns are named as the results' ``memory`` names them."""
 
