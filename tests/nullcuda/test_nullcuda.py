@@ -219,6 +219,17 @@ def test_visible_devices_are_those_that_were_asked_for():
         assert run(program, NULLCUDA_MACHINE="2xh100", CUDA_VISIBLE_DEVICES=told)[0] == expected
 
 
+def test_without_nvml_zobench_names_the_machine_after_torchs_gpus():
+    program = """
+    from zobench.measure import environment
+    environment.glob.glob = lambda pattern: ["/dev/nvidia0"]
+    print(environment.fingerprint_without_torch()["hardware"]["gpus"])
+    """
+    settings = {"NULLCUDA_MACHINE": "2xh100", "CUDA_VISIBLE_DEVICES": "1", "NULLCUDA_NVML_DENY": "nvmlInit"}
+    gpu = {"name": "NULL H100 80GB", "memory_mib": 76293}
+    assert run(program, **settings)[0] == str([gpu, gpu])
+
+
 def readings(**settings):
     program = """
     import json
