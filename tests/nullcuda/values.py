@@ -51,6 +51,8 @@ def on_host(value: Any) -> Any:
     """``value``, or for a CUDA tensor a CPU tensor of its memory."""
     if not isinstance(value, Tensor) or not value.is_cuda:
         return value
+    if value._is_zerotensor():  # forward-mode differentiation has zeros without memory
+        return torch.zeros(value.shape, dtype=value.dtype)
     storage = value.untyped_storage()
     if not storage.nbytes() or not value.numel():
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
@@ -75,7 +77,7 @@ def arrive(name: str, reads: list[Tensor], writes: list[Tensor]) -> None:
         stream = torch._C._cuda_getCurrentRawStream(first.device.index)
         for tensors, written in ((reads, 0), (writes, 1)):
             for tensor in tensors:
-                if tensor.is_cuda and tensor.numel():
+                if tensor.is_cuda and tensor.numel() and not tensor._is_zerotensor():
                     runtime().nullcuda_touched(stream, tensor.data_ptr(), _extent(tensor), written, _text(name))
         runtime().nullcuda_issue(stream)
 
@@ -129,7 +131,7 @@ def computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if written:
         return out
     for mine, value in zip(_tensors(out), _tensors(here), strict=True):
-        if mine.numel():
+        if mine.numel() and not mine._is_zerotensor():
             on_host(mine).copy_(value)
     return out
 
@@ -244,9 +246,7 @@ def random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def attended(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Attention as the CPU computes it; what the backward pass would need beside it stays without a value."""
     out = func(*args, **kwargs)
-    arguments = func._schema.arguments
-    told = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
-    told |= dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
+    told = _by_name(func, args, kwargs)
     bias = told.get("attn_bias")
     arrive(func.name(), _tensors((args, kwargs)), [out[0]])
     grouped = args[0].shape[-3] != args[1].shape[-3]
@@ -259,6 +259,30 @@ def attended(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     )
     on_host(out[0]).copy_(value)
     return out
+
+
+def attended_backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The gradients of query, key and value, as the CPU computes them from a forward pass of its own."""
+    out = func(*args, **kwargs)
+    told = _by_name(func, args, kwargs)
+    query, key, value, bias = (on_host(told.get(name)) for name in ("query", "key", "value", "attn_bias"))
+    arrive(func.name(), _tensors((args, kwargs)), list(out[:3]))
+    options = {"attn_mask": bias, "scale": told.get("scale")}
+    dropout, causal = told["dropout_p"], told["is_causal"]
+    ran = _aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout, causal, **options)
+    gradients = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        on_host(args[0]), query, key, value, *ran, dropout, causal, **options
+    )
+    for mine, gradient in zip(out[:3], gradients, strict=True):
+        on_host(mine).copy_(gradient)
+    return out
+
+
+def _by_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All arguments of a call, the defaults included."""
+    arguments = func._schema.arguments
+    told = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    return told | dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
 
 
 def _rules() -> Iterator[tuple[Any, Rule]]:
@@ -276,6 +300,7 @@ def _rules() -> Iterator[tuple[Any, Rule]]:
         yield name, random
     for name in ("flash", "efficient", "cudnn"):
         yield f"_scaled_dot_product_{name}_attention.default", attended
+        yield f"_scaled_dot_product_{name}_attention_backward.default", attended_backward
     yield "copy_.default", copied
     yield "_to_copy.default", converted
     yield "index.Tensor", indexed
