@@ -31,18 +31,34 @@ HOW = ({}, {"heads": 4}, {"layers": False})
 LIMIT = 180
 """Seconds of a class."""
 LARGEST = 200_000_000
+ROPE = {"rope_type": "default", "rope_theta": 1e4}
 OVERRIDES = {
     "bamba": {"num_hidden_layers": 2, "attn_layer_indices": [1]},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "cohere_compass_text": {"rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), ROPE)},
+    "dbrx": {"clip_qkv": 8.0, "attn_config": {"kv_n_heads": 4, "rope_theta": 1e4}},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "gemma3n_text": {
+        "num_hidden_layers": 5, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 16, "hidden_size": 64,
+        "num_attention_heads": 4, "head_dim": 16, "intermediate_size": 96,
+    },
     "granitemoehybrid": {"num_hidden_layers": 2, "layer_types": ["mamba", "attention"]},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
     "lfm2_moe": {"num_hidden_layers": 4, "layer_types": ["conv", "conv", "full_attention", "conv"]},
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
-    "reformer": {"axial_pos_embds": False, "is_decoder": True},
+    "perceiver": {"num_latents": 8, "d_latents": 32, "d_model": 32, "num_self_attends_per_block": 2,
+        "num_self_attention_heads": 2, "num_cross_attention_heads": 2, "qk_channels": 32, "v_channels": 32,
+        "max_position_embeddings": 7,
+    },
+    "qwen4_exp_text": {
+        "indexer_n_heads": 4, "indexer_kv_heads": 2, "indexer_head_dim": 32, "indexer_budget": 64,
+        "indexer_compress_ratio": 4,
+    },
+    "reformer": {"axial_pos_embds": False},
+    "ReformerModelWithLMHead": {"axial_pos_embds": False, "is_decoder": True},
     "xmod": {"default_language": "en_XX"},
     "zamba": {
         "num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "hybrid"], "hidden_size": 64,
@@ -53,7 +69,7 @@ OVERRIDES = {
         "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 96, "n_mamba_heads": 2,
     },
 }  # fmt: skip
-"""Of a class's default configuration, what it cannot be built with."""
+"""Of a class or a model type: what its default configuration, which cannot be built or called, lacks."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +90,11 @@ def classes():
 
 
 def small_config(config_class, model_class, **how):
-    config, wanted = config_class(**OVERRIDES.get(config_class.model_type, {})), model_class.config_class
+    values = OVERRIDES.get(model_class.__name__, OVERRIDES.get(config_class.model_type, {}))
+    config, wanted = config_class(**values), model_class.config_class
     inner = [getattr(config, name) for name in getattr(config_class, "sub_configs", {})]
     if not isinstance(config, wanted):
-        config = next(own for own in inner if isinstance(own, wanted))
+        config = next((own for own in inner if isinstance(own, wanted)), config)
     return shrunk(config, **how)
 
 
@@ -97,7 +114,7 @@ def build(config_class, model_class, **how):
 
 
 def batches(model):
-    special, count = special_tokens(model.config), model.get_input_embeddings().weight.shape[0]
+    special, count = special_tokens(model.config), model.config.get_text_config().vocab_size or 90
     words = [token for token in range(4, min(count, 90)) if token not in special]
     ids = torch.tensor(words)[torch.arange(21) * 5 % len(words)].view(3, 7)
     mask, labels, padded = torch.ones_like(ids), ids.clone(), ids.clone()

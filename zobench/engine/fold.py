@@ -23,6 +23,11 @@ class Follows:
 
     dimensions: Mapping[Path, int | None]
 
+    @property
+    def nothing(self) -> bool:
+        """Whether it is known that none of them does."""
+        return bool(self.dimensions) and all(where is None for where in self.dimensions.values())
+
     def cut(self, path: Path, tensor: Tensor, copies: int, batch: int) -> list[Tensor] | None:
         """The tensor's part of each copy, or None if all share it.
 
@@ -90,9 +95,11 @@ def join(outputs: Sequence[Any], batch: int = 1, follows: Follows = UNKNOWN, pat
 
 def fold(
     name: str, forward: Callable[..., Any], copies: int, batch: int, prepare: Callable[[int], None],
-    args: tuple[Any, ...], kwargs: dict[str, Any], follows: Follows = UNKNOWN,
+    args: tuple[Any, ...], kwargs: dict[str, Any], follows: Follows = UNKNOWN, frozen: bool = False,
 ) -> Any:  # fmt: skip
     """Calls ``forward`` once per copy, after ``prepare(copy)`` has set that copy's weights; returns the joined output.
+
+    ``frozen``: whether the weights are the same for all copies; then what is the same for every batch is computed once.
 
     Raises ``ValueError`` if no argument has the batch in its first dimension and nothing is known of the module: then
     the copies cannot be told apart.
@@ -103,6 +110,9 @@ def fold(
             f"{name} must be called on a batch of {copies * batch} rows, but none of its arguments has that many; "
             "pass position_ids of the batch's size to the model"
         )
+    if frozen and follows.nothing:
+        prepare(0)
+        return forward(*args, **kwargs)
     outputs = []
     for copy, (own_args, own_kwargs) in enumerate(
         zip(

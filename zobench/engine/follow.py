@@ -35,8 +35,9 @@ def observe(model: nn.Module, blocks: Sequence[nn.Module], calls: Iterable[Calla
     """What the modules of :func:`keys` are called with in ``calls``, each of which calls the model on so many rows.
 
     Raises ``ValueError``, one line, where blocks do not run once each in their order, or arguments follow the batch in
-    a way that copies of it cannot.
+    a way that copies of it cannot, or modules outside the blocks lie in each other.
     """
+    _check_apart(model, blocks)
     marks: dict[str, dict[Path, int | None]] = {}
     for run in calls:
         few, many = (_watched(model, blocks, partial(run, rows)) for rows in (FEWER, MORE))
@@ -57,6 +58,21 @@ def observe(model: nn.Module, blocks: Sequence[nn.Module], calls: Iterable[Calla
                         f"{names[id(module)]} does not; use another model"
                     )
     return {name: Follows(known) for name, known in marks.items()}
+
+
+def _check_apart(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
+    """Of two modules that each run once per point, neither may run the other."""
+    chosen, names = keys(model, blocks), dict(model.named_modules())
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]
+    for name, module in names.items():
+        within = list(module.modules())[1:] if id(module) in chosen and not any(module is own for own in blocks) else []
+        others = [chosen[id(inner)] for inner in within if id(inner) in chosen]
+        if others and not any(inner is head for inner in within):
+            owned = next(key for key, _ in module.named_parameters(recurse=False))
+            raise ValueError(
+                f"a module with weights of its own must not hold others with theirs, but {type(model).__name__}'s "
+                f"{name or 'own module'} has {owned} and holds {others[0]}; use another model"
+            )
 
 
 def _dimension(name: str, small: Sequence[int], large: Sequence[int]) -> int | None:

@@ -126,7 +126,9 @@ class Forwards:
                 for unit in units:
                     self._bind(unit, copy)
 
-            output.append(fold(units[0].name, forward, len(self.points), self._rows, prepare, args, kwargs, follows))
+            frozen = not any(unit.trained for unit in units)
+            copies = len(self.points)
+            output.append(fold(units[0].name, forward, copies, self._rows, prepare, args, kwargs, follows, frozen))
             for unit in units:
                 self.arithmetic.rest(unit)
             if units[0].streamed:

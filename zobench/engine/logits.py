@@ -96,9 +96,10 @@ def _standing(states: Tensor, notes: tuple[Note, ...]) -> _Standing:
 
 def _unknown(func: Callable[..., Any]) -> str:
     name = getattr(func, "__name__", str(func)).strip("_")
+    what = "cuts the vocabulary" if func in _ROWS else f"calls {name!r} on more than each number by itself"
     return (
-        f"a model's logits must be its head's output, scaled or capped, but after its head it calls {name!r} on "
-        "more than each number by itself; use a model without that"
+        "a model's logits must be its head's output, scaled or capped, but after its head this one "
+        f"{what}; use another model"
     )
 
 

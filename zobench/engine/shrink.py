@@ -111,7 +111,7 @@ def _narrower(values: dict[str, Any], least: int) -> None:
     divisors = [n for n in divisors if width // n % 8 == 0] or divisors
     several = [n for n in divisors if all(values[key] // n >= least for key in heads)]
     factor = max(several or [1])
-    if width // factor > _WIDE:
+    if width // factor > _WIDE and least == 2:
         factor = max(divisors or [1])
     for key in divided:
         values[key] //= factor
