@@ -16,6 +16,10 @@ app = typer.Typer(
 )
 
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field; repeatable.")]
+Model = Annotated[
+    str | None, typer.Option(help="Of `zobench list models`, or a folder, a hub id (owner/name), a file.gguf.")
+]
+Name = Annotated[str | None, typer.Option(help="What tables call such a folder or file [its own name].")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where results are kept.")]
 DiskDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the disk tier [system's temporary].")]

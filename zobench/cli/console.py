@@ -221,6 +221,7 @@ def _models() -> Table:
         count = models.parameter_count(model.name)
         numbers = (model.layers, model.hidden, model.max_positions, model.vocab)
         table.add_row(model.name, _size(count), *map(str, numbers))
+    table.caption, table.caption_justify = f"Any other: {models.ALTERNATIVES.removeprefix('or give ')}.", "left"
     return _with_plug_ins(table, MODELS)
 
 

@@ -15,6 +15,8 @@ from zobench.cli.common import (
     Changes,
     Device,
     Json,
+    Model,
+    Name,
     Results,
     Task,
     app,
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from zobench.result import Result
     from zobench.runspec import RunSpec
 
-Model = Annotated[str | None, typer.Option(help="A model of `zobench list models`.")]
 Log = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="tensorboard, wandb or mlflow, beside CSV; repeatable.")
 ]
@@ -48,7 +49,7 @@ Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The run's own fol
 
 @app.command()
 def finetune(
-    model: Model = None, task: Task = None, method: Method = None, scheme: Scheme = None,
+    model: Model = None, name: Name = None, task: Task = None, method: Method = None, scheme: Scheme = None,
     steps: Annotated[str | None, typer.Option(metavar="N", help="Steps [ZO-Bench's: 20000, or 625 fo].")] = None,
     data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: Out = None,
     results: Results = Path("results"), device: Device = "auto", output: Json = None,
@@ -69,7 +70,14 @@ def finetune(
     if output is not None and not quiet:
         check_file("--json", Path(output))
     options = named(
-        changes, model=model, task=task, method=method, scheme=scheme, steps=steps, weights_path=weights_path
+        changes,
+        model=model,
+        name=name,
+        task=task,
+        method=method,
+        scheme=scheme,
+        steps=steps,
+        weights_path=weights_path,
     )
     spec, notes = _spec(changed(options), device)
     folder = _folder(out, spec)
@@ -121,7 +129,7 @@ def _show(result: Result, folder: Path, output: str | None) -> None:
 
 @app.command()
 def search(
-    model: Model = None, task: Task = None, method: Method = None, scheme: Scheme = None,
+    model: Model = None, name: Name = None, task: Task = None, method: Method = None, scheme: Scheme = None,
     grid: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML of lists [by method and scheme].")] = None,
     data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: Out = None,
     results: Results = Path("results"), device: Device = "auto", log: Log = None,
@@ -140,7 +148,8 @@ def search(
     logged = loggers(log or ())
     errors = console.error_console()
     single, axes = _axes(changes or [])
-    values = changed(named(single, model=model, task=task, method=method, scheme=scheme, weights_path=weights_path))
+    options = named(single, model=model, name=name, task=task, method=method, scheme=scheme, weights_path=weights_path)
+    values = changed(options)
     chosen = grids.load(grid) if grid is not None else grids.shipped(*grids.asked(values))
     varied = grids.checked({**{key: row for key, row in chosen.axes.items() if key not in values}, **axes})
     spec, notes = _spec({**values, **{key: row[0] for key, row in varied.items()}}, device)
@@ -250,18 +259,13 @@ def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
     from zobench.finetune.run import RESULT
     from zobench.machine.memory import free_disk_bytes
     from zobench.predict import footprint, sizes
-    from zobench.runspec import METHODS
 
     left = {folder: spec for folder, spec in runs.items() if not (folder / RESULT).exists()}
     room = plan.limits(next(iter(left.values())).device, disk_dir()) if left else None
     for folder, spec in left.items():
         assert room is not None
         if missing := plan.lacking(footprint.memory(spec), room):
-            stays = spec.engine == "offload" or METHODS.get(spec.method).backpropagates
-            offload = "" if stays else "engine=offload, or "
-            raise ValueError(
-                f"the run must fit this machine, but {missing}; use {offload}a smaller batch_size or model"
-            )
+            raise ValueError(f"the run must fit this machine, but {missing}; {plan.remedy(spec)}")
         need, have = (3 + (len(runs) > 1)) * sizes.snapshot_bytes(spec), free_disk_bytes(folder)
         if need > have:
             raise ValueError(

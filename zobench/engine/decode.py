@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from zobench.engine.forwards import Forwards
-from zobench.engine.loss import head_states
+from zobench.engine.logits import Driven
 
 
 @torch.inference_mode()
-def last_logits(forwards: Forwards, hidden: Tensor) -> Tensor:
-    """The logits (rows, vocabulary), float32 on the CPU, that follow the last of the hidden states (rows, tokens,
+def last_logits(forwards: Forwards, driven: Driven) -> Tensor:
+    """The logits (rows, vocabulary), float32 on the CPU, that follow the last of the head's states (rows, tokens,
     width), at the weights with every update applied. It is the last use of the head's units in a pass."""
     head = forwards.head
     for unit in head.units:
         forwards.touch(unit)
         unit.bind(forwards.arithmetic.whole(unit))
-    logits = head.module(head_states(forwards.model, hidden[:, -1])).float()
+    logits = driven.logits(head.module(driven.states[:, -1])).float()
     for unit in head.units:
         forwards.arithmetic.rest(unit)
         if unit.buffer is not None:

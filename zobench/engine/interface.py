@@ -95,7 +95,7 @@ class SavingEngine(Protocol):
     """What saving a model needs: its tensors with every update applied."""
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, CPU copy) of every parameter; tied ones once."""
+        """(name, CPU copy) of every parameter, tied ones once, and of every buffer that a checkpoint holds."""
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(parameter#state, CPU copy) of every state of a rule or an optimizer."""

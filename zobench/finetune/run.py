@@ -159,7 +159,7 @@ def _check_own(spec: RunSpec, folder: Path) -> None:
 
 
 def _data(spec: RunSpec, words: PreTrainedTokenizerBase, data_dir: Path | None) -> TaskData:
-    masked = models.get(spec.model).family.masked
+    masked = models.of(spec).masked
     return TaskData.load(spec, words, positions=models.position_count(spec), masked=masked, data_dir=data_dir)
 
 

@@ -32,6 +32,7 @@ class Since(enum.Enum):
     TASKS = enum.auto()
     RANKS = enum.auto()
     PLUG_INS = enum.auto()
+    FOLDERS = enum.auto()
     OWN_DATA = enum.auto()
 
 
@@ -58,7 +59,7 @@ class SpecField(Generic[T]):
     ``free``: a table shows runs with any value of it. ``incidental``: two values of it measure the same thing.
     ``of_task``: curves of one figure may differ in it. ``listed``: a list of runs has a column for it where it is
     unusual. ``paced``: runs that differ in it say nothing about each other's speed. ``ablated``: a mechanism of ZO2's
-    that its table 3 switches off alone. ``place``: it says where something is and not what it is: no part of a hash.
+    that its table 3 switches off alone. ``unhashed``: it only says how or where; it is in no hash.
     """
 
     default: T
@@ -79,7 +80,7 @@ class SpecField(Generic[T]):
     listed: bool = False
     paced: bool = False
     ablated: bool = False
-    place: bool = False
+    unhashed: bool = False
 
     noun: ClassVar[str] = "text"
     """The type, for people."""

@@ -32,7 +32,7 @@ from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, NOISES, TIE
 from zobench.runspec.options import Options, nested, settled
 from zobench.runspec.words import SEQ_LEN
 
-FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, OWN_DATA = Since
+FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, FOLDERS, OWN_DATA = Since
 NEVER, VALUE, PAIR, _ = Told
 
 
@@ -52,13 +52,16 @@ class RunSpec:
     ``batch_size`` rows is theirs together. ``transfers``: whether each uploads whole blocks or a slice. ``checkpoint``:
     how the weights are saved after every ``checkpoint_every`` steps. ``program`` runs the cell. ``options`` are
     constants of plug-ins, only those that are not at the defaults that the plug-ins declare; :meth:`option` knows all.
+    A ``model`` that is not in the list is a folder, a hub id or a GGUF file until :func:`zobench.models.identified` has
+    found it: then ``model`` is the name that is shown, ``model_path`` what was given, and the hashes say what it is.
     What is declared of each field here is all that anyone knows of it: :class:`~zobench.runspec.fields.SpecField`.
     Raises ``ValueError`` with the constraint, the value and the remedy for any value that cannot run.
     """
 
     # fmt: off
     model: str = declare(Text(
-        "OPT-125M", "the model, of `zobench list models`", since=FIRST_RESULTS, required=True, told=NEVER, free=True,
+        "OPT-125M", "the model: of `zobench list models`, or a folder with its config.json, a hub id, a file.gguf",
+        since=FIRST_RESULTS, required=True, told=NEVER, free=True,
         form=".+", form_noun="a name", remedy="see `zobench list models`",
     ))
     weights: str = declare(Word(
@@ -215,7 +218,7 @@ class RunSpec:
     ))
     task_file: str = declare(Text(
         "", "the file of a task of one's own, which task=FILE.toml sets", since=OWN_DATA, told=NEVER, free=True,
-        incidental=True, place=True,
+        incidental=True, unhashed=True,
     ))
     aligned: bool = declare(Switch(True, "whether SST-2's prompt is there", since=TASKS))
     shots: int = declare(Number(
@@ -271,6 +274,21 @@ class RunSpec:
     ))
     options: Mapping[str, Any] = declare(Table(
         Options(), "constants of plug-ins, one by one as options.NAME=VALUE", since=PLUG_INS, searched=12, paced=True,
+    ))
+    name: str = declare(Text(
+        "", "what tables call a model that is not in the list; as its folder", since=FOLDERS, told=NEVER, free=True,
+        incidental=True, unhashed=True,
+    ))
+    model_path: str = declare(Text(
+        "", "where such a model was found", since=FOLDERS, told=NEVER, free=True, incidental=True, unhashed=True,
+    ))
+    config_hash: str = declare(Text(
+        "", "which config.json it has", since=FOLDERS, told=NEVER, free=True, form="[0-9a-f]*", form_noun="hexadecimal",
+        remedy="leave it out: it is computed",
+    ))
+    weights_hash: str = declare(Text(
+        "", "which weights it has, where they are pretrained", since=FOLDERS, told=NEVER, free=True, form="[0-9a-f]*",
+        form_noun="hexadecimal", remedy="leave it out: it is computed",
     ))
     # fmt: on
 
@@ -354,13 +372,16 @@ class RunSpec:
     def hash(self) -> str:
         """12 hexadecimal digits of the SHA-256 of the canonical JSON (sorted keys, no spaces).
 
-        A field that came after the first results is left out at its default, so that those keep their names; one that
-        only says where something is, always.
+        A field that came after the first results is left out at its default, so that those keep their names. What is
+        only shown is left out too, and so is the name of a model that its ``config_hash`` says better.
         """
+        unhashed = {name for name, field in DECLARED.items() if field.unhashed}
+        if self.config_hash:
+            unhashed.add("model")
         named = {
             name: value
             for name, value in self.to_dict().items()
-            if (DECLARED[name].since is FIRST_RESULTS or value != DECLARED[name].default) and not DECLARED[name].place
+            if name not in unhashed and (DECLARED[name].since is FIRST_RESULTS or value != DECLARED[name].default)
         }
         text = json.dumps(named, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -395,6 +416,6 @@ def provenance(spec: RunSpec) -> dict[str, Any]:
     """What a result says of the plug-ins that ``spec`` names, empty without any: ``plug_ins``, for each its package,
     version and a fingerprint of its module by the field that names it, and ``options``, those at their default too."""
     origins = {name: field.origin(getattr(spec, name)) for name, field in DECLARED.items()}
-    origins["model"] = registries.MODELS.origin(spec.model)
+    origins["model"] = "" if spec.config_hash else registries.MODELS.origin(spec.model)
     plug_ins = {name: origin for name, origin in origins.items() if origin}
     return {"plug_ins": plug_ins, "options": {**declared_options(spec), **spec.options}} if plug_ins else {}
