@@ -228,7 +228,8 @@ def _models() -> Table:
 def _tasks() -> Table:
     table = columns("task", "candidates", "usual tokens", "longest")
     for task in TASKS.own():
-        table.add_row(task.name, ", ".join(task.names), str(task.usual_tokens), str(task.longest_tokens))
+        asked = ", ".join(task.names) or ("a free answer" if task.goal.new_tokens else "of each row")
+        table.add_row(task.name, asked, str(task.usual_tokens), str(task.longest_tokens))
     return _with_plug_ins(table, TASKS)
 
 
