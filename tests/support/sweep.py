@@ -1,7 +1,7 @@
 """Every class that transformers maps to a causal or a masked language model: is what the engine computes equal to what
 transformers computes, is it refused in one line, or is it wrong?
 
-``python -m tests.support.sweep docs/models.md`` writes the table; class names after the file keep it to these.
+``python -m tests.support.sweep docs/families.md`` writes the table; class names after the file keep it to these.
 """
 
 import functools
@@ -36,7 +36,7 @@ OVERRIDES = {
     "bamba": {"num_hidden_layers": 2, "attn_layer_indices": [1]},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
     "cohere_compass_text": {"rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), ROPE)},
-    "dbrx": {"clip_qkv": 8.0, "attn_config": {"kv_n_heads": 4, "rope_theta": 1e4}},
+    "dbrx": {"attn_config": {"clip_qkv": 8.0, "kv_n_heads": 4, "rope_theta": 1e4}},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "gemma3n_text": {
@@ -54,7 +54,7 @@ OVERRIDES = {
         "max_position_embeddings": 7,
     },
     "qwen4_exp_text": {
-        "indexer_n_heads": 4, "indexer_kv_heads": 2, "indexer_head_dim": 32, "indexer_budget": 64,
+        "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 64,
         "indexer_compress_ratio": 4,
     },
     "reformer": {"axial_pos_embds": False},
@@ -231,7 +231,7 @@ HEAD = """# Which models
 Over every class that transformers {version} maps to a causal or a masked language model, at a small configuration: is
 the engine's loss, and its losses at perturbed weights, that of transformers' own forward (to 2e-5), resident and
 offloaded? What is refused is refused before anything runs, in the line that stands here. Made by
-`python -m tests.support.sweep docs/models.md`; `pytest -m sweep` holds it.
+`python -m tests.support.sweep docs/families.md`; `pytest -m sweep` holds it.
 
 {counts}
 

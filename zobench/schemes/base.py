@@ -168,5 +168,7 @@ def extended(model: nn.Module, attention_mask: Tensor | None, virtual: int) -> t
 
 
 def _first_position(model: nn.Module) -> int:
-    """The position of the first token: RoBERTa's begin after the padding's id."""
-    return int(model.config.pad_token_id) + 1 if models.is_masked(model) else 0  # type: ignore[union-attr, arg-type]
+    """The position of the first token: RoBERTa's, whose table of positions has a row for padding, begin after it."""
+    tables = [table for name, table in model.named_modules() if name.endswith("position_embeddings")]
+    padding = getattr(tables[0], "padding_idx", None) if tables else None
+    return 0 if padding is None else padding + 1
