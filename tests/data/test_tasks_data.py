@@ -392,6 +392,19 @@ def test_a_candidate_needs_a_token_before_it() -> None:
     assert len(encoder(plain, limit=count + 1, truncate=True).encode([long], ["x"])[0].rows[0]) == count
 
 
+def test_a_candidate_of_no_tokens_is_one_line() -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"<pad>": 0, "good": 1}, unk_token="<pad>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()  # which a line's end is none of
+    one = encoder(PreTrainedTokenizerFast(tokenizer_object=words))
+    with pytest.raises(
+        ValueError, match=r"^x: a candidate must add a token to its prompt, but .* none of .*; give each"
+    ):
+        one.encode([Example("good", (" \n",), 0)], ["x"])
+
+
 def test_special_tokens_are_the_tokenizers_and_none_ends_a_row() -> None:
     example = Example("the film", (" great", " terrible"), 1)
     for template, front in (("</s> $A", (2,)), ("<s> $A </s>", (0,)), ("$A", ()), ("$A </s>", ())):

@@ -30,6 +30,10 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "lines.txt").write_text("one document\n\nanother\n")
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "rows.dat").write_text("{}")
+    (tmp_path / "twice.csv").write_text("text,label,label\none,0,1\n")
+    (tmp_path / "gap.csv").write_text("text,label,a,b\none,1,,y\n")
+    (tmp_path / "latin.csv").write_bytes("caf\xe9,label\n".encode("latin-1"))
+    (tmp_path / "three.json").write_text("3")
     return tmp_path
 
 
@@ -109,6 +113,20 @@ def test_a_text_is_one_document_per_line(folder: Path) -> None:
     assert [example.prompt for example in train.examples] == ["one document", "another"]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_text_and_a_field_may_be_long(folder: Path) -> None:
+    mark, row = "\ufeff", '{"text": "one", "label": 0}'
+    (folder / "mark.txt").write_text(mark + "one\n")
+    (train, _) = sets(folder, '[data]\ntrain = "mark.txt"\ntest = "mark.txt"\n[text]\n')
+    assert train.examples[0].prompt == "one"
+    (folder / "long.csv").write_text(f"{mark}text,label\n{'x' * 200_000},0\n")
+    for file, given in (("mark.jsonl", ""), ("mark.json", 'format = "jsonl"\n'), ("mark.tsv", 'format = "jsonl"\n')):
+        (folder / file).write_text(f"{mark}{row}\n{row}\n")
+        data = f'[data]\n{given}train = "{file}"\ntest = "{file}"\n' + PROMPT + LABELS
+        assert [example.prompt for example in sets(folder, data)[0].examples] == ["Text: one\nGood?"] * 2
+    (train, _) = sets(folder, '[data]\ntrain = "long.csv"\ntest = "long.csv"\n' + PROMPT + LABELS)
+    assert len(train.examples[0].prompt) > 200_000
+
+
 MISTAKES: dict[str, tuple[str, str]] = {
     "a column of the template": (
         DATA + '[prompt]\ntemplate = "{sentence}"\n' + LABELS,
@@ -154,11 +172,37 @@ MISTAKES: dict[str, tuple[str, str]] = {
     ),
     "a format": (
         '[data]\ntrain = "rows.dat"\ntest = "rows.csv"\n' + PROMPT + LABELS,
-        "`data.format` must be given for rows.dat; use one of csv, jsonl, parquet, text, tsv",
+        "`data.format` must be given for rows.dat; use one of csv, json, jsonl, parquet, text, tsv",
     ),
     "a line of CSV": (
         '[data]\ntrain = "bad.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS,
         "{folder}/bad.csv:3: a line must have the header's 2 fields; repair it",
+    ),
+    "a path": ("[data]\npath = 3\n" + PROMPT + LABELS, "`data.path` must be text, but got 3"),
+    "several files": ('[data]\ntrain = ["rows.csv"]\n' + PROMPT + LABELS, "`data.train` must be text, but got ['ro"),
+    "a key of the hub": (DATA + 'config = "x"\n' + PROMPT + LABELS, "`data.config` has no meaning for rows of files, "),
+    "a key of files": ('[data]\nhub = "x/y"\nformat = "csv"\n' + PROMPT + LABELS, "`data.format` has no meaning for r"),
+    "a seed": (DATA.replace("seed = 0", "seed = -1") + PROMPT + LABELS, "`data.split.seed` must be from 0 to 2**32 -"),
+    "one word": (
+        DATA + PROMPT + LABELS.replace('"no"', '"yes"'),
+        "`labels.words` must tell the labels apart, but got {'0': 'yes', '1': 'yes'}; give each another word",
+    ),
+    "a column twice": (
+        '[data]\ntrain = "twice.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS,
+        "{folder}/twice.csv:1: a header must name each column once, but has 'label' twice; rename one",
+    ),
+    "an empty candidate": (
+        '[data]\ntrain = "gap.csv"\ntest = "rows.csv"\n' + PROMPT
+        + '[candidates]\ncolumns = ["a", "b"]\nanswer = "label"\n',
+        "{folder}/gap.csv:2: a candidate must be a text, but got ['', 'y']; leave empty ones out",
+    ),
+    "an encoding": (
+        '[data]\ntrain = "latin.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS,
+        "{folder}/latin.csv: a data file must be UTF-8, but 'utf-8' codec can't decode byte 0xe9 in position 3: inval",
+    ),
+    "no records": (
+        '[data]\ntrain = "three.json"\ntest = "rows.csv"\n' + PROMPT + LABELS,
+        "{folder}/three.json: a file must be a list of records, but got int; repair it",
     ),
     "TOML": ("[data\n", "Expected ']' at the end of a table declaration"),
 }  # fmt: skip

@@ -77,6 +77,8 @@ def _labels(section: Section, template: Template) -> Task:
     words = section.take("words", dict, '{ negative = "terrible", positive = "great" }')
     if len(words) < 2 or not all(isinstance(word, str) and word for word in words.values()):
         raise ValueError(f"`labels.words` must give each of two labels or more a word, but got {words!r}")
+    if len(set(words.values())) < len(words):
+        raise ValueError(f"`labels.words` must tell the labels apart, but got {words!r}; give each another word")
     order = {label: number for number, label in enumerate(words)}
 
     def make(row: Mapping[str, Any]) -> Example:
@@ -102,6 +104,8 @@ def _candidates(section: Section, template: Template) -> Task:
 
     def make(row: Mapping[str, Any]) -> Example:
         texts = [text_of(row, name) for name in columns] if columns else _list(row, column)
+        if not all(text.strip() for text in texts):
+            raise ValueError(f"a candidate must be a text, but got {texts}; leave empty ones out")
         told = value_of(row, answer)
         right = tuple(_number(answer, one, texts) for one in (told if isinstance(told, list) else [told]))
         if not right:

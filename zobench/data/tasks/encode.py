@@ -149,6 +149,11 @@ class Encoder:
                 )
             kept = (*whole[:head], *whole[head + excess :])
             row, tokens = kept[:-1], kept[start:]
+            if not tokens:
+                raise ValueError(
+                    f"{place}: a candidate must add a token to its prompt, but the tokenizer makes none of "
+                    f"{example.candidates}; give each a text that it knows"
+                )
             if not rows or rows[-1] != row:
                 rows.append(row)
             candidates.append(tuple((len(rows) - 1, start - 1 + i, token) for i, token in enumerate(tokens)))

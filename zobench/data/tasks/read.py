@@ -117,10 +117,11 @@ def _find(name: str, place: Place, data_dir: Path) -> tuple[Path, Path]:
     )
 
 
-def lines_of(path: Path) -> Iterator[tuple[str, Any]]:
-    """(file:line, record) of a TSV file with a header, of JSON lines, or of one JSON text."""
-    parse = {".tsv": _tsv, ".json": _json}.get(path.suffix, _jsonl)
-    with path.open(encoding="utf-8", newline="\n") as lines:
+def lines_of(path: Path, suffix: str = "") -> Iterator[tuple[str, Any]]:
+    """(file:line, record) of a TSV file with a header, of JSON lines, or of one JSON text, as ``suffix`` or else the
+    path's own says."""
+    parse = {".tsv": _tsv, ".json": _json}.get(suffix or path.suffix, _jsonl)
+    with path.open(encoding="utf-8-sig", newline="\n") as lines:
         try:
             yield from parse(path, (line.rstrip("\r\n") for line in lines))
         except UnicodeDecodeError as error:
@@ -142,6 +143,8 @@ def _json(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: a file must be one JSON text, but {error}; repair it") from error
     body = body.get("data", body) if isinstance(body, Mapping) else body
+    if not isinstance(body, (Mapping, list)):
+        raise ValueError(f"{path}: a file must be a list of records, but got {type(body).__name__}; repair it")
     named = body.items() if isinstance(body, Mapping) else enumerate(body, start=1)
     return ((f"{path}:{name}", record) for name, record in named)
 

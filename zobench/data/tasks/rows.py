@@ -18,10 +18,13 @@ Row = Mapping[str, Any]
 PARTS = {"train": "train", "dev": "dev", "test": "validation"}
 """Sets as the file calls them, and as a task does."""
 FORMATS = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv", ".txt": "text",
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".txt": "text",
     ".parquet": "parquet",
 }  # fmt: skip
+LONGEST_FIELD = 1 << 30
+"""Characters of a field of a CSV file; Python's own limit, 131,072, is less than a long document."""
 _KEYS = ("path", "train", "dev", "test", "hub", "config", "revision", "format", "split")
+_HUB_ONLY, _FILES_ONLY = ("config", "revision"), ("format",)
 _SPLIT = "split = { seed = 0, dev = 0.1, test = 0.1 }"
 
 
@@ -49,17 +52,18 @@ class Sets:
 
 
 def stamp(folder: Path, data: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What changes when a file of the section ``data`` does."""
+    """What changes when a file of the section ``data`` does. Raises ``ValueError`` for what no such section says."""
+    _check(data)
     seen = [(folder / path).stat() for path in _files(data).values() if (folder / path).is_file()]
     return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in seen)
 
 
 def read(folder: Path, data: Mapping[str, Any]) -> Sets:
     """The sets that the section ``data`` of a task's file names; paths are relative to ``folder``, where the file is.
+    What the section says has been checked by :func:`stamp`.
 
     Raises ``ValueError`` for what cannot be read, and ``ImportError`` where that needs ``datasets``.
     """
-    _check(data)
     sources = _hub_splits(data) if "hub" in data else _files(data)
     whole = {}
     digest = hashlib.sha256()
@@ -93,6 +97,9 @@ def _check(data: Mapping[str, Any]) -> None:
         raise ValueError(f"`data.format` must be one of {', '.join(known)}, but got {data['format']!r}")
     if "hub" in data and "path" in data:
         raise ValueError("`data` must be in files or on the hub, but got both path and hub; leave one out")
+    kind, strange = ("hub", _FILES_ONLY) if "hub" in data else ("files", _HUB_ONLY)
+    if without := [key for key in strange if key in data]:
+        raise ValueError(f"`data.{without[0]}` has no meaning for rows of {kind}, but is given; leave it out")
     sets = [role for role in PARTS if role in data]
     if ("path" in data) == bool(sets) and "hub" not in data:
         raise ValueError(
@@ -124,11 +131,21 @@ def _from_file(path: Path, role: str, named: str) -> Iterator[tuple[str, Row]]:
         raise ValueError(
             f"`data.format` must be given for {path.name}; use one of {', '.join(sorted(set(FORMATS.values())))}"
         )
-    return _READERS[kind](path)
+    return _told(path, _READERS[kind](path))
 
 
-def _records(path: Path) -> Iterator[tuple[str, Row]]:
-    for place, record in lines_of(path):
+def _told(path: Path, rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+    """The rows of a file, which is named where it cannot be read."""
+    try:
+        yield from rows
+    except OSError as error:
+        raise ValueError(f"{path} must be a file that can be read, but is not ({error.strerror}); check it") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: a data file must be UTF-8, but {error}; convert it") from error
+
+
+def _records(path: Path, suffix: str) -> Iterator[tuple[str, Row]]:
+    for place, record in lines_of(path, suffix):
         if not isinstance(record, Mapping):
             raise ValueError(f"{place}: a row must be an object with columns, but got {type(record).__name__}")
         yield place, record
@@ -137,12 +154,17 @@ def _records(path: Path) -> Iterator[tuple[str, Row]]:
 def _table(path: Path, delimiter: str) -> Iterator[tuple[str, Row]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
+            csv.field_size_limit(LONGEST_FIELD)
             reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+            names = reader.fieldnames or ()
+            if twice := [name for name in names if list(names).count(name) > 1]:
+                raise ValueError(
+                    f"{path}:1: a header must name each column once, but has {twice[0]!r} twice; rename one"
+                )
             for row in reader:
                 if None in row or None in row.values():
-                    count = len(reader.fieldnames or ())
                     raise ValueError(
-                        f"{path}:{reader.line_num}: a line must have the header's {count} fields; repair it"
+                        f"{path}:{reader.line_num}: a line must have the header's {len(names)} fields; repair it"
                     )
                 yield f"{path}:{reader.line_num}", row
         except csv.Error as error:
@@ -150,7 +172,7 @@ def _table(path: Path, delimiter: str) -> Iterator[tuple[str, Row]]:
 
 
 def _plain(path: Path) -> Iterator[tuple[str, Row]]:
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
             if text := line.rstrip("\n"):
                 yield f"{path}:{number}", {"text": text}
@@ -162,8 +184,8 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 _READERS = {
-    "jsonl": _records, "csv": lambda path: _table(path, ","), "tsv": lambda path: _table(path, "\t"), "text": _plain,
-    "parquet": _parquet,
+    "jsonl": lambda path: _records(path, ".jsonl"), "json": lambda path: _records(path, ".json"),
+    "csv": lambda path: _table(path, ","), "tsv": lambda path: _table(path, "\t"), "text": _plain, "parquet": _parquet,
 }  # fmt: skip
 
 
@@ -193,6 +215,8 @@ def _split(rows: Rows, given: Mapping[str, Any]) -> tuple[dict[str, Rows], dict[
     """One set cut in three by NumPy's legacy permutation of ``seed``: test first, then dev, the rest trains."""
     if not {"seed", "test"} <= set(given) <= {"seed", "dev", "test"} or type(given["seed"]) is not int:
         raise ValueError(f"`data.split` must have a seed, dev and test, but got {dict(given)}; write {_SPLIT}")
+    if not 0 <= given["seed"] < 1 << 32:
+        raise ValueError(f"`data.split.seed` must be from 0 to 2**32 - 1, but got {given['seed']}; write seed = 0")
     import numpy as np  # not for whom a spec's name is enough
 
     count = len(rows.rows)

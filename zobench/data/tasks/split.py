@@ -69,6 +69,11 @@ def _head(spec: RunSpec, task: Task, count: int, notes: list[str]) -> tuple[list
         dev = min(dev, max(1, int(task.dev_share * count)))
     order = _permutation(SPLIT_SEED, count)[: spec.train_size + dev]
     train = len(order) - dev
+    if count < 2:
+        raise ValueError(
+            f"a training set must have two rows, one of them for dev, but {task.name}'s has {count}; give more, or a "
+            "set for dev"
+        )
     if train < 1:
         raise ValueError(
             f"`dev_size < {count}` must hold, but got dev_size={dev}: the training set has {count} examples, and dev "
