@@ -137,6 +137,43 @@ def test_what_cannot_be_a_model_is_one_line(
     assert str(error.value) == text.format(here=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"num_attention_heads": "four"}, "suit llama.*expected int, got str"),
+        ({"num_attention_heads": 5}, "suit llama.*is not a multiple of the number of attention heads"),
+        ({"num_attention_heads": 0}, "division|modulo by zero"),
+        ({"hidden_size": None}, "suit llama.*expected int, got NoneType"),
+        ({"rope_parameters": 3}, "suit llama.*with value 3"),
+        ({"vocab_size": -3}, "build the llama.*negative dimension"),
+        ({"hidden_act": "none"}, "build the llama.*'none'"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else "=".join(map(str, *value.items())),
+)
+def test_a_config_json_that_no_model_can_have_is_one_line(change: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=told) as error:
+        given(written(tmp_path / "wrong", {**LLAMA, **change}))
+    assert "\n" not in str(error.value)
+    assert str(error.value).endswith("; mend it")
+
+
+def test_weights_are_known_by_the_shards_that_their_index_names_wherever_they_lie(folder: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    names = ("a.safetensors", "more/b.safetensors")
+    (folder / "more").mkdir()
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict(zip("ab", names, strict=True))})
+    )
+    seen = set()
+    for values in ((0, 0), (1, 0), (0, 1)):
+        for name, key, value in zip(names, "ab", values, strict=True):
+            save_file({key: torch.full((4,), float(value))}, folder / name)
+        seen.add(identity.weights_hash(folder))
+    assert len(seen) == 3
+
+
 def test_a_registered_name_and_the_folder_of_another_model_are_refused_with_what_differs(tmp_path: Path) -> None:
     own = models.build_config("llama-tiny")
     own.save_pretrained(tmp_path / "same")
@@ -170,6 +207,8 @@ def test_a_hub_id_is_read_from_the_hubs_cache_and_is_one_line_without_it(
     with pytest.raises(ValueError, match=r"^cannot get 'someone/absent' from the hub .*; give a folder that") as error:
         given("someone/absent")
     assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=r"^cannot get 'a b/\.\.c' from the hub \(Repo id .*; give a folder that"):
+        given("a b/..c")
     assert given("facebook/OPT-125m").model == "OPT-125M"
 
 
@@ -240,6 +279,14 @@ def test_a_gguf_file_without_all_tensors_and_a_package_that_is_not_installed_are
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_llama(tmp_path / "part.gguf", lacks="blk.1.ffn_up.weight")
+    whole = (tmp_path / "part.gguf").read_bytes()
+    for size in (4, 30, 500, len(whole) - 1000):  # in the header, in its keys, in a tensor
+        (tmp_path / "cut.gguf").write_bytes(whole[:size])
+        with pytest.raises(
+            ValueError, match=r"^transformers must be able to read cut\.gguf, but .*; download"
+        ) as error:
+            given(tmp_path / "cut.gguf")
+        assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="must hold all tensors") as error:
         given(tmp_path / "part.gguf")
     assert str(error.value) == (

@@ -60,10 +60,10 @@ def _write_model(file: Path, folder: Path) -> None:
         read: Any = AutoModelForCausalLM.from_pretrained(
             str(file.parent), gguf_file=file.name, dtype=torch.float32, output_loading_info=True
         )
-    except (ValueError, OSError, NotImplementedError, KeyError) as error:
+    except Exception as error:  # on a file that was cut off the reader fails with whatever its place is
         raise ValueError(
-            f"transformers must be able to read {file.name}, but cannot ({_first_line(error)}); give the model's "
-            "folder of safetensors"
+            f"transformers must be able to read {file.name}, but cannot ({_first_line(error)}); download it again, or "
+            "give the model's folder of safetensors"
         ) from error
     model, told = read
     if absent := sorted(told["missing_keys"]):  # transformers would draw them at random

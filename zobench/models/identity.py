@@ -80,7 +80,8 @@ def _files(folder: Path) -> list[Path]:
     every = sorted(folder.glob("*.safetensors"))
     try:
         named = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"].values()
-        return [file for file in every if file.name in named] or every
+        inside = sorted(folder / name for name in set(named) if ".." not in Path(name).parts)
+        return [file for file in inside if file.is_file()] or every
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return every
 

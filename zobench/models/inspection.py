@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,31 +80,24 @@ def _config(folder: Path) -> tuple[PreTrainedConfig, bool]:
     causal, masked = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if not causal and not masked:
         raise ValueError(f"{folder} must hold a language model, causal or masked, but model_type={kind} is neither")
-    named = "".join(told.get("architectures") or ())
+    named = str(told.get("architectures") or "")
     is_masked = masked and ("ForMaskedLM" in named or not causal or not (named or told.get("is_decoder")))
-    try:
+    with _mendable(f"{folder}/config.json must suit {kind}, but does not"):
         return AutoConfig.from_pretrained(str(folder), trust_remote_code=False), is_masked
-    except (ValueError, TypeError, OSError, AttributeError) as error:
-        raise ValueError(f"{folder}/config.json must suit {kind}, but does not ({_line(error)}); mend it") from error
 
 
 def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
     text: Any = config.get_text_config()
     positions = next((n for key in POSITIONS_KEYS if isinstance(n := getattr(text, key, None), int)), ANY_LENGTH)
-    heads = int(getattr(text, "num_attention_heads", None) or 1)
-    blank = Inspected(
-        name=folder.name, model_type=config.model_type, masked=masked, layers=0, heads=heads, hidden=0, inner=0,
-        vocab=int(text.vocab_size), max_positions=positions, tied=False, embedding_width=0, attention_widths=(0, 0),
-        block=0, all_blocks=0, largest_linear=0, resident_sizes=(), operands=0, norms=0, whole_attention=False,
-        settings_json=_settings(config),
-    )  # fmt: skip
-    try:
+    with _mendable(f"transformers must be able to build the {config.model_type} of {folder}/config.json, but cannot"):
+        heads = int(getattr(text, "num_attention_heads", None) or 1)
+        blank = Inspected(
+            name=folder.name, model_type=config.model_type, masked=masked, layers=0, heads=heads, hidden=0, inner=0,
+            vocab=int(text.vocab_size), max_positions=positions, tied=False, embedding_width=0,
+            attention_widths=(0, 0), block=0, all_blocks=0, largest_linear=0, resident_sizes=(), operands=0, norms=0,
+            whole_attention=False, settings_json=_settings(config),
+        )  # fmt: skip
         model = build(blank, "bf16")
-    except (TypeError, AttributeError, KeyError, RuntimeError, ImportError) as error:
-        raise ValueError(
-            f"transformers must be able to build the {config.model_type} of {folder}/config.json, but cannot "
-            f"({_line(error)}); mend it"
-        ) from error
     found = blocks(model)
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in found]
     largest = found[sizes.index(max(sizes))]
@@ -166,5 +161,12 @@ def _unused(model: PreTrainedModel) -> int:
     return next((own.padding_idx + 1 for own in tables if own.padding_idx is not None), 0)
 
 
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+@contextmanager
+def _mendable(demand: str) -> Iterator[None]:
+    """Inside, whatever transformers raises on a config.json becomes a ``ValueError`` of one line: its checks have no
+    class in common, and where it checks nothing it divides by zero heads."""
+    try:
+        yield
+    except Exception as error:
+        told = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{demand} ({told}); mend it") from error

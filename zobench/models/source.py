@@ -143,6 +143,6 @@ def _from_hub(hub_id: str, weights: bool) -> Path:
     wanted = ["*.json", "*.model", "*.txt", *["*.safetensors"] * weights]
     try:
         return Path(snapshot_download(hub_id, allow_patterns=wanted))
-    except OSError as error:  # the hub's errors are OSErrors: offline, no such repository, no access
+    except (OSError, ValueError) as error:  # offline, no such repository, no access; no repository's name
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"cannot get {hub_id!r} from the hub ({reason}); give a folder that holds it") from error
