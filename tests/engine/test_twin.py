@@ -87,6 +87,14 @@ def test_a_model_that_computes_something_else_is_refused_in_one_line_and_left_as
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), before.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("model_type", ["opt", "gpt2"])  # one that tests hold, and one that is compared
+def test_a_loss_that_one_model_was_given_is_refused(model_type):
+    model = small(model_type)
+    model.loss_function = lambda logits, **kwargs: logits.sum()
+    with pytest.raises(ValueError, match=r"^a model must have the loss of its class, but this \w+ was given its own "):
+        Engine(model, EngineConfig())
+
+
 def test_a_refused_batch_leaves_the_engine_usable_and_an_error_in_a_pass_is_told():
     model = small("gpt2")
     expected = own_loss(model)

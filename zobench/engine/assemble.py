@@ -102,7 +102,7 @@ def stream_thresholds(units: Sequence[Unit], thresholds: Mapping[int, float]) ->
 
 def check(model: nn.Module, config: EngineConfig, weights: Weights | None, rule: UpdateRule | None = None) -> None:
     """Refuses what would fail later, or be wrong: nothing unknown may come between hidden states, head and loss."""
-    _check_kind(model)
+    check_kind(model)
     _check_head(model)
     wire, autocast = WIRES[config.wire], AUTOCASTS[config.autocast]
     if config.device != "meta":  # there nothing is computed: memory alone is counted
@@ -131,7 +131,7 @@ def check(model: nn.Module, config: EngineConfig, weights: Weights | None, rule:
             )
 
 
-def _check_kind(model: nn.Module) -> None:
+def check_kind(model: nn.Module) -> None:
     """Refuses what is no language model of transformers with a head onto the vocabulary."""
     config = getattr(model, "config", None)
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]

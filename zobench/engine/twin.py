@@ -64,6 +64,7 @@ def judge(model: nn.Module, config: EngineConfig, make: Make) -> Marks:
     that choose how losses are computed. Of the registered families nothing is asked: tests hold them, bit for bit.
     """
     find_blocks(model)  # refuses a model without any
+    _check_own_loss(model)
     if is_held(model):
         return {}
     if getattr(model.config, "output_router_logits", False):
@@ -84,6 +85,15 @@ def judge(model: nn.Module, config: EngineConfig, make: Make) -> Marks:
     if isinstance(verdict, str):
         raise ValueError(verdict)
     return verdict
+
+
+def _check_own_loss(model: nn.Module) -> None:
+    """Refuses one model that was given another loss than its class's, which no twin of the class has."""
+    if "_loss_function" in vars(model):
+        raise ValueError(
+            f"a model must have the loss of its class, but this {type(model).__name__} was given its own "
+            "(loss_function), which an engine would not call; leave it out"
+        )
 
 
 def is_held(model: nn.Module) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers import Trainer, TrainingArguments
 
+from zobench.engine.assemble import check_kind
 from zobench.models import DTYPES
 from zobench.runspec import RunSpec, suggestion
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedModel
 
 METHOD = (
@@ -63,6 +65,8 @@ OBJECTS = (
 def spec_of(args: TrainingArguments, model: PreTrainedModel, zo: Mapping[str, Any]) -> RunSpec:
     """What ``zo`` and the arguments say, as the spec of a run."""
     known = (*METHOD, *PLACES)
+    if not isinstance(zo, Mapping):
+        raise ValueError(f"`zo` must be a dict, but got {zo!r}; for example zo={{'engine': 'offload'}}")
     for name in zo:
         field = name.partition(".")[0]
         if field in THEIRS:
@@ -109,6 +113,7 @@ def check(trainer: Trainer) -> None:
             "a ZOTrainer tunes all weights, but got a model with an adapter of peft; use zobench finetune "
             "--set scheme=lora"
         )
+    check_kind(cast("nn.Module", trainer.model))
 
 
 def check_same(spec: RunSpec, told: Mapping[str, Any]) -> None:
