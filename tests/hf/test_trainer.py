@@ -245,9 +245,7 @@ def test_what_needs_logits_or_gradients_is_refused(tmp_path):
 def test_what_is_no_language_model_and_words_that_are_no_dict_are_refused(tmp_path):
     with pytest.raises(ValueError, match="must be a causal or masked language model, but got Linear, which is none of"):
         trainer(tmp_path, torch.nn.Linear(2, 2))
-    with pytest.raises(
-        ValueError, match="`zo` must be a dict, but got 'offload'; for example zo={'engine': 'offload'}"
-    ):
+    with pytest.raises(ValueError, match=r"^`zo` must be a dict, but got 'offload'; for example zo="):
         ZOTrainer(made("opt"), arguments(tmp_path), zo="offload")
 
 

@@ -79,6 +79,19 @@ def test_a_matrix_mixes_names_and_folders(folder: Path, tmp_path: Path) -> None:
     assert [cell.model for cell in matrix.load(file, "cpu").cells] == ["opt-tiny", "mine"]
 
 
+def test_two_models_of_one_name_in_a_matrix_are_refused(folder: Path, tmp_path: Path) -> None:
+    """Tables would show them as one."""
+    written(tmp_path / "other" / "mine", {**LLAMA, "rms_norm_eps": 1e-4})
+    file = tmp_path / "two.toml"
+    file.write_text(f"[axes]\nmodel = ['{folder}', '{tmp_path}/other/mine']\n[base]\nseq_len = 16\n")
+    with pytest.raises(ValueError, match="models must have names of their own") as error:
+        matrix.load(file, "cpu")
+    assert str(error.value) == (
+        f"two.toml: models must have names of their own, but {folder} and {tmp_path}/other/mine are both called mine; "
+        'give each in [[variants]], one with name = "..."'
+    )
+
+
 def test_every_sampled_byte_of_the_weights_counts(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import save_file
@@ -115,6 +128,10 @@ def test_every_sampled_byte_of_the_weights_counts(tmp_path: Path) -> None:
         ("./good", {"tie_embeddings": False}, "`tie_embeddings` must be as the config.json of good has it (true), but "
          "got false; leave it out, or edit tie_word_embeddings there"),
         ("./good", {"name": "opt-125m"}, "`name` must not be a registered model's, but got 'opt-125m'; give another"),
+        ("./good", {"name": "a\nb"}, "`name` must be one line without spaces at its ends, but got 'a\\nb'; for example "
+         'name="mine"'),
+        ("./good", {"name": " "}, "`name` must be one line without spaces at its ends, but got ' '; for example "
+         'name="mine"'),
         ("opt-tiny", {"name": "x"}, "`name` is for a model that is not in the list, but got name='x' for opt-tiny; "
          "leave it out"),
         ("zzzzzz", {}, "unknown model 'zzzzzz'; see `zobench list models`, or give a folder (./my-model), a hub id "

@@ -67,6 +67,17 @@ def test_saving_again_replaces_the_old_file_and_leaves_no_other(tmp_path: Path) 
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+def test_a_model_that_was_renamed_keeps_its_result_and_one_file(tmp_path: Path) -> None:
+    store, spec = Store(tmp_path), result().spec.replace(model="mine", config_hash="0" * 12)
+    one, other = result(spec=spec), result(spec=spec.replace(model="Mine 2"))
+    assert one.spec.hash == other.spec.hash
+    store.save(one)
+    assert store.find(other.spec, MACHINE) == one
+    path = store.save(other)
+    assert store.find(one.spec, MACHINE) == store.find(other.spec, MACHINE) == other
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 def test_every_finite_float_survives_saving_and_loading(values: list[float]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -45,6 +45,7 @@ def load(path: Path, device: str, changes: Mapping[str, Any] | None = None) -> M
         cells: dict[str, RunSpec] = {}
         for cell in _cells(body, device, dict(changes or {})):
             cells.setdefault(cell.hash, cell)  # one model may be there under two paths
+        _check_names(cells.values())
         if not cells:
             raise ValueError("a matrix must hold a cell, but this has none; give [axes], [[variants]] or [[include]]")
     except ValueError as error:
@@ -55,6 +56,19 @@ def load(path: Path, device: str, changes: Mapping[str, Any] | None = None) -> M
         budget=body.get("budget"),
         cells=tuple(cells.values()),
     )
+
+
+def _check_names(cells: Iterable[RunSpec]) -> None:
+    """Raises ``ValueError`` for two models of one name, which tables would show as one."""
+    seen: dict[tuple[str, str], RunSpec] = {}
+    for cell in cells:
+        for what in ("config_hash", "weights_hash"):
+            first = seen.setdefault((cell.model.casefold(), what), cell) if cell.value(what) else cell
+            if first.value(what) != cell.value(what):
+                raise ValueError(
+                    f"models must have names of their own, but {first.model_path} and {cell.model_path} are both "
+                    f'called {cell.model}; give each in [[variants]], one with name = "..."'
+                )
 
 
 _SHAPES: dict[str, tuple[type, type | None, str]] = {

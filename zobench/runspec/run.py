@@ -277,7 +277,8 @@ class RunSpec:
     ))
     name: str = declare(Text(
         "", "what tables call a model that is not in the list; as its folder", since=FOLDERS, told=NEVER, free=True,
-        incidental=True, unhashed=True,
+        incidental=True, unhashed=True, form=r"(\S([^\n\r\t]*\S)?)?", form_noun="one line without spaces at its ends",
+        remedy='for example name="mine"',
     ))
     model_path: str = declare(Text(
         "", "where such a model was found", since=FOLDERS, told=NEVER, free=True, incidental=True, unhashed=True,

@@ -86,11 +86,14 @@ class Store:
 
         Raises :class:`StoreError` if the disk refuses (full, read-only, not permitted).
         """
-        path, result = self.path(result.spec, machine_of(result)), _without_place(result)
+        path, before = self.path(result.spec, machine_of(result)), self._kept(result.spec, machine_of(result))
+        result = _without_place(result)
         text = json.dumps(result.to_dict(), sort_keys=True, indent=1, allow_nan=False) + "\n"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace(path, text.encode())
+            if before != path:
+                before.unlink(missing_ok=True)
         except OSError as error:
             cause = error.strerror or str(error)
             remedy = _REMEDY.get(error.errno or 0, "choose another results folder")
@@ -101,8 +104,16 @@ class Store:
 
     def find(self, spec: RunSpec, machine: str) -> Result | None:
         """The stored result of exactly this (resolved) ``spec``, or None; an unreadable one counts as none."""
-        path = self.path(spec, machine)
+        path = self._kept(spec, machine)
         return self.read(path) if path.exists() else None
+
+    def _kept(self, spec: RunSpec, machine: str) -> Path:
+        """:meth:`path`, or the file of the same run under the name that its model was shown by then, as a folder's may
+        have another."""
+        path = self.path(spec, machine)
+        if path.exists() or not spec.config_hash:
+            return path
+        return next(iter(sorted(path.parent.glob(f"*-{spec.engine}-{spec.dtype}-{spec.hash}.json"))), path)
 
     def load(self, machine: str | None = None) -> list[Result]:
         """All readable results in path order, of one machine or of all; renews ``problems``."""
