@@ -6,7 +6,7 @@ RESULTS ?= results
 WORKERS ?= auto
 BIN = $(VENV)/bin
 
-.PHONY: sweep report test quick check smoke clean
+.PHONY: sweep report test quick nullcuda nullcuda-quick check smoke clean
 
 sweep: $(VENV)/.run
 	$(BIN)/zobench sweep main_table --budget $(BUDGET) --results $(RESULTS)
@@ -15,11 +15,27 @@ report: $(VENV)/.report
 	$(BIN)/zobench report --results $(RESULTS) --out report
 
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/benchmarks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/benchmarks --ignore tests/nullcuda
 	$(BIN)/python -m pytest tests/benchmarks
 
 quick: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.quick -n $(WORKERS) --dist load --maxschedchunk 4
+
+# The CUDA path without a GPU, see tests/nullcuda: torch's CUDA build (526 MB, once) over a null runtime. Everything, and
+# what continuous integration has the time for.
+NULLCUDA = OMP_NUM_THREADS=1 $$($(BIN)/python -m tests.nullcuda.build) -m pytest -n $(WORKERS) -p tests.nullcuda.plugin
+
+nullcuda: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.nullcuda.build
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/nullcuda
+	OMP_NUM_THREADS=1 ZOBENCH_ALL_KERNELS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/kernels/test_ahead_of_time.py
+	$(NULLCUDA) -m gpu
+
+nullcuda-quick: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.nullcuda.build
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/nullcuda
+	$(NULLCUDA) -m gpu tests/gpu -k "$(NULLCUDA_QUICK)"
+NULLCUDA_QUICK = sanitizer or shared_pinned or pinned_in_part or watch_for_waits or tile-inf or block-1 or ledger or zo-sgd-sign or zo-adam
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,10 @@ def test_rooms_use_only_those_below_them_and_a_planted_upward_import_is_found(pl
 
 
 def _imported_tests(path: Path, root: Path) -> set[str]:
-    """The modules of tests but tests.support that a file imports, also inside functions, relative names resolved."""
+    """The modules of tests that a file imports, but for the tools in tests.support and tests.nullcuda.
+
+    Imports inside functions count, and relative names are resolved.
+    """
     package, found = path.relative_to(root).parent.parts, set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -43,7 +47,8 @@ def _imported_tests(path: Path, root: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) + 1 - node.level] if node.level else ()
             found |= {".".join(filter(None, (*above, node.module, alias.name))) for alias in node.names}
-    return {name for name in found if name.startswith("tests.") and not name.startswith("tests.support.")}
+    tools = re.compile(r"tests\.(support|nullcuda)\.(?!test_)")
+    return {name for name in found if name.startswith("tests.") and not tools.match(name)}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +60,8 @@ def _imported_tests(path: Path, root: Path) -> set[str]:
         ("from . import conftest", {"tests.engine.conftest"}),
         ("from ..gpu.test_fast import run", {"tests.gpu.test_fast.run"}),
         ("import tests.gpu.test_fast", {"tests.gpu.test_fast"}),
+        ("from tests.nullcuda import build", set()),
+        ("from tests.nullcuda.test_nullcuda import run", {"tests.nullcuda.test_nullcuda.run"}),
     ],
 )
 def test_an_import_of_another_test_module_is_found(text: str, wrong: set[str], tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ CLASSES = {f"{kind}-{name}": (kind, *rest) for kind, name, *rest in sweep.classe
 
 def _check(row):
     assert row.verdict in (sweep.EQUAL, sweep.REFUSED, sweep.NOT_BUILT), f"{row.name}: {row.verdict}, {row.reason}"
-    told = {(own.kind, own.model_type): own for own in sweep.read("docs/models.md")}
+    told = {(own.kind, own.model_type): own for own in sweep.read("docs/families.md")}
     assert told[row.kind, row.model_type].verdict == row.verdict
 
 

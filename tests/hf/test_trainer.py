@@ -242,6 +242,17 @@ def test_what_needs_logits_or_gradients_is_refused(tmp_path):
         trainer(tmp_path).predict(rows(2))
 
 
+def test_adapters_and_several_devices_are_refused(tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(made("opt"), LoraConfig(target_modules=["q_proj"]))
+    refused("a ZOTrainer tunes all weights, but got a model with an adapter of peft", folder=tmp_path, model=adapted)
+    two = arguments(tmp_path)
+    two._n_gpu = 2
+    with pytest.raises(ValueError, match="a ZOTrainer steps on one device, but got 2; show it one with"):
+        ZOTrainer(made("opt"), two)
+
+
 def test_a_folder_of_an_adapter_is_refused_before_a_step_is_taken(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
     refused("a checkpoint needs a folder without an adapter", folder=tmp_path)

@@ -6,14 +6,16 @@ import math
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 import torch
 
 from tests.support.devices import ON_GPU
-from zobench import kernels
+from zobench import ZOSGD, Batch, Engine, EngineConfig, kernels, models
 from zobench.kernels import Span, Update, philox
+from zobench.models.weights import RandomWeights
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 STARTS = [0, 1, 2, 3, 1021, 2**32 - 6, 2**34 - 3, 2**34 + 1]
@@ -350,6 +352,66 @@ def test_without_numba_the_reference_serves_and_says_so_once(monkeypatch):
         assert all(same(r, expected) for r in results)
     finally:
         kernels._backend.cache_clear()
+
+
+def instances(kernels_module, monkeypatch, calls):
+    """The forms in which the kernels of ``calls()`` are asked for: what compiles a kernel of its own."""
+    asked = set()
+
+    def advance(master, span, updates, base, scratch, mirror, seed, scale):
+        asked.add((master.dtype, span.rows is None, bool(updates), base is None, scratch is None))
+
+    fake = types.SimpleNamespace(
+        normals=lambda seed, span, out: asked.add((out.dtype, span.rows is None)),
+        advance=advance,
+        flip=lambda master, scratch: asked.add(("flip", master.dtype)),
+    )
+    monkeypatch.setattr(kernels_module, "_backend", lambda device: fake)
+    calls()
+    return asked
+
+
+@needs_numba
+def test_prepare_asks_for_every_kernel_that_a_step_asks_for(monkeypatch):
+    """With the rows of an embedding, and updates that are pending: else a measured step compiles."""
+    model, ids = models.build("opt-tiny", "fp16"), torch.arange(20).view(1, 20)
+
+    def steps():
+        config = EngineConfig(noise="counter", writeback_every=2)
+        with Engine(model, config, weights=RandomWeights(model, 0)) as engine:
+            method = ZOSGD(lr=1e-3)
+            for _ in range(5):
+                method.step(engine, Batch(ids, ids))
+
+    asked = instances(kernels, monkeypatch, steps)
+    prepared = instances(kernels, monkeypatch, kernels.prepare)
+    assert any(len(form) == 5 and not form[1] for form in asked), "the step looked up no rows"
+    assert asked <= prepared
+
+
+@needs_triton
+@pytest.mark.parametrize("planted", ["none", "broken", "another error"])
+def test_without_a_c_compiler_prepare_says_what_to_install(planted, monkeypatch, tmp_path):
+    """Triton's own error, from its own build."""
+    from triton.runtime import build
+
+    def normals(seed, span, out):
+        if planted == "another error":
+            raise RuntimeError("CUDA error: misaligned address")
+        build._build("name", str(tmp_path / "name.c"), str(tmp_path), [], [], [], [])
+
+    monkeypatch.setattr(kernels, "_backend", lambda device: types.SimpleNamespace(normals=normals))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    if planted == "broken":
+        monkeypatch.setenv("CC", "/bin/false")
+    if planted == "another error":
+        with pytest.raises(RuntimeError, match="misaligned"):
+            kernels.prepare()
+        return
+    message = r"`noise=counter` on cpu needs a C compiler and Python's headers.*install gcc and python3-dev"
+    with pytest.raises(ValueError, match=message):
+        kernels.prepare()
 
 
 @pytest.mark.slow

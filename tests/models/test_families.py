@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -92,3 +93,20 @@ def test_offloaded_losses_are_the_resident_ones(tmp_path: Path, family: str, noi
     assert (offload.outcome, offload.reason) == (Outcome.OK, "")
     assert resident.samples["loss"] == offload.samples["loss"]
     assert len(set(resident.samples["loss"])) == 3
+
+
+@pytest.mark.parametrize("name", [name for name in models.MODELS.names() if name.endswith("-tiny")])
+def test_a_folder_of_a_registered_model_has_the_registered_facts(tmp_path: Path, name: str) -> None:
+    config = models.build_config(name)
+    config.architectures = ["RobertaForMaskedLM"] if models.get(name).masked else None
+    config.save_pretrained(tmp_path / "it")
+    ours, theirs = models.get(name), models.of(matrix.single({"model": str(tmp_path / "it")}, "cpu"))
+    for fact in (
+        "model_type", "masked", "layers", "heads", "hidden", "vocab", "max_positions", "tied", "embedding_width",
+        "attention_widths", "block", "all_blocks", "largest_linear", "whole_attention",
+    ):  # fmt: skip
+        assert getattr(theirs, fact) == getattr(ours, fact), fact
+    sizes = [one.resident(ours.tied, ours.max_positions) for one in (ours, theirs)]
+    assert sorted(sizes[0]) == sorted(sizes[1])
+    for kind in itertools.product((2, 4), (False, True), (False, True)):
+        assert ours.kept(*kind) <= theirs.kept(*kind) <= 3 * ours.kept(*kind), kind

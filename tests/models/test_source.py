@@ -269,3 +269,20 @@ def test_blocks_of_different_sizes_count_by_the_largest_in_a_slot_and_by_their_s
     assert (known.block, known.all_blocks) == (max(sizes), sum(sizes))
     assert models.blocks_parameter_count(known, 2) == round(sum(sizes) / 2)
     assert memory(spec)[1] == 4 * sum(sizes)  # at rest in host memory, in float32
+
+
+def test_a_published_config_json_is_that_of_its_registered_model(tmp_path: Path) -> None:
+    """Qwen3-4B's, in the form of its hub: older names of the rotary base, keys that no registry states."""
+    config = {
+        "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "bos_token_id": 151643, "head_dim": 128,
+        "eos_token_id": 151645, "hidden_act": "silu", "hidden_size": 2560, "intermediate_size": 9728,
+        "max_position_embeddings": 40960, "max_window_layers": 36, "model_type": "qwen3", "num_attention_heads": 32,
+        "num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_scaling": None,
+        "rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+        "use_sliding_window": False, "vocab_size": 151936,
+    }  # fmt: skip
+    spec = RunSpec(model="Qwen3-4B", weights="pretrained", weights_path=str(written(tmp_path / "qwen", config)))
+    models.check(spec)
+    other = written(tmp_path / "other", {**config, "num_attention_heads": 16, "hidden_act": "gelu"})
+    with pytest.raises(ValueError, match="has num_attention_heads=16 and not 32, hidden_act=gelu and not silu; use"):
+        models.check(spec.replace(weights_path=str(other)))

@@ -1,7 +1,7 @@
 """Every class that transformers maps to a causal or a masked language model: is what the engine computes equal to what
 transformers computes, is it refused in one line, or is it wrong?
 
-``python -m tests.support.sweep docs/models.md`` writes the table; class names after the file keep it to these.
+``python -m tests.support.sweep docs/families.md`` writes the table; class names after the file keep it to these.
 """
 
 import functools
@@ -231,7 +231,7 @@ HEAD = """# Which models
 Over every class that transformers {version} maps to a causal or a masked language model, at a small configuration: is
 the engine's loss, and its losses at perturbed weights, that of transformers' own forward (to 2e-5), resident and
 offloaded? What is refused is refused before anything runs, in the line that stands here. Made by
-`python -m tests.support.sweep docs/models.md`; `pytest -m sweep` holds it.
+`python -m tests.support.sweep docs/families.md`; `pytest -m sweep` holds it.
 
 {counts}
 

@@ -45,6 +45,7 @@ Slurm = Annotated[
 Rendezvous = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where the nodes of a cell meet: an address of the first one.")
 ]
+Task = Annotated[str | None, typer.Option(help="A task of `zobench list tasks`, or your own FILE.toml (docs/data.md).")]
 FIELDS_ARE_LISTED = "`zobench list fields`"
 """Where a user finds what can be set."""
 

@@ -221,14 +221,15 @@ def _models() -> Table:
         count = models.parameter_count(model.name)
         numbers = (model.layers, model.hidden, model.max_positions, model.vocab)
         table.add_row(model.name, _size(count), *map(str, numbers))
-    table.caption, table.caption_justify = f"Any other: {models.ALTERNATIVES.removeprefix('or ')}.", "left"
+    table.caption, table.caption_justify = f"Any other: {models.ALTERNATIVES.removeprefix('or give ')}.", "left"
     return _with_plug_ins(table, MODELS)
 
 
 def _tasks() -> Table:
     table = columns("task", "candidates", "usual tokens", "longest")
     for task in TASKS.own():
-        table.add_row(task.name, ", ".join(task.names), str(task.usual_tokens), str(task.longest_tokens))
+        asked = ", ".join(task.names) or ("a free answer" if task.goal.new_tokens else "of each row")
+        table.add_row(task.name, asked, str(task.usual_tokens), str(task.longest_tokens))
     return _with_plug_ins(table, TASKS)
 
 

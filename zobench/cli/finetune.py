@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +18,7 @@ from zobench.cli.common import (
     Model,
     Name,
     Results,
+    Task,
     app,
     changed,
     check_file,
@@ -30,10 +31,13 @@ from zobench.cli.common import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from zobench.finetune import Callback
     from zobench.result import Result
     from zobench.runspec import RunSpec
 
-Task = Annotated[str | None, typer.Option(help="A task of `zobench list tasks`.")]
+Log = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="tensorboard, wandb or mlflow, beside CSV; repeatable.")
+]
 Method = Annotated[str | None, typer.Option(help="zo-sgd, zo-adam, fo-adam, ... [zo-sgd].")]
 Scheme = Annotated[str | None, typer.Option(help="full, lora, prefix or prompt [full].")]
 DataDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the tasks' files [from the hub].")]
@@ -50,15 +54,18 @@ def finetune(
     data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: Out = None,
     results: Results = Path("results"), device: Device = "auto", output: Json = None,
     resume: Annotated[bool, typer.Option("--resume", help="Only go on with the run in the folder.")] = False,
+    log: Log = None,
 ) -> None:  # fmt: skip
     """Fine-tune a model on a task; keep the best weights on dev, and test them once.
 
-    Its folder holds early results (progress.jsonl), the journal, snapshots and in the end the saved model. After
-    Ctrl-C, kill -9 or a power loss the same command goes on from there, bit for bit.
+    Its folder holds early results (progress.jsonl), the curve (curve.csv, curve.jsonl), the journal, snapshots and in
+    the end the saved model. After Ctrl-C, kill -9 or a power loss the same command goes on from there, bit for bit.
     """
     from zobench.execute.process import leads, torchrun_ranks
     from zobench.finetune import usual_data_dir
+    from zobench.finetune.loggers import loggers
 
+    logged = loggers(log or ())
     quiet = output == "-" or not leads()
     if output is not None and not quiet:
         check_file("--json", Path(output))
@@ -80,16 +87,17 @@ def finetune(
         _check_fits({folder: spec})
     if spec.gpus > 1 and not torchrun_ranks():
         places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
-        raise typer.Exit(_as_ranks(_finetune_again(options, device, places, resume), spec))
-    result = _trained(spec, folder, data_dir, () if quiet else (*notes, f"folder: {folder}"), resume, quiet)
+        raise typer.Exit(_as_ranks(_finetune_again(options, device, places, resume, log or ()), spec))
+    result = _trained(spec, folder, data_dir, () if quiet else (*notes, f"folder: {folder}"), resume, quiet, logged)
     if leads():
         _store(result, results)
         _show(result, folder, output)
 
 
 def _trained(
-    spec: RunSpec, folder: Path, data_dir: Path | None, notes: Sequence[str], resume: bool, quiet: bool
-) -> Result:
+    spec: RunSpec, folder: Path, data_dir: Path | None, notes: Sequence[str], resume: bool, quiet: bool,
+    logged: Callable[[], list[Callback]],
+) -> Result:  # fmt: skip
     """Says ``notes``, then trains with a bar that tells how it goes, unless ``quiet``."""
     from zobench.cli import console
     from zobench.cli.tuning_view import TuningBar
@@ -101,7 +109,7 @@ def _trained(
     bar = TuningBar(errors)
     with _told(errors, folder, spec.device), nullcontext() if quiet else bar:
         hooks = None if quiet else bar.hooks(spec)
-        return run(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume)
+        return run(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
 
 
 def _show(result: Result, folder: Path, output: str | None) -> None:
@@ -124,7 +132,7 @@ def search(
     model: Model = None, name: Name = None, task: Task = None, method: Method = None, scheme: Scheme = None,
     grid: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML of lists [by method and scheme].")] = None,
     data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: Out = None,
-    results: Results = Path("results"), device: Device = "auto",
+    results: Results = Path("results"), device: Device = "auto", log: Log = None,
 ) -> None:  # fmt: skip
     """Fine-tune over a grid, choose on dev, and test only the winner.
 
@@ -133,9 +141,11 @@ def search(
     from zobench.cli import console
     from zobench.cli.tuning_view import TuningBar, show_result, show_search
     from zobench.finetune import grids, usual_data_dir
+    from zobench.finetune.loggers import loggers
     from zobench.finetune.search import cells
     from zobench.finetune.search import search as searched
 
+    logged = loggers(log or ())
     errors = console.error_console()
     single, axes = _axes(changes or [])
     options = named(single, model=model, name=name, task=task, method=method, scheme=scheme, weights_path=weights_path)
@@ -154,7 +164,7 @@ def search(
     for note in (*notes, f"grid: {told.text}", f"folder: {folder}"):
         errors.print(note, style="dim", markup=False, soft_wrap=True)
     with _told(errors, folder, spec.device), TuningBar(errors) as bar:
-        trials, winner = searched(spec, varied, folder=folder, data_dir=data_dir, progress=bar.hooks)
+        trials, winner = searched(spec, varied, folder=folder, data_dir=data_dir, progress=bar.hooks, callbacks=logged)
     _store(winner.result, results)
     show_search(console.answer_console(), trials, winner)
     show_result(console.answer_console(), winner.result)
@@ -186,12 +196,20 @@ def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
 
 
 def _finetune_again(
-    options: Sequence[str], device: str, places: Mapping[str, Path | str | None], resume: bool
+    options: Sequence[str], device: str, places: Mapping[str, Path | str | None], resume: bool, log: Sequence[str] = ()
 ) -> list[str]:
     """The words of the same ``zobench finetune``, with every option spelt out; ``places``: files and folders."""
     given = [word for option, place in places.items() if place is not None for word in (option, str(place))]
     changes = [f"--set={option}" for option in options]
-    return ["finetune", *changes, "--device", device, *given, *["--resume"] * resume]
+    return [
+        "finetune",
+        *changes,
+        "--device",
+        device,
+        *given,
+        *["--resume"] * resume,
+        *(f"--log={name}" for name in log),
+    ]
 
 
 def _as_ranks(arguments: list[str], spec: RunSpec) -> int:

@@ -28,6 +28,7 @@ from zobench.cli.common import (
     Results,
     Retry,
     Slurm,
+    Task,
     Time,
     Timeout,
     app,
@@ -50,7 +51,7 @@ def sweep(
     changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
     device_memory: DeviceMemory = None, executor: Executor = "here", jobs: Jobs = None, partition: Partition = None,
-    gres: Gres = None, time: Time = None, slurm: Slurm = None, rendezvous: Rendezvous = None,
+    gres: Gres = None, time: Time = None, slurm: Slurm = None, rendezvous: Rendezvous = None, task: Task = None,
 ) -> None:  # fmt: skip
     """Run a matrix of cells and print its tables, or hand it over (--executor local, slurm).
 
@@ -59,7 +60,7 @@ def sweep(
     """
     from zobench.cli.jobs import Wanted, submit_matrix, submits
 
-    changes = named(changes, device_memory=device_memory)
+    changes = named(changes, device_memory=device_memory, task=task)
     wanted = Wanted(executor=executor, jobs=jobs, partition=partition, gres=gres, time=time, slurm=tuple(slurm or ()))
     submitted = submits(wanted, budget)
     if submitted and rendezvous is not None:
@@ -90,6 +91,7 @@ def run(
     engine: Annotated[str | None, typer.Option(help="resident (MeZO) or offload (ZO2).")] = None,
     changes: Changes = None, device: Device = "auto", device_memory: DeviceMemory = None,
     output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None, rendezvous: Rendezvous = None,
+    task: Task = None,
 ) -> None:  # fmt: skip
     """Measure one cell in a fresh process."""
     from zobench.execute.process import check_start
@@ -98,7 +100,7 @@ def run(
     from zobench.recipes import matrix
     from zobench.result import Outcome
 
-    values = changed(named(changes, model=model, name=name, engine=engine, device_memory=device_memory))
+    values = changed(named(changes, model=model, name=name, engine=engine, device_memory=device_memory, task=task))
     bound, quiet = parse_seconds("--timeout", timeout), output == "-"
     check_folder("--disk-dir", disk_dir)
     if output is not None and not quiet:

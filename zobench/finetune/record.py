@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zobench.durable.journal import EvaluationItem, Item
-from zobench.finetune.progress import Evaluation
+from zobench.finetune.progress import Evaluation, StepReport
 from zobench.methods.base import Taken
 
 
@@ -76,6 +76,19 @@ class Record:
             split="dev", step=step, loss=row[1], accuracy=row[2], count=self.count, best=row == self.best,
             names=self.names, second=row[-1] if len(self.names) > 1 else 0.0,
         )  # fmt: skip
+
+
+def history(items: Iterable[Item], names: tuple[str, ...]) -> tuple[list[StepReport], list[Evaluation]]:
+    """The steps and the evaluations on dev that a journal tells, as they were reported."""
+    record, steps, evaluations = Record(names=names), [], []
+    for item in items:
+        record.add(item)
+        if isinstance(item, EvaluationItem):
+            evaluations.append(record.at(item.step))
+        else:
+            told = {"loss": item.loss, "g": item.projected_grad, "lr": item.lr}
+            steps.append(StepReport(step=record.step, **told, skipped=record.skipped))
+    return steps, evaluations
 
 
 def best(curve: list[list[float]]) -> list[float] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 from zobench import kernels, methods, models
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, snapshot
+from zobench.durable.journal import Item
 from zobench.durable.scratch import scratch
-from zobench.finetune import origin, tokenizer
+from zobench.finetune import loggers, origin, tokenizer
 from zobench.finetune.assemble import disk_dir, empty_model, planned, tuner
+from zobench.finetune.callbacks import Callback, Callbacks, RunStart
 from zobench.finetune.cautions import cautions
 from zobench.finetune.examine import examined
 from zobench.finetune.keeper import Keeper
 from zobench.finetune.origin import JOURNAL
 from zobench.finetune.progress import Hooks
-from zobench.finetune.record import Record
+from zobench.finetune.record import Record, history
 from zobench.finetune.seal import Seal, check_winner
 from zobench.finetune.stop import Stop
 from zobench.finetune.training import Training
@@ -47,7 +49,7 @@ SAMPLE_SECONDS = 0.5
 
 def run(
     spec: RunSpec, *, folder: Path, data_dir: Path | None = None, progress: Hooks | None = None,
-    seal: Seal | None = None, examine: bool = True, resume: bool = False,
+    seal: Seal | None = None, examine: bool = True, resume: bool = False, callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
     """Fine-tunes as ``spec`` (resolved) says, keeps its files in ``folder``, and returns the result.
 
@@ -56,7 +58,8 @@ def run(
     ``test``, looked at once, with the weights of the best row; ``majority``, the accuracy of always giving the most
     frequent answer; ``task``, ``definition`` and ``tokenizer``: facts. ``examine`` False leaves the test set alone,
     until a later call with True; ``seal`` is shared by runs that may look at it once together. ``resume``: there must
-    be something to go on with. Samples are as in :class:`zobench.result.Result`, over all steps; peaks are of this
+    be something to go on with. ``callbacks`` are told of all that happens; the curve is in ``curve.csv`` and
+    ``curve.jsonl`` in any case. Samples are as in :class:`zobench.result.Result`, over all steps; peaks are of this
     process, so of a resumed run since its resumption. With several ``gpus`` this process is one of their ranks.
 
     Raises ``ValueError``, one line, for data, a tokenizer, a base or a folder that will not do; ``OSError`` where the
@@ -72,18 +75,28 @@ def run(
         data = _data(spec, words, data_dir)
         for text in (where, *_sizes(data)):
             progress.say(text)
-        with Stop() as stop:
+        told = Callbacks([*loggers.always(), *callbacks] if leads else [], progress.say)
+        with Stop() as stop, told.closing():
             if result is None:
-                result = _trained(spec, folder, data, where, progress, stop, world)
+                result = _trained(spec, folder, data, where, progress, stop, world, told)
                 if leads:
                     _keep(folder, result)
             if examine and leads:
                 check_winner(spec.hash, folder)
                 seal.break_for(spec.label)
-                result = examined(result, folder, data, words, progress, stop)
+                if not told.started:  # an earlier process has trained
+                    told.start(_begun(spec, folder, journal.read(folder / JOURNAL)[1], data))
+                result = examined(result, folder, data, words, progress, stop, told)
                 _keep(folder, result)
+                told.end(result)
                 snapshot.prune(folder, ())
     return result
+
+
+def _begun(spec: RunSpec, folder: Path, items: Sequence[Item], data: TaskData) -> RunStart:
+    """What callbacks are told of a run whose journal holds ``items``."""
+    steps, evaluations = history(items, data.asked.goal.scores)
+    return RunStart(spec=spec, folder=folder, steps=steps, evaluations=evaluations)
 
 
 @contextmanager
@@ -163,8 +176,9 @@ def _sizes(data: TaskData) -> list[str]:
 
 
 def _trained(
-    spec: RunSpec, folder: Path, data: TaskData, where: str, progress: Hooks, stop: Stop, world: World | None
-) -> Result:
+    spec: RunSpec, folder: Path, data: TaskData, where: str, progress: Hooks, stop: Stop, world: World | None,
+    callbacks: Callbacks,
+) -> Result:  # fmt: skip
     """Trains and evaluates on dev. Imports and compiled kernels come before the observer starts: its baseline."""
     chosen, plan = planned(spec)
     model = empty_model(spec)
@@ -187,7 +201,8 @@ def _trained(
                 world.barrier()  # all have read what the first will replace
             during.enter_context(keeper.keeping(built, good))
             at_rest = built.engine.bytes_at_rest
-            Training(spec, folder, built, data, record, keeper, progress, stop, world).go()
+            callbacks.start(_begun(spec, folder, items, data))
+            Training(spec, folder, built, data, record, keeper, progress, stop, world, callbacks).go()
             skipped = built.method.skipped
     finally:
         seen = observer.stop((begin, time.monotonic()))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import itertools
+import subprocess
 import warnings
 from collections.abc import Sequence
 from types import ModuleType
@@ -95,15 +97,31 @@ def flip(master: Tensor, scratch: Tensor) -> None:
 
 
 def prepare(device: str = "cpu") -> None:
-    """Compiles the kernels of a device for all dtypes, so that no measurement contains it; cheap once cached."""
+    """Compiles the kernels of a device for all dtypes, so that no measurement contains it; cheap once cached.
+
+    Raises ValueError if the compiler itself lacks a C compiler, which Triton calls once.
+    """
     if _backend(torch.device(device).type) is philox:
         return
+    try:
+        _run_each(device)
+    except (RuntimeError, subprocess.CalledProcessError) as error:
+        if "C compiler" not in str(error) and not isinstance(error, subprocess.CalledProcessError):
+            raise
+        raise ValueError(
+            f"`noise=counter` on {device} needs a C compiler and Python's headers, for Triton, but got: {error}; "
+            f"install gcc and python3-dev, or use noise=torch"
+        ) from error
+
+
+def _run_each(device: str) -> None:
+    """Every form in which an engine calls the kernels: whole tensors, and, without a base, single rows (embeddings)."""
     normals(0, Span(0), torch.empty(64, device=device))
+    gathered = Span(0, rows=torch.zeros(4, dtype=torch.int64, device=device))
     for dtype in DTYPES:
-        one = torch.zeros(64, dtype=dtype, device=device)
-        for updates in ((), (Update(0, 0.0, 0.0),)):
-            for base in (None, one):
-                for scratch in (None, one):
-                    other = None if scratch is None else torch.zeros_like(one)
-                    advance(one.clone(), Span(0), updates, base=base, scratch=other, seed=1, scale=1.0)
+        one = torch.zeros(4, 16, dtype=dtype, device=device)
+        for span, bases in ((Span(0), (None, one)), (gathered, (None,))):
+            for updates, base, scratched in itertools.product(((), (Update(0, 0.0, 0.0),)), bases, (False, True)):
+                scratch = torch.zeros_like(one) if scratched else None
+                advance(one.clone(), span, updates, base=base, scratch=scratch, seed=1, scale=1.0)
         flip(one, one.clone())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import hashlib
 import json
@@ -60,7 +61,7 @@ def fingerprint_without_torch(nvml: Nvml | None = None) -> dict[str, Any]:
     upgrade measures anew instead of mixing. Both planning (no torch) and running call this, so both get the same id.
     """
     nvml = nvml or Nvml()
-    gpus = [_gpu(nvml, handle) for handle in nvml.handles()]
+    gpus = [_gpu(nvml, handle) for handle in nvml.handles()] or torch_gpus()
     hardware = {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
@@ -175,6 +176,27 @@ def _cpuinfo(key: str) -> str:
         return ""
     line = re.search(rf"^{key}\s*:\s*(.*)$", text, re.MULTILINE)
     return line[1].strip() if line else ""
+
+
+@functools.cache
+def torch_gpus() -> list[dict[str, Any]]:
+    """The GPUs as torch knows them, for a machine whose NVML does not answer: all of them, whatever is visible here.
+
+    Asked in a process of its own, once: this one may have to do without torch, or with a part of the GPUs.
+    """
+    if not (glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg")):  # the latter: Linux on Windows
+        return []
+    shown = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    command = [sys.executable, "-P", "-c", _TORCH_GPUS]
+    done = subprocess.run(command, env=shown, capture_output=True, text=True, check=False)
+    return list(json.loads(done.stdout)) if done.returncode == 0 else []
+
+
+_TORCH_GPUS = """
+import json, torch
+gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+print(json.dumps([{"name": gpu.name, "memory_mib": gpu.total_memory // 2**20} for gpu in gpus]))
+"""
 
 
 def _gpu(nvml: Nvml, handle: Any) -> dict[str, Any]:

@@ -11,12 +11,8 @@ from zobench.models import identity
 from zobench.models.build import build_config
 from zobench.models.registry import get
 
-_SAYS_NOTHING = (
-    "_name_or_path", "architectures", "chunk_size_feed_forward", "dtype", "id2label", "label2id", "layerdrop",
-    "initializer_range", "init_std", "is_encoder_decoder", "output_attentions", "output_hidden_states",
-    "pretraining_tp", "problem_type", "return_dict", "transformers_version", "use_cache",
-)  # fmt: skip
-"""Of a configuration: what changes no loss of a model without dropout; so do ids of tokens and shares of dropout."""
+_ALSO = ("activation_function", "hidden_act", "attention_bias", "mlp_bias", "enable_bias")
+"""What decides the loss beside the values that the registry states, where a family has it."""
 
 
 @functools.cache
@@ -34,8 +30,9 @@ def check(name: str, tied: bool | None, folder: str) -> None:
     if kind != wanted.model_type:
         differs = [f"model_type={kind} and not {wanted.model_type}"]
     else:
-        ours, theirs = _told(build_config(name)), _told(AutoConfig.from_pretrained(str(path), trust_remote_code=False))
-        keys = [key for key in ours if key != "tie_word_embeddings" or tied is None]
+        ours, theirs = (_told(one) for one in (build_config(name), AutoConfig.from_pretrained(str(path))))
+        stated = [*wanted.settings(None, None), *(key for key in _ALSO if key in ours)]
+        keys = [key for key in stated if not _says_nothing(key, tied)]
         differs = [f"{key}={theirs.get(key)} and not {ours[key]}" for key in keys if theirs.get(key) != ours[key]]
     if differs:
         raise ValueError(
@@ -46,8 +43,9 @@ def check(name: str, tied: bool | None, folder: str) -> None:
 
 def _told(config: Any) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
-    return {
-        key: value
-        for key, value in values.items()
-        if key not in _SAYS_NOTHING and not key.endswith("_token_id") and "dropout" not in key
-    }
+    return values
+
+
+def _says_nothing(key: str, tied: bool | None) -> bool:
+    """Ids of special tokens change no loss, and a run may decide itself what is tied."""
+    return key.endswith("_token_id") or (key == "tie_word_embeddings" and tied is not None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -62,7 +62,7 @@ def file_hash(path: Path) -> str:
     return remembered("files", [path], lambda: _whole(path))
 
 
-def remembered(kind: str, files: Iterable[Path], make: Any) -> str:
+def remembered(kind: str, files: Iterable[Path], make: Callable[[], str]) -> str:
     """What ``make`` gives for ``files``, made once while they have the same paths, sizes and times."""
     facts = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     key = hashlib.sha256(json.dumps([CHUNK, facts]).encode()).hexdigest()[:32]

@@ -18,8 +18,9 @@ class Inspected:
 
     ``block`` and ``largest_linear`` are of the largest block, ``all_blocks`` of all together: blocks may differ.
     ``resident_sizes``: of each tensor outside the blocks. ``operands``: widths of what the products of the largest
-    block read and write for one token, summed. ``whole_attention``: its attention makes matrices of tokens x tokens,
-    because transformers has no fused one for it. ``settings_json``: the whole transformers configuration.
+    block read and write for one token, summed; ``norms``: of what its norms read. ``whole_attention``: its attention
+    makes matrices of tokens x tokens, because transformers has no fused one for it. ``settings_json``: the whole
+    transformers configuration.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Inspected:
     largest_linear: int
     resident_sizes: tuple[int, ...]
     operands: int
+    norms: int
     whole_attention: bool
     settings_json: str
 
@@ -57,10 +59,11 @@ class Inspected:
         return list(self.resident_sizes)
 
     def kept(self, width: int, autocast: bool, full: bool) -> int:
-        """Bytes per token that a layer keeps for its backward: the operands of every product once, and the inputs of
-        two norms in float32. A bound from above: what products share counts for each of them."""
-        norms = 2 * 4 * self.hidden
-        return self.operands * (2 if autocast else width) + norms
+        """Bytes per token that a layer keeps for its backward: the operands of every product, the inputs of its norms
+        in float32 with what they make of them, and rotated queries and keys. A bound from above: what several
+        products read counts for each of them."""
+        rotated = 2 * sum(self.attention_widths)
+        return (self.operands + rotated) * (2 if autocast else width) + self.norms * (12 if autocast else 4 + 2 * width)
 
     def settings(self, tied: bool | None, positions: int | None) -> dict[str, Any]:
         """Keyword arguments of its transformers configuration."""

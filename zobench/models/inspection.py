@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedConfig, PreTrainedModel
 
-_FORM = "1"
+_FORM = "2"
 """Of what is kept; another whenever :class:`Inspected` changes."""
 
 
@@ -93,7 +93,7 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
     blank = Inspected(
         name=folder.name, model_type=config.model_type, masked=masked, layers=0, heads=heads, hidden=0, inner=0,
         vocab=int(text.vocab_size), max_positions=positions, tied=False, embedding_width=0, attention_widths=(0, 0),
-        block=0, all_blocks=0, largest_linear=0, resident_sizes=(), operands=0, whole_attention=False,
+        block=0, all_blocks=0, largest_linear=0, resident_sizes=(), operands=0, norms=0, whole_attention=False,
         settings_json=_settings(config),
     )  # fmt: skip
     try:
@@ -112,7 +112,8 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
         attention_widths=_attention_widths(text, heads, hidden), block=max(sizes), all_blocks=sum(sizes),
         largest_linear=max(parameter.numel() for parameter in largest.parameters()),
         inner=max((max(shape) for shape in _matrices(largest)), default=hidden),
-        operands=sum(sum(shape) for shape in _matrices(largest)), resident_sizes=_outside(model, found),
+        operands=sum(sum(shape) for shape in _matrices(largest)), norms=_norms(largest, hidden, heads),
+        resident_sizes=_outside(model, found),
         max_positions=positions - _unused(model), whole_attention=model.config._attn_implementation == "eager",
     )  # fmt: skip
 
@@ -129,6 +130,13 @@ def _matrices(block: nn.Module) -> list[tuple[int, int]]:
     return [
         (int(parameter.shape[-1]), int(parameter.shape[-2])) for parameter in block.parameters() if parameter.dim() > 1
     ]
+
+
+def _norms(block: nn.Module, hidden: int, heads: int) -> int:
+    """Widths of what the block's norms read for one token; one that is narrower than a token is of each head."""
+    norms = [own for own in block.modules() if "Norm" in type(own).__name__]
+    widths = [next((own.numel() for own in norm.parameters()), hidden) for norm in norms]
+    return sum(width if width >= hidden else width * heads for width in widths)
 
 
 def _attention_widths(text: Any, heads: int, hidden: int) -> tuple[int, int]:

@@ -171,11 +171,15 @@ class SharedHosts:
             return torch.frombuffer(pages, dtype=torch.uint8)
 
 
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""torch 2.13 names it anew and warns of the old name."""
+
+
 def _gather(link: Any, slot: Tensor, mine: Tensor) -> None:
     """Makes ``slot`` whole on all ranks of the group ``link``, each of which holds its part, ``mine``, in place."""
     with telling():
         if slot.is_cuda:  # on the current stream, which the host does not wait for
-            dist.all_gather_into_tensor(slot, mine, group=link)
+            _all_gather(slot, mine, group=link)
             return
         # Gloo gathers into memory of its own, a block more on every rank; a broadcast works in place.
         parts = slot.split(mine.numel())

@@ -1,0 +1,149 @@
+"""Every instance of the Triton kernels, compiled without a GPU: no spill, nothing fused or flushed, wide accesses.
+
+``make test`` compiles all of them for one architecture and the largest for the others; with ZOBENCH_ALL_KERNELS set, as
+in ``make nullcuda``, all for all.
+"""
+
+import dataclasses
+import os
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton", reason="triton is not installed")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from zobench.kernels import gpu  # noqa: E402
+
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+ARCHITECTURES = (80, 86, 90, 100)
+POINTERS = {"fp32": "*fp32", "fp16": "*fp16", "bf16": "*i16"}
+WORDS = ("tensor_id", "start0", "start1", "key0", "key1", "per_row", "count")
+TENSORS = ("master", "base", "scratch", "mirror")
+
+NEEDED = {"_normals": (), "_advance": ("master",), "_flip": ("master", "scratch")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """One compilation of a kernel. ``present``: the optional tensors it is given."""
+
+    kernel: str
+    dtype: str
+    present: tuple[str, ...] = ()
+    aligned: bool = True
+    whole: bool = True  # a row, or the tensor, has a multiple of 16 elements, as Triton sees it
+
+    def __str__(self):
+        parts = [self.kernel.strip("_"), self.dtype, *self.present]
+        return " ".join([*parts, *["unaligned"] * (not self.aligned), *["odd width"] * (not self.whole)])
+
+    def source(self):
+        """What Triton compiles: the types of the arguments, those known when compiling, those divisible by 16."""
+        kernel, pointer = getattr(gpu, self.kernel), POINTERS[self.dtype]
+        types = {**dict.fromkeys((*TENSORS, "out"), pointer), "rows": "*i64", "table": "*i32", "scale": "fp32"}
+        types |= dict.fromkeys((*WORDS, "width", "numel"), "i32")
+        block = gpu.FLIP_BLOCK if self.kernel == "_flip" else gpu.BLOCK
+        absent = {"base", "scratch", "mirror", "rows", "table"} - {*self.present, *NEEDED[self.kernel]}
+        known = {"BLOCK": block, "ALIGNED": self.aligned, **dict.fromkeys(absent)}
+        known = {name: value for name, value in known.items() if name in kernel.arg_names}
+        divisible = {name for name, kind in types.items() if kind.startswith("*")}
+        divisible |= {"width", "numel"} if self.whole else set()
+        return ASTSource(
+            fn=kernel,
+            signature={name: "constexpr" if name in known else types[name] for name in kernel.arg_names},
+            constexprs=known,
+            attrs={
+                (index,): [["tt.divisibility", 16]]
+                for index, name in enumerate(kernel.arg_names)
+                if name in divisible and name not in known
+            },
+        )
+
+    def instructions(self):
+        """More than this many say that something was unrolled or recomputed: measured, and a tenth."""
+        draws = ("table" in self.present) + bool({"scratch", "mirror"} & {*self.present}) + (self.kernel == "_normals")
+        return 220 + 560 * draws + 160 * (not self.aligned or not self.whole)
+
+
+ADVANCES = [
+    Instance("_advance", dtype, present)
+    for dtype in POINTERS
+    for present in (
+        ("scratch",), ("scratch", "mirror"), ("table",), ("table", "scratch"), ("table", "scratch", "mirror"),
+        ("base",), ("base", "scratch"), ("table", "base", "scratch"), ("table", "scratch", "rows"),
+    )
+]  # fmt: skip
+INSTANCES = [
+    *ADVANCES,
+    *(Instance("_advance", dtype, ("scratch",), aligned=False, whole=False) for dtype in POINTERS),
+    *(Instance("_advance", dtype, ("table", "scratch"), whole=False) for dtype in POINTERS),
+    *(Instance("_flip", dtype) for dtype in POINTERS),
+    Instance("_normals", "fp32"),
+    Instance("_normals", "fp32", ("rows",)),
+    Instance("_normals", "fp32", aligned=False, whole=False),
+]
+LARGEST = Instance("_advance", "fp16", ("table", "base", "scratch"))
+ALL = [
+    pytest.param(architecture, instance, id=f"sm_{architecture} {instance}")
+    for architecture in ARCHITECTURES
+    for instance in INSTANCES
+    if architecture == 90 or instance == LARGEST or os.environ.get("ZOBENCH_ALL_KERNELS")
+]
+
+
+def compiled(instance, architecture, options=gpu.OPTIONS):
+    return triton.compile(instance.source(), target=GPUTarget("cuda", architecture, 32), options=dict(options))
+
+
+def floating(kernel):
+    """How often the kernel's PTX has each operation on floating-point numbers."""
+    return Counter(
+        re.findall(r"\b(?:add|sub|mul|fma|mad|div|sqrt|rcp|ex2|lg2|sin|cos)\.[\w.]*f(?:16|32)\b", kernel.asm["ptx"])
+    )
+
+
+def disassembled(kernel, folder):
+    """(registers, bytes of local memory and stack, the machine's instructions)."""
+    file = folder / "kernel.cubin"
+    file.write_bytes(kernel.asm["cubin"])
+    told = subprocess.run([TOOLS / "cuobjdump", "-res-usage", file], capture_output=True, text=True, check=True).stdout
+    registers, stack, local = map(int, re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", told).groups())
+    text = subprocess.run([TOOLS / "nvdisasm", "-c", file], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^\s+/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", text, re.MULTILINE)
+    return registers, stack + local, [name for name in found if name != "NOP"]
+
+
+def fused(kernel):
+    """Operations whose result is not the rounded product, sum or root of its operands."""
+    return {name for name in floating(kernel) if name.startswith(("fma", "mad")) or ".rn" not in name or ".ftz" in name}
+
+
+@pytest.mark.parametrize(("architecture", "instance"), ALL)
+def test_a_kernel_compiles_to_what_the_design_says(architecture, instance, tmp_path):
+    kernel = compiled(instance, architecture)
+    registers, spilled, names = disassembled(kernel, tmp_path)
+    assert spilled == 0, "it spills registers"
+    assert registers <= 64, "fewer than 1024 threads fit on a multiprocessor"
+    assert fused(kernel) == set(), "its bits are those of this compiler"
+    assert len(names) <= instance.instructions()
+    wide = {name for name in names if name.startswith(("LDG", "STG")) and ".128" in name}
+    if instance.whole and instance.aligned:
+        assert any(name.startswith("STG") for name in wide), "it writes in small pieces"
+        assert instance.kernel == "_normals" or any(name.startswith("LDG") for name in wide), "it reads in small pieces"
+
+
+@pytest.mark.parametrize(
+    ("planted", "found"),
+    [({"enable_fp_fusion": True}, "fused"), ({"maxnreg": 24}, "spilled")],
+    ids=["fusion", "too few registers"],
+)
+def test_a_planted_fusion_and_a_planted_spill_are_found(planted, found, tmp_path):
+    kernel = compiled(LARGEST, 90, {**gpu.OPTIONS, **planted})
+    _, spilled, _ = disassembled(kernel, tmp_path)
+    assert {"fused": bool(fused(kernel)), "spilled": spilled > 0}[found]
