@@ -12,8 +12,13 @@ DATA = os.environ.get("ZOBENCH_DATA_DIR")
 
 
 @pytest.hookimpl(tryfirst=True)  # before ``-m data`` selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that use the real data; modules with slow tests come first, so that no worker ends with one."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tests that use the real data; modules with slow tests come first, so that no worker ends with one. The
+    sweep over transformers runs only where it is asked for."""
+    if "sweep" not in (config.option.markexpr or ""):
+        asked = [item for item in items if not item.get_closest_marker("sweep")]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(asked)])
+        items[:] = asked
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):
             item.add_marker("data")

@@ -82,7 +82,7 @@ def sentences(data_dir: Path | None) -> list[Example]:
     def form(row: Record) -> tuple[str, tuple[str, ...]]:
         return row["sentence"].strip(), tuple(f" It was{word}" for word in LABELS)
 
-    return read("sst2", form, data_dir)[0].examples
+    return read(TASKS.get("sst2"), form, data_dir)[0].examples
 
 
 def train_tokenizer(examples: Sequence[Example]) -> PreTrainedTokenizerFast:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,9 @@ import typer
 
 from tests.support.rates import CALIBRATION, calibrate
 from zobench import cli, recipes
+from zobench.cli import measure
 from zobench.execute import plan, process
+from zobench.predict import footprint
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, RunSpec
@@ -27,8 +30,8 @@ from zobench.store import Store, StoreError, files
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
 GB = 10**9
 OPTIONS = {
-    "sweep": 16, "ablate": 8, "run": 9, "table": 4, "list": 0, "doctor": 2, "reproduce": 7, "report": 2, "status": 1,
-    "cancel": 1, "results": 4, "compare": 5, "trace": 2, "finetune": 13, "search": 11,
+    "sweep": 17, "ablate": 8, "run": 11, "table": 4, "list": 0, "doctor": 2, "reproduce": 7, "report": 2, "status": 1,
+    "cancel": 1, "results": 4, "compare": 5, "trace": 2, "finetune": 15, "search": 13,
 }  # fmt: skip
 """Options per command. A new one needs a user, and a change here."""
 
@@ -271,6 +274,24 @@ def test_run_ends_with_1_where_the_cell_did_not_work(here: Path, zobench: Any, c
     code, out, err = zobench("run", "--model", "opt-tiny", "--set", "seed=1", "--set", "device=cpu", "--json", "-")
     assert (code, json.loads(out)["outcome"]) == (1, "failed")
     assert err == "failed   opt-tiny resident fp32 b1 s64 seed=1  a reason\n"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_run_starts_no_process_for_what_cannot_fit(
+    device: str, here: Path, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, which is not here, as on a CPU; with the numbers and with what helps."""
+    room = plan.Limits(device_bytes=None if device == "cpu" else 10**9, host_bytes=2 * 10**9, disk_bytes=10**9)
+    monkeypatch.setattr(plan, "limits", lambda *_: room)
+    spec = RunSpec(model="OPT-13B", dtype="fp16", device=device).resolve(device)
+    result = measure._measured(spec, footprint.memory(spec), None, None, True)
+    assert (result.outcome, cells) == (Outcome.SKIPPED, [])
+    kind = "host memory, 0.9 GB" if device == "cpu" else "device memory, 1.0 GB"
+    remedy = "use engine=offload, or a smaller batch_size or model"
+    assert re.fullmatch(rf"needs 2\d\.\d GB of {kind} are free \(need predicted\); {remedy}", result.reason)
+    small = RunSpec(model="opt-tiny", seq_len=16, device=device).resolve(device)
+    assert measure._measured(small, footprint.memory(small), None, None, True).outcome is Outcome.OK
+    assert cells == [small]
 
 
 def test_an_interrupt_of_a_run_ends_with_130(here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def spec(task: str, **changes: Any) -> RunSpec:
     ],
 )  # fmt: skip
 def test_splits_are_mezos(real_data: Path, name: str, train: int, dev: int, test: int) -> None:
-    sets = read(name, form_of(name, aligned=True, masked=False), real_data)
+    sets = read(TASKS.get(name), form_of(TASKS.get(name), aligned=True, masked=False), real_data)
     answers = [example.answer for example in sets[0].examples]
     found = split(spec(name), TASKS.get(name), answers, len(sets[1].examples))
     assert (len(found.train), len(found.dev), len(found.test)) == (train, dev, test)

@@ -16,6 +16,7 @@ from zobench.data.tokens import stream
 from zobench.engine import blocks as units
 from zobench.engine.backprop import Backprop
 from zobench.engine.base import BASE
+from zobench.engine.head import Head
 from zobench.models import weights
 
 NAME, STEPS, EPS, LR, RUN_SEED, CLOSE = "roberta-tiny", 20, 1e-3, 1e-3, 7, 1e-5
@@ -179,14 +180,17 @@ def test_losses_and_scores_at_the_masks_are_those_of_the_models_own_logits(mode,
     assert scores.tolist() == pytest.approx(naive_scores(materialised()).flatten().tolist(), abs=CLOSE)
 
 
-def test_what_comes_before_the_head_sees_only_the_masks(monkeypatch):
+def test_the_head_sees_only_the_masks_and_what_comes_before_it_runs_once(monkeypatch):
     with open_engine({"placement": "resident"}) as engine:
-        dense, seen = engine.model.lm_head.dense, []
-        folded = dense.forward
+        dense, seen, judged = engine.model.lm_head.dense, [], []
+        folded, logits = dense.forward, Head.logits
         monkeypatch.setattr(dense, "forward", lambda x: seen.append(tuple(x.shape)) or folded(x))
-        engine.probe(gather(left=False), (Point(1, EPS), Point(1, -EPS)))
+        monkeypatch.setattr(Head, "logits", lambda own, x, *w: judged.append(tuple(x.shape)) or logits(own, x, *w))
+        batch = gather(left=False)
+        engine.probe(batch, (Point(1, EPS), Point(1, -EPS)))
         monkeypatch.setattr(dense, "forward", folded)
-    assert seen == [(2 * len(WORDS) * len(SENTENCES), 64)]
+    assert seen == [(2 * len(SENTENCES), batch.input_ids.shape[1], 64)]
+    assert judged == [(len(WORDS) * len(SENTENCES), 64)] * 2
 
 
 # --- first order ------------------------------------------------------------------------------------------------------
@@ -251,11 +255,10 @@ def test_an_untied_model_is_refused_because_nothing_uses_its_second_bias():
     )
 
 
-def test_a_masked_model_with_another_head_is_refused():
+def test_a_masked_model_with_another_head_gives_its_own_loss():
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32}
-    with pytest.raises(ValueError, match="BertForMaskedLM") as error:
-        Engine(BertForMaskedLM(BertConfig(vocab_size=64, **sizes)), EngineConfig())
-    assert str(error.value) == (
-        "hidden states must go straight to the head, but BertForMaskedLM has BertLMPredictionHead in between; "
-        "use a causal model or RoBERTa"
-    )
+    model = BertForMaskedLM(BertConfig(vocab_size=128, **sizes)).eval()
+    data = [gather(left=False), *batches()[:2]]
+    expected = [own_loss(model, batch).item() for batch in data[1:]]
+    with Engine(model, EngineConfig()) as engine:
+        assert [engine.evaluate(batch) for batch in data[1:]] == pytest.approx(expected, abs=CLOSE)

@@ -1,15 +1,18 @@
 """The known traps of public ZO programs, each shown not to be repeated here."""
 
+import copy
 import itertools
 import math
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.support.parity import MODES, batches, materialised
 from tests.support.reference import draw_seeds, mezo, perturb, update
 from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, Point, RunSpec, models, run
+from zobench.engine.fold import fold
+from zobench.engine.shrink import shrunk
 from zobench.models import weights
 
 
@@ -209,13 +212,22 @@ def test_a_parameter_shared_by_two_blocks_is_refused():
         Engine(model, EngineConfig())
 
 
-def test_a_model_whose_positions_have_no_batch_dimension_is_told_what_to_pass():
+@pytest.mark.parametrize("rows", [1, 2])
+def test_positions_without_a_batch_dimension_move_with_each_point(rows):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=40, n_positions=16)).eval()
-    ids = torch.arange(8).view(1, 8)
-    with Engine(model, EngineConfig()) as mine, pytest.raises(ValueError, match="pass position_ids"):
-        mine.probe(Batch(ids, ids), [Point(0, 1e-3), Point(0, -1e-3)])
+    plain, ids = copy.deepcopy(model), torch.arange(8 * rows).view(rows, 8)
+    with Engine(model, EngineConfig()) as mine:
+        losses = mine.probe(Batch(ids, ids), [Point(0, 1e-2), Point(0, -1e-2)])
+    for loss, scale in zip(losses, (1e-2, -2e-2), strict=True):
+        perturb(plain, 0, 1, scale)
+        assert loss == own_loss(plain, Batch(ids, ids))
+
+
+def test_a_module_of_which_nothing_is_known_must_be_called_on_the_batch():
+    with pytest.raises(ValueError, match="pass position_ids"):
+        fold("wpe", lambda x: x, 2, 1, lambda copy: None, (torch.zeros(1, 3),), {})
 
 
 def test_any_number_of_points_costs_one_upload_each_and_agrees_with_single_probes():
@@ -249,12 +261,20 @@ def test_an_entry_that_would_destroy_the_weights_is_refused(g):
         mine.commit([Entry(step=0, seed=0, g=g, lr=1e-3)])
 
 
-@pytest.mark.parametrize("name", ["logit_scale", "logits_scaling", "final_logit_softcapping"])
-def test_a_model_that_changes_its_logits_after_the_head_is_refused(name):
-    model = materialised("llama-tiny", "fp32", True)
-    setattr(model.config, name, 0.5)
-    with pytest.raises(ValueError, match=f"logits must be its head's output, but .* has {name}=0.5"):
-        Engine(model, EngineConfig())
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+@pytest.mark.parametrize(
+    ("model_type", "name", "value"),
+    [("cohere", "logit_scale", 0.5), ("granite", "logits_scaling", 8.0), ("gemma2", "final_logit_softcapping", 0.1)],
+)
+def test_a_model_that_changes_its_logits_after_the_head_gives_its_own_loss(model_type, name, value, noise):
+    model = AutoModelForCausalLM.from_config(shrunk(AutoConfig.for_model(model_type, **{name: value}))).eval()
+    batch = batches("opt-tiny", count=1)[0]
+    expected = own_loss(model, batch)
+    other = AutoModelForCausalLM.from_config(shrunk(AutoConfig.for_model(model_type, **{name: value / 2}))).eval()
+    other.load_state_dict(model.state_dict())
+    assert expected != pytest.approx(own_loss(other, batch), abs=2e-5)
+    with Engine(model, EngineConfig(noise=noise)) as mine:
+        assert mine.evaluate(batch) == pytest.approx(expected, abs=2e-6)
 
 
 def test_a_padding_index_beyond_the_batchs_tokens_is_no_obstacle():

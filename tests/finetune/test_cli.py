@@ -126,7 +126,10 @@ HUGE = "finetune --model OPT-175B --set weights=random --task sst2"
         ("finetune --model opt-tiny", "`--task` must be given, but is not; use one of sst2, rte, cb, boolq, wsc, "),
         ("finetune --task sst2", "`model` must be given, but got no model; see `zobench list models`"),
         ("finetune --model opt-tiny --task sst3", "`task` must be one of none, sst2, rte, cb, boolq, wsc, wic, "
-                                                  "multirc, copa, winogrande, but got 'sst3'; did you mean sst2"),
+                                                  "multirc, copa, winogrande, squad, drop, record, but got 'sst3'; "
+                                                  "did you mean sst2"),
+        ("finetune --model opt-tiny --task no.toml", "`task` must be a TOML file, but no.toml cannot be read (No such"),
+        (f"{RUN} --log tensorbord", "`--log` must be one of tensorboard, wandb, mlflow, but got 'tensorbord'; did "),
         (f"{RUN} --method zo-sdg", "`method` must be one of zo-sgd, zo-sgd-sign, "),
         (f"{RUN} --steps 0", "`steps >= 1` must hold, but got steps=0; "),
         (f"{RUN} --weights-path empty --data-dir no", "`--data-dir` must be a folder with the tasks' files, but there "

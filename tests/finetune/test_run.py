@@ -452,3 +452,17 @@ def test_the_data_are_where_the_environment_says_unless_an_option_does(monkeypat
     assert finetune.usual_data_dir() is None
     monkeypatch.setenv("ZOBENCH_DATA_DIR", "some/where")
     assert finetune.usual_data_dir() == Path("some/where")
+
+
+def test_a_folder_as_the_model_trains_as_the_registered_name_with_the_folders_weights(
+    spec: Any, data_dir: Path, weights_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It brings its own tokenizer too; only the name of the run differs."""
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    named = spec(engine="offload")
+    own = models.checked(named.replace(model=str(weights_path), name="mine", weights_path=""), "cpu")
+    assert (own.model, bool(own.config_hash), bool(own.weights_hash)) == ("mine", True, True)
+    first, second = (run(one, folder=tmp_path / one.hash, data_dir=data_dir) for one in (named, own))
+    assert first.samples["loss"] == second.samples["loss"]
+    assert first.evaluation["curve"] == second.evaluation["curve"]
+    assert first.evaluation["test"] == second.evaluation["test"]

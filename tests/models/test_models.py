@@ -238,7 +238,7 @@ def test_only_a_table_of_random_positions_is_extended_and_only_as_far_as_the_seq
     spec: RunSpec, positions: int
 ) -> None:
     assert models.position_count(spec) == positions
-    assert models.variant(spec) == (spec.model, None, positions)
+    assert models.variant(spec) == (models.get(spec.model), None, positions)
     assert bool(models.differences(spec)) == (positions != models.get(spec.model).max_positions)
 
 

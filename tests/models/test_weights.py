@@ -269,3 +269,161 @@ def test_rows_of_a_tensor_are_those_of_the_whole(name: str, tmp_path: Path) -> N
             some = torch.empty_like(parameter[1:3])
             source.fill(key, some, 1)
             assert torch.equal(some, parameter[1:3]), (key, type(source))
+
+
+# ---- checkpoints that are refused, each in one line
+
+
+def two_files(folder: Path) -> None:
+    tensors = {key: value.detach() for key, value in filled("opt-tiny").named_parameters()}
+    names = sorted(tensors)
+    for number, part in enumerate((names[:10], names[10:])):
+        save_file({name: tensors[name] for name in part}, folder / f"part{number}.safetensors")
+
+
+def listed(folder: Path, change) -> None:  # type: ignore[no-untyped-def]
+    """A checkpoint in shards whose index was changed."""
+    filled("opt-tiny").save_pretrained(folder, max_shard_size="100KB")
+    index = folder / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    index.write_text(json.dumps(change(content)))
+
+
+def outside(name: str):  # type: ignore[no-untyped-def]
+    """An index whose first tensor is said to lie in ``name``."""
+
+    def change(content):  # type: ignore[no-untyped-def]
+        first = next(iter(content["weight_map"]))
+        return {"weight_map": {**content["weight_map"], first: name}}
+
+    return change
+
+
+def test_two_files_without_an_index_are_refused(tmp_path: Path) -> None:
+    two_files(tmp_path)
+    assert refusal(tmp_path) == (
+        f"`weights_path` must hold model.safetensors or an index of its shards, but {tmp_path} has 2 files without "
+        "one: part0.safetensors, part1.safetensors; leave the model's own file there, or copy its "
+        "model.safetensors.index.json"
+    )
+
+
+def test_of_several_files_model_safetensors_is_the_model_as_it_is_for_transformers(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    filled("opt-tiny", seed=1).save_pretrained(tmp_path, max_shard_size="100KB")
+    right = filled("opt-tiny", seed=2)
+    right.save_pretrained(tmp_path / "beside")
+    (tmp_path / "beside" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    for model in (loaded(tmp_path, "opt-tiny"), AutoModelForCausalLM.from_pretrained(tmp_path)):
+        for name, value in right.named_parameters():
+            assert torch.equal(model.get_parameter(name), value), name
+
+
+@pytest.mark.parametrize("shard", ["../secret.safetensors", "a/../../secret.safetensors", "{}/secret.safetensors"])
+def test_a_shard_outside_the_folder_is_never_opened(shard: str, tmp_path: Path) -> None:
+    tensors = {key: value.detach() for key, value in filled("opt-tiny", seed=1).named_parameters()}
+    save_file(tensors, tmp_path / "secret.safetensors")  # it would do, if it were opened
+    folder, shard = tmp_path / "model", shard.format(tmp_path)
+    listed(folder, outside(shard))
+    (folder / "a").mkdir()
+    index = folder / "model.safetensors.index.json"
+    assert refusal(folder) == (
+        f"`weights_path` must name shards inside its folder, but {index} names {shard!r}; use an index of files that "
+        "lie beside it"
+    )
+
+
+def test_shards_may_be_links_as_in_the_hubs_cache(tmp_path: Path) -> None:
+    filled("opt-tiny").save_pretrained(tmp_path / "blobs", max_shard_size="100KB")
+    (tmp_path / "snapshot").mkdir()
+    for file in (tmp_path / "blobs").iterdir():
+        (tmp_path / "snapshot" / file.name).symlink_to(f"../blobs/{file.name}")
+    for name, value in filled("opt-tiny").named_parameters():
+        assert torch.equal(loaded(tmp_path / "snapshot", "opt-tiny").get_parameter(name), value), name
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{", "must hold an index that says weight_map, but {} is damaged (Expecting property name"),
+        ("[]", "must hold an index that says weight_map, but {} holds a list; copy it again"),
+        (
+            "{}",
+            "must hold an index whose weight_map names a file for each tensor, but that of {} does not; copy it again",
+        ),
+        (
+            '{"weight_map": {"a": 1}}',
+            "must hold an index whose weight_map names a file for each tensor, but that of {} ",
+        ),
+    ],
+)
+def test_a_broken_index_is_named(text: str, expected: str, tmp_path: Path) -> None:
+    listed(tmp_path, outside("model-00001-of-00002.safetensors"))
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(text)
+    assert refusal(tmp_path).startswith(f"`weights_path` {expected.replace('{}', str(index), 1)}")
+
+
+def test_an_index_of_other_shards_is_refused(tmp_path: Path) -> None:
+    def change(content):  # type: ignore[no-untyped-def]
+        return {"weight_map": {**content["weight_map"], "extra": max(content["weight_map"].values())}}
+
+    listed(tmp_path, change)
+    assert "model.safetensors.index.json has extra in model-0000" in refusal(tmp_path)
+    assert refusal(tmp_path).endswith("which lacks it; copy both again")
+
+
+def described(folder: Path, **changed: object) -> None:
+    filled("opt-tiny").save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changed}))
+
+
+def test_a_quantised_checkpoint_is_refused(tmp_path: Path) -> None:
+    described(tmp_path, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
+    assert refusal(tmp_path) == (
+        f"`weights_path` must hold weights that are not quantised, but {tmp_path} has quantization_config "
+        "(quant_method=bitsandbytes); give the checkpoint that it was made from"
+    )
+
+
+def test_a_model_whose_code_comes_with_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "modeling_mine.py").write_text("raise SystemExit('this was run')")
+    described(tmp_path, model_type="mine", auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"})
+    assert refusal(tmp_path) == (
+        f"`weights_path` must hold a model that transformers knows, but {tmp_path} has model_type='mine', whose code "
+        "comes with it (auto_map), and that is never run; give a model of a type in transformers"
+    )
+    described(
+        tmp_path, auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"}
+    )  # transformers has opt: its own is used
+    loaded(tmp_path, "opt-tiny")
+
+
+def test_a_damaged_config_is_named(tmp_path: Path) -> None:
+    described(tmp_path)
+    (tmp_path / "config.json").write_text("{'model_type': 'opt'}")
+    assert refusal(tmp_path).startswith(
+        f"`weights_path` must hold a config.json that is one JSON object, but {tmp_path / 'config.json'} is damaged "
+    )
+
+
+def test_experts_that_do_not_go_together_are_named(tmp_path: Path) -> None:
+    from tests.support.families import made
+
+    model = made("mixtral")
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.layers.1.block_sparse_moe.experts.2.w3.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    name = "model.layers.1.mlp.experts.gate_up_proj"
+    weights = PretrainedWeights(tmp_path, model)
+    values(weights, model, name.replace("1", "0"))
+    with pytest.raises(
+        ValueError, match=rf"`{name}` must be what transformers makes of 23 tensors in .*, but they do not"
+    ):
+        values(weights, model, name)
+    with pytest.raises(ValueError, match=r"`tier=checkpoint` reads weights as they lie, but .* in another form"):
+        weights.locate(name)
+    assert weights.locate("lm_head.weight")[2] is torch.float32

@@ -52,13 +52,13 @@ def test_the_lists_are_what_they_were_when_they_were_written_by_hand() -> None:
         "device", "weights", "task", "batch_size", "seq_len", "dtype", "seed", "definition"
     )  # fmt: skip
     assert listing._TUNED == ("method", "scheme", "task")
-    assert set(INCIDENTAL) == {"steps", "warmup", "parts", "seed", "survival"}
+    assert set(INCIDENTAL) == {"steps", "warmup", "parts", "seed", "survival", "name", "model_path", "task_file"}
     assert set(plot._OF_TASKS) == {
         "task", "seq_len", "shots", "train_size", "dev_size", "test_size", "truncate", "length_grouping",
     }  # fmt: skip
     assert set(table.FREE) == {
         "model", "weights", "weights_path", "tie_embeddings", "tier", "steps", "warmup", "seed", "lr", "eps", "device",
-        "parts", "eval_every",
+        "parts", "eval_every", "name", "model_path", "config_hash", "weights_hash", "task_file",
     }  # fmt: skip
     assert set(seconds._PACED) == {
         "engine", "tier", "dtype", "noise", "autocast", "method", "scheme", "gpus", "nodes", "parallel", "transfers",

@@ -122,7 +122,8 @@ specs = (
         ({"scheme": "lara"}, "`scheme` must be one of full, lora, prefix, prompt, but got 'lara'; did you mean lora?"),
         (
             {"task": "sst3"},
-            "`task` must be one of none, sst2, rte, cb, boolq, wsc, wic, multirc, copa, winogrande, but ",
+            "`task` must be one of none, sst2, rte, cb, boolq, wsc, wic, multirc, copa, winogrande, squad, drop, "
+            "record, but ",
         ),
         ({"definition": "shipped"}, "`definition` must be one of as-written, as-shipped, but got 'shipped'; did you "),
         ({"lr_schedule": "step"}, "`lr_schedule` must be one of constant, linear, cosine, but got 'step'; "),

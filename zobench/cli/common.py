@@ -16,6 +16,10 @@ app = typer.Typer(
 )
 
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field; repeatable.")]
+Model = Annotated[
+    str | None, typer.Option(help="Of `zobench list models`, or a folder, a hub id (owner/name), a file.gguf.")
+]
+Name = Annotated[str | None, typer.Option(help="What tables call such a folder or file [its own name].")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where results are kept.")]
 DiskDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the disk tier [system's temporary].")]
@@ -41,6 +45,7 @@ Slurm = Annotated[
 Rendezvous = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where the nodes of a cell meet: an address of the first one.")
 ]
+Task = Annotated[str | None, typer.Option(help="A task of `zobench list tasks`, or your own FILE.toml (docs/data.md).")]
 FIELDS_ARE_LISTED = "`zobench list fields`"
 """Where a user finds what can be set."""
 

@@ -105,8 +105,11 @@ def numbers(result: Result) -> str:
     memory = "memory not available" if peak is None else f"{peak / MIB:.0f} MB device memory"
     told = metrics(result)
     speed, right = told.get("throughput"), told.get("accuracy")
+    f1, perplexity = told.get("f1"), told.get("perplexity")
     rate = "" if speed is None else f"{speed:.0f} tokens/s, " if speed >= 1000 else f"{speed:.4g} tokens/s, "
     rate += "" if right is None else f"{right:.1%} of the test right, "
+    rate += "" if f1 is None else f"F1 {f1:.1%} on test, "
+    rate += "" if perplexity is None else f"perplexity {perplexity:.4g} on test, "
     shares = ((told.get("floor_share"), "of the floor"), (told.get("update_survival"), "of the updates kept"))
     more = "".join(f", {share:.0%} {what}" for share, what in shares if share is not None)
     return f"{rate}{step:.3g} s a step (median of {len(seconds)}{spread}), {memory}{more}"
@@ -218,13 +221,15 @@ def _models() -> Table:
         count = models.parameter_count(model.name)
         numbers = (model.layers, model.hidden, model.max_positions, model.vocab)
         table.add_row(model.name, _size(count), *map(str, numbers))
+    table.caption, table.caption_justify = f"Any other: {models.ALTERNATIVES.removeprefix('or give ')}.", "left"
     return _with_plug_ins(table, MODELS)
 
 
 def _tasks() -> Table:
     table = columns("task", "candidates", "usual tokens", "longest")
     for task in TASKS.own():
-        table.add_row(task.name, ", ".join(task.names), str(task.usual_tokens), str(task.longest_tokens))
+        asked = ", ".join(task.names) or ("a free answer" if task.goal.new_tokens else "of each row")
+        table.add_row(task.name, asked, str(task.usual_tokens), str(task.longest_tokens))
     return _with_plug_ins(table, TASKS)
 
 

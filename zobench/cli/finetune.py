@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,10 @@ from zobench.cli.common import (
     Changes,
     Device,
     Json,
+    Model,
+    Name,
     Results,
+    Task,
     app,
     changed,
     check_file,
@@ -28,11 +31,13 @@ from zobench.cli.common import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from zobench.finetune import Callback
     from zobench.result import Result
     from zobench.runspec import RunSpec
 
-Model = Annotated[str | None, typer.Option(help="A model of `zobench list models`.")]
-Task = Annotated[str | None, typer.Option(help="A task of `zobench list tasks`.")]
+Log = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="tensorboard, wandb or mlflow, beside CSV; repeatable.")
+]
 Method = Annotated[str | None, typer.Option(help="zo-sgd, zo-adam, fo-adam, ... [zo-sgd].")]
 Scheme = Annotated[str | None, typer.Option(help="full, lora, prefix or prompt [full].")]
 DataDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the tasks' files [from the hub].")]
@@ -44,25 +49,35 @@ Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The run's own fol
 
 @app.command()
 def finetune(
-    model: Model = None, task: Task = None, method: Method = None, scheme: Scheme = None,
+    model: Model = None, name: Name = None, task: Task = None, method: Method = None, scheme: Scheme = None,
     steps: Annotated[str | None, typer.Option(metavar="N", help="Steps [ZO-Bench's: 20000, or 625 fo].")] = None,
     data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: Out = None,
     results: Results = Path("results"), device: Device = "auto", output: Json = None,
     resume: Annotated[bool, typer.Option("--resume", help="Only go on with the run in the folder.")] = False,
+    log: Log = None,
 ) -> None:  # fmt: skip
     """Fine-tune a model on a task; keep the best weights on dev, and test them once.
 
-    Its folder holds early results (progress.jsonl), the journal, snapshots and in the end the saved model. After
-    Ctrl-C, kill -9 or a power loss the same command goes on from there, bit for bit.
+    Its folder holds early results (progress.jsonl), the curve (curve.csv, curve.jsonl), the journal, snapshots and in
+    the end the saved model. After Ctrl-C, kill -9 or a power loss the same command goes on from there, bit for bit.
     """
     from zobench.execute.process import leads, torchrun_ranks
     from zobench.finetune import usual_data_dir
+    from zobench.finetune.loggers import loggers
 
+    logged = loggers(log or ())
     quiet = output == "-" or not leads()
     if output is not None and not quiet:
         check_file("--json", Path(output))
     options = named(
-        changes, model=model, task=task, method=method, scheme=scheme, steps=steps, weights_path=weights_path
+        changes,
+        model=model,
+        name=name,
+        task=task,
+        method=method,
+        scheme=scheme,
+        steps=steps,
+        weights_path=weights_path,
     )
     spec, notes = _spec(changed(options), device)
     folder = _folder(out, spec)
@@ -72,16 +87,17 @@ def finetune(
         _check_fits({folder: spec})
     if spec.gpus > 1 and not torchrun_ranks():
         places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
-        raise typer.Exit(_as_ranks(_finetune_again(options, device, places, resume), spec))
-    result = _trained(spec, folder, data_dir, () if quiet else (*notes, f"folder: {folder}"), resume, quiet)
+        raise typer.Exit(_as_ranks(_finetune_again(options, device, places, resume, log or ()), spec))
+    result = _trained(spec, folder, data_dir, () if quiet else (*notes, f"folder: {folder}"), resume, quiet, logged)
     if leads():
         _store(result, results)
         _show(result, folder, output)
 
 
 def _trained(
-    spec: RunSpec, folder: Path, data_dir: Path | None, notes: Sequence[str], resume: bool, quiet: bool
-) -> Result:
+    spec: RunSpec, folder: Path, data_dir: Path | None, notes: Sequence[str], resume: bool, quiet: bool,
+    logged: Callable[[], list[Callback]],
+) -> Result:  # fmt: skip
     """Says ``notes``, then trains with a bar that tells how it goes, unless ``quiet``."""
     from zobench.cli import console
     from zobench.cli.tuning_view import TuningBar
@@ -93,7 +109,7 @@ def _trained(
     bar = TuningBar(errors)
     with _told(errors, folder, spec.device), nullcontext() if quiet else bar:
         hooks = None if quiet else bar.hooks(spec)
-        return run(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume)
+        return run(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
 
 
 def _show(result: Result, folder: Path, output: str | None) -> None:
@@ -113,10 +129,10 @@ def _show(result: Result, folder: Path, output: str | None) -> None:
 
 @app.command()
 def search(
-    model: Model = None, task: Task = None, method: Method = None, scheme: Scheme = None,
+    model: Model = None, name: Name = None, task: Task = None, method: Method = None, scheme: Scheme = None,
     grid: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML of lists [by method and scheme].")] = None,
     data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: Out = None,
-    results: Results = Path("results"), device: Device = "auto",
+    results: Results = Path("results"), device: Device = "auto", log: Log = None,
 ) -> None:  # fmt: skip
     """Fine-tune over a grid, choose on dev, and test only the winner.
 
@@ -125,12 +141,15 @@ def search(
     from zobench.cli import console
     from zobench.cli.tuning_view import TuningBar, show_result, show_search
     from zobench.finetune import grids, usual_data_dir
+    from zobench.finetune.loggers import loggers
     from zobench.finetune.search import cells
     from zobench.finetune.search import search as searched
 
+    logged = loggers(log or ())
     errors = console.error_console()
     single, axes = _axes(changes or [])
-    values = changed(named(single, model=model, task=task, method=method, scheme=scheme, weights_path=weights_path))
+    options = named(single, model=model, name=name, task=task, method=method, scheme=scheme, weights_path=weights_path)
+    values = changed(options)
     chosen = grids.load(grid) if grid is not None else grids.shipped(*grids.asked(values))
     varied = grids.checked({**{key: row for key, row in chosen.axes.items() if key not in values}, **axes})
     spec, notes = _spec({**values, **{key: row[0] for key, row in varied.items()}}, device)
@@ -145,7 +164,7 @@ def search(
     for note in (*notes, f"grid: {told.text}", f"folder: {folder}"):
         errors.print(note, style="dim", markup=False, soft_wrap=True)
     with _told(errors, folder, spec.device), TuningBar(errors) as bar:
-        trials, winner = searched(spec, varied, folder=folder, data_dir=data_dir, progress=bar.hooks)
+        trials, winner = searched(spec, varied, folder=folder, data_dir=data_dir, progress=bar.hooks, callbacks=logged)
     _store(winner.result, results)
     show_search(console.answer_console(), trials, winner)
     show_result(console.answer_console(), winner.result)
@@ -177,12 +196,20 @@ def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
 
 
 def _finetune_again(
-    options: Sequence[str], device: str, places: Mapping[str, Path | str | None], resume: bool
+    options: Sequence[str], device: str, places: Mapping[str, Path | str | None], resume: bool, log: Sequence[str] = ()
 ) -> list[str]:
     """The words of the same ``zobench finetune``, with every option spelt out; ``places``: files and folders."""
     given = [word for option, place in places.items() if place is not None for word in (option, str(place))]
     changes = [f"--set={option}" for option in options]
-    return ["finetune", *changes, "--device", device, *given, *["--resume"] * resume]
+    return [
+        "finetune",
+        *changes,
+        "--device",
+        device,
+        *given,
+        *["--resume"] * resume,
+        *(f"--log={name}" for name in log),
+    ]
 
 
 def _as_ranks(arguments: list[str], spec: RunSpec) -> int:
@@ -209,7 +236,7 @@ def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
 
 
 def _folder(out: Path | None, spec: RunSpec, kind: str = "") -> Path:
-    words = (spec.model, spec.task, spec.method, spec.scheme, kind or spec.hash)
+    words = (spec.model, spec.task_name, spec.method, spec.scheme, kind or spec.hash)
     return out or Path("runs") / "-".join(words)
 
 
@@ -232,18 +259,13 @@ def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
     from zobench.finetune.run import RESULT
     from zobench.machine.memory import free_disk_bytes
     from zobench.predict import footprint, sizes
-    from zobench.runspec import METHODS
 
     left = {folder: spec for folder, spec in runs.items() if not (folder / RESULT).exists()}
     room = plan.limits(next(iter(left.values())).device, disk_dir()) if left else None
     for folder, spec in left.items():
         assert room is not None
         if missing := plan.lacking(footprint.memory(spec), room):
-            stays = spec.engine == "offload" or METHODS.get(spec.method).backpropagates
-            offload = "" if stays else "engine=offload, or "
-            raise ValueError(
-                f"the run must fit this machine, but {missing}; use {offload}a smaller batch_size or model"
-            )
+            raise ValueError(f"the run must fit this machine, but {missing}; {plan.remedy(spec)}")
         need, have = (3 + (len(runs) > 1)) * sizes.snapshot_bytes(spec), free_disk_bytes(folder)
         if need > have:
             raise ValueError(

@@ -18,7 +18,7 @@ from rich.text import Text
 from zobench.cli.console import MIB
 from zobench.report.quantity import rounded
 from zobench.result import Outcome, Result
-from zobench.runspec import DECLARED, named
+from zobench.runspec import DECLARED, RunSpec, named
 from zobench.store import machine_of, metrics, printable
 from zobench.store.compare import Comparison, Judgement, Pair, Verdict
 from zobench.store.ranks import LEVEL
@@ -106,7 +106,7 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
         "dtype": [spec.dtype for spec in specs],
         "batch": [str(spec.batch_size) for spec in specs],
         "tokens": [str(spec.seq_len) for spec in specs],
-        **{name: cells for name in _TUNED if set(cells := [getattr(spec, name) for spec in specs]) != {_usual(name)}},
+        **{name: cells for name in _TUNED if set(cells := [_shown(spec, name) for spec in specs]) != {_usual(name)}},
         "outcome": [str(result.outcome) for result in results],
     }
     common = {name: cells[0] for name, cells in about.items() if len(results) > 1 and len(set(cells)) == 1}
@@ -146,10 +146,21 @@ def _usual(name: str) -> str:
     return str(DECLARED[name].default)
 
 
+_SCORES = {"test %": "accuracy", "F1 %": "f1", "exact %": "exact_match", "perplexity": "perplexity"}
+
+
+def _shown(spec: RunSpec, name: str) -> str:
+    return DECLARED[name].shown(getattr(spec, name))
+
+
 def _accuracies(measured: Sequence[Mapping[str, float | None]]) -> list[ListColumn]:
-    """Percent of the test examples, where any run was evaluated."""
-    cells = ["" if one.get("accuracy") is None else f"{100 * (one['accuracy'] or 0):.1f}" for one in measured]
-    return [ListColumn("test %", cells, right=True)] if any(cells) else []
+    """What runs were scored by on test, where any was."""
+    columns = []
+    for title, name in _SCORES.items():
+        scale = 100 if title.endswith("%") else 1
+        cells = ["" if (value := one.get(name)) is None else f"{scale * value:.1f}" for one in measured]
+        columns += [ListColumn(title, cells, right=True)] if any(cells) else []
+    return columns
 
 
 def _all(common: dict[str, str]) -> str:
@@ -159,7 +170,7 @@ def _all(common: dict[str, str]) -> str:
 
 def _other(result: Result) -> str:
     """The words of a run's label that no column shows, and why it did not end ok."""
-    told = {getattr(result.spec, name) for name in _TUNED}
+    told = {_shown(result.spec, name) for name in _TUNED}
     words = [word for word in result.spec.label.removeprefix(result.spec.model).split()[4:] if word not in told]
     reason = "" if result.outcome is Outcome.OK else textwrap.shorten(result.reason, _REASON, placeholder=" ...")
     return printable("; ".join(filter(None, [" ".join(words), reason])))

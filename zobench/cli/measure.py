@@ -21,11 +21,14 @@ from zobench.cli.common import (
     Gres,
     Jobs,
     Json,
+    Model,
+    Name,
     Partition,
     Rendezvous,
     Results,
     Retry,
     Slurm,
+    Task,
     Time,
     Timeout,
     app,
@@ -48,7 +51,7 @@ def sweep(
     changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
     device_memory: DeviceMemory = None, executor: Executor = "here", jobs: Jobs = None, partition: Partition = None,
-    gres: Gres = None, time: Time = None, slurm: Slurm = None, rendezvous: Rendezvous = None,
+    gres: Gres = None, time: Time = None, slurm: Slurm = None, rendezvous: Rendezvous = None, task: Task = None,
 ) -> None:  # fmt: skip
     """Run a matrix of cells and print its tables, or hand it over (--executor local, slurm).
 
@@ -57,7 +60,7 @@ def sweep(
     """
     from zobench.cli.jobs import Wanted, submit_matrix, submits
 
-    changes = named(changes, device_memory=device_memory)
+    changes = named(changes, device_memory=device_memory, task=task)
     wanted = Wanted(executor=executor, jobs=jobs, partition=partition, gres=gres, time=time, slurm=tuple(slurm or ()))
     submitted = submits(wanted, budget)
     if submitted and rendezvous is not None:
@@ -83,10 +86,12 @@ def ablate(
 
 @app.command()
 def run(
-    model: Annotated[str | None, typer.Option(help="A model of `zobench list models`.")] = None,
+    model: Model = None,
+    name: Name = None,
     engine: Annotated[str | None, typer.Option(help="resident (MeZO) or offload (ZO2).")] = None,
     changes: Changes = None, device: Device = "auto", device_memory: DeviceMemory = None,
     output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None, rendezvous: Rendezvous = None,
+    task: Task = None,
 ) -> None:  # fmt: skip
     """Measure one cell in a fresh process."""
     from zobench.execute.process import check_start
@@ -95,7 +100,7 @@ def run(
     from zobench.recipes import matrix
     from zobench.result import Outcome
 
-    values = changed(named(changes, model=model, engine=engine, device_memory=device_memory))
+    values = changed(named(changes, model=model, name=name, engine=engine, device_memory=device_memory, task=task))
     bound, quiet = parse_seconds("--timeout", timeout), output == "-"
     check_folder("--disk-dir", disk_dir)
     if output is not None and not quiet:
@@ -125,6 +130,9 @@ def _say_choices(spec: RunSpec, why: str, *, seq_len_given: bool) -> None:
     errors.print(why, style="dim")
     if reason := footprint.fit(spec)[1]:
         errors.print(reason, style="dim")
+    if spec.config_hash and spec.weights == "random":
+        told = f"weights: random, as {spec.model}'s config.json says; its own with --set weights=pretrained"
+        errors.print(told, style="dim", markup=False, soft_wrap=True)
     if not seq_len_given and spec.seq_len < SEQ_LEN:
         errors.print(f"seq_len: {spec.seq_len}, because {spec.model} has {spec.seq_len} positions", style="dim")
 
@@ -132,18 +140,18 @@ def _say_choices(spec: RunSpec, why: str, *, seq_len_given: bool) -> None:
 def _measured(
     spec: RunSpec, need: tuple[int, int, int], timeout: float | None, disk_dir: Path | None, quiet: bool
 ) -> Result:
-    """The cell's result; on a CPU it is skipped if the (device, host, disk) bytes that it needs are not free.
-
-    ``timeout`` in seconds.
+    """The cell's result; it is skipped, and no process started, if the (device, host, disk) bytes that it needs are not
+    free. Ranks of torchrun's do not look on a GPU: others of them take its memory already. ``timeout`` in seconds.
     """
     from zobench.cli import console
     from zobench.execute import plan
     from zobench.execute.outcome import failed
-    from zobench.execute.process import run_in_process
+    from zobench.execute.process import run_in_process, torchrun_ranks
     from zobench.result import Outcome
 
-    if spec.device == "cpu" and (missing := plan.lacking(need, plan.limits("cpu", disk_dir))):
-        return failed(spec, Outcome.SKIPPED, missing)
+    alone = spec.device == "cpu" or not torchrun_ranks()
+    if alone and (missing := plan.lacking(need, plan.limits(spec.device, disk_dir))):
+        return failed(spec, Outcome.SKIPPED, f"{missing}; {plan.remedy(spec)}")
     with nullcontext() if quiet else console.error_console().status(f"measuring {spec.label}"):
         return run_in_process(spec, timeout=timeout, disk_dir=disk_dir)
 

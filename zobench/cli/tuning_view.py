@@ -19,6 +19,7 @@ from zobench.finetune.progress import Evaluation, Hooks, StepReport
 from zobench.finetune.search import Trial
 from zobench.result import Result
 from zobench.runspec import RunSpec
+from zobench.runspec.registries import METRICS
 from zobench.store import printable
 
 
@@ -40,7 +41,7 @@ class TuningBar:
     def hooks(self, spec: RunSpec) -> Hooks:
         """The hooks with which the run of ``spec`` draws; prints which run it is."""
         self._console.print(Text(spec.label, style="bold"), soft_wrap=True)
-        self._label, self._best = f"{spec.model} {spec.task} {spec.method}", ""
+        self._label, self._best = f"{spec.model} {spec.task_name} {spec.method}", ""
         return Hooks(say=self._say, begin=self._begin, step=self._step, evaluated=self._evaluated)
 
     def __enter__(self) -> TuningBar:
@@ -72,27 +73,37 @@ class TuningBar:
 
     def _evaluated(self, seen: Evaluation) -> None:
         if seen.best:
-            self._best = f", best dev {seen.accuracy:.1%}"
+            self._best = f", best dev {score(seen.names[0], seen.accuracy)}"
         mark = " (best)" if seen.best else ""
-        self._console.print(
-            f"step {seen.step}: {seen.split} accuracy {seen.accuracy:.1%}, loss {seen.loss:.4f}{mark}", soft_wrap=True
-        )
+        told = ", ".join(f"{_words(name)} {score(name, value)}" for name, value in seen.scores.items())
+        self._console.print(f"step {seen.step}: {seen.split} {told}, loss {seen.loss:.4f}{mark}", soft_wrap=True)
 
 
 def show_result(console: Console, result: Result) -> None:
     """Start, best on dev and test, beside the share of the most frequent answer; then what the run cost."""
     evaluation = result.evaluation
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("", "step", "accuracy", "loss", "majority"):
+    for name in ("", "step", *map(_words, result.scores), "loss", "majority"):
         table.add_column(name, justify="right" if name else "left", header_style="dim")
     for name, key, split in (("dev at the start", "start", "dev"), ("dev at its best", "best", "dev"),
                              ("test, with the best", "test", "test")):  # fmt: skip
         row = evaluation[key]
         share = evaluation["majority"][split]
-        table.add_row(name, str(row["step"]), f"{row['accuracy']:.1%}", _number(row["loss"]), f"{share:.1%}")
+        told = (score(one, row[one]) for one in result.scores)
+        table.add_row(name, str(row["step"]), *told, _number(row["loss"]), "—" if share is None else f"{share:.1%}")
     console.print(table)
     show_warnings(console, map(printable, result.warnings))
     console.print(Text(", ".join(_costs(result))))
+
+
+def score(name: str, value: float | None) -> str:
+    """A score in the first unit of its metric: ``62.5%``."""
+    unit, size = next(iter(METRICS.get(name).units.items()))
+    return "not finite" if value is None or not math.isfinite(value) else f"{value / size:.1f}{unit}"
+
+
+def _words(name: str) -> str:
+    return {"f1": "F1"}.get(name, name.replace("_", " "))
 
 
 def _costs(result: Result) -> Iterable[str]:
@@ -111,11 +122,13 @@ def _number(value: float | None) -> str:
 def show_search(console: Console, cells: Sequence[Trial], winner: Trial) -> None:
     """One row per run, and the test's accuracy in the winner's alone."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in (*winner.changes, "step", "dev loss", "dev accuracy", "skipped", "test accuracy"):
+    first = winner.result.scores[0]
+    for name in (*winner.changes, "step", "dev loss", f"dev {_words(first)}", "skipped", f"test {_words(first)}"):
         table.add_column(name, justify="right", header_style="dim")
     for cell in cells:
         row, won = cell.row(), cell.changes == winner.changes
-        test = f"{winner.result.evaluation['test']['accuracy']:.1%}" if won else ""
-        told = (str(row["step"]), _number(row["dev_loss"]), f"{row['dev_accuracy']:.1%}", str(row["skipped"]), test)
+        test = score(first, winner.result.evaluation["test"][first]) if won else ""
+        dev = score(first, row[f"dev_{first}"])
+        told = (str(row["step"]), _number(row["dev_loss"]), dev, str(row["skipped"]), test)
         table.add_row(*map(str, cell.changes.values()), *told, style="bold" if won else None)
     console.print(table)

@@ -45,13 +45,15 @@ SYNC_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationItem:
-    """A look at dev after ``step`` steps: its loss and accuracy over ``count`` examples, in ``passes`` of the model."""
+    """A look at dev after ``step`` steps: its loss and accuracy over ``count`` examples, in ``passes`` of the model.
+    Of a task with two scores ``accuracy`` is the first and ``second`` the other."""
 
     step: int
     loss: float
     accuracy: float
     count: int
     passes: int
+    second: float = 0.0
     entries: ClassVar[tuple[Entry, ...]] = ()
 
     def retrace(self, engine: SteppingEngine, method: Method) -> list[PassRecord]:
@@ -247,7 +249,7 @@ def _bodies(item: Item) -> list[bytes]:
     """Records without their checksums; the one that says that all are there comes last."""
     pack = _RECORD.pack
     if isinstance(item, EvaluationItem):
-        return [pack(EVALUATION, item.passes, item.step, item.count, item.loss, item.accuracy, 0.0)]
+        return [pack(EVALUATION, item.passes, item.step, item.count, item.loss, item.accuracy, item.second)]
     moved = zip(item.directions, item.gradients, strict=True)
     return [
         *(pack(DIRECTION, _number(part), item.step, seed, g, 0.0, 0.0) for (seed, part), g in moved),
@@ -259,7 +261,7 @@ def _bodies(item: Item) -> list[bytes]:
 def _item(records: Sequence[tuple[Any, ...]]) -> Item:
     *parts, (kind, small, step, large, first, second, third) = records
     if kind == EVALUATION:
-        return EvaluationItem(step=step, loss=first, accuracy=second, count=large, passes=small)
+        return EvaluationItem(step=step, loss=first, accuracy=second, count=large, passes=small, second=third)
     directions: list[Direction] = [(seed, _part(part)) for kind, part, _, seed, *_ in parts if kind == DIRECTION]
     return Taken(
         step=step, loss=first, lr=second, seconds=third, applied=bool(small), passes=large,

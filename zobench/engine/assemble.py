@@ -17,7 +17,6 @@ from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, Hosts, HostTier, NoTier, Tier, allocate
 from zobench.engine.wire import FORMATS
 from zobench.machine.device import choose_device
-from zobench.models import is_masked
 from zobench.models.weights import Weights
 from zobench.runspec.kinds import AUTOCASTS, TIERS, WIRES
 
@@ -103,6 +102,8 @@ def stream_thresholds(units: Sequence[Unit], thresholds: Mapping[int, float]) ->
 
 def check(model: nn.Module, config: EngineConfig, weights: Weights | None, rule: UpdateRule | None = None) -> None:
     """Refuses what would fail later, or be wrong: nothing unknown may come between hidden states, head and loss."""
+    _check_kind(model)
+    _check_head(model)
     wire, autocast = WIRES[config.wire], AUTOCASTS[config.autocast]
     if config.device != "meta":  # there nothing is computed: memory alone is counted
         choose_device(config.device)
@@ -121,25 +122,31 @@ def check(model: nn.Module, config: EngineConfig, weights: Weights | None, rule:
             f"`autocast` and the wires fp16 and bf16 need a model in float32, but got {dtype}; use autocast=none, and "
             "wire=none or fp8"
         )
-    for name in ("logit_scale", "logits_scaling", "final_logit_softcapping"):
-        value = getattr(model.config, name, None)
-        if value is not None and value != 1.0:
-            raise ValueError(
-                f"a model's logits must be its head's output, but {type(model).__name__} has {name}={value}; "
-                "use a model without it"
-            )
-    _check_head(model)
+
+
+def _check_kind(model: nn.Module) -> None:
+    """Refuses what is no language model of transformers with a head onto the vocabulary."""
+    config = getattr(model, "config", None)
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]
+    what = type(model).__name__
+    if config is None or not hasattr(model, "get_output_embeddings"):
+        what = f"{what}, which is none of transformers"
+    elif getattr(config, "is_encoder_decoder", False):
+        what = f"{what}, which has an encoder and a decoder"
+    elif not isinstance(head, nn.Linear):
+        what = f"{what}, which has no head onto the vocabulary"
+    else:
+        return
+    raise ValueError(
+        f"the model must be a causal or masked language model, but got {what}; build one with AutoModelForCausalLM or "
+        "AutoModelForMaskedLM"
+    )
 
 
 def _check_head(model: nn.Module) -> None:
-    """Refuses what :func:`~zobench.engine.loss.head_states` does not know."""
+    """Refuses parameters beside the head that its holder does not use."""
     head = model.get_output_embeddings()  # type: ignore[operator]
     holder = next(module for module in model.modules() if head in module.children())
-    if not (hasattr(holder, "get_output_embeddings") or is_masked(model)):
-        raise ValueError(
-            f"hidden states must go straight to the head, but {type(model).__name__} has {type(holder).__name__} in "
-            "between; use a causal model or RoBERTa"
-        )
     used = set(head.parameters())
     for name, parameter in holder.named_parameters(recurse=False):
         if parameter not in used:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,17 +19,20 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from zobench.data.batch import Batch
-from zobench.engine import optimizers, perturb
+from zobench.engine import optimizers, perturb, twin
 from zobench.engine.assemble import check, precision
 from zobench.engine.base import BASE, EngineConfig, Entry, Point, transitions
 from zobench.engine.checkpoint import save_checkpoint
+from zobench.engine.core import Engine
 from zobench.engine.drive import Drive, plain
 from zobench.engine.head import Head
 from zobench.engine.lanes import Event
+from zobench.engine.logits import Driven, drive_to_head
 from zobench.engine.noise import TorchNoise
 from zobench.engine.objective import Objective
 from zobench.engine.perturb import is_decayed
 from zobench.models import blocks as find_blocks
+from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import Weights, materialise
 from zobench.runspec.kinds import NOISES
 
@@ -161,10 +165,19 @@ class Backprop:
         with precision(self.config):
             return objective.scores(self._reduced(batch, objective)).cpu()
 
-    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, CPU copy) of every parameter; tied ones once."""
+    @torch.no_grad()
+    def next_logits(self, batch: Batch) -> Tensor:
+        """See :meth:`zobench.engine.Engine.next_logits`."""
         self._open()
-        for name, tensor in self.model.named_parameters():
+        with precision(self.config):
+            driven = self._driven(batch)
+            logits = driven.logits(self._head.module(driven.states[:, -1]))
+        return logits.float().cpu()
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, CPU copy) of every parameter, tied ones once, and of every buffer that a checkpoint holds."""
+        self._open()
+        for name, tensor in (*self.model.named_parameters(), *persistent_buffers(self.model)):
             yield name, tensor.detach().cpu().clone()
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -236,16 +249,17 @@ class Backprop:
         if self._closed:
             raise RuntimeError("the engine must be open, but was closed; build a new one")
 
-    def _hidden(self, batch: Batch) -> Tensor:
+    def _driven(self, batch: Batch) -> Driven:
         mask = None if batch.attention_mask is None else batch.attention_mask.to(self.config.device)
-        return self._drive(self.model, batch.input_ids.to(self.config.device), mask)
+        return drive_to_head(self._drive, self.model, batch.input_ids.to(self.config.device), mask)
 
     def _objective(self, batch: Batch, scored: bool = False) -> Objective:
         return Objective(self.model, batch, self.config.device, scored=scored, judged_on=self.config.device)
 
     def _reduced(self, batch: Batch, objective: Objective) -> Tensor:
-        (states,) = objective.states([self._hidden(batch)])
-        return objective.reduced(self._head.picked(states, objective.targets))
+        driven = self._driven(batch)
+        (states,) = objective.states([driven.states])
+        return objective.reduced(replace(self._head, notes=driven.notes).picked(states, objective.targets))
 
     def _loss(self, batch: Batch) -> Tensor:
         objective = self._objective(batch)
@@ -288,6 +302,7 @@ def _value(scalar: Tensor) -> float:
 def _check(model: nn.Module, config: EngineConfig, weights: Weights | None, zo_layers: int) -> None:
     """Refuses what would fail later, or be wrong."""
     check(model, config, weights)
+    twin.judge(model, config, lambda own, how, marks: Engine(own, how, known=marks))
     if config.streams or not NOISES[config.noise].in_place:
         raise ValueError(
             f"backpropagation needs placement=resident and noise=torch, but got placement={config.placement}, "

@@ -51,6 +51,11 @@ class Field:
         return f"{self.name}#{self.state}" if self.state else self.name
 
     @property
+    def is_kept(self) -> bool:
+        """Whether a checkpoint holds the tensor: a parameter, or a buffer that is persistent."""
+        return self.is_parameter or all(key not in module._non_persistent_buffers_set for module, key in self.homes)
+
+    @property
     def is_part(self) -> bool:
         """Whether only some of the tensor's rows are here."""
         return self.whole is not None
@@ -207,12 +212,12 @@ def find_units(
         modules[id(owner)] = owner
         item = Field(name, parameter.shape, parameter.dtype, 0, True, parameter.requires_grad, places, tensor_id)
         members.setdefault(id(owner), []).append(item)
-    for owner in owners:
-        for name, buffer in owner.named_buffers():
-            parent, _, attribute = name.rpartition(".")
-            places = ((owner.get_submodule(parent), attribute),)
-            members[id(owner)].append(Field(name, buffer.shape, buffer.dtype, 0, False, False, places))
     names = {id(module): name for name, module in model.named_modules()}
+    for owner in owners:
+        for name, buffer in owner.named_buffers(names[id(owner)]):
+            parent, _, attribute = name.rpartition(".")
+            places = ((model.get_submodule(parent), attribute),)
+            members[id(owner)].append(Field(name, buffer.shape, buffer.dtype, 0, False, False, places))
     units = [make_unit(names[key], modules[key], items, _states(items, rule)) for key, items in members.items()]
     for index, unit in enumerate(units):
         unit.index = index

@@ -17,6 +17,7 @@ from zobench.engine.arithmetic import Arithmetic
 from zobench.engine.assemble import by_tensor, make_tier, new_slot, stream_thresholds, streamed_modules
 from zobench.engine.base import EngineConfig, Entry
 from zobench.engine.blocks import Unit, find_units, move_buffers, stream_layout, strip, tiles
+from zobench.engine.follow import Marks
 from zobench.engine.forwards import Forwards
 from zobench.engine.general import General
 from zobench.engine.in_place import InPlace
@@ -79,7 +80,7 @@ class Built:
 @torch.inference_mode()
 def build(
     model: nn.Module, config: EngineConfig, source: Source, journal: Sequence[Entry], touch: Callable[[Unit], None], *,
-    rule: UpdateRule | None, thresholds: Mapping[str, float], lanes: Lanes | None, hosts: Hosts | None,
+    rule: UpdateRule | None, thresholds: Mapping[str, float], lanes: Lanes | None, hosts: Hosts | None, marks: Marks,
 ) -> Built:  # fmt: skip
     """An engine's parts over ``model``, whose updates are those of ``journal``; ``touch`` comes before a unit's turn.
 
@@ -100,7 +101,7 @@ def build(
             noise = SparseNoise(noise, stream_thresholds(units, by_id))
         rest = Rest(streamed, residents, config.device, stream, wire)
         arithmetic = _arithmetic(model, config, rest, noise, journal, wire, rule, by_id)
-        forwards = Forwards(model, config, blocks, units, arithmetic, rest.run, touch)
+        forwards = Forwards(model, config, blocks, units, arithmetic, rest.run, touch, marks)
         undo.pop_all()
     return Built(rest=rest, noise=noise, arithmetic=arithmetic, forwards=forwards, thresholds=by_id)
 
@@ -210,7 +211,7 @@ def _arithmetic(
     streamed = max((unit.nbytes for unit in rest.blocks), default=0)
     if NOISES[config.noise].in_place:
         return InPlace(noise, journal, wire, allocate(streamed, device) if wire else None, rule)
-    kept = max(head.HEAD_BYTES, *(unit.trained for unit in rest.residents if not is_end(model, unit)))
+    kept = max(head.HEAD_BYTES, *(0, *(unit.trained for unit in rest.residents if not is_end(model, unit))))
     elsewhere = max(streamed if wire else 0, kept if config.keep_steps > 1 else 0)
     moved = max(kept, *(unit.trained for unit in rest.units if not is_end(model, unit)))
     scratch, master = allocate(moved, device), allocate(elsewhere, device) if elsewhere else None

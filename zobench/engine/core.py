@@ -19,20 +19,24 @@ import torch
 from torch import Tensor, nn
 
 from zobench.data.batch import Batch
-from zobench.engine import history, tangent
+from zobench.engine import history, tangent, twin
 from zobench.engine.assemble import check, precision
 from zobench.engine.base import BASE, EngineConfig, Entry, PassRecord, Point, Position
 from zobench.engine.blocks import Field, Unit
 from zobench.engine.build import Source, build, is_end
 from zobench.engine.checkpoint import save_checkpoint
+from zobench.engine.decode import last_logits
 from zobench.engine.drive import Drive, plain
+from zobench.engine.follow import Marks
 from zobench.engine.interface import GradientEngine, Start
 from zobench.engine.lanes import Event, Lanes
+from zobench.engine.logits import drive_to_head
 from zobench.engine.objective import Objective
 from zobench.engine.pipeline import Pipeline
 from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import Hosts
 from zobench.models import blocks as find_blocks
+from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import ModelWeights, Weights
 
 T = TypeVar("T")
@@ -48,15 +52,21 @@ class Engine:
     ``state`` (by :attr:`Field.key`) or zeros. ``thresholds``, by parameter name, make directions sparse
     (:class:`~zobench.engine.noise.SparseNoise`). Parameters that require no gradient are never moved nor written back.
     ``start``: an earlier run's weights at rest, to be brought up to date by :meth:`retrace`.
-    ``hosts``: host memory that several ranks share, where the streamed units rest.
+    ``hosts``: host memory that several ranks share, where the streamed units rest. ``known``: how the arguments of the
+    model's modules follow the batch; by default that is found on a twin of the model, and with it whether the engine
+    gives the model's own losses (:mod:`zobench.engine.twin`): ``ValueError`` if not.
     """
 
     def __init__(
         self, model: nn.Module, config: EngineConfig, *, weights: Weights | None = None, lanes: Lanes | None = None,
         drive: Drive = plain, rule: UpdateRule | None = None, state: Weights | None = None,
         thresholds: Mapping[str, float] | None = None, start: Start | None = None, hosts: Hosts | None = None,
+        known: Marks | None = None,
     ) -> None:  # fmt: skip
         check(model, config, weights, rule)
+        marks = (
+            twin.judge(model, config, lambda own, how, marks: Engine(own, how, known=marks)) if known is None else known
+        )
         self.model, self.config, self.rule, self.drive = model.eval(), config, rule, drive
         self.passes = 0
         self.before_change: Callable[[Unit], None] = lambda unit: None
@@ -65,7 +75,7 @@ class Engine:
         source = Source(weights=weights or ModelWeights(model), state=state, start=start)
         built = build(
             model, config, source, self.journal, self.touch,
-            rule=rule, thresholds=thresholds or {}, lanes=lanes, hosts=hosts,
+            rule=rule, thresholds=thresholds or {}, lanes=lanes, hosts=hosts, marks=marks,
         )  # fmt: skip
         self.rest, self.noise, self.arithmetic = built.rest, built.noise, built.arithmetic
         self.forwards, self.thresholds = built.forwards, built.thresholds
@@ -100,6 +110,16 @@ class Engine:
         objective = Objective(self.model, batch, self.config.device, scored=True)
         return objective.scores(self._reduced(batch, objective, (BASE,))[0])
 
+    @torch.inference_mode()
+    def next_logits(self, batch: Batch) -> Tensor:
+        """The logits after each row's last token, float32 (rows, vocabulary) on the CPU, with every committed update
+        applied; rows are padded on the left."""
+        self._open()
+        batch = batch.to(self.config.device)
+        with self._pass((BASE,), len(batch.input_ids)):
+            driven = drive_to_head(self.drive, self.model, batch.input_ids, batch.attention_mask)
+            return last_logits(self.forwards, driven)
+
     def _reduced(
         self, batch: Batch, objective: Objective, points: Sequence[Point], route: tuple[Point, ...] = ()
     ) -> Tensor:
@@ -108,8 +128,8 @@ class Engine:
         ids, mask = batch.input_ids.to(device), batch.attention_mask
         mask = None if mask is None else mask.to(device).repeat(len(points), 1)
         with self._pass(points, len(ids), route):
-            hidden = self.drive(self.model, ids.repeat(len(points), 1), mask)
-            result = torch.stack(self.forwards.judge(hidden, objective))
+            driven = drive_to_head(self.drive, self.model, ids.repeat(len(points), 1), mask)
+            result = torch.stack(self.forwards.judge(driven, objective))
         return torch.full(result.shape, math.nan) if result.is_meta else result.cpu()
 
     @contextmanager
@@ -198,11 +218,18 @@ class Engine:
                 self.run(unit, functools.partial(turn, unit))
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, CPU copy) of every parameter, all updates applied, one unit in memory at a time; tied ones once.
+        """(name, CPU copy) of every parameter, all updates applied, one unit in memory at a time; tied ones once. Then
+        those of the buffers that a checkpoint holds.
 
         With counter noise what is pending stays pending: looking rounds nothing and writes nothing.
         """
-        yield from self._tensors(lambda unit: [item for item in unit.fields if item.is_parameter])
+        inside = set()
+        for name, tensor in self._tensors(lambda unit: [item for item in unit.fields if item.is_kept]):
+            inside.add(name)
+            yield name, tensor
+        for name, buffer in persistent_buffers(self.model):
+            if name not in inside:  # those of a unit have travelled with it
+                yield name, buffer.detach().cpu().clone()
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(parameter#state, CPU copy) of every state of the rule, all updates applied, as :meth:`named_tensors`."""

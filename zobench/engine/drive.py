@@ -1,22 +1,35 @@
-"""How the model's body is called: on the tokens alone, or with what a tuning scheme puts before them."""
+"""How a model is called: on the tokens alone, or with what a tuning scheme puts before them."""
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+import inspect
+from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 
 
 class Drive(Protocol):
-    """Calls a model's body once on a batch that holds one copy of the rows per point. Each module that owns parameters
+    """Calls a model once on a batch that holds one copy of the rows per point. Each module that owns parameters
     computes a copy with that point's weights (:mod:`zobench.engine.forwards`)."""
 
     def __call__(self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """The last hidden states (rows, tokens, width) of ``input_ids`` (rows, tokens), and of nothing before them."""
+        """The logits (rows, tokens, ...) of ``input_ids`` (rows, tokens), and of nothing before them."""
 
 
 def plain(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """The model's own body on the tokens alone."""
-    body = model.base_model
-    output = body(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)  # type: ignore[operator]
-    return cast("Tensor", output.last_hidden_state)
+    """The model's own forward on the tokens alone."""
+    return call(model, input_ids=input_ids, attention_mask=attention_mask)
+
+
+def call(model: nn.Module, **inputs: Any) -> Tensor:
+    """The logits of the model's own forward, which keeps no keys and values."""
+    return cast("Tensor", outputs(model, **inputs)["logits"])
+
+
+def outputs(model: nn.Module, **inputs: Any) -> Any:
+    """All that the model's own forward gives, by name."""
+    own = inspect.signature(model.forward).parameters
+    passes_on = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in own.values())
+    if "use_cache" in own or (passes_on and "use_cache" in inspect.signature(model.base_model.forward).parameters):  # type: ignore[union-attr]
+        inputs["use_cache"] = False
+    return model(**inputs, return_dict=True)

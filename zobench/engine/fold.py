@@ -5,42 +5,89 @@ So the model's own ``forward`` is called once for all points, and no model needs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+Path = tuple[object, ...]
+"""Where a tensor is in a module's arguments, ("args" or "kwargs", then numbers and keys), or in its "output"."""
 
-def split(value: Any, copies: int, batch: int) -> list[Any]:
-    """``value`` once per copy: tensors whose first dimension is ``copies * batch`` are cut, all else is shared.
 
-    One-dimensional tensors are never cut: a vector of positions may be as long as the batch.
-    """
+@dataclass(frozen=True, slots=True)
+class Follows:
+    """How the tensors that a module takes and gives follow the batch: by :data:`Path` the dimension in which the rows
+    are, or None for a tensor that is the same for every batch. Nothing is known of a path that is not here."""
+
+    dimensions: Mapping[Path, int | None]
+
+    @property
+    def nothing(self) -> bool:
+        """Whether it is known that none of them does."""
+        return bool(self.dimensions) and all(where is None for where in self.dimensions.values())
+
+    def cut(self, path: Path, tensor: Tensor, copies: int, batch: int) -> list[Tensor] | None:
+        """The tensor's part of each copy, or None if all share it.
+
+        What is not known is cut by its size: not below two dimensions, where positions may be as long as the batch.
+        """
+        guess = 0 if tensor.ndim >= 2 and tensor.shape[0] == copies * batch else None
+        where = self.dimensions.get(path, guess)
+        return None if where is None else list(tensor.tensor_split(copies, where))
+
+    def whole(self, path: Path, parts: Sequence[Tensor], batch: int) -> Tensor:
+        """The copies' tensors as one. One that is the same for every row, but not at every point, as the embedding of
+        positions, (1, tokens, width) or (tokens, width), is repeated for each row."""
+        where = self.dimensions.get(path, 0)
+        if where is not None:
+            return torch.cat(list(parts), where)
+        rows = [part if part.ndim > 2 and part.shape[0] == 1 else part.unsqueeze(0) for part in parts]
+        return torch.cat([row.expand(batch, *row.shape[1:]) for row in rows])
+
+
+UNKNOWN = Follows({})
+"""Of a module whose arguments nobody looked at."""
+
+
+def leaves(value: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
+    """Every tensor in ``value``, and where it is."""
     if isinstance(value, Tensor):
-        if value.ndim >= 2 and value.shape[0] == copies * batch:
-            return [value[start : start + batch] for start in range(0, copies * batch, batch)]
-        return [value] * copies
+        yield path, value
+    elif isinstance(value, (tuple, list)):
+        for number, item in enumerate(value):
+            yield from leaves(item, (*path, number))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+
+
+def split(value: Any, copies: int, batch: int, follows: Follows = UNKNOWN, path: Path = ()) -> list[Any]:
+    """``value`` once per copy: tensors that follow the batch are cut, all else is shared."""
+    if isinstance(value, Tensor):
+        return follows.cut(path, value, copies, batch) or [value] * copies
     if isinstance(value, (tuple, list)):
-        cut = [split(item, copies, batch) for item in value]
+        cut = [split(item, copies, batch, follows, (*path, number)) for number, item in enumerate(value)]
         return [type(value)(item[copy] for item in cut) for copy in range(copies)]
     if isinstance(value, dict):
-        by_key = {key: split(item, copies, batch) for key, item in value.items()}
+        by_key = {key: split(item, copies, batch, follows, (*path, key)) for key, item in value.items()}
         return [{key: item[copy] for key, item in by_key.items()} for copy in range(copies)]
     if hasattr(value, "rows"):  # a cache of keys and values, of all copies
         return [value.rows(start, start + batch) for start in range(0, copies * batch, batch)]
     return [value] * copies
 
 
-def join(outputs: Sequence[Any]) -> Any:
+def join(outputs: Sequence[Any], batch: int = 1, follows: Follows = UNKNOWN, path: Path = ("output",)) -> Any:
     """The k outputs as one: tensors are concatenated, tuples joined item by item."""
     first = outputs[0]
     if len(outputs) == 1:
         return first
     if isinstance(first, Tensor):
-        return torch.cat(list(outputs))
-    if isinstance(first, tuple):
-        return tuple(join(items) for items in zip(*outputs, strict=True))
+        return follows.whole(path, outputs, batch)
+    if isinstance(first, (tuple, list)):
+        groups = enumerate(zip(*outputs, strict=True))
+        return type(first)(join(items, batch, follows, (*path, number)) for number, items in groups)
     if first is None:
         return None
     raise TypeError(f"a folded module must return tensors, tuples or None, but returned {type(first).__name__}")
@@ -48,29 +95,36 @@ def join(outputs: Sequence[Any]) -> Any:
 
 def fold(
     name: str, forward: Callable[..., Any], copies: int, batch: int, prepare: Callable[[int], None],
-    args: tuple[Any, ...], kwargs: dict[str, Any],
+    args: tuple[Any, ...], kwargs: dict[str, Any], follows: Follows = UNKNOWN, frozen: bool = False,
 ) -> Any:  # fmt: skip
     """Calls ``forward`` once per copy, after ``prepare(copy)`` has set that copy's weights; returns the joined output.
 
-    Raises ``ValueError`` if no argument has the batch in its first dimension: then the copies cannot be told apart.
+    ``frozen``: whether the weights are the same for all copies; then what is the same for every batch is computed once.
+
+    Raises ``ValueError`` if no argument has the batch in its first dimension and nothing is known of the module: then
+    the copies cannot be told apart.
     """
-    if copies > 1 and not any(_is_batched(item, copies * batch) for item in (*args, *kwargs.values())):
+    given = (*leaves(args, ("args",)), *leaves(kwargs, ("kwargs",)))
+    if copies > 1 and not follows.dimensions and not any(_is_batched(item, copies * batch) for _, item in given):
         raise ValueError(
             f"{name} must be called on a batch of {copies * batch} rows, but none of its arguments has that many; "
             "pass position_ids of the batch's size to the model"
         )
+    if frozen and follows.nothing:
+        prepare(0)
+        return forward(*args, **kwargs)
     outputs = []
     for copy, (own_args, own_kwargs) in enumerate(
-        zip(split(args, copies, batch), split(kwargs, copies, batch), strict=True)
+        zip(
+            split(args, copies, batch, follows, ("args",)),
+            split(kwargs, copies, batch, follows, ("kwargs",)),
+            strict=True,
+        )
     ):
         prepare(copy)
         outputs.append(forward(*own_args, **own_kwargs))
-    return join(outputs)
+    return join(outputs, batch, follows)
 
 
-def _is_batched(value: Any, rows: int) -> bool:
-    if isinstance(value, Tensor):
-        return value.ndim >= 2 and value.shape[0] == rows
-    if isinstance(value, (tuple, list)):
-        return any(_is_batched(item, rows) for item in value)
-    return False
+def _is_batched(tensor: Tensor, rows: int) -> bool:
+    return tensor.ndim >= 2 and tensor.shape[0] == rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,8 +18,10 @@ from zobench.engine import embedding, linear
 from zobench.engine.arithmetic import Arithmetic
 from zobench.engine.base import BASE, EngineConfig, Point
 from zobench.engine.blocks import Unit
-from zobench.engine.fold import fold
+from zobench.engine.fold import UNKNOWN, Follows, fold
+from zobench.engine.follow import Marks, keys
 from zobench.engine.head import Head
+from zobench.engine.logits import Driven
 from zobench.engine.objective import Objective
 
 
@@ -27,12 +30,14 @@ class Forwards:
 
     ``run(unit, turn)`` calls ``turn`` while the unit's weights are on the device, where ``arithmetic`` moves them;
     ``touch(unit)`` comes before its first turn of a pass.
+    ``marks``: how the arguments of its modules follow the batch.
     ``uses``: every module with a forward of this kind, and its units; ``head``: the one module that has none.
     """
 
     def __init__(
         self, model: nn.Module, config: EngineConfig, blocks: Sequence[nn.Module], units: Sequence[Unit],
         arithmetic: Arithmetic, run: Callable[[Unit, Callable[[], None]], None], touch: Callable[[Unit], None],
+        marks: Marks,
     ) -> None:  # fmt: skip
         self.model, self.config, self._units = model, config, units
         self.arithmetic, self.run, self.touch = arithmetic, run, touch
@@ -40,7 +45,7 @@ class Forwards:
         self._rows = 1
         self._after, self._here = len(blocks) + 1, 0
         self._wrapped: list[nn.Module] = []
-        self._wrap(blocks)
+        self._wrap(blocks, marks)
 
     def begin(self, points: Sequence[Point], rows: int) -> None:
         """A pass over the model on ``rows`` rows for each of ``points``."""
@@ -52,16 +57,16 @@ class Forwards:
             del module.forward
         self._wrapped.clear()
 
-    def judge(self, hidden: Tensor, objective: Objective) -> list[Tensor]:
-        """What the objective's loss is made from (:meth:`Objective.reduced`), of every copy's hidden states."""
+    def judge(self, driven: Driven, objective: Objective) -> list[Tensor]:
+        """What the objective's loss is made from (:meth:`Objective.reduced`), of every copy's way to the head."""
         for unit in self.head.units:
             self._locate(unit)
-        copies, self._rows = hidden.split(self._rows), len(objective.targets)  # rows of each copy, from here on
-        states = objective.states(copies)
-        judged = self.arithmetic.judge(self.head, states, objective.targets, self.points)
+        states = objective.states(driven.states.split(self._rows))
+        head = replace(self.head, notes=driven.notes)
+        judged = self.arithmetic.judge(head, states, objective.targets, self.points)
         return [objective.reduced(own) for own in judged]
 
-    def _wrap(self, blocks: Sequence[nn.Module]) -> None:
+    def _wrap(self, blocks: Sequence[nn.Module], marks: Marks) -> None:
         """Replaces ``forward`` of each module that uses parameters of a unit as a whole, but the head's."""
         uses: dict[int, tuple[nn.Module, list[Unit]]] = {}
         own = set(map(id, blocks))
@@ -78,6 +83,7 @@ class Forwards:
         tied = {id(unit) for unit in self.head.units}
         word = self.model.get_input_embeddings()  # type: ignore[operator]
         self.uses = list(uses.values())
+        names = keys(self.model, blocks)
         for module, units in self.uses:
             forward: Callable[..., Any]
             if any(id(unit) in tied for unit in units) or (module is word and not self.arithmetic.in_place):
@@ -90,7 +96,8 @@ class Forwards:
                 own_forward = module.forward
                 if self.config.compile and id(module) in own:
                     own_forward = torch.compile(own_forward, dynamic=False)
-                forward = functools.partial(self._folded, units, own_forward)
+                follows = marks.get(names.get(id(module), ""), UNKNOWN)
+                forward = functools.partial(self._folded, units, own_forward, follows)
             module.forward = forward
             self._wrapped.append(module)
 
@@ -106,7 +113,9 @@ class Forwards:
     def _bind(self, unit: Unit, copy: int) -> None:
         unit.bind(self.arithmetic.at(unit, self.points[copy]))
 
-    def _folded(self, units: Sequence[Unit], forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _folded(
+        self, units: Sequence[Unit], forward: Callable[..., Any], follows: Follows, *args: Any, **kwargs: Any
+    ) -> Any:
         """A block, or a module outside them: its own forward, once per copy of the batch."""
         output: list[Any] = []
         for unit in units:
@@ -117,7 +126,9 @@ class Forwards:
                 for unit in units:
                     self._bind(unit, copy)
 
-            output.append(fold(units[0].name, forward, len(self.points), self._rows, prepare, args, kwargs))
+            frozen = not any(unit.trained for unit in units)
+            copies = len(self.points)
+            output.append(fold(units[0].name, forward, copies, self._rows, prepare, args, kwargs, follows, frozen))
             for unit in units:
                 self.arithmetic.rest(unit)
             if units[0].streamed:

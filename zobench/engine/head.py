@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from zobench.engine.blocks import Field, Unit
+from zobench.engine.logits import Note, finished
 from zobench.engine.loss import log_probabilities, mean_loss, rows_per_chunk
 
 HEAD_BYTES = 16 << 20
@@ -49,16 +51,23 @@ class Picked:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Head:
-    """``module``, a linear layer onto the vocabulary, the ``units`` that it uses, and a bound on its float32 logits."""
+    """``module``, a linear layer onto the vocabulary, the ``units`` that it uses, a bound on its float32 logits, and
+    the ``notes`` of what the model does with them."""
 
     module: nn.Module
     logits_bytes: int
     units: Sequence[Unit] = ()
+    notes: Sequence[Note] = ()
+
+    def logits(self, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The model's logits of ``states`` (n, width) from these rows of the module's tensors."""
+        return finished(functional.linear(states, weight, bias), self.notes)
 
     def picked(self, states: Tensor, targets: Tensor) -> Picked:
         """What the module, as it is bound now, makes of ``targets`` (n,) at ``states`` (n, width)."""
         rows = rows_per_chunk(self.module.out_features, self.logits_bytes)  # type: ignore[arg-type]
-        return Picked(log_probabilities(self.module, states, targets, rows), targets)
+        weight, bias = self.module.weight, self.module.bias
+        return Picked(log_probabilities(lambda own: self.logits(own, weight, bias), states, targets, rows), targets)  # type: ignore[arg-type]
 
     def tensors(self) -> dict[str, tuple[Unit, Field]]:
         """The module's own tensors by attribute, "weight" and perhaps "bias", and where they are."""

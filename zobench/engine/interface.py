@@ -76,18 +76,26 @@ class GradientEngine(SteppingEngine, Protocol):
 class EvaluatingEngine(Protocol):
     """What an evaluation needs: losses and scores at the weights with every update applied."""
 
+    @property
+    def model(self) -> nn.Module:
+        """The model that is evaluated."""
+
     def evaluate(self, batch: Batch) -> float:
         """The batch's mean loss."""
 
     def scores(self, batch: Batch) -> Tensor:
         """The score of each of the batch's candidates, float32 (c,) on the CPU."""
 
+    def next_logits(self, batch: Batch) -> Tensor:
+        """The logits after each row's last token, float32 (rows, vocabulary) on the CPU; rows are padded on the
+        left."""
+
 
 class SavingEngine(Protocol):
     """What saving a model needs: its tensors with every update applied."""
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, CPU copy) of every parameter; tied ones once."""
+        """(name, CPU copy) of every parameter, tied ones once, and of every buffer that a checkpoint holds."""
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(parameter#state, CPU copy) of every state of a rule or an optimizer."""

@@ -18,19 +18,6 @@ def targets_of(model: nn.Module, labels: Tensor) -> Tensor:
     return labels.reshape(-1) if is_masked(model) else next_tokens(labels)
 
 
-def head_states(model: nn.Module, states: Tensor) -> Tensor:
-    """What the head multiplies: ``states`` (n, width) as they are, or with a masked language model after what its
-    ``lm_head`` does before the head: a dense layer, GELU and a norm."""
-    if not is_masked(model):
-        return states
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    head.forward = lambda x: x
-    try:
-        return model.lm_head(states)  # type: ignore[operator, no-any-return]
-    finally:
-        del head.forward
-
-
 def next_tokens(labels: Tensor) -> Tensor:
     """What the output at each position predicts, flat: ``labels`` (batch, tokens) moved by one, -100 after the last."""
     return functional.pad(labels[:, 1:], (0, 1), value=IGNORED).reshape(-1)

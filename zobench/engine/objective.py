@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from zobench.data.batch import Batch
 from zobench.engine.head import Judged
-from zobench.engine.loss import candidate_scores, choice_loss, head_states, only_right, targets_of
-from zobench.models import is_masked
+from zobench.engine.loss import candidate_scores, choice_loss, only_right, targets_of
 
 
 class Objective:
@@ -32,7 +30,7 @@ class Objective:
             raise ValueError(
                 "`batch.choices` must be given to score candidates, but got none; give Batch(..., choices=...)"
             )
-        self._model, self._places = model, None
+        self._places = None
         self.choices = None if batch.choices is None else batch.choices.to(judged_on)
         if self.choices is None:
             self.targets = targets_of(model, batch.labels.to(device))
@@ -42,19 +40,11 @@ class Objective:
         self._places, self.targets = self.choices.places.to(device), self.choices.tokens.to(device)
 
     def states(self, copies: Sequence[Tensor]) -> list[Tensor]:
-        """What the head multiplies, (n, width) of each copy's hidden states (rows, tokens, width).
-
-        A masked model's head has modules before it, which run once, on all copies together.
-        """
+        """What the head multiplies for each target, (n, width), of each copy's head input (rows, tokens, width)."""
         places = self._places
         if places is None:
-            states = [own.reshape(-1, own.shape[-1]) for own in copies]
-        else:
-            states = [own[places[:, 0], places[:, 1]] for own in copies]
-        if not is_masked(self._model):
-            return states
-        whole = states[0] if len(states) == 1 else torch.cat(states)
-        return list(head_states(self._model, whole).split(len(self.targets)))
+            return [own.reshape(-1, own.shape[-1]) for own in copies]
+        return [own[places[:, 0], places[:, 1]] for own in copies]
 
     def reduced(self, judged: Judged) -> Tensor:
         """The mean loss (), or with choices the log-probabilities (n,) that :meth:`loss` is made from."""

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from zobench import kernels
 from zobench.engine import head as heads
@@ -149,7 +148,7 @@ class Pristine:
             biases = self.part(*where["bias"], first, last, points, place) if "bias" in where else None
             for own, running, weight in zip(states, losses, weights, strict=True):
                 bias = None if biases is None else next(biases)
-                running.add(functional.linear(own, weight, bias).float(), first)
+                running.add(head.logits(own, weight, bias).float(), first)
         for unit in head.units:
             self.keep_parts(unit)
         return losses

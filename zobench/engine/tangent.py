@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -25,6 +26,7 @@ from zobench.engine.base import EngineConfig
 from zobench.engine.blocks import Unit
 from zobench.engine.drive import Drive
 from zobench.engine.forwards import Forwards
+from zobench.engine.logits import Driven, drive_to_head
 from zobench.engine.objective import Objective
 from zobench.runspec.kinds import GRANULARITIES
 
@@ -49,8 +51,8 @@ def derivative(forwards: Forwards, drive: Drive, batch: Batch, objective: Object
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the fused kernels have no forward derivative
         stack.enter_context(_WideNorms())
         stack.enter_context(_replaced(forwards, seed))
-        hidden = drive(forwards.model, ids, None if mask is None else mask.to(device))
-        loss, slope = forward_ad.unpack_dual(_loss(forwards, seed, hidden, objective))
+        driven = drive_to_head(drive, forwards.model, ids, None if mask is None else mask.to(device))
+        loss, slope = forward_ad.unpack_dual(_loss(forwards, seed, driven, objective))
         return _value(loss), 0.0 if slope is None else _value(slope)
 
 
@@ -96,12 +98,13 @@ def _turn(
     return output[0]
 
 
-def _loss(forwards: Forwards, seed: int, hidden: Tensor, objective: Objective) -> Tensor:
-    """The batch's mean loss from its hidden states; the head is the last use of its units."""
-    (states,) = objective.states([hidden])
+def _loss(forwards: Forwards, seed: int, driven: Driven, objective: Objective) -> Tensor:
+    """The batch's mean loss from what its head multiplies; the head is the last use of its units."""
+    (states,) = objective.states([driven.states])
+    head = replace(forwards.head, notes=driven.notes)
     for unit in forwards.head.units:
         _bind(forwards, seed, unit)
-    reduced = objective.reduced(forwards.head.picked(states, objective.targets))
+    reduced = objective.reduced(head.picked(states, objective.targets))
     for unit in forwards.head.units:
         _release(forwards, unit)
     return objective.loss(reduced if objective.choices is None else reduced.cpu())

@@ -20,7 +20,8 @@ from zobench.machine.locks import locked
 from zobench.machine.memory import available_host_bytes, free_disk_bytes, is_in_memory
 from zobench.machine.nvml import full_uuid
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec
+from zobench.runspec import METHODS, SEQ_LEN, RunSpec
+from zobench.runspec.kinds import ENGINES
 from zobench.runspec.registries import PROGRAMS
 from zobench.store import Store, is_current
 
@@ -163,6 +164,13 @@ def lacking(need: tuple[int, int, int], room: Limits) -> str:
         if have is not None and wanted > have:
             return f"needs {gigabytes(wanted)} of {what}, {gigabytes(have)} are free (need predicted)"
     return ""
+
+
+def remedy(spec: RunSpec) -> str:
+    """What helps a cell that does not fit."""
+    stays = ENGINES[spec.engine].is_streamed or METHODS.get(spec.method).backpropagates
+    smaller = "batch_size, model or seq_len" if spec.seq_len > SEQ_LEN else "batch_size or model"
+    return f"use {'' if stays else 'engine=offload, or '}a smaller {smaller}"
 
 
 def gigabytes(nbytes: int) -> str:

@@ -119,8 +119,8 @@ def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:
 
 def empty_model(spec: RunSpec) -> PreTrainedModel:
     """The spec's model without weights."""
-    name, tied, positions = models.variant(spec)
-    return models.build(name, spec.dtype, tied, positions)
+    known, tied, positions = models.variant(spec)
+    return models.build(known, spec.dtype, tied, positions)
 
 
 def engine_config(spec: RunSpec) -> EngineConfig:
@@ -137,7 +137,7 @@ def engine_config(spec: RunSpec) -> EngineConfig:
 def initial_weights(spec: RunSpec, model: PreTrainedModel) -> Weights:
     """The initial values of ``model``'s weights: pretrained, or random by the spec's seed."""
     if spec.weights == "pretrained":
-        return PretrainedWeights(spec.weights_path or models.get(spec.model).hub_id, model)
+        return PretrainedWeights(models.weights_place(spec), model)
     return RandomWeights(model, spec.seed)
 
 

@@ -1,26 +1,31 @@
-"""Evaluates the current weights on a split of a task: mean loss and accuracy."""
+"""Evaluates the current weights on a split of a task: its mean loss, and its scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from zobench.data.tasks.judge import Score, judge
+from zobench.data.tasks.judge import Score
 from zobench.data.tasks.task_data import TaskData
 from zobench.engine.interface import EvaluatingEngine
+from zobench.finetune.judges import Judge
 from zobench.finetune.progress import Evaluation
+from zobench.runspec.registry import resolve
 
 
 def evaluate(
     engine: EvaluatingEngine, data: TaskData, split: str, step: int, between: Callable[[], None] = lambda: None
 ) -> Evaluation:
-    """Mean loss and accuracy on every example of ``split``, "dev" or "test".
+    """Mean loss and scores on every example of ``split``, "dev" or "test".
 
-    ``between`` is called before each batch; what it raises ends the evaluation.
+    ``between`` is called before each group of examples; what it raises ends the evaluation.
     """
-    total = Score()
-    for batch in data.batches(split):
+    goal, total = data.asked.goal, Score()
+    judge: Judge = resolve(goal.judge)()
+    for group in data.groups(split):
         between()
-        assert batch.choices is not None
-        total += judge(batch.choices, engine.scores(batch))
-    loss, accuracy = total.loss_sum / total.count, total.right / total.count
-    return Evaluation(split=split, step=step, loss=loss, accuracy=accuracy, count=total.count)
+        total += judge.look(engine, data, group)
+    first, *others = judge.scores(total)
+    return Evaluation(
+        split=split, step=step, loss=total.loss_sum / total.count, accuracy=first, count=total.count,
+        names=goal.scores, second=others[0] if others else 0.0,
+    )  # fmt: skip

@@ -14,6 +14,7 @@ from zobench.durable import journal, replay, snapshot
 from zobench.durable.journal import EvaluationItem
 from zobench.finetune import origin
 from zobench.finetune.assemble import Tuner, empty_model, planned, tuner
+from zobench.finetune.callbacks import Callbacks
 from zobench.finetune.evaluate import evaluate
 from zobench.finetune.origin import JOURNAL
 from zobench.finetune.progress import Hooks
@@ -29,8 +30,9 @@ MODEL = "model"
 
 
 def examined(
-    result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, progress: Hooks, stop: Stop
-) -> Result:
+    result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, progress: Hooks, stop: Stop,
+    callbacks: Callbacks,
+) -> Result:  # fmt: skip
     """``result`` with the evaluation of the best weights on the test set; saves them in ``folder/model``.
 
     Raises :class:`Interrupted` if ``stop`` is asked for before the evaluation is done.
@@ -53,6 +55,7 @@ def examined(
     temporary.rename(folder / MODEL)
     sync(folder)
     progress.evaluated(seen)
+    callbacks.evaluated(seen)
     return dataclasses.replace(result, evaluation={**result.evaluation, "test": seen.point})
 
 

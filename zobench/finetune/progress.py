@@ -25,7 +25,9 @@ class StepReport:
 class Evaluation:
     """The loss and the accuracy on ``split`` ("dev" or "test") after ``step`` steps, and of how many examples.
 
-    ``best``: whether it is the best on dev so far, and so what would be kept if the run ended now.
+    ``best``: whether it is the best on dev so far, and so what would be kept if the run ended now. ``names``: what the
+    task's goal is scored by. ``accuracy`` is the first of these scores, of an answer its F1, of plain text the
+    perplexity; ``second`` is the other one, where there are two. ``count`` are the tokens of a plain text.
     """
 
     split: str
@@ -34,11 +36,18 @@ class Evaluation:
     accuracy: float
     count: int
     best: bool = False
+    names: tuple[str, ...] = ("accuracy",)
+    second: float = 0.0
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Each of the goal's scores by its name."""
+        return dict(zip(self.names, (self.accuracy, self.second), strict=False))
 
     @property
     def point(self) -> dict[str, Any]:
         """As it is stored in a result."""
-        return {"step": self.step, "loss": self.loss, "accuracy": self.accuracy, "count": self.count}
+        return {"step": self.step, "loss": self.loss, **self.scores, "count": self.count}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zobench.durable.journal import EvaluationItem, Item
-from zobench.finetune.progress import Evaluation
+from zobench.finetune.progress import Evaluation, StepReport
 from zobench.methods.base import Taken
 
 
 @dataclass
 class Record:
     """``step``: steps taken; ``curve``: [step, loss, accuracy] of each evaluation on dev, ``count`` examples each.
+    ``names``: of the task's scores, which are in the place of the accuracy.
 
     ``skipped``: steps whose update was not applied; ``samples``: as in :class:`zobench.result.Result`.
     """
@@ -22,6 +23,7 @@ class Record:
     step: int = 0
     curve: list[list[float]] = field(default_factory=list)
     count: int = 0
+    names: tuple[str, ...] = ("accuracy",)
     skipped: int = 0
     samples: dict[str, list[float | None]] = field(
         default_factory=lambda: {"step_seconds": [], "loss": [], "projected_grad": []}
@@ -35,7 +37,7 @@ class Record:
             for name, value in new.items():
                 self.samples[name].append(value)
         else:
-            self.curve.append([item.step, item.loss, item.accuracy])
+            self.curve.append([item.step, item.loss, *(item.accuracy, item.second)[: len(self.names)]])
             self.count = item.count
 
     def replay(self, items: Iterable[Item]) -> Iterator[dict[str, Any]]:
@@ -51,7 +53,8 @@ class Record:
         since = self.samples["loss"][int(self.curve[-2][0]) if len(self.curve) > 1 else 0 :]
         losses = [loss for loss in since if loss is not None and math.isfinite(loss)]
         return {
-            "step": told.step, "dev_loss": told.loss, "dev_accuracy": told.accuracy, "dev_count": told.count,
+            "step": told.step, "dev_loss": told.loss, **{f"dev_{name}": one for name, one in told.scores.items()},
+            "dev_count": told.count,
             "train_loss": math.fsum(losses) / len(losses) if losses else None, "best": told.best,
             "skipped": self.skipped,
         }  # fmt: skip
@@ -69,7 +72,23 @@ class Record:
     def at(self, step: int) -> Evaluation:
         """The evaluation after ``step`` steps."""
         row = next(row for row in self.curve if row[0] == step)
-        return Evaluation(split="dev", step=step, loss=row[1], accuracy=row[2], count=self.count, best=row == self.best)
+        return Evaluation(
+            split="dev", step=step, loss=row[1], accuracy=row[2], count=self.count, best=row == self.best,
+            names=self.names, second=row[-1] if len(self.names) > 1 else 0.0,
+        )  # fmt: skip
+
+
+def history(items: Iterable[Item], names: tuple[str, ...]) -> tuple[list[StepReport], list[Evaluation]]:
+    """The steps and the evaluations on dev that a journal tells, as they were reported."""
+    record, steps, evaluations = Record(names=names), [], []
+    for item in items:
+        record.add(item)
+        if isinstance(item, EvaluationItem):
+            evaluations.append(record.at(item.step))
+        else:
+            told = {"loss": item.loss, "g": item.projected_grad, "lr": item.lr}
+            steps.append(StepReport(step=record.step, **told, skipped=record.skipped))
+    return steps, evaluations
 
 
 def best(curve: list[list[float]]) -> list[float] | None:

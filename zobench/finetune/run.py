@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 from zobench import kernels, methods, models
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, snapshot
+from zobench.durable.journal import Item
 from zobench.durable.scratch import scratch
-from zobench.finetune import origin, tokenizer
+from zobench.finetune import loggers, origin, tokenizer
 from zobench.finetune.assemble import disk_dir, empty_model, planned, tuner
+from zobench.finetune.callbacks import Callback, Callbacks, RunStart
 from zobench.finetune.cautions import cautions
 from zobench.finetune.examine import examined
 from zobench.finetune.keeper import Keeper
 from zobench.finetune.origin import JOURNAL
 from zobench.finetune.progress import Hooks
-from zobench.finetune.record import Record
+from zobench.finetune.record import Record, history
 from zobench.finetune.seal import Seal, check_winner
 from zobench.finetune.stop import Stop
 from zobench.finetune.training import Training
@@ -47,7 +49,7 @@ SAMPLE_SECONDS = 0.5
 
 def run(
     spec: RunSpec, *, folder: Path, data_dir: Path | None = None, progress: Hooks | None = None,
-    seal: Seal | None = None, examine: bool = True, resume: bool = False,
+    seal: Seal | None = None, examine: bool = True, resume: bool = False, callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
     """Fine-tunes as ``spec`` (resolved) says, keeps its files in ``folder``, and returns the result.
 
@@ -56,7 +58,8 @@ def run(
     ``test``, looked at once, with the weights of the best row; ``majority``, the accuracy of always giving the most
     frequent answer; ``task``, ``definition`` and ``tokenizer``: facts. ``examine`` False leaves the test set alone,
     until a later call with True; ``seal`` is shared by runs that may look at it once together. ``resume``: there must
-    be something to go on with. Samples are as in :class:`zobench.result.Result`, over all steps; peaks are of this
+    be something to go on with. ``callbacks`` are told of all that happens; the curve is in ``curve.csv`` and
+    ``curve.jsonl`` in any case. Samples are as in :class:`zobench.result.Result`, over all steps; peaks are of this
     process, so of a resumed run since its resumption. With several ``gpus`` this process is one of their ranks.
 
     Raises ``ValueError``, one line, for data, a tokenizer, a base or a folder that will not do; ``OSError`` where the
@@ -72,18 +75,28 @@ def run(
         data = _data(spec, words, data_dir)
         for text in (where, *_sizes(data)):
             progress.say(text)
-        with Stop() as stop:
+        told = Callbacks([*loggers.always(), *callbacks] if leads else [], progress.say)
+        with Stop() as stop, told.closing():
             if result is None:
-                result = _trained(spec, folder, data, where, progress, stop, world)
+                result = _trained(spec, folder, data, where, progress, stop, world, told)
                 if leads:
                     _keep(folder, result)
             if examine and leads:
                 check_winner(spec.hash, folder)
                 seal.break_for(spec.label)
-                result = examined(result, folder, data, words, progress, stop)
+                if not told.started:  # an earlier process has trained
+                    told.start(_begun(spec, folder, journal.read(folder / JOURNAL)[1], data))
+                result = examined(result, folder, data, words, progress, stop, told)
                 _keep(folder, result)
+                told.end(result)
                 snapshot.prune(folder, ())
     return result
+
+
+def _begun(spec: RunSpec, folder: Path, items: Sequence[Item], data: TaskData) -> RunStart:
+    """What callbacks are told of a run whose journal holds ``items``."""
+    steps, evaluations = history(items, data.asked.goal.scores)
+    return RunStart(spec=spec, folder=folder, steps=steps, evaluations=evaluations)
 
 
 @contextmanager
@@ -146,7 +159,7 @@ def _check_own(spec: RunSpec, folder: Path) -> None:
 
 
 def _data(spec: RunSpec, words: PreTrainedTokenizerBase, data_dir: Path | None) -> TaskData:
-    masked = models.get(spec.model).family.masked
+    masked = models.of(spec).masked
     return TaskData.load(spec, words, positions=models.position_count(spec), masked=masked, data_dir=data_dir)
 
 
@@ -154,7 +167,8 @@ def _sizes(data: TaskData) -> list[str]:
     """Lines on the sizes of the splits, on why they differ from what was asked, and on how many texts were cut."""
     counts, sources, cut = data.facts["counts"], data.facts["sources"], data.facts["truncated"]
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    lines = [f"{data.spec.task}: {told} examples, from {sources['train']} and {sources['test']}", *data.facts["notes"]]
+    said = f"{data.asked.name}: {told} examples, from {sources['train']} and {sources['test']}"
+    lines = [said, *data.facts["notes"]]
     if any(cut.values()):
         told = ", ".join(f"{count} {name}" for name, count in cut.items())
         lines.append(f"truncate: {told} texts lost tokens; the longest has {data.facts['longest']}")
@@ -162,8 +176,9 @@ def _sizes(data: TaskData) -> list[str]:
 
 
 def _trained(
-    spec: RunSpec, folder: Path, data: TaskData, where: str, progress: Hooks, stop: Stop, world: World | None
-) -> Result:
+    spec: RunSpec, folder: Path, data: TaskData, where: str, progress: Hooks, stop: Stop, world: World | None,
+    callbacks: Callbacks,
+) -> Result:  # fmt: skip
     """Trains and evaluates on dev. Imports and compiled kernels come before the observer starts: its baseline."""
     chosen, plan = planned(spec)
     model = empty_model(spec)
@@ -179,14 +194,15 @@ def _trained(
             file, items = during.enter_context(origin.opened(folder, header, world))
             items, start, path, good = origin.resume_point(spec, folder, header, file, items, progress.say)
             built = during.enter_context(tuner(chosen, path, model, start=start, world=world))
-            record = Record()
+            record = Record(names=data.asked.goal.scores)
             keeper = Keeper(spec, folder, file, record, list(record.replay(items)), header, progress.say, world)
             origin.bring(spec, built, items, start, path)
             if world is not None:
                 world.barrier()  # all have read what the first will replace
             during.enter_context(keeper.keeping(built, good))
             at_rest = built.engine.bytes_at_rest
-            Training(spec, folder, built, data, record, keeper, progress, stop, world).go()
+            callbacks.start(_begun(spec, folder, items, data))
+            Training(spec, folder, built, data, record, keeper, progress, stop, world, callbacks).go()
             skipped = built.method.skipped
     finally:
         seen = observer.stop((begin, time.monotonic()))
@@ -214,7 +230,8 @@ def _result(
         evaluation={
             "curve": record.curve, "start": record.at(0).point, "best": record.at(int(record.best[0])).point,
             "majority": {name: data.majority(name) for name in ("dev", "test")},
-            "task": data.facts, "definition": methods.definition(spec), "tokenizer": _without_folders(where),
+            "scores": list(record.names), "task": data.facts,
+            "definition": methods.definition(spec), "tokenizer": _without_folders(where),
         },
     )  # fmt: skip
 

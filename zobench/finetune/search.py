@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.durable import snapshot
+from zobench.finetune.callbacks import Callback
 from zobench.finetune.progress import Hooks
 from zobench.finetune.run import RESULT, run
 from zobench.finetune.seal import RECORD, Seal
@@ -31,7 +32,8 @@ class Trial:
         """As it is stored: the changes, the run's hash, and its best on dev."""
         best = self.result.evaluation["best"]
         loss = best["loss"] if _rank(self)[0] < math.inf else None
-        told = {"step": best["step"], "dev_loss": loss, "dev_accuracy": best["accuracy"]}
+        scores = {f"dev_{name}": best[name] for name in self.result.scores}
+        told = {"step": best["step"], "dev_loss": loss, **scores}
         return {**self.changes, "run": self.result.spec.hash, **told, "skipped": self.result.skipped_updates}
 
 
@@ -43,19 +45,23 @@ def cells(spec: RunSpec, axes: Mapping[str, Sequence[Any]]) -> dict[RunSpec, dic
 
 def search(
     spec: RunSpec, axes: Mapping[str, Sequence[Any]], *, folder: Path, data_dir: Path | None = None,
-    progress: Callable[[RunSpec], Hooks] = lambda cell: Hooks(),
+    progress: Callable[[RunSpec], Hooks] = lambda cell: Hooks(), callbacks: Callable[[], list[Callback]] = list,
 ) -> tuple[list[Trial], Trial]:  # fmt: skip
     """Runs ``spec`` (resolved) with every combination of ``axes``: (all trials, the winner with its test).
 
     The winner has the lowest dev loss, of equal ones the highest dev accuracy, then came first in the grid. Each run
     is kept in ``folder/<hash>``, so that a search goes on where it stopped, but of finished runs only the leader's
-    snapshot is; ``folder/search.json`` holds the whole grid and the winner. ``progress`` makes the hooks of a run.
+    snapshot is; ``folder/search.json`` holds the whole grid and the winner. ``progress`` makes the hooks of a run, and
+    ``callbacks`` its callbacks.
 
     Raises ``ValueError`` where the test set was looked at in this folder for another run than the winner.
     """
     seal, trials = Seal(), []
     for own, changes in cells(spec, axes).items():
-        result = run(own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal, examine=False)
+        result = run(
+            own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal, examine=False,
+            callbacks=callbacks(),
+        )  # fmt: skip
         trials.append(Trial(changes=changes, result=result))
         first = min(trials, key=_rank)
         for trial in trials:  # of a large model, the snapshots of all would fill a disk
@@ -63,7 +69,9 @@ def search(
             snapshot.prune(folder / trial.result.spec.hash, kept)
     _check_unseen(first, folder)
     own = first.result.spec
-    examined = run(own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal)
+    examined = run(
+        own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal, callbacks=callbacks()
+    )
     rows = [trial.row() for trial in trials]
     told = {"axes": {key: list(values) for key, values in axes.items()}, "cells": rows}
     examined = _without_memory(examined) if len(trials) > 1 else examined
@@ -88,7 +96,7 @@ def _rank(trial: Trial) -> tuple[float, float]:
     """Sorts trials by dev loss, then by dev accuracy, best first; a loss that is not finite comes last."""
     best = trial.result.evaluation["best"]
     loss = best["loss"]
-    return (loss if loss is not None and math.isfinite(loss) else math.inf, -best["accuracy"])
+    return (loss if loss is not None and math.isfinite(loss) else math.inf, -(best[trial.result.scores[0]] or 0.0))
 
 
 def _check_unseen(winner: Trial, folder: Path) -> None:

@@ -28,10 +28,10 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
     except (OSError, ValueError, ImportError) as error:  # ImportError: a format that needs another package
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
-            f"`task={spec.task}` needs the tokenizer of {spec.model}, but {place!r} gives none ({reason}); give "
-            "weights_path=FOLDER with its tokenizer.json"
+            f"`task={spec.task}` needs the tokenizer of {spec.model}, but {place!r} gives none ({reason}); "
+            f"{_remedy(spec)}"
         ) from error
-    known = models.get(spec.model).vocab
+    known = models.of(spec).vocab
     if len(tokenizer) > known:
         raise ValueError(
             f"the tokenizer must have at most the {known} tokens of {spec.model}, but {place!r} has {len(tokenizer)}; "
@@ -41,7 +41,8 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
 
 
 def _place(spec: RunSpec) -> tuple[str, str]:
-    folder, hub_id = spec.weights_path, models.get(spec.model).hub_id
+    hub_id = models.of(spec).hub_id
+    folder = models.weights_place(spec) if spec.config_hash else spec.weights_path
     local = Path(folder).expanduser()
     named = folder.count("/") == 1 and not folder.startswith(("/", ".", "~"))  # owner/name
     if folder and not named and not local.is_dir():
@@ -51,7 +52,8 @@ def _place(spec: RunSpec) -> tuple[str, str]:
     if hub_id:
         return hub_id, "because the weights' folder has none" if folder else "this model's on the hub"
     where = f"{folder} has none of {', '.join(FILES)}" if folder else "it is on no hub"
-    raise ValueError(
-        f"`task={spec.task}` needs the tokenizer of {spec.model}, but {where}; give weights_path=FOLDER with its "
-        "tokenizer.json"
-    )
+    raise ValueError(f"`task={spec.task}` needs the tokenizer of {spec.model}, but {where}; {_remedy(spec)}")
+
+
+def _remedy(spec: RunSpec) -> str:
+    return "put its tokenizer.json there" if spec.config_hash else "give weights_path=FOLDER with its tokenizer.json"

@@ -13,6 +13,7 @@ from zobench.data.tasks.task_data import TaskData
 from zobench.durable.journal import EvaluationItem
 from zobench.engine import Entry
 from zobench.finetune.assemble import Tuner
+from zobench.finetune.callbacks import Callbacks
 from zobench.finetune.evaluate import evaluate
 from zobench.finetune.keeper import Keeper
 from zobench.finetune.progress import Hooks, StepReport
@@ -32,11 +33,11 @@ class Training:
 
     def __init__(
         self, spec: RunSpec, folder: Path, built: Tuner, data: TaskData, record: Record, keeper: Keeper,
-        progress: Hooks, stop: Stop, world: World | None,
+        progress: Hooks, stop: Stop, world: World | None, callbacks: Callbacks,
     ) -> None:  # fmt: skip
         self._spec, self._folder, self._built, self._data = spec, folder, built, data
         self._record, self._keeper, self._progress, self._stop = record, keeper, progress, stop
-        self._world = world
+        self._world, self._callbacks = world, callbacks
         self._timer = StepTimer(spec.device)
         self._engine = built.engine.local
 
@@ -67,11 +68,11 @@ class Training:
         with self._timer:
             result = method.step(self._built.engine, batch)
         self._keeper.wrote(self._taken(result, method.lr, time.perf_counter() - begin, self._passes - passes))
-        self._progress.step(
-            StepReport(
-                step=record.step, loss=result.loss, g=result.projected_grad, lr=method.lr, skipped=method.skipped
-            )
+        told = StepReport(
+            step=record.step, loss=result.loss, g=result.projected_grad, lr=method.lr, skipped=method.skipped
         )
+        self._progress.step(told)
+        self._callbacks.step(told)
         self._keeper.after_step()
 
     def _taken(self, result: StepResult, lr: float, seconds: float, passes: int) -> Taken:
@@ -103,10 +104,17 @@ class Training:
         seen = evaluate(self._built.engine, self._data, "dev", record.step, self._halt_if_asked)
         self._keeper.wrote(
             EvaluationItem(
-                step=seen.step, loss=seen.loss, accuracy=seen.accuracy, count=seen.count, passes=self._passes - passes
+                step=seen.step,
+                loss=seen.loss,
+                accuracy=seen.accuracy,
+                count=seen.count,
+                passes=self._passes - passes,
+                second=seen.second,
             )
         )
-        self._progress.evaluated(record.at(record.step))
+        told = record.at(record.step)
+        self._progress.evaluated(told)
+        self._callbacks.evaluated(told)
 
     def _time(self) -> None:
         """Replaces the host's seconds of the last steps in the record by the device's."""

@@ -95,6 +95,61 @@ class Architecture:
             **self.extra,
         }
 
+    @property
+    def masked(self) -> bool:
+        """Whether it predicts masked tokens in their places."""
+        return self.family.masked
+
+    @property
+    def learned_positions(self) -> bool:
+        """Whether its positions are rows of a table, which random values may extend."""
+        return self.family.learned_positions
+
+    @property
+    def whole_attention(self) -> bool:
+        """Whether its attention makes matrices of tokens x tokens: none of these families."""
+        return False
+
+    @property
+    def block(self) -> int:
+        """Parameters of its largest block; of a registered model all are equal."""
+        return self.family.block(self)
+
+    @property
+    def all_blocks(self) -> int:
+        """Parameters of all its blocks."""
+        return self.layers * self.block
+
+    @property
+    def largest_linear(self) -> int:
+        """Elements of the largest weight matrix in a block."""
+        return self.hidden * max(self.inner, self.attention_widths[0])
+
+    def resident(self, tied: bool, positions: int) -> list[int]:
+        """Sizes of the tensors outside the blocks."""
+        return self.family.resident(self, tied, positions)
+
+    def kept(self, width: int, autocast: bool, full: bool) -> int:
+        """Bytes per token that a layer keeps for its backward (:class:`Family`)."""
+        return self.family.kept(self, width, autocast, full)
+
+    def settings(self, tied: bool | None, positions: int | None) -> dict[str, Any]:
+        """Keyword arguments of its transformers configuration, with another tying or number of positions if given."""
+        values = {key: dict(value) if isinstance(value, Mapping) else value for key, value in self.config.items()}
+        if tied is not None:
+            values["tie_word_embeddings"] = tied
+        if positions is not None:
+            values["max_position_embeddings"] = positions + self.family.unused_positions
+        return values
+
+    def check_tying(self, tied: bool | None) -> None:
+        """Raises ``ValueError`` for a tying that it cannot have."""
+        if self.masked and tied is False:
+            raise ValueError(
+                f"{self.name} must be tied, but got tie_embeddings=False; an untied one keeps a bias that nothing "
+                "uses: use tie_embeddings=None"
+            )
+
 
 def _tables(model: Architecture, tied: bool) -> list[int]:
     """The word embedding, and the head where it is not tied."""

@@ -8,8 +8,12 @@ from types import MappingProxyType
 from typing import Any
 
 from zobench.models.families import Architecture
+from zobench.models.inspected import Inspected
 from zobench.runspec import suggestion
 from zobench.runspec.registries import MODELS
+
+ALTERNATIVES = "or give a folder (./my-model), a hub id (owner/name) or a file.gguf"
+"""How a model that is not in the list is named."""
 
 
 def _opt(hidden: int, **extra: Any) -> Mapping[str, Any]:
@@ -73,12 +77,34 @@ ARCHITECTURES = (
 """zobench's own, in the order in which tables show them."""
 
 
+Model = Architecture | Inspected
+"""Any model: registered under a name, or known by its configuration."""
+
+
+def get(model: str | Model) -> Model:
+    """The model called ``model``, in any case; an unknown name is a ``ValueError`` that names the nearest.
+
+    What is a model already is given back, so that every count takes either.
+    """
+    return _named(model) if isinstance(model, str) else model
+
+
+def is_registered(name: str) -> bool:
+    """Whether a registered model has this name, in any case."""
+    return _own_name(name) is not None
+
+
 @functools.cache
-def get(name: str) -> Architecture:
-    """The architecture called ``name``, in any case; an unknown name is a ``ValueError`` that names the nearest."""
-    known = MODELS.names()
-    match = next((own for own in known if own.lower() == name.lower()), None)
+def _own_name(name: str) -> str | None:
+    return next((own for own in MODELS.names() if own.lower() == name.lower()), None)
+
+
+@functools.cache
+def _named(name: str) -> Architecture:
+    match = _own_name(name)
     if match is None:
-        raise ValueError(f"unknown model {name!r}; {suggestion(name, known)}")
+        near = suggestion(name, MODELS.names())
+        hint = near if near.endswith("?") else f"see `zobench list models`, {ALTERNATIVES}"
+        raise ValueError(f"unknown model {name!r}; {hint}")
     architecture: Architecture = MODELS.get(match)
     return architecture

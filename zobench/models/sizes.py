@@ -1,38 +1,43 @@
-"""Sizes of models in parameters (elements), from the numbers of their configurations. Imports no torch."""
+"""Sizes of models in parameters (elements): of a registered one from the numbers of its configuration, of any other as
+it was counted. Imports no torch."""
 
 from __future__ import annotations
 
-from zobench.models.registry import get
+from zobench.models.registry import Model, get
 
 
-def block_parameter_count(name: str) -> int:
-    """Parameters of one transformer block (all blocks of a model are equal)."""
-    return get(name).family.block(get(name))
+def block_parameter_count(model: str | Model) -> int:
+    """Parameters of one transformer block, the largest where they differ: what a slot must hold."""
+    return get(model).block
 
 
-def largest_linear(name: str) -> int:
+def blocks_parameter_count(model: str | Model, count: int | None = None) -> int:
+    """Parameters of all blocks together, or of ``count`` of them, spread evenly over the model."""
+    known = get(model)
+    return known.all_blocks if count is None else round(known.all_blocks * count / known.layers)
+
+
+def largest_linear(model: str | Model) -> int:
     """Elements of the largest weight matrix in a block."""
-    architecture = get(name)
-    return architecture.hidden * max(architecture.inner, architecture.attention_widths[0])
+    return get(model).largest_linear
 
 
-def _resident_sizes(name: str, tie: bool | None, positions: int | None) -> list[int]:
+def _resident_sizes(model: str | Model, tie: bool | None, positions: int | None) -> list[int]:
     """Sizes of the tensors outside the blocks."""
-    architecture = get(name)
-    tied = architecture.tied if tie is None else tie
-    return architecture.family.resident(architecture, tied, positions or architecture.max_positions)
+    known = get(model)
+    return known.resident(known.tied if tie is None else tie, positions or known.max_positions)
 
 
-def resident_parameter_count(name: str, tie: bool | None = None, positions: int | None = None) -> int:
+def resident_parameter_count(model: str | Model, tie: bool | None = None, positions: int | None = None) -> int:
     """Parameters outside the blocks: embeddings, projections, last norm, and the head where it is not tied."""
-    return sum(_resident_sizes(name, tie, positions))
+    return sum(_resident_sizes(model, tie, positions))
 
 
-def largest_resident(name: str, tie: bool | None = None, positions: int | None = None) -> int:
+def largest_resident(model: str | Model, tie: bool | None = None, positions: int | None = None) -> int:
     """Elements of the largest single tensor outside the blocks."""
-    return max(_resident_sizes(name, tie, positions))
+    return max(_resident_sizes(model, tie, positions))
 
 
-def parameter_count(name: str, tie: bool | None = None, positions: int | None = None) -> int:
+def parameter_count(model: str | Model, tie: bool | None = None, positions: int | None = None) -> int:
     """All parameters, a tied tensor counted once; ``None`` is the published tying and number of positions."""
-    return get(name).layers * block_parameter_count(name) + resident_parameter_count(name, tie, positions)
+    return get(model).all_blocks + resident_parameter_count(model, tie, positions)

@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
-from zobench.models.families import Architecture
-from zobench.models.registry import get
-from zobench.runspec import RunSpec
+from zobench.models import agreement
+from zobench.models.inspection import inspected
+from zobench.models.registry import Model, get, is_registered
+from zobench.models.source import folder, identified
+from zobench.runspec import SEQ_LEN, RunSpec
+
+MOST_EXTENDED = 8
+"""How many times its published positions a model with random weights may be given."""
+
+
+def of(spec: RunSpec) -> Model:
+    """The model of ``spec``, registered or not. Raises ``ValueError`` for one that is not known here."""
+    if spec.config_hash:
+        return inspected(spec)
+    return get(spec.model) if is_registered(spec.model) else inspected(identified(spec))
+
+
+def is_known(spec: RunSpec) -> bool:
+    """Whether the sizes of a stored run's model can be had here: a plug-in may be gone, and a folder."""
+    try:
+        return of(spec) is not None
+    except (ValueError, OSError):
+        return False
+
+
+def weights_place(spec: RunSpec) -> str:
+    """The folder or hub id of the spec's pretrained weights and of its tokenizer; "" if there is none."""
+    if spec.config_hash:
+        return str(folder(spec.model_path, spec.weights == "pretrained"))
+    return spec.weights_path or of(spec).hub_id
 
 
 def check(spec: RunSpec) -> None:
     """Raises ``ValueError`` if the spec asks of its model what it does not have: positions, blocks, or weights."""
-    architecture = get(spec.model)
+    architecture = of(spec)
     if spec.seq_len > position_count(spec):
-        longer = " or weights=random" if architecture.family.learned_positions else ""
+        most = position_count(spec)
+        extended = f", and random ones may be added up to {most}" if most > architecture.max_positions else ""
+        longer = " or weights=random" if architecture.learned_positions and not extended else ""
         raise ValueError(
-            f"`seq_len <= {architecture.max_positions}` must hold for {architecture.name}, but got "
-            f"seq_len={spec.seq_len}; the model has {architecture.max_positions} positions: use a shorter seq_len"
-            f"{longer}"
+            f"`seq_len <= {most}` must hold for {architecture.name}, but got seq_len={spec.seq_len}; the model has "
+            f"{architecture.max_positions} positions{extended}: use a shorter seq_len{longer}"
         )
-    check_tying(architecture, spec.tie_embeddings)
+    architecture.check_tying(spec.tie_embeddings)
     if spec.resident_blocks > architecture.layers:
         raise ValueError(
             f"`resident_blocks <= {architecture.layers}` must hold for {architecture.name}, but got "
             f"resident_blocks={spec.resident_blocks}; use engine=resident to keep all blocks"
         )
-    if spec.weights == "pretrained" and not (spec.weights_path or architecture.hub_id):
+    if spec.weights_path:
+        agreement.check(architecture.name, spec.tie_embeddings, spec.weights_path)
+    if spec.weights == "pretrained" and not weights_place(spec):
         raise ValueError(
             f"`weights=pretrained` needs a checkpoint, but none of {architecture.name} is on the hub; "
             "give weights_path=FOLDER or use weights=random"
@@ -36,38 +66,36 @@ def checked(spec: RunSpec, device: str) -> RunSpec:
 
     Raises ``ValueError`` with the constraint, the value and the remedy.
     """
+    spec = identified(spec)
     check(spec)
-    return spec.resolve(device).replace(model=get(spec.model).name)
+    return spec.resolve(device)
 
 
 def position_count(spec: RunSpec) -> int:
     """Positions of the model that ``spec`` runs: a learned table of random values is as long as the sequences need."""
-    architecture = get(spec.model)
-    if architecture.family.learned_positions and spec.weights != "pretrained":
-        return max(architecture.max_positions, spec.seq_len)
+    architecture = of(spec)
+    if architecture.learned_positions and spec.weights != "pretrained":
+        return max(architecture.max_positions, min(spec.seq_len, most_positions(architecture)))
     return architecture.max_positions
 
 
-def variant(spec: RunSpec) -> tuple[str, bool | None, int]:
-    """(name, tying, positions) of the model that ``spec`` runs, as the counts below take them."""
-    return spec.model, spec.tie_embeddings, position_count(spec)
+def most_positions(architecture: Model) -> int:
+    """Positions to which a table of random values may be extended: the papers measure OPT at four times its own, so
+    twice that, and their usual 2048 on any model."""
+    return max(MOST_EXTENDED * architecture.max_positions, SEQ_LEN)
+
+
+def variant(spec: RunSpec) -> tuple[Model, bool | None, int]:
+    """(model, tying, positions) of the model that ``spec`` runs, as the counts of sizes take them."""
+    return of(spec), spec.tie_embeddings, position_count(spec)
 
 
 def differences(spec: RunSpec) -> list[str]:
     """In what the model that ``spec`` runs is not the published one: what a reader of its result should know."""
-    published, used = get(spec.model).max_positions, position_count(spec)
+    published, used = of(spec).max_positions, position_count(spec)
     if used == published:
         return []
     return [
         f"the position table was extended from {published} to {used} positions with random values: {spec.model} was "
         f"published with {published} (the papers that report longer sequences do not say what they did)"
     ]
-
-
-def check_tying(architecture: Architecture, tie: bool | None) -> None:
-    """Raises ``ValueError`` for a tying that the architecture cannot have."""
-    if architecture.family.masked and tie is False:
-        raise ValueError(
-            f"{architecture.name} must be tied, but got tie_embeddings=False; an untied one keeps a bias that nothing "
-            "uses: use tie_embeddings=None"
-        )

@@ -6,11 +6,16 @@ import hashlib
 import json
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from zobench.models import checkpoint, initialisation
+from zobench.models.checkpoint import Origin
+from zobench.models.initialisation import Rule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,6 +30,9 @@ _SAFETENSORS_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch
 Place = tuple[Path, int, torch.dtype]
 """A file, the offset of a tensor's first byte in it, and the tensor's dtype there."""
 
+Rows = slice | EllipsisType
+"""Some rows of a tensor, or all of it."""
+
 
 class Weights(Protocol):
     """A source of initial values by parameter name; a tied tensor has the same values under each of its names."""
@@ -38,7 +46,8 @@ class Weights(Protocol):
 
 
 class RandomWeights(Weights):
-    """Values distributed as the model's own initialisation: normal matrices, zero biases, unit norms, zero padding row.
+    """Values distributed as the model's own initialisation (:mod:`zobench.models.initialisation`): mostly normal
+    matrices, zero biases, unit norms, a zero padding row.
 
     A function of (seed, name) only: not of the order of calls, nor of the device. Normals are copied from a pool of
     :data:`POOL` of them, from a place that (seed, name) decides, because drawing each anew takes minutes for a model
@@ -46,38 +55,47 @@ class RandomWeights(Weights):
     """
 
     def __init__(self, model: PreTrainedModel, seed: int) -> None:
-        self._seed = seed
-        self._std = float(getattr(model.config, "initializer_range", None) or model.config.init_std)
+        self._seed, self._model = seed, model
         self._canonical = _canonical_names(model)
         self._owner = {
             f"{prefix}.{key}" if prefix else key: (key, module)
             for prefix, module in model.named_modules()
             for key, _ in module.named_parameters(recurse=False)
         }
-        self._rules = {name: _rule(name, *self._owner[name]) for name in set(self._canonical.values())}
+        told = initialisation.rules(model)
+        self._rules = {name: told.get(name) or _untold(name, *self._owner[name]) for name in self._canonical.values()}
         self._lock = threading.Lock()
-        self._pools: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._pools: dict[tuple[torch.dtype, torch.device, float], Tensor] = {}
 
     @torch.no_grad()
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
         """See :class:`Weights`."""
         name = self._canonical[name]
-        constant, zero_row = self._rules[name]
-        if constant is not None:
-            out.fill_(constant)
+        rule = self._rules[name]
+        if rule.constant is not None:
+            out.fill_(rule.constant)
+            return
+        if rule.std is None:
+            out.copy_(self._drawn(name)[first : first + out.shape[0]])
             return
         start = _offset(self._seed, name) + first * out.shape[1:].numel()
-        _tile(out.detach().view(-1), self._pool(out), start % POOL)
-        if zero_row is not None and first <= zero_row < first + out.shape[0]:
-            out[zero_row - first].zero_()
+        _tile(out.detach().view(-1), self._pool(out, rule.std), start % POOL)
+        if rule.zero_row is not None and first <= rule.zero_row < first + out.shape[0]:
+            out[rule.zero_row - first].zero_()
 
-    def _pool(self, out: Tensor) -> Tensor:
-        key = (out.dtype, out.device)
+    def _drawn(self, name: str) -> Tensor:
+        """What no pool can give, such as uniform values or the logarithms of a recurrence's rates."""
+        key, module = self._owner[name]
+        with self._lock:  # torch's generator is one for all threads
+            return initialisation.drawn(self._model, module, key, _offset(self._seed, name))
+
+    def _pool(self, out: Tensor, std: float) -> Tensor:
+        key = (out.dtype, out.device, std)
         with self._lock:  # several threads fill at once, and one pool serves them all
             if key not in self._pools:
                 # NumPy, because torch's CPU and CUDA generators draw different numbers from one seed
                 normals = np.random.default_rng(self._seed).standard_normal(POOL, dtype=np.float32)
-                normals *= self._std
+                normals *= std
                 self._pools[key] = torch.from_numpy(normals).to(out.dtype).to(out.device)
             return self._pools[key]
 
@@ -97,30 +115,37 @@ class ModelWeights(Weights):
 class PretrainedWeights(Weights):
     """The values of a checkpoint in safetensors (one file or shards): a local folder, or a model on the hub.
 
-    Only safetensors are read: opening a pickle would run code. Raises ``ValueError``, one line, for a folder without
-    them, an unreachable hub, and a tensor that is missing, of another shape, or quantised.
+    The names of its tensors, and how they are put together, are transformers' own rules for ``model``, whose persistent
+    buffers get the checkpoint's values at once. Only safetensors are read: opening a pickle would run code. Raises
+    ``ValueError``, one line, for what :mod:`zobench.models.checkpoint` refuses, an unreachable hub, and a tensor that
+    is missing, of another shape, or quantised.
     """
 
     def __init__(self, folder_or_hub_id: str | Path, model: PreTrainedModel) -> None:
-        self._folder = _folder(str(folder_or_hub_id))
-        # OPT's checkpoints say `decoder.layers...` or `model.decoder.layers...`: compare without the model's own prefix
-        self._prefix = f"{model.base_model_prefix}."
+        self._folder = checkpoint.located(str(folder_or_hub_id))
+        checkpoint.check_config(self._folder)
+        self._model = model
+        self._files = checkpoint.tensors(self._folder)
+        self._origins = checkpoint.origins(model, self._files, self._meta)
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters(remove_duplicate=False)}
-        self._where = {key.removeprefix(self._prefix): (key, file) for key, file in _index(self._folder)}
         first, last = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
         ends = [_weight_name(model, first), _weight_name(model, last)]
         self._twin = dict(zip(ends, reversed(ends), strict=True))  # a tied checkpoint holds only one of the two
-        self._tied = len({_canonical_names(model)[name] for name in ends}) == 1
+        canonical = _canonical_names(model)
+        self._tied = len({canonical[name] for name in ends}) == 1
+        for name in set(canonical) - set(ends):  # of others that are tied, the first or a later name is there
+            first_name = canonical[name]
+            if first_name in self._origins:
+                self._origins.setdefault(name, self._origins[first_name])
+            elif name in self._origins:
+                self._origins[first_name] = self._origins[name]
+        self._fill_buffers(model)
 
     @torch.no_grad()
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
         """See :class:`Weights`; the checkpoint's dtype is cast to ``out``'s."""
         shape, tensor = self._read(name, slice(first, first + out.shape[0]))
-        if shape != self._shapes[name]:
-            raise ValueError(
-                f"`{name}` must have shape {tuple(self._shapes[name])}, but {self._folder} has {tuple(shape)}; "
-                "give the weights of this model"
-            )
+        self._check_shape(name, self._shapes[name], shape)
         if tensor.dtype not in FLOATS:
             raise ValueError(
                 f"`{name}` must be fp32, fp16 or bf16, but {self._folder} has {tensor.dtype}; "
@@ -131,14 +156,15 @@ class PretrainedWeights(Weights):
     def locate(self, name: str) -> Place:
         """See :class:`Weights`.
 
-        Raises ``ValueError`` if the checkpoint lacks it or has it in another shape.
+        Raises ``ValueError`` if the checkpoint lacks it, or has it in another shape or in pieces.
         """
-        here = self._find(name) or self._find(self._twin.get(name, name))
-        if here is None:
+        origin = self._origins.get(name) or self._origins.get(self._twin.get(name, name)) or self._lacks(name)
+        key, file = origin.keys[0], self._files[origin.keys[0]]
+        if origin.transform is not None:
             raise ValueError(
-                f"`{name}` must be in the checkpoint, but {self._folder} lacks it; give this model's weights"
+                f"`tier=checkpoint` reads weights as they lie, but {self._folder} has {name} in another form, as {key} "
+                "and others; use tier=disk"
             )
-        key, file = here
         with file.open("rb") as handle:
             length = int.from_bytes(handle.read(8), "little")
             entry = json.loads(handle.read(length))[key]
@@ -149,25 +175,51 @@ class PretrainedWeights(Weights):
             )
         return file, 8 + length + entry["data_offsets"][0], _SAFETENSORS_FLOATS[entry["dtype"]]
 
-    def _read(self, name: str, rows: slice) -> tuple[torch.Size, Tensor]:
+    def _read(self, name: str, rows: Rows) -> tuple[torch.Size, Tensor]:
         """(shape of the whole tensor, these rows of it)."""
-        own = self._find(name)
-        twin = self._find(self._twin[name]) if name in self._twin else None
-        here = own or twin
-        if here is None:
-            raise ValueError(
-                f"`{name}` must be in the checkpoint, but {self._folder} lacks it; give this model's weights"
-            )
-        shape, tensor = _read(*here, rows)
-        if self._tied and own and twin and not torch.equal(tensor, _read(*twin, rows)[1]):
+        own, twin = self._origins.get(name), self._origins.get(self._twin.get(name, ""))
+        shape, tensor = self._rows(name, own or twin or self._lacks(name), rows)
+        if self._tied and own and twin and not torch.equal(tensor, self._rows(self._twin[name], twin, rows)[1]):
             raise ValueError(
                 f"`tie_embeddings=true` needs a head equal to the embedding, but {self._folder} holds two different "
                 "tensors; use tie_embeddings=false"
             )
         return shape, tensor
 
-    def _find(self, name: str) -> tuple[str, Path] | None:
-        return self._where.get(name.removeprefix(self._prefix))
+    def _rows(self, name: str, origin: Origin, rows: Rows) -> tuple[torch.Size, Tensor]:
+        if origin.transform is None:
+            return _read(origin.keys[0], self._files[origin.keys[0]], rows)
+        pieces = [_read(key, self._files[key], ...)[1] for key in origin.keys]
+        try:
+            whole = origin.put_together(pieces, self._model)[name]
+        except (RuntimeError, ValueError, LookupError) as error:
+            raise ValueError(
+                f"`{name}` must be what transformers makes of {len(pieces)} tensors in {self._folder}, but they do not "
+                f"go together ({str(error).splitlines()[0]}); give this model's weights"
+            ) from error
+        return whole.shape, whole[rows]
+
+    def _lacks(self, name: str) -> NoReturn:
+        raise ValueError(f"`{name}` must be in the checkpoint, but {self._folder} lacks it; give this model's weights")
+
+    def _check_shape(self, name: str, wanted: torch.Size, shape: torch.Size) -> None:
+        if shape != wanted:
+            raise ValueError(
+                f"`{name}` must have shape {tuple(wanted)}, but {self._folder} has {tuple(shape)}; "
+                "give the weights of this model"
+            )
+
+    def _meta(self, key: str) -> Tensor:
+        """A tensor without values, of the shape that a key of the checkpoint has."""
+        return torch.empty(_read(key, self._files[key], slice(0))[0], device="meta")
+
+    @torch.no_grad()
+    def _fill_buffers(self, model: PreTrainedModel) -> None:
+        for name, buffer in checkpoint.persistent_buffers(model):
+            if name in self._origins or not checkpoint.may_be_missing(model, name):
+                shape, values = self._read(name, ...)
+                self._check_shape(name, buffer.shape, shape)
+                buffer.copy_(values)
 
 
 @torch.no_grad()
@@ -191,18 +243,14 @@ def _canonical_names(model: nn.Module) -> dict[str, str]:
     return {name: first[parameter] for name, parameter in model.named_parameters(remove_duplicate=False)}
 
 
-def _rule(name: str, key: str, module: nn.Module) -> tuple[float | None, int | None]:
-    """(the constant that fills the parameter, or None for normals; the row that is zero, or None)."""
+def _untold(name: str, key: str, module: nn.Module) -> Rule:
+    """The rule of a parameter that the model's own initialisation leaves as it was constructed."""
     if key == "bias":
-        return 0.0, None
-    if isinstance(module, nn.Embedding):
-        return None, module.padding_idx
-    if isinstance(module, nn.Linear):
-        return None, None
+        return Rule(constant=0.0)
     if key == "weight" and "Norm" in type(module).__name__:
-        return 1.0, None
+        return Rule(constant=1.0)
     raise ValueError(
-        f"`{name}` must belong to a linear, embedding or norm module, but got {type(module).__name__}; "
+        f"`{name}` must belong to a module that its model initialises, but got {type(module).__name__}; "
         "use weights=pretrained"
     )
 
@@ -232,55 +280,7 @@ def _weight_name(model: nn.Module, module: Any) -> str:
     return next(f"{name}.weight" for name, candidate in model.named_modules() if candidate is module)
 
 
-def _folder(given: str) -> Path:
-    """The local folder itself, or the folder into which the hub's safetensors were downloaded."""
-    path = Path(given).expanduser()
-    if path.is_dir():
-        return path
-    if given.count("/") != 1 or given.startswith((".", "/", "~")):
-        raise ValueError(f"`weights_path` must be a folder or a hub id (owner/name), but got {given!r}; check the path")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(given, allow_patterns=["*.safetensors", "*.json"]))
-    except OSError as error:  # the hub's errors are OSErrors: offline, no such repository, no access
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"cannot get the safetensors of {given!r} from the hub ({reason}); give weights_path=FOLDER with them"
-        ) from error
-
-
-def _index(folder: Path) -> list[tuple[str, Path]]:
-    """(name in the checkpoint, file) of every tensor, of the shards that an index names or else of all files."""
-    from safetensors import SafetensorError, safe_open
-
-    files = sorted(folder.glob("*.safetensors"))
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        files = sorted({folder / shard for shard in json.loads(index.read_text())["weight_map"].values()})
-        absent = [file.name for file in files if not file.is_file()]
-        if absent:
-            raise ValueError(
-                f"`weights_path` must hold all shards, but {folder} lacks {', '.join(absent)}; copy them there"
-            )
-    if not files:
-        raise ValueError(
-            f"`weights_path` must hold *.safetensors, but {folder} has none, and pickles (*.bin, *.pt) are "
-            "never opened; convert once: AutoModelForCausalLM.from_pretrained(...).save_pretrained(FOLDER)"
-        )
-    tensors: list[tuple[str, Path]] = []
-    for file in files:
-        try:
-            with safe_open(file, framework="pt") as handle:
-                tensors += [(key, file) for key in handle.keys()]  # noqa: SIM118 (a handle is no mapping)
-        except SafetensorError as error:
-            raise ValueError(
-                f"`weights_path` must hold whole safetensors, but {file} is damaged ({error}); copy it again"
-            ) from error
-    return tensors
-
-
-def _read(key: str, file: Path, rows: slice) -> tuple[torch.Size, Tensor]:
+def _read(key: str, file: Path, rows: Rows) -> tuple[torch.Size, Tensor]:
     """(shape, rows) of one tensor of a file, opened anew: the pages read through an open handle count as this process's
     memory."""
     from safetensors import safe_open

@@ -118,6 +118,10 @@ class ParallelEngine:
         """The score of each of the batch's candidates, float32 (c,) on the CPU: every rank looks at all of them."""
         return self.engine.scores(batch)
 
+    def next_logits(self, batch: Batch) -> Tensor:
+        """The logits after each row's last token, float32 (rows, vocabulary) on the CPU: every rank looks at all."""
+        return self.engine.next_logits(batch)
+
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, CPU copy) of every parameter; where ranks share memory, all of them ask at the same time."""
         return self.engine.named_tensors()

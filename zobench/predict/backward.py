@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zobench import models
-from zobench.predict.sizes import judged, longest, rows, trained, trained_width, tunes_all
+from zobench.predict.sizes import judged, longest, rows, trained, trained_count, trained_width, tunes_all
 from zobench.runspec import METHODS, SCHEMES, RunSpec
 from zobench.runspec.kinds import AUTOCASTS, WIDTHS
 
@@ -35,7 +35,7 @@ def begins(spec: RunSpec) -> int:
     Tokens go through it a chunk at a time. Each keeps its logarithms until its own turn, and makes a gradient of the
     table, of which three exist while two are added up: then the logarithms of two chunks are gone.
     """
-    architecture = models.get(spec.model)
+    architecture = models.of(spec)
     tokens, row = judged(spec), 4 * architecture.vocab
     chunk = min(tokens, _chunk_tokens(architecture.vocab)) * row
     table = table_bytes(spec) if _has_table_gradient(spec) else 0
@@ -48,7 +48,7 @@ def begins(spec: RunSpec) -> int:
 
 def kept(spec: RunSpec) -> int:
     """Bytes that a forward keeps for its backward, without the logits (checked against the ledger, layer by layer)."""
-    architecture, tokens = models.get(spec.model), rows(spec) * longest(spec)
+    architecture, tokens = models.of(spec), rows(spec) * longest(spec)
     width, hidden = WIDTHS[spec.dtype], architecture.hidden
     layers = architecture.layers - min(spec.zo_layers, architecture.layers)
     embedding = architecture.embedding_width
@@ -60,8 +60,8 @@ def kept(spec: RunSpec) -> int:
 
 def _kept_by_layer(spec: RunSpec) -> int:
     """Bytes per token. Where autocast computes, every product's operands are kept in 16 bits whatever is tuned."""
-    architecture, autocast = models.get(spec.model), AUTOCASTS[spec.autocast].is_cast
-    layer = architecture.family.kept(architecture, WIDTHS[spec.dtype], autocast, tunes_all(spec))
+    architecture, autocast = models.of(spec), AUTOCASTS[spec.autocast].is_cast
+    layer = architecture.kept(WIDTHS[spec.dtype], autocast, tunes_all(spec))
     return layer + (0 if autocast else _lora_inputs(spec))
 
 
@@ -69,22 +69,22 @@ def _lora_inputs(spec: RunSpec) -> int:
     """The input of LoRA's two A, which are float32: in 16 bits each makes its own, in 32 they share the layer's."""
     layers = SCHEMES.get(spec.scheme).inputs
     copies = min(1, layers) if spec.dtype == "fp32" else layers
-    return copies * 4 * models.get(spec.model).hidden
+    return copies * 4 * models.of(spec).hidden
 
 
 def _cast_weights(spec: RunSpec, layers: int) -> int:
     """Autocast's 16-bit weights, kept for the backward pass of every layer."""
     if not AUTOCASTS[spec.autocast].is_cast:
         return 0
-    return (1 if spec.checkpointing else layers) * models.block_parameter_count(spec.model) * 2
+    return models.blocks_parameter_count(models.of(spec), 1 if spec.checkpointing else layers) * 2
 
 
 def _gradients(spec: RunSpec) -> int:
     """Bytes of the gradients of all that first-order steps move: what the hybrid leaves above ``zo_layers``."""
-    layers, (inside, outside) = models.get(spec.model).layers, trained(spec)
+    layers, outside = models.of(spec).layers, trained(spec)[1]
     if tunes_all(spec) and spec.zo_layers:  # the embeddings are below, the last norm and an untied head above
         outside = 0 if is_tied(spec) else table_bytes(spec) // WIDTHS[spec.dtype]
-    return ((layers - min(spec.zo_layers, layers)) * inside + outside) * trained_width(spec)
+    return (trained_count(spec, layers - min(spec.zo_layers, layers)) + outside) * trained_width(spec)
 
 
 def _has_table_gradient(spec: RunSpec) -> bool:
@@ -99,13 +99,12 @@ def _largest(spec: RunSpec) -> int:
 def _adapters(spec: RunSpec) -> int:
     if tunes_all(spec):
         return 0
-    inside, outside = trained(spec)
-    return (models.get(spec.model).layers * inside + outside) * trained_width(spec)
+    return (trained_count(spec) + trained(spec)[1]) * trained_width(spec)
 
 
 def table_bytes(spec: RunSpec) -> int:
     """Bytes of the word embedding's weights; the head's are as many."""
-    architecture = models.get(spec.model)
+    architecture = models.of(spec)
     return architecture.vocab * architecture.embedding_width * WIDTHS[spec.dtype]
 
 
@@ -117,4 +116,4 @@ def _chunk_tokens(vocabulary: int) -> int:
 
 def is_tied(spec: RunSpec) -> bool:
     """Whether the head's weights are the word embedding's."""
-    return models.get(spec.model).tied if spec.tie_embeddings is None else spec.tie_embeddings
+    return models.of(spec).tied if spec.tie_embeddings is None else spec.tie_embeddings

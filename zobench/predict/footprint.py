@@ -30,6 +30,8 @@ MARGIN = 0.9
 """Share of a given device memory that a plan uses: predictions are this good."""
 ATTENTION_MATRICES = 6
 """Of tokens x tokens in all heads that plain attention with tangents holds at once."""
+EAGER_MATRICES = 3
+"""Of tokens x tokens in all heads that attention without a fused kernel holds at once: scores, their shares, a mask."""
 FORMS = (("block", 3), ("linear", 3), ("tile", 3), ("tile", 2))
 """(granularity, slots) that the planner tries, the simplest first."""
 
@@ -54,15 +56,14 @@ def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
     """(device, host, disk) bytes of one rank alone, and of the weights in host memory that those of a node share."""
     if METHODS.get(spec.method).backpropagates:
         return max(backward.peak(spec), _resident_bytes(spec) + activations(spec)), 0, 0, 0
-    layers, block = models.get(spec.model).layers, models.block_parameter_count(spec.model)
-    streamed, more = streamed_layers(spec), sizes.added(spec)[0]
+    layers, streamed, host = models.of(spec).layers, streamed_layers(spec), 0
     resident = _resident_bytes(spec)
-    device = resident + _scratch(spec) + activations(spec) + (block * WIDTHS[spec.dtype] + more) * (layers - streamed)
+    device = resident + _scratch(spec) + activations(spec) + _blocks_bytes(spec, layers - streamed, WIDTHS[spec.dtype])
     if not streamed:
         return device, 0, 0, 0
-    stored, host = block * wire_width(spec) + more, 0
-    device += min(spec.slots * unit_bytes(spec, wire_width(spec)), streamed * stored)
-    at_rest = stored * (min(SHARED_BLOCKS, layers) if spec.weights == "shared" else streamed)
+    device += min(spec.slots * unit_bytes(spec, wire_width(spec)), _blocks_bytes(spec, streamed, wire_width(spec)))
+    stored = min(SHARED_BLOCKS, layers) if spec.weights == "shared" else streamed
+    at_rest = _blocks_bytes(spec, stored, wire_width(spec))
     if spec.device == "cpu":
         device = max(device, resident + _filling(spec))
     else:
@@ -73,6 +74,13 @@ def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
     return device, host, at_rest if tier.is_filled or _consolidates(spec) else 0, 0
 
 
+def _blocks_bytes(spec: RunSpec, count: int, width: int) -> int:
+    """Bytes of ``count`` blocks at ``width`` bytes a weight, with their adapters and state."""
+    model = models.of(spec)
+    added = sizes.state_width(spec) + (0 if sizes.tunes_all(spec) else sizes.ADAPTER_WIDTH)
+    return models.blocks_parameter_count(model, count) * width + sizes.trained_count(spec, count) * added
+
+
 def _saved(spec: RunSpec) -> tuple[int, int]:
     """Bytes of snapshots on the disk, of which two are kept while the next is written; and in host memory, of the copy
     that asynchronous ones are made from (ZO-Offloading, section 5.5)."""
@@ -80,11 +88,11 @@ def _saved(spec: RunSpec) -> tuple[int, int]:
         return 0, 0
     if METHODS.get(spec.method).backpropagates:
         return SNAPSHOTS * sizes.snapshot_bytes(spec), 0
-    inside, outside = sizes.trained(spec)
-    streamed = streamed_layers(spec)
+    streamed, outside = streamed_layers(spec), sizes.trained(spec)[1]
     own = sizes.trained_width(spec) + sizes.state_width(spec)
     at_rest = (wire_width(spec) if sizes.tunes_all(spec) else sizes.ADAPTER_WIDTH) + sizes.state_width(spec)
-    kept = streamed * inside * at_rest + ((models.get(spec.model).layers - streamed) * inside + outside) * own
+    stays = sizes.trained_count(spec, models.of(spec).layers - streamed)
+    kept = sizes.trained_count(spec, streamed) * at_rest + (stays + outside) * own
     return SNAPSHOTS * kept, kept if spec.checkpoint == "async" else 0
 
 
@@ -95,7 +103,7 @@ def _resident_bytes(spec: RunSpec) -> int:
 
 def streamed_layers(spec: RunSpec) -> int:
     """Blocks that rest outside the device."""
-    layers = models.get(spec.model).layers
+    layers = models.of(spec).layers
     return layers - min(spec.resident_blocks, layers) if ENGINES[spec.engine].is_streamed else 0
 
 
@@ -114,8 +122,8 @@ def unit_bytes(spec: RunSpec, width: int) -> int:
 def _bare_bytes(spec: RunSpec, width: int, state: int = 0) -> int:
     """Bytes of the largest unit's weights, with ``state`` more bytes beside each."""
     if GRANULARITIES[spec.granularity].is_block:
-        return models.block_parameter_count(spec.model) * (width + state)
-    linear = models.largest_linear(spec.model)
+        return models.block_parameter_count(models.of(spec)) * (width + state)
+    linear = models.largest_linear(models.of(spec))
     pieces = -(-linear * width // TILE_BYTES) if GRANULARITIES[spec.granularity].is_cut else 1
     return linear * (width + state) // pieces
 
@@ -125,7 +133,7 @@ def activations(spec: RunSpec) -> int:
 
     Block by block one point is computed at a time; with smaller units, attention takes all points at once.
     """
-    architecture, width = models.get(spec.model), WIDTHS[spec.dtype]
+    architecture, width = models.of(spec), WIDTHS[spec.dtype]
     longest = sizes.longest(spec)
     tokens, points = sizes.rows(spec) * longest, _points(spec)
     inner = 2 * architecture.inner
@@ -135,13 +143,14 @@ def activations(spec: RunSpec) -> int:
     mask = sizes.rows(spec) * longest**2 * width if masked else 0
     rows = HEAD_TILE_BYTES // (architecture.hidden * width) if not NOISES[spec.noise].in_place else architecture.vocab
     logits = min(backward.LOGITS_BYTES, sizes.judged(spec) * min(rows, architecture.vocab) * 4)
-    return tokens * states * width + mask + 3 * logits
+    scores = EAGER_MATRICES * sizes.rows(spec) * architecture.heads * longest**2 * width * at_once
+    return tokens * states * width + mask + 3 * logits + (scores if architecture.whole_attention else 0)
 
 
 def _points(spec: RunSpec) -> int:
     """Points (weights +- eps z) at which the largest pass computes; with PertP a rank computes one of each pair."""
     kind = METHODS.get(spec.method)
-    return max(1, 2 * kind.pairs(spec, models.get(spec.model).layers) // divided(spec)[1], kind.candidates)
+    return max(1, 2 * kind.pairs(spec, models.of(spec).layers) // divided(spec)[1], kind.candidates)
 
 
 def fit(spec: RunSpec) -> tuple[RunSpec, str]:
@@ -152,7 +161,7 @@ def fit(spec: RunSpec) -> tuple[RunSpec, str]:
     if not spec.device_memory:
         return spec, ""
     plain, room = spec.replace(device_memory=0), int(spec.device_memory * MARGIN)
-    layers, told = models.get(spec.model).layers, f"device_memory={size_text(spec.device_memory)}"
+    layers, told = models.of(spec).layers, f"device_memory={size_text(spec.device_memory)}"
     for granularity, slots in FORMS[:1] if METHODS.get(spec.method).tangents else FORMS:  # they need whole blocks
         chosen = plain.replace(granularity=granularity, slots=slots, resident_blocks=0)
         if (need := memory(chosen)[0]) <= room:
@@ -195,7 +204,7 @@ def _scratch(spec: RunSpec) -> int:
         largest = _largest_trained(spec) if on_cuda else 0
         together = spec.queries if definition.rule else 1  # a rule needs all of a step's directions at once
         noise = largest * (together * kind.normals * sizes.trained_width(spec) + 4 * definition.copies)
-        return noise + heap + (models.block_parameter_count(spec.model) * WIDTHS[spec.dtype] if packed else 0)
+        return noise + heap + (models.block_parameter_count(models.of(spec)) * WIDTHS[spec.dtype] if packed else 0)
     pieces = min(_PIECE, _largest_trained(spec)) * 4 * definition.piece_copies if on_cuda else 0
     own = _bare_bytes(spec, WIDTHS[spec.dtype]) if sizes.tunes_all(spec) else 0
     unit = max(own, HEAD_TILE_BYTES)
@@ -217,7 +226,7 @@ def _tangents(spec: RunSpec) -> int:
     """Of Forward-Grad: the direction of a block or a table, a tangent for every activation, and whole matrices of
     attention, because no fused kernel has a forward derivative."""
     units = max(sizes.trained(spec)[0], backward.table_bytes(spec) // WIDTHS[spec.dtype] * sizes.tunes_all(spec))
-    matrix = sizes.rows(spec) * models.get(spec.model).heads * sizes.longest(spec) ** 2 * WIDTHS[spec.dtype]
+    matrix = sizes.rows(spec) * models.of(spec).heads * sizes.longest(spec) ** 2 * WIDTHS[spec.dtype]
     return units * sizes.trained_width(spec) + activations(spec) + ATTENTION_MATRICES * matrix
 
 

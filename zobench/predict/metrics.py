@@ -33,6 +33,7 @@ FLOOR = Quantity(
 
 METRICS = (
     measured.GPU_MEMORY, measured.THROUGHPUT, measured.STEP_TIME, PREDICTED_STEP_TIME, *measured.ACCURACIES,
+    *measured.SCORES,
     *LINK_RATES, FLOOR, measured.UPDATE_SURVIVAL, *measured.CHECKPOINTS, measured.HOST_MEMORY,
 )  # fmt: skip
 """In the order in which reports list them."""

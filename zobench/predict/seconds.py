@@ -111,7 +111,7 @@ def compute_seconds(spec: RunSpec, rates: Rates) -> float:
 
     PertP halves a rank's forwards and data parallelism its rows; z is drawn for every point, whatever a rank looks at.
     """
-    architecture = models.get(spec.model)
+    architecture = models.of(spec)
     pairs = sizes.rows(spec) * sizes.usual(spec) ** 2
     attention = int(2 * architecture.layers * pairs * architecture.hidden * passes(spec))
     return _product_seconds(spec, rates, attention) + _noise_seconds(spec, rates)
@@ -159,10 +159,10 @@ def link_rate(result: Result, part: str) -> float | None:
     once, however many ranks it goes to (:func:`zobench.measure.links.alone` says why).
     """
     known = [seconds for seconds in result.parts.get(part, []) if seconds and seconds > 0]
-    if not known or result.spec.model not in models.MODELS.names():
+    if not known or not models.is_known(result.spec):
         return None
     spec = fit(result.spec)[0]
-    return streamed_layers(spec) * models.block_parameter_count(spec.model) / statistics.median(known)
+    return models.blocks_parameter_count(models.of(spec), streamed_layers(spec)) / statistics.median(known)
 
 
 def _by_its_rates(result: Result, seconds: Callable[[RunSpec, Rates], float]) -> float | None:
@@ -182,7 +182,7 @@ def passes(spec: RunSpec) -> float:
     hybrid's ends at its last ZO layer. A forward derivative is two more: of the activations, and of the weights that
     are tuned.
     """
-    layers = models.get(spec.model).layers
+    layers = models.of(spec).layers
     kind, derivative = METHODS.get(spec.method), 2.0 if sizes.tunes_all(spec) else 1.0
     count = 2 * kind.pairs(spec, layers) / divided(spec)[1] + kind.candidates
     if kind.tangents:
@@ -207,8 +207,7 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
     kind = METHODS.get(spec.method)
     if not kind.draws:
         return 0.0
-    inside, outside = sizes.trained(spec)
-    parameters = (models.get(spec.model).layers * inside + outside) * spec.queries
+    parameters = (sizes.trained_count(spec) + sizes.trained(spec)[1]) * spec.queries
     if NOISES[spec.noise].in_place:
         return kind.draws * kind.normals * parameters / rates.noise["torch"]
     middle = spec.warmup + (spec.steps + 1) / 2
@@ -247,7 +246,7 @@ def _links(spec: RunSpec, rates: Rates, best: bool = False) -> tuple[float, floa
     if ranks == 1:
         return up, down
     above, below = (links.Links(link=link, host=rates.host, peers=rates.between) for link in (up, down))
-    block = float(models.block_parameter_count(spec.model) * wire_width(spec))
+    block = float(models.block_parameter_count(models.of(spec)) * wire_width(spec))
     seconds = links.sliced_seconds if is_sliced(spec, rates) else links.whole_seconds
     return block / seconds(block, ranks, above), block / links.offload_seconds(block, ranks, below)
 
@@ -266,10 +265,12 @@ def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, flo
     """Seconds of a step's uploads and of its share of the write-backs, at ``up`` and ``down`` bytes per second.
 
     Frozen weights are not written back; adapters and state travel beside the weights."""
-    layers, block = streamed_layers(spec), models.block_parameter_count(spec.model) * wire_width(spec)
-    added = sizes.added(spec)[0]
-    written = layers * (added + (block if sizes.tunes_all(spec) else 0))
-    seconds = METHODS.get(spec.method).uploads * layers * (block + added) / up
+    layers = streamed_layers(spec)
+    weights = models.blocks_parameter_count(models.of(spec), layers) * wire_width(spec)
+    tuned = (sizes.ADAPTER_WIDTH if not sizes.tunes_all(spec) else 0) + sizes.state_width(spec)
+    added = sizes.trained_count(spec, layers) * tuned
+    written = added + (weights if sizes.tunes_all(spec) else 0)
+    seconds = METHODS.get(spec.method).uploads * (weights + added) / up
     return seconds, 0.0 if spec.writeback_every == "inf" else written / down / int(spec.writeback_every)
 
 
@@ -278,7 +279,7 @@ def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
 
     A tiny model's step is overhead that no rate describes, so only steps of a similar predicted length count.
     """
-    if result.spec.model not in models.MODELS.names() or _kind(result.spec) != _kind(spec):
+    if not models.is_known(result.spec) or _kind(result.spec) != _kind(spec):
         return None
     there, here = step_seconds(result.spec, rates), step_seconds(spec, rates)
     return (result.step_seconds or 0.0) / there if here / SIMILAR < there < here * SIMILAR else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from zobench import models
+from zobench.data.tasks.file import task_of
 from zobench.parallel.mesh import divided
 from zobench.runspec import METHODS, SCHEMES, RunSpec
 from zobench.runspec.kinds import WIDTHS, Widths
-from zobench.runspec.registries import TASKS
 
 ADAPTER_WIDTH = 4
 """Bytes of an adapter's weight, which is float32 (docs/design/METHODS.md, "What is tuned")."""
@@ -14,10 +14,10 @@ ADAPTER_WIDTH = 4
 
 def adapter(spec: RunSpec) -> tuple[int, int]:
     """Parameters that the scheme adds to each block, and outside the blocks."""
-    architecture, size = models.get(spec.model), SCHEMES.get(spec.scheme).adapter
+    architecture, size = models.of(spec), SCHEMES.get(spec.scheme).adapter
     if size is None:
         return 0, 0
-    queries, values = attention_widths(spec.model)
+    queries, values = architecture.attention_widths
     return size(Widths(layers=architecture.layers, hidden=architecture.hidden, queries=queries, values=values))
 
 
@@ -26,16 +26,17 @@ def tunes_all(spec: RunSpec) -> bool:
     return SCHEMES.get(spec.scheme).tunes_all
 
 
-def attention_widths(name: str) -> tuple[int, int]:
-    """Widths of a token's queries, and of its keys or values, in all heads together."""
-    return models.get(name).attention_widths
-
-
 def trained(spec: RunSpec) -> tuple[int, int]:
-    """Parameters that are tuned in each block, and outside the blocks."""
+    """Parameters that are tuned in the largest block, and outside the blocks."""
     if not tunes_all(spec):
         return adapter(spec)
-    return models.block_parameter_count(spec.model), models.resident_parameter_count(*models.variant(spec))
+    return models.block_parameter_count(models.of(spec)), models.resident_parameter_count(*models.variant(spec))
+
+
+def trained_count(spec: RunSpec, layers: int | None = None) -> int:
+    """Parameters that are tuned in all blocks, or in ``layers`` of them."""
+    count = models.of(spec).layers if layers is None else layers
+    return models.blocks_parameter_count(models.of(spec), count) if tunes_all(spec) else count * adapter(spec)[0]
 
 
 def trained_width(spec: RunSpec) -> int:
@@ -60,12 +61,11 @@ def optimizer_width(spec: RunSpec) -> int:
 
 def snapshot_bytes(spec: RunSpec) -> int:
     """Bytes of all that is tuned and of the method's state, that of backpropagation's optimizer included."""
-    inside, outside = trained(spec)
-    return (models.get(spec.model).layers * inside + outside) * (trained_width(spec) + optimizer_width(spec))
+    return (trained_count(spec) + trained(spec)[1]) * (trained_width(spec) + optimizer_width(spec))
 
 
 def added(spec: RunSpec) -> tuple[int, int]:
-    """Bytes of adapters and state beside the model's weights, in each block and outside the blocks."""
+    """Bytes of adapters and state beside the model's weights, in the largest block and outside the blocks."""
     own, state = (0 if tunes_all(spec) else ADAPTER_WIDTH), state_width(spec)
     inside, outside = trained(spec)
     return inside * (own + state), outside * (own + state)
@@ -78,14 +78,14 @@ def rows(spec: RunSpec) -> int:
 
 def longest(spec: RunSpec) -> int:
     """Tokens of the longest row that a run reads."""
-    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS.get(spec.task).longest_tokens)
+    return spec.seq_len if spec.task == "none" else min(spec.seq_len, task_of(spec).longest_tokens)
 
 
 def usual(spec: RunSpec) -> int:
     """Tokens of a row of a typical batch, from which durations are predicted."""
-    return spec.seq_len if spec.task == "none" else min(spec.seq_len, TASKS.get(spec.task).usual_tokens)
+    return spec.seq_len if spec.task == "none" else min(spec.seq_len, task_of(spec).usual_tokens)
 
 
 def judged(spec: RunSpec) -> int:
     """Tokens of a batch that count in the loss: all of them, or with a task those of its answer candidates."""
-    return rows(spec) * (longest(spec) if spec.task == "none" else 8)
+    return rows(spec) * (longest(spec) if spec.task == "none" or task_of(spec).goal.every_token else 8)

@@ -51,7 +51,7 @@ def _signed(own: Callable[[RunSpec, World | None], Result], spec: RunSpec, world
     from zobench.result import Result
     from zobench.runspec import provenance
 
-    spec = spec.resolve(choose_device(spec.device)[0]).replace(model=models.get(spec.model).name)
+    spec = models.identified(spec).resolve(choose_device(spec.device)[0])
     facts = {**fingerprint_without_torch(), **provenance(spec), "program": f"{spec.program} of {by}"}
     try:
         result = own(spec, world)

@@ -42,7 +42,9 @@ def load(path: Path, device: str, changes: Mapping[str, Any] | None = None) -> M
         for kind, section in body.get("on", {}).items():
             _check_section(section, _ON_KEYS, f"[on.{kind}]")
         body = _overlay(body, body.get("on", {}).get(device.split(":")[0], {}))
-        cells = dict.fromkeys(_cells(body, device, dict(changes or {})))
+        cells: dict[str, RunSpec] = {}
+        for cell in _cells(body, device, dict(changes or {})):
+            cells.setdefault(cell.hash, cell)  # one model may be there under two paths
         if not cells:
             raise ValueError("a matrix must hold a cell, but this has none; give [axes], [[variants]] or [[include]]")
     except ValueError as error:
@@ -51,7 +53,7 @@ def load(path: Path, device: str, changes: Mapping[str, Any] | None = None) -> M
         title=body.get("title", path.stem),
         tables=tuple(body.get("tables", ())),
         budget=body.get("budget"),
-        cells=tuple(cells),
+        cells=tuple(cells.values()),
     )
 
 
@@ -130,14 +132,13 @@ def single(values: Mapping[str, Any], device: str) -> RunSpec:
 
 def _spec(values: Mapping[str, Any]) -> RunSpec:
     """The spec of ``values``; a ``seq_len`` that is not given is the papers', or what the model has positions for."""
-    spec = RunSpec.from_dict(values)
-    architecture = models.get(spec.model)
-    seq_len = spec.seq_len if "seq_len" in values else min(SEQ_LEN, architecture.max_positions)
-    return spec.replace(model=architecture.name, seq_len=seq_len)
+    spec = models.identified(RunSpec.from_dict(values))
+    seq_len = spec.seq_len if "seq_len" in values else min(SEQ_LEN, models.of(spec).max_positions)
+    return spec.replace(seq_len=seq_len)
 
 
 def _value(values: Mapping[str, Any], key: str) -> Any:
     """The value that a spec of ``values`` has under ``key``; one that no spec can have is an error."""
     if key == "model":
-        return models.get(str(values["model"])).name if "model" in values else None
+        return models.own_name(str(values["model"])) if "model" in values else None
     return value_in(values, key)

@@ -234,7 +234,8 @@ def _evaluated(result: Result) -> list[str]:
     """What an accuracy must be read with: what needs no model at all, and which formula ran."""
     evaluation = result.evaluation
     count, majority = evaluation["test"]["count"], evaluation["majority"]["test"]
-    told = [f"Of {count} test examples; always giving the commonest answer is right in {majority:.1%}."]
+    commonest = "" if majority is None else f"; always giving the commonest answer is right in {majority:.1%}"
+    told = [f"Of {count} test examples{commonest}."]
     two = METHODS.get(result.spec.method).as_shipped is not None
     return told + ([f"{result.spec.definition}: {evaluation['definition']}."] if two else [])
 

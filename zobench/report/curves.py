@@ -8,6 +8,7 @@ from zobench.report.cells import dev_loss, meets
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.plot import Plot
 from zobench.result import Outcome, Result
+from zobench.runspec.registries import METRICS
 from zobench.store import place_of
 
 Curve = Mapping[int, tuple[float | None, float | None]]
@@ -18,8 +19,9 @@ _ALIKE = ("model", "task", "shots", "train_size", "dev_size")
 
 
 def curve(result: Result) -> Curve:
-    """The evaluations of a run, of which step 0 is its start; what was not finite is None."""
-    return {step: (loss, accuracy) for step, loss, accuracy in result.evaluation.get("curve", [])}
+    """The evaluations of a run, of which step 0 is its start; what was not finite is None. Of a task with another
+    score than an accuracy, that stands in its place."""
+    return {step: (loss, first) for step, loss, first, *_ in result.evaluation.get("curve", [])}
 
 
 def curves(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, Chart]]:
@@ -51,15 +53,20 @@ def _chart(plot: Plot, chosen: Mapping[str, Result], machine: str) -> Chart:
     steps = sorted({step for line in lines for step in line})
     first = next(iter(chosen.values()))
     description = first.environment.get("description", "")
-    spec = first.spec
-    remarks = [f"{spec.model} on {spec.task}: of each kind of run the one with the least loss on dev.", plot.caption]
+    spec, score = first.spec, METRICS.get(first.scores[0])
+    unit, size = next(iter(score.units.items()))
+    told = f"{score.name.replace('_', ' ').capitalize()} on dev" + (f" ({unit})" if unit else "")
+    remarks = [
+        f"{spec.model} on {spec.task_name}: of each kind of run the one with the least loss on dev.",
+        plot.caption,
+    ]
     return Chart(
         name=plot.name,
         kind="lines",
         title=plot.title,
         source=f"Measured on {machine}" + (f" ({description})" if description else ""),
         panels=(
-            _panel("Accuracy on dev (%)", plot, steps, titles, [_values(line, steps, 1, 100.0) for line in lines]),
+            _panel(told, plot, steps, titles, [_values(line, steps, 1, 1 / size) for line in lines]),
             _panel("Loss on dev", plot, steps, titles, [_values(line, steps, 0, 1.0) for line in lines]),
         ),
         remarks=tuple(filter(None, remarks)),

@@ -17,7 +17,12 @@ from zobench.runspec import RunSpec, suggestion
 
 def _config(*keys: str) -> Callable[[str], int]:
     """The first of ``keys`` that a model's configuration has: families name the same thing differently."""
-    return lambda name: int(next(models.get(name).config[key] for key in keys if key in models.get(name).config))
+
+    def of(name: str) -> int:
+        settings = models.get(name).settings(None, None)
+        return int(next(settings[key] for key in keys if key in settings))
+
+    return of
 
 
 FACTS: dict[str, Callable[[str], int]] = {

@@ -33,7 +33,8 @@ class Result:
     number or None (None = not available here, never 0). ``parts``, if asked: seconds of transfers alone and compute
     alone, with several ranks of uploads and of offloads (:func:`zobench.measure.links.alone`), and ``update_survival``,
     a share. ``environment["calibration"]``: the machine's rates, if a sweep ran it.
-    ``evaluation``: of a run with a task, what :mod:`zobench.finetune` found: the curve on dev, the accuracy on test.
+    ``evaluation``: of a run with a task, what :mod:`zobench.finetune` found: the curve on dev, the accuracy on test,
+    or what ``evaluation["scores"]`` names in its place.
     ``timeline``: [lane, kind, block, start_s, end_s] of the last step, of the last two in a run with checkpoints.
     ``trace``: the process's memory over time, as :func:`zobench.measure.history.memory_over_time` makes it; empty if
     nothing was recorded.
@@ -69,6 +70,11 @@ class Result:
     def step_seconds(self) -> float | None:
         """Their median; None if no step was measured."""
         return statistics.median(self.measured_seconds) if self.measured_seconds else None
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """What a run with a task was scored by; the first stands for the task. Results from before had accuracies."""
+        return tuple(self.evaluation.get("scores", ("accuracy",)))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types only; non-finite floats become None, so that the text is valid JSON and floats round-trip."""

@@ -72,7 +72,8 @@ def _error(spec: SpecFields, field: SpecField[Any], needs: str, allowed: tuple[A
 
 
 def _tasks(spec: SpecFields) -> tuple[str, ...]:
-    return TASKS.names()
+    """All that can be named, and that of ``spec`` if it is a file's."""
+    return (*TASKS.names(), *([name] if "@" in (name := spec.value("task")) else ()))
 
 
 def _unaligned(spec: SpecFields) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from types import NoneType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from zobench.runspec.options import Options, check_scalar, read_options, read_scalar
-from zobench.runspec.registry import Registry
+from zobench.runspec.registry import Registry, resolve
 from zobench.runspec.words import suggestion
 
 T = TypeVar("T")
@@ -32,6 +32,8 @@ class Since(enum.Enum):
     TASKS = enum.auto()
     RANKS = enum.auto()
     PLUG_INS = enum.auto()
+    FOLDERS = enum.auto()
+    OWN_DATA = enum.auto()
 
 
 class Told(enum.Enum):
@@ -57,7 +59,7 @@ class SpecField(Generic[T]):
     ``free``: a table shows runs with any value of it. ``incidental``: two values of it measure the same thing.
     ``of_task``: curves of one figure may differ in it. ``listed``: a list of runs has a column for it where it is
     unusual. ``paced``: runs that differ in it say nothing about each other's speed. ``ablated``: a mechanism of ZO2's
-    that its table 3 switches off alone.
+    that its table 3 switches off alone. ``unhashed``: it only says how or where; it is in no hash.
     """
 
     default: T
@@ -78,6 +80,7 @@ class SpecField(Generic[T]):
     listed: bool = False
     paced: bool = False
     ablated: bool = False
+    unhashed: bool = False
 
     noun: ClassVar[str] = "text"
     """The type, for people."""
@@ -119,11 +122,15 @@ class SpecField(Generic[T]):
         """``value`` as JSON has it."""
         return value
 
+    def shown(self, value: Any) -> str:
+        """``value`` for people."""
+        return str(value)
+
     def words(self, value: Any) -> list[str]:
         """How a label tells ``value``."""
         written = {
             Told.NEVER: [],
-            Told.VALUE: [str(value)],
+            Told.VALUE: [self.shown(value)],
             Told.PAIR: [f"{self.name}={self.write(value) if self.size else value}"],
             Told.SWITCH: [self.name if value else f"no_{self.name}"],
         }
@@ -211,6 +218,40 @@ class RegistryWord(Word):
     def origin(self, value: str) -> str:
         """See :meth:`SpecField.origin`."""
         return "" if value in self.before else self.registry.origin(value)
+
+
+_IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*@[0-9a-f]{12}")
+
+
+@dataclass(frozen=True)
+class FileWord(RegistryWord):
+    """A word of a registry, or a TOML file of the user's: as a value it is ``NAME@FINGERPRINT``, which the function
+    ``identity`` (``module:function``) has of the file's path. Such a value is good without the file."""
+
+    identity: str = dataclasses.field(kw_only=True)
+    suffix: ClassVar[str] = ".toml"
+
+    def check(self, value: Any) -> str:
+        """See :meth:`SpecField.check`."""
+        if isinstance(value, str) and value.endswith(self.suffix):
+            return str(resolve(self.identity)(value))
+        return value if isinstance(value, str) and _IDENTITY.fullmatch(value) else super().check(value)
+
+    def names(self, value: str) -> bool:
+        """See :meth:`SpecField.names`."""
+        return "@" not in value and super().names(value)
+
+    def shown(self, value: str) -> str:
+        """See :meth:`SpecField.shown`: without the fingerprint."""
+        return value.partition("@")[0]
+
+    def options(self, value: str) -> Mapping[str, Any]:
+        """See :meth:`SpecField.options`."""
+        return super().options(value) if self.names(value) else {}
+
+    def origin(self, value: str) -> str:
+        """See :meth:`SpecField.origin`."""
+        return super().origin(value) if self.names(value) else ""
 
 
 @dataclass(frozen=True)

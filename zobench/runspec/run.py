@@ -12,6 +12,7 @@ from typing import Any
 from zobench.runspec import registries
 from zobench.runspec.constraints import check_constraints
 from zobench.runspec.fields import (
+    FileWord,
     Interval,
     Number,
     RegistryWord,
@@ -31,7 +32,7 @@ from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, NOISES, TIE
 from zobench.runspec.options import Options, nested, settled
 from zobench.runspec.words import SEQ_LEN
 
-FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS = Since
+FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, FOLDERS, OWN_DATA = Since
 NEVER, VALUE, PAIR, _ = Told
 
 
@@ -44,19 +45,23 @@ class RunSpec:
 
     ``method`` to ``foreach`` are ZO-Bench's methods and their constants, ``scheme`` what is tuned. With a ``task`` the
     run is a fine-tuning run: ``seq_len`` bounds an example's tokens, ``shots`` examples per class train it (0:
-    ``train_size`` and ``dev_size`` in all), and it is evaluated every ``eval_every`` steps (0: only at its end).
+    ``train_size`` and ``dev_size`` in all), and it is evaluated every ``eval_every`` steps (0: only at its end). A task
+    of one's own is ``FILE.toml``, which becomes ``NAME@FINGERPRINT`` and the place ``task_file`` (docs/data.md).
 
     ``gpus`` devices (on a CPU processes) on ``nodes`` machines share a step as ``parallel`` says (DistZO2); a batch of
     ``batch_size`` rows is theirs together. ``transfers``: whether each uploads whole blocks or a slice. ``checkpoint``:
     how the weights are saved after every ``checkpoint_every`` steps. ``program`` runs the cell. ``options`` are
     constants of plug-ins, only those that are not at the defaults that the plug-ins declare; :meth:`option` knows all.
+    A ``model`` that is not in the list is a folder, a hub id or a GGUF file until :func:`zobench.models.identified` has
+    found it: then ``model`` is the name that is shown, ``model_path`` what was given, and the hashes say what it is.
     What is declared of each field here is all that anyone knows of it: :class:`~zobench.runspec.fields.SpecField`.
     Raises ``ValueError`` with the constraint, the value and the remedy for any value that cannot run.
     """
 
     # fmt: off
     model: str = declare(Text(
-        "OPT-125M", "the model, of `zobench list models`", since=FIRST_RESULTS, required=True, told=NEVER, free=True,
+        "OPT-125M", "the model: of `zobench list models`, or a folder with its config.json, a hub id, a file.gguf",
+        since=FIRST_RESULTS, required=True, told=NEVER, free=True,
         form=".+", form_noun="a name", remedy="see `zobench list models`",
     ))
     weights: str = declare(Word(
@@ -206,9 +211,14 @@ class RunSpec:
         "full", "what is tuned: all weights, or an adapter of peft", since=TASKS, registry=registries.SCHEMES,
         told=VALUE, listed=True, paced=True,
     ))
-    task: str = declare(RegistryWord(
-        "none", "what the model is fine-tuned to", since=TASKS, registry=registries.TASKS, before=("none",), told=VALUE,
+    task: str = declare(FileWord(
+        "none", "what the model is fine-tuned to; FILE.toml is a task of one's own", since=TASKS,
+        registry=registries.TASKS, before=("none",), identity="zobench.data.tasks.file:identity", told=VALUE,
         listed=True, tuning=3, of_task=True,
+    ))
+    task_file: str = declare(Text(
+        "", "the file of a task of one's own, which task=FILE.toml sets", since=OWN_DATA, told=NEVER, free=True,
+        incidental=True, unhashed=True,
     ))
     aligned: bool = declare(Switch(True, "whether SST-2's prompt is there", since=TASKS))
     shots: int = declare(Number(
@@ -265,11 +275,30 @@ class RunSpec:
     options: Mapping[str, Any] = declare(Table(
         Options(), "constants of plug-ins, one by one as options.NAME=VALUE", since=PLUG_INS, searched=12, paced=True,
     ))
+    name: str = declare(Text(
+        "", "what tables call a model that is not in the list; as its folder", since=FOLDERS, told=NEVER, free=True,
+        incidental=True, unhashed=True,
+    ))
+    model_path: str = declare(Text(
+        "", "where such a model was found", since=FOLDERS, told=NEVER, free=True, incidental=True, unhashed=True,
+    ))
+    config_hash: str = declare(Text(
+        "", "which config.json it has", since=FOLDERS, told=NEVER, free=True, form="[0-9a-f]*", form_noun="hexadecimal",
+        remedy="leave it out: it is computed",
+    ))
+    weights_hash: str = declare(Text(
+        "", "which weights it has, where they are pretrained", since=FOLDERS, told=NEVER, free=True, form="[0-9a-f]*",
+        form_noun="hexadecimal", remedy="leave it out: it is computed",
+    ))
     # fmt: on
 
     def __post_init__(self) -> None:
+        if str(self.task).endswith(FileWord.suffix):
+            object.__setattr__(self, "task_file", self.task)
         for name, field in DECLARED.items():
             object.__setattr__(self, name, field.check(getattr(self, name)))
+        if "@" not in self.task:
+            object.__setattr__(self, "task_file", "")
         if self.options:
             named = {name: getattr(self, name) for name, field in DECLARED.items() if field.names(getattr(self, name))}
             takers = ", ".join(f"{name}={value}" for name, value in named.items())
@@ -343,15 +372,24 @@ class RunSpec:
     def hash(self) -> str:
         """12 hexadecimal digits of the SHA-256 of the canonical JSON (sorted keys, no spaces).
 
-        A field that came after the first results is left out at its default, so that those keep their names.
+        A field that came after the first results is left out at its default, so that those keep their names. What is
+        only shown is left out too, and so is the name of a model that its ``config_hash`` says better.
         """
+        unhashed = {name for name, field in DECLARED.items() if field.unhashed}
+        if self.config_hash:
+            unhashed.add("model")
         named = {
             name: value
             for name, value in self.to_dict().items()
-            if DECLARED[name].since is FIRST_RESULTS or value != DECLARED[name].default
+            if name not in unhashed and (DECLARED[name].since is FIRST_RESULTS or value != DECLARED[name].default)
         }
         text = json.dumps(named, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def task_name(self) -> str:
+        """The task's name for people: of a task of one's own, without its fingerprint."""
+        return DECLARED["task"].shown(self.task)
 
     @property
     def label(self) -> str:
@@ -378,6 +416,6 @@ def provenance(spec: RunSpec) -> dict[str, Any]:
     """What a result says of the plug-ins that ``spec`` names, empty without any: ``plug_ins``, for each its package,
     version and a fingerprint of its module by the field that names it, and ``options``, those at their default too."""
     origins = {name: field.origin(getattr(spec, name)) for name, field in DECLARED.items()}
-    origins["model"] = registries.MODELS.origin(spec.model)
+    origins["model"] = "" if spec.config_hash else registries.MODELS.origin(spec.model)
     plug_ins = {name: origin for name, origin in origins.items() if origin}
     return {"plug_ins": plug_ins, "options": {**declared_options(spec), **spec.options}} if plug_ins else {}

@@ -78,7 +78,8 @@ class Adapter(ABC):
             wrapped = get_peft_model(model, config, low_cpu_mem_usage=True)
         if config.is_prompt_learning:  # LoRA's layers are in the model already
             model.add_module("prompt_encoder", wrapped.prompt_encoder["default"])
-        config.base_model_name_or_path = spec.weights_path or models.get(spec.model).hub_id or spec.model
+        pretrained = models.weights_place(spec) if spec.weights == "pretrained" else models.of(spec).hub_id
+        config.base_model_name_or_path = pretrained or spec.model_path or spec.model
         self._names = frozenset(name for name, tensor in model.named_parameters() if tensor.requires_grad)
 
     def weights(self, base: Weights, config: EngineConfig) -> Weights:
@@ -142,7 +143,7 @@ def real_tokens(model: PreTrainedModel, count: int, seed: int, name: str) -> lis
 
 def check_positions(spec: RunSpec, model: PreTrainedModel, virtual: int) -> None:
     """Raises ``ValueError`` if the model's positions do not hold the sequence and the virtual tokens before it."""
-    positions = model.config.max_position_embeddings - _first_position(model)
+    positions = models.position_count(spec)
     if spec.seq_len + virtual > positions:
         raise ValueError(
             f"`seq_len + {virtual} <= {positions}` must hold with scheme={spec.scheme}, whose {virtual} virtual tokens "
@@ -167,5 +168,7 @@ def extended(model: nn.Module, attention_mask: Tensor | None, virtual: int) -> t
 
 
 def _first_position(model: nn.Module) -> int:
-    """The position of the first token: RoBERTa's begin after the padding's id."""
-    return int(model.config.pad_token_id) + 1 if models.is_masked(model) else 0  # type: ignore[union-attr, arg-type]
+    """The position of the first token: RoBERTa's, whose table of positions has a row for padding, begin after it."""
+    tables = [table for name, table in model.named_modules() if name.endswith("position_embeddings")]
+    padding = getattr(tables[0], "padding_idx", None) if tables else None
+    return 0 if padding is None else padding + 1

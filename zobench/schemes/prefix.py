@@ -18,6 +18,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from zobench.data.batch import Batch
 from zobench.engine.base import BASE, EngineConfig
 from zobench.engine.core import Engine
+from zobench.engine.drive import call
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
 from zobench.schemes.base import Adapter, check_positions, extended, real_tokens, virtual_ids
@@ -62,11 +63,11 @@ class Prefix(Adapter):
         prefix = model.prompt_encoder(virtual_ids(input_ids, TOKENS))  # type: ignore[operator]
         states = prefix.view(*prefix.shape[:2], -1, *self._head)
         mask, positions = extended(model, attention_mask, TOKENS)
-        output = model.base_model(  # type: ignore[operator]
-            input_ids=input_ids, attention_mask=mask, position_ids=None if positions is None else positions[:, TOKENS:],
-            past_key_values=PrefixCache(states.permute(2, 0, 3, 1, 4)), use_cache=False,
+        return call(
+            model, input_ids=input_ids, attention_mask=mask,
+            position_ids=None if positions is None else positions[:, TOKENS:],
+            past_key_values=PrefixCache(states.permute(2, 0, 3, 1, 4)),
         )  # fmt: skip
-        return cast("Tensor", output.last_hidden_state)
 
 
 class PrefixLayer(DynamicLayer):  # type: ignore[no-untyped-call]
@@ -110,8 +111,7 @@ def key_values(
     cache = DynamicCache()
 
     def record(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        output = model.base_model(input_ids=input_ids, past_key_values=cache, use_cache=False)  # type: ignore[operator]
-        return cast("Tensor", output.last_hidden_state)
+        return call(model, input_ids=input_ids, past_key_values=cache)
 
     ids = torch.tensor([tokens])
     with Engine(model, replace(config, compile=False), weights=weights, drive=record) as engine:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from zobench.engine.base import EngineConfig
+from zobench.engine.drive import call
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
 from zobench.schemes.base import Adapter, check_positions, extended, real_tokens, virtual_ids
@@ -52,7 +53,5 @@ def drive(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None) ->
     words = model.get_input_embeddings()(input_ids)  # type: ignore[operator]
     prompt = model.prompt_encoder(virtual_ids(input_ids, TOKENS)).to(words.dtype)  # type: ignore[operator]
     mask, positions = extended(model, attention_mask, TOKENS)
-    output = model.base_model(  # type: ignore[operator]
-        inputs_embeds=torch.cat([prompt, words], 1), attention_mask=mask, position_ids=positions, use_cache=False
-    )
-    return cast("Tensor", output.last_hidden_state)[:, TOKENS:]
+    whole = call(model, inputs_embeds=torch.cat([prompt, words], 1), attention_mask=mask, position_ids=positions)
+    return whole[:, TOKENS:]

@@ -8,6 +8,7 @@ import gc
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ class Store:
 
         Raises :class:`StoreError` if the disk refuses (full, read-only, not permitted).
         """
-        path = self.path(result.spec, machine_of(result))
+        path, result = self.path(result.spec, machine_of(result)), _without_place(result)
         text = json.dumps(result.to_dict(), sort_keys=True, indent=1, allow_nan=False) + "\n"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +189,7 @@ COLUMNS = (
     *FIELDS, "spec_hash", "machine", "outcome", "reason", "tokens_per_step", "step_seconds", "throughput",
     "floor_share", "predicted_step_seconds", "upload_rate", "offload_rate", "update_survival",
     "checkpoint_stall_seconds", "checkpoint_stall_share", "checkpoint_seconds", "accuracy", "start_accuracy",
-    "dev_accuracy", "device_peak_bytes", "host_rss_peak_bytes",
+    "dev_accuracy", "f1", "exact_match", "perplexity", "device_peak_bytes", "host_rss_peak_bytes",
 )  # fmt: skip
 """Of every data frame of results; further columns are named as the results' ``memory`` names them."""
 
@@ -217,6 +218,13 @@ def frame(results: Iterable[Result]) -> pd.DataFrame:
     rows = [row(result) for result in results]
     rest = sorted({key for values in rows for key in values} - set(COLUMNS))
     return pd.DataFrame(rows, columns=[*COLUMNS, *rest])
+
+
+def _without_place(result: Result) -> Result:
+    """``result`` without the folder of this machine in which its model lies, because results are published."""
+    if not Path(result.spec.model_path).is_absolute():  # a hub id says where others find it
+        return result
+    return replace_fields(result, spec=result.spec.replace(model_path=""))
 
 
 def _machine_folder(machine: str) -> str:

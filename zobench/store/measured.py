@@ -28,13 +28,18 @@ def _memory(key: str) -> Callable[[Result], float | None]:
     return lambda result: result.memory.get(key)
 
 
-def _accuracy(point: str) -> Callable[[Result], float | None]:
-    return lambda result: result.evaluation.get(point, {}).get("accuracy")
+def _score(name: str, point: str) -> Callable[[Result], float | None]:
+    return lambda result: result.evaluation.get(point, {}).get(name)
 
 
-def _accuracy_interval(result: Result) -> Interval | None:
-    test = result.evaluation.get("test", {})
-    return binomial_interval(test["accuracy"], int(test["count"])) if "accuracy" in test else None
+def _share_interval(name: str) -> Callable[[Result], Interval | None]:
+    """Of the share of test examples that are right."""
+
+    def interval(result: Result) -> Interval | None:
+        test = result.evaluation.get("test", {})
+        return binomial_interval(test[name], int(test["count"])) if name in test else None
+
+    return interval
 
 
 def _seconds_interval(result: Result) -> Interval | None:
@@ -64,6 +69,7 @@ def _stall_share(result: Result) -> float | None:
 
 _MEMORY = "1 {unit} here is {size} bytes, as nvidia-smi counts and the papers print."
 _NO_TASK = ("—", "the run did not evaluate a task")
+_NOT_ANSWERED = ("—", "the run did not answer questions")
 _NOT_SAVED = ("—", "the run took no checkpoint")
 
 GPU_MEMORY = Quantity(
@@ -83,14 +89,39 @@ STEP_TIME = Quantity(
     bounds=_seconds_interval, timed=True,
 )  # fmt: skip
 ACCURACIES = tuple(
-    Quantity(name=name, key=name, value=_accuracy(point), base_unit="1", units=PERCENT, absent=_NO_TASK, bounds=bounds)
+    Quantity(
+        name=name,
+        key=name,
+        value=_score("accuracy", point),
+        base_unit="1",
+        units=PERCENT,
+        absent=_NO_TASK,
+        bounds=bounds,
+    )
     for name, point, bounds in (
-        ("accuracy", "test", _accuracy_interval),
+        ("accuracy", "test", _share_interval("accuracy")),
         ("dev_accuracy", "best", lambda result: None),
         ("start_accuracy", "start", lambda result: None),
     )
 )
 """On test with the weights that were best on dev; on dev with them; on dev before the first step."""
+SCORES = (
+    Quantity(
+        name="f1", key="f1", value=_score("f1", "test"), base_unit="1", units=PERCENT, absent=_NOT_ANSWERED,
+        about="F1: the mean over questions of the words that the answer shares with a right one (SQuAD).",
+    ),
+    Quantity(
+        name="exact_match", key="exact_match", value=_score("exact_match", "test"), base_unit="1", units=PERCENT,
+        about="Exact match: the share of answers that are a right one, but for case, punctuation and articles.",
+        absent=_NOT_ANSWERED, bounds=_share_interval("exact_match"),
+    ),
+    Quantity(
+        name="perplexity", key="perplexity", value=_score("perplexity", "test"), base_unit="1", units={"": 1},
+        about="Perplexity: the exponential of the mean loss of a token.",
+        absent=("—", "the run did not go on with a text"),
+    ),
+)  # fmt: skip
+"""On test with the weights that were best on dev, of tasks that are not scored by an accuracy."""
 UPDATE_SURVIVAL = Quantity(
     name="update_survival", key="update_survival", part="update_survival",
     value=lambda result: next(iter(result.parts.get("update_survival", [])), None), base_unit="1", units=PERCENT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import le
 from pathlib import Path
 from typing import Any, NoReturn
@@ -137,27 +137,50 @@ def _check_evaluation(evaluation: Mapping[str, Any]) -> None:
     """What a fine-tuning run found, if it was one; before its end it has not looked at the test set."""
     points = [evaluation.get(name) for name in ("start", "best", *(["test"] if "test" in evaluation else []))]
     rows, majority = evaluation.get("curve"), evaluation.get("majority")
+    scores = evaluation.get("scores", ["accuracy"])
     if evaluation and not (
-        type(rows) is list and all(map(_is_row, rows)) and all(map(_is_point, points))
-        and type(majority) is dict and all(_is_share(majority.get(name)) for name in ("dev", "test"))
+        type(scores) is list and 0 < len(scores) <= 2 and set(map(type, scores)) == {str}
+        and type(rows) is list and all(_is_row(row, scores) for row in rows)
+        and all(_is_point(point, scores) for point in points)
+        and type(majority) is dict and all(_is_majority(majority, name) for name in ("dev", "test"))
         and type(evaluation.get("definition")) is str
     ):  # fmt: skip
         raise ValueError("`evaluation` must hold what a fine-tuning run found on dev and test, but does not")
 
 
-def _is_point(point: Any) -> bool:
+def _is_point(point: Any, scores: Sequence[str]) -> bool:
     if type(point) is not dict or type(count := point.get("count")) is not int or count < 1:
         return False
-    return _is_row([point.get(name) for name in ("step", "loss", "accuracy")])
+    return _is_row([point.get(name) for name in ("step", "loss", *scores)], scores)
 
 
-def _is_row(row: Any) -> bool:
-    """``[step, loss, accuracy]``; a loss that was not finite is null."""
-    if type(row) is not list or len(row) != 3:
+def _is_row(row: Any, scores: Sequence[str]) -> bool:
+    """``[step, loss, accuracy]``, or other scores in its place; a loss that was not finite is null."""
+    if type(row) is not list or len(row) != 2 + len(scores):
         return False
-    step, loss, accuracy = row
-    return type(step) is int and 0 <= step < _LARGEST and (loss is None or _bounded(loss)) and _is_share(accuracy)
+    step, loss, *found = row
+    told = all(_SCORES.get(name, _is_any)(value) for name, value in zip(scores, found, strict=True))
+    return type(step) is int and 0 <= step < _LARGEST and (loss is None or _bounded(loss)) and told
+
+
+def _is_majority(majority: Mapping[str, Any], name: str) -> bool:
+    """A share; null where the examples of a task have no answers in common."""
+    return name in majority and (majority[name] is None or _is_share(majority[name]))
 
 
 def _is_share(value: Any) -> bool:
     return _bounded(value) and 0 <= value <= 1
+
+
+def _is_perplexity(value: Any) -> bool:
+    return value is None or (_bounded(value) and value >= 1)
+
+
+def _is_any(value: Any) -> bool:
+    """A score that a plug-in's task has."""
+    return value is None or _bounded(value)
+
+
+_SCORES: Mapping[str, Callable[[Any], bool]] = {
+    "accuracy": _is_share, "f1": _is_share, "exact_match": _is_share, "perplexity": _is_perplexity,
+}  # fmt: skip

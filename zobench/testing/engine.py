@@ -131,6 +131,17 @@ class EngineConformance:
                 assert_close(scores.tolist(), plain.scores(choosing(loss)).tolist(), self.rel)
             refused(lambda: engine.scores(full()))
 
+    def test_the_next_logits_are_those_of_the_last_position_with_updates_applied(self) -> None:
+        plain = self.plain()
+        with self.engine() as engine:
+            for entries in ((), ENTRIES):
+                self._step(engine, entries)
+                plain.update(entries)
+                for make in (full, padded):
+                    found, wanted = engine.next_logits(make()), plain.next_logits(make())
+                    assert (found.dtype, found.device.type, found.shape) == (torch.float32, "cpu", wanted.shape)
+                    assert_same({"logits": found}, {"logits": wanted}, 10 * self.drift)
+
     # --- updates ------------------------------------------------------------------------------------------------------
 
     def test_updates_are_in_every_weight_that_is_read(self) -> None:

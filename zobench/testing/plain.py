@@ -119,6 +119,12 @@ class Plain:
         """The mean log-probability of each candidate's tokens."""
         return self._scores(batch)
 
+    @torch.no_grad()
+    def next_logits(self, batch: Batch) -> Tensor:
+        """The logits after each row's last token."""
+        logits = self.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
+        return cast("Tensor", logits[:, -1])
+
     def direction(self, seed: int) -> dict[str, Tensor]:
         """z(seed) of what directions move, by name."""
         generator, z_by_name = torch.Generator().manual_seed(seed), {}

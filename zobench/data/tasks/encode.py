@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -22,7 +22,9 @@ PAD_MULTIPLE = 8
 class Encoded:
     """One example: token ``rows``; for each candidate its tokens as (row, position that predicts it, token id).
 
-    ``length``: tokens of its longest text before any cut; ``cut``: whether one was cut.
+    ``length``: tokens of its longest text before any cut; ``cut``: whether one was cut. ``right``: the candidates that
+    count as right, where they are more than the ``answer``. ``prompt`` and ``golds``: of a question with a free answer,
+    the tokens that an answer follows, and the answers that count as right.
     """
 
     rows: tuple[tuple[int, ...], ...]
@@ -30,13 +32,54 @@ class Encoded:
     answer: int
     length: int
     cut: bool
+    right: tuple[int, ...] = ()
+    prompt: tuple[int, ...] = ()
+    golds: tuple[str, ...] = ()
 
     def only_right(self) -> Encoded:
         """The right candidate alone, in the one row that holds it: all that the loss "lm" reads."""
         tokens = self.candidates[self.answer]
         row = self.rows[tokens[0][0]]
         moved = tuple((0, position, token) for _, position, token in tokens)
-        return Encoded((row,), (moved,), 0, self.length, self.cut)
+        return replace(self, rows=(row,), candidates=(moved,), answer=0, right=())
+
+
+class Encoding(Protocol):
+    """How the examples of a task become rows of tokens, and these become batches."""
+
+    def units(self, encoder: Encoder, examples: Sequence[Example]) -> Sequence[Any]:
+        """What a split is made of: the examples, or what is packed from them. Each has an ``answer``."""
+
+    def encode(self, encoder: Encoder, units: Sequence[Any], places: Sequence[str]) -> list[Encoded]:
+        """Units of a split encoded; ``places`` name them in errors (``ValueError``)."""
+
+    def batch(self, items: Sequence[Encoded], *, pad: int, left: bool, widest: int, loss: str) -> Batch:
+        """One batch of encoded units: see :func:`collate`."""
+
+
+class Candidates:
+    """An :class:`Encoding` of examples with candidates."""
+
+    def units(self, encoder: Encoder, examples: Sequence[Example]) -> Sequence[Example]:
+        """See :class:`Encoding`."""
+        return examples
+
+    def encode(self, encoder: Encoder, units: Sequence[Example], places: Sequence[str]) -> list[Encoded]:
+        """See :class:`Encoding`."""
+        return encoder.encode(units, places)
+
+    def batch(self, items: Sequence[Encoded], *, pad: int, left: bool, widest: int, loss: str) -> Batch:
+        """See :class:`Encoding`."""
+        return collate(items, pad=pad, left=left, widest=widest, loss=loss)
+
+
+class Answers(Candidates):
+    """An :class:`Encoding` of questions: the right answer trains as a candidate, and the prompt alone is kept too."""
+
+    def encode(self, encoder: Encoder, units: Sequence[Example], places: Sequence[str]) -> list[Encoded]:
+        """See :class:`Encoding`."""
+        encoded, prompts = super().encode(encoder, units, places), encoder.prompts(units, places)
+        return [replace(one, prompt=prompt) for one, prompt in zip(encoded, prompts, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +106,15 @@ class Encoder:
             one(example, [next(ids) for _ in several], head, tail, place)
             for example, several, place in zip(examples, texts, places, strict=True)
         ]
+
+    def prompts(self, examples: Sequence[Example], places: Sequence[str]) -> list[tuple[int, ...]]:
+        """The tokens of each prompt alone, without what the tokenizer puts after a text."""
+        head, tail = self._edges()
+        prompts = []
+        for ids, place in zip(self._ids([example.prompt for example in examples]), places, strict=True):
+            whole = ids[: len(ids) - tail]
+            prompts.append((*whole[:head], *whole[head + self._excess(len(whole), place) :]))
+        return prompts
 
     def _texts(self, example: Example) -> list[str]:
         """What the tokenizer sees: the prompt, and of a causal model the prompt with each candidate."""
@@ -101,7 +153,10 @@ class Encoder:
                 rows.append(row)
             candidates.append(tuple((len(rows) - 1, start - 1 + i, token) for i, token in enumerate(tokens)))
         longest = max(map(len, wholes))
-        return Encoded(tuple(rows), tuple(candidates), example.answer, longest, longest > self.limit)
+        return Encoded(
+            tuple(rows), tuple(candidates), example.answer, longest, longest > self.limit, example.right,
+            golds=example.golds,
+        )  # fmt: skip
 
     def _masked(self, example: Example, ids: list[list[int]], head: int, tail: int, place: str) -> Encoded:
         whole = ids[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,20 +14,29 @@ from zobench.data.batch import Choices
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of ``count`` examples ``right`` are right; ``loss_sum`` is the sum of their losses, in nats. They add up."""
+    """Of ``count`` examples ``right`` are right; ``loss_sum`` is the sum of their losses, in nats. They add up.
 
-    right: int = 0
+    Of answers that were generated ``right`` is the sum of their F1, and ``exact`` of them match exactly. Of plain text
+    ``count`` are the tokens that were predicted, and none is right or wrong.
+    """
+
+    right: float = 0
     count: int = 0
     loss_sum: float = 0.0
+    exact: float = 0
 
     def __add__(self, other: Score) -> Score:
-        return Score(self.right + other.right, self.count + other.count, self.loss_sum + other.loss_sum)
+        return Score(
+            self.right + other.right, self.count + other.count, self.loss_sum + other.loss_sum,
+            self.exact + other.exact,
+        )  # fmt: skip
 
 
-def judge(choices: Choices, scores: Tensor) -> Score:
+def judge(choices: Choices, scores: Tensor, right: Sequence[Sequence[int]] | None = None) -> Score:
     """Judges ``scores`` (c,), the mean log-probability of each candidate's tokens.
 
-    The highest score is the choice, the first of equal ones; a score that is not a number makes its example wrong. The
+    The highest score is the choice, the first of equal ones; a score that is not a number makes its example wrong.
+    ``right``: of each example the candidates that count as right, numbered within it; none: its answer alone. The
     loss of an example: "choice", the cross-entropy over its scores; "lm", the right candidate's mean negative
     log-probability per token.
     """
@@ -35,8 +45,13 @@ def judge(choices: Choices, scores: Tensor) -> Score:
     for example, answer in enumerate(choices.answers.tolist()):
         members = (groups == example).nonzero().squeeze(1)
         first = int(members[0])
-        own, right = scores[members], answer - first
-        loss = functional.cross_entropy(own, torch.tensor(right)) if choices.loss == "choice" else -own[right]
-        wins = bool((own[right] > own[:right]).all() and (own[right] >= own[right:]).all())
+        own, trained = scores[members], answer - first
+        loss = functional.cross_entropy(own, torch.tensor(trained)) if choices.loss == "choice" else -own[trained]
+        wins = any(_wins(own, one) for one in (right[example] if right else ()) or (trained,))
         total += Score(int(wins), 1, float(loss))
     return total
+
+
+def _wins(scores: Tensor, one: int) -> bool:
+    """Whether candidate ``one`` is the first of those with the highest score."""
+    return bool((scores[one] > scores[:one]).all() and (scores[one] >= scores[one:]).all())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from zobench.data.tasks.read import Place
+from zobench.data.tasks.reading import READING
 from zobench.data.tasks.task import MASK, Form, Record, Task, words
-from zobench.runspec.registries import TASKS
 
 
 def _boolq(row: Record) -> str:
@@ -168,18 +168,18 @@ PUBLISHED = (
         form=_winogrande,
         loss="lm",
     ),
+    *READING,
 )  # fmt: skip
 """The papers' tasks. Tokens are from the data's characters, four to a token. An example trains in one row: answers of
 one token share their prompt's, and the loss "lm" reads the right candidate's."""
 
 
-def form_of(name: str, *, aligned: bool, masked: bool) -> Form:
+def form_of(task: Task, *, aligned: bool, masked: bool) -> Form:
     """The form that a run asks for. Raises ``ValueError`` where the task has none."""
-    task: Task = TASKS.get(name)
     if masked:
         if task.masked is None or not aligned:
             known = ", ".join(other.name for other in PUBLISHED if other.masked is not None)
-            asked = name if aligned else f"{name} with aligned=false"
+            asked = task.name if aligned else f"{task.name} with aligned=false"
             raise ValueError(
                 f"a masked language model needs a task with a masked form ({known}, aligned), but got {asked}; "
                 "use a causal model"

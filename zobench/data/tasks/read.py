@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zobench.data.tasks.task import Example, Form
-from zobench.runspec.registries import TASKS
+from zobench.data.tasks.task import Example, Form, Task
 
 REVISION = "refs/convert/parquet"
 """The hub's own conversion to Parquet: scripts no longer load."""
@@ -34,7 +33,7 @@ class Place:
         if data_dir is None:
             return _from_hub(self, part)
         path = dict(zip(PARTS, _find(name, self, data_dir), strict=True))[part]
-        return str(path), _from_file(path)
+        return str(path), lines_of(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +50,28 @@ class Source:
         return "/".join(path.parts[-2:]) if path.is_file() else self.where
 
 
-def read(name: str, form: Form, data_dir: Path | None) -> tuple[Source, Source]:
-    """The training and the validation set of task ``name``, from ``data_dir`` (None: from the hub).
+def read(task: Task, form: Form, data_dir: Path | None) -> tuple[Source, ...]:
+    """The sets of ``task`` in the order of its parts, the training set first, from ``data_dir`` (None: from the hub).
 
     For the papers' tasks ``data_dir`` holds the task's folder (``SST-2``, ``RTE``, ...) or is that folder. Raises
     ``ValueError`` for an absent or empty file, a malformed line, a missing column or an unknown label.
     """
-    rows = TASKS.get(name).rows
-    sets = [rows(name, split, data_dir) for split in PARTS]  # both must be there before one is read
-    train, validation = (_source(name, form, *one) for one in sets)
-    return train, validation
+    sets = [task.rows(task.name, part, data_dir) for part in task.parts]  # all must be there before one is read
+    return tuple(_source(task, form, *one) for one in sets)
 
 
-def _source(name: str, form: Form, where: str, records: Iterable[tuple[str, Any]]) -> Source:
-    task, examples = TASKS.get(name), []
+def _source(task: Task, form: Form, where: str, records: Iterable[tuple[str, Any]]) -> Source:
+    examples = []
     for place, record in records:
         try:
             if not isinstance(record, Mapping):
                 raise ValueError(f"a row must be an object with columns, but got {type(record).__name__}")
-            examples += [task.example(row, form) for row in _rows(record)]
+            examples += [task.example(row, form) for row in (task.flat or _rows)(record)]
         except ValueError as error:
-            raise ValueError(f"{place}: {error}; give {name}'s files as they are published") from error
+            remedy = task.remedy or f"give {task.name}'s files as they are published"
+            raise ValueError(f"{place}: {error}; {remedy}") from error
     if not examples:
-        raise ValueError(f"{where}: a set must hold examples, but got none; give a whole set of {name}")
+        raise ValueError(f"{where}: a set must hold examples, but got none; give a whole set of {task.name}")
     return Source(where, examples)
 
 
@@ -119,9 +117,9 @@ def _find(name: str, place: Place, data_dir: Path) -> tuple[Path, Path]:
     )
 
 
-def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
-    """(file:line, record) of a TSV file with a header, or of JSON lines."""
-    parse = _tsv if path.suffix == ".tsv" else _jsonl
+def lines_of(path: Path) -> Iterator[tuple[str, Any]]:
+    """(file:line, record) of a TSV file with a header, of JSON lines, or of one JSON text."""
+    parse = {".tsv": _tsv, ".json": _json}.get(path.suffix, _jsonl)
     with path.open(encoding="utf-8", newline="\n") as lines:
         try:
             yield from parse(path, (line.rstrip("\r\n") for line in lines))
@@ -135,6 +133,17 @@ def _jsonl(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
             yield f"{path}:{number}", json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}:{number}: a line must be one JSON object, but {error}; repair it") from error
+
+
+def _json(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """A list of records, alone or as SQuAD's ``data``, or DROP's records by their names."""
+    try:
+        body = json.loads("\n".join(lines))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: a file must be one JSON text, but {error}; repair it") from error
+    body = body.get("data", body) if isinstance(body, Mapping) else body
+    named = body.items() if isinstance(body, Mapping) else enumerate(body, start=1)
+    return ((f"{path}:{name}", record) for name, record in named)
 
 
 def _tsv(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:

@@ -17,7 +17,8 @@ SPLIT_SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Numbers of examples from 0: ``train`` and ``dev`` of the training set, ``test`` of the validation set.
+    """Numbers of examples from 0: ``train`` and ``dev`` of the training set, or ``dev`` of the task's own dev set;
+    ``test`` of the validation set.
 
     ``notes``: one sentence for every size that is not the one asked for.
     """
@@ -28,15 +29,27 @@ class Split:
     notes: list[str]
 
 
-def split(spec: RunSpec, task: Task, answers: Sequence[int], validation: int) -> Split:
-    """The split of a training set with these ``answers`` and ``validation`` examples to test on.
+def split(spec: RunSpec, task: Task, answers: Sequence[int], validation: int, own_dev: int | None = None) -> Split:
+    """The split of a training set with these ``answers`` and ``validation`` examples to test on; ``own_dev``: of the
+    task's own dev set, where it has one.
 
     Without ``spec.shots``: of a permutation of the training set the first train_size + dev_size, dev their tail (MeZO,
     large models). Where the set is smaller dev keeps its size, 100 for CB and COPA, and train takes what is left: 150
     of CB, 300 of COPA, and, by the same rule with dev 500, 54 of WSC. With ``spec.shots``: :func:`_per_class`.
     """
     notes: list[str] = []
-    train, dev = _per_class(spec, task, answers) if spec.shots else _head(spec, task, len(answers), notes)
+    if spec.shots:
+        train, dev = _per_class(spec, task, answers)
+    elif own_dev is None:
+        train, dev = _head(spec, task, len(answers), notes)
+    else:
+        train = _permutation(SPLIT_SEED, len(answers))[: spec.train_size]
+        dev = _permutation(SPLIT_SEED, own_dev)[: spec.dev_size]
+        notes += [
+            f"{name} has {size} of {count} examples ({name}_size)"
+            for name, size, count in (("train", len(train), len(answers)), ("dev", len(dev), own_dev))
+            if size < count
+        ]
     test = _permutation(SPLIT_SEED, validation)[: spec.test_size]
     if len(test) < spec.test_size:
         notes.append(f"test has {len(test)} examples, not {spec.test_size}: the validation set has no more")
@@ -52,6 +65,8 @@ def _head(spec: RunSpec, task: Task, count: int, notes: list[str]) -> tuple[list
     dev = spec.dev_size
     if spec.train_size + dev > count and task.small_dev is not None:
         dev = min(dev, task.small_dev)
+    if spec.train_size + dev > count and task.dev_share:
+        dev = min(dev, max(1, int(task.dev_share * count)))
     order = _permutation(SPLIT_SEED, count)[: spec.train_size + dev]
     train = len(order) - dev
     if train < 1:
@@ -64,12 +79,18 @@ def _head(spec: RunSpec, task: Task, count: int, notes: list[str]) -> tuple[list
             f"train has {train} examples and dev {dev}, not {spec.train_size} and {spec.dev_size}: "
             f"the training set has {count}"
         )
+    elif task.dev_share and len(order) < count:
+        notes.append(f"train and dev have {len(order)} of {count} examples (train_size, dev_size)")
     return order[:train], order[train:]
 
 
 def _per_class(spec: RunSpec, task: Task, answers: Sequence[int]) -> tuple[list[int], list[int]]:
     """Of a permutation by ``spec.seed``, each class's first ``shots`` train and its next ``shots`` are dev (MeZO,
     RoBERTa: seeds 13, 21, 42, 87, 100)."""
+    if not task.names or "dev" in task.parts:
+        raise ValueError(
+            f"`shots` needs a task with label words and no dev set of its own, but got {task.name}; use train_size"
+        )
     counts = Counter(answers)
     rarest = min(range(len(task.names)), key=lambda answer: counts[answer])
     if counts[rarest] < 2 * spec.shots:

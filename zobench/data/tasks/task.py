@@ -6,8 +6,8 @@ the space that separates the two, or with none after a newline. So ``prompt + ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,47 @@ class Example:
     """``prompt`` and the texts that may follow it; ``answer`` is the index of the right one.
 
     ``prompt + candidates[i]`` is a text with its spaces in place; of a masked form the candidates are label words, and
-    the prompt holds :data:`MASK` where one belongs.
+    the prompt holds :data:`MASK` where one belongs. ``right``: all right candidates, where there are several;
+    ``answer`` is the one that trains. ``golds``: of a question with a free answer, all answers that count as right.
     """
 
     prompt: str
     candidates: tuple[str, ...]
     answer: int
+    right: tuple[int, ...] = ()
+    golds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goal:
+    """What a task asks a model for: to choose, to answer, or to go on with a text.
+
+    ``scores``: the metrics of an evaluation, first the one that stands for the task. What imports torch is named as
+    ``module:class``: ``encoding`` makes rows and batches of examples (:class:`zobench.data.tasks.encode.Encoding`),
+    ``judge`` evaluates them with an engine (:class:`zobench.finetune.judges.Judge`). ``new_tokens``: the most that are
+    generated for an answer, which ends with ``stop``. ``every_token``: whether all tokens of a row count in the loss.
+    """
+
+    scores: tuple[str, ...]
+    encoding: str
+    judge: str
+    new_tokens: int = 0
+    stop: str = ""
+    every_token: bool = False
+
+
+CHOOSE = Goal(
+    scores=("accuracy",), encoding="zobench.data.tasks.encode:Candidates", judge="zobench.finetune.judges:Choosing"
+)
+ANSWER = Goal(
+    scores=("f1", "exact_match"), encoding="zobench.data.tasks.encode:Answers",
+    judge="zobench.finetune.judges:Answering", new_tokens=50, stop="\n",
+)  # fmt: skip
+"""At most 50 tokens, up to the end of the line, as MeZO's program generates an answer."""
+CONTINUE = Goal(
+    scores=("perplexity",), encoding="zobench.data.tasks.text:Packed", judge="zobench.finetune.judges:Continuing",
+    every_token=True,
+)  # fmt: skip
 
 
 Form = Callable[[Record], tuple[str, tuple[str, ...]]]
@@ -44,29 +79,44 @@ class Task:
     """What a run asks a model, as ``name`` of a spec.
 
     ``texts``: the columns of text that ``form`` reads. ``labels``: a label column's value to the right candidate.
-    ``names``: what candidates are called in a report. ``answer_columns``: possible names of the label's column.
+    ``names``: what candidates are called in a report. ``answer_columns``: possible names of the label's column. Where
+    each row brings candidates or answers of its own, ``make`` makes its example, in place of all these. ``flat``: the
+    rows of a record where files nest them; ``remedy`` ends an error about a row.
+    ``goal``: what is asked for. ``parts``: names of the sets, "dev" among them where the task has one of its own.
+    ``facts``: what a result says of the task beside sizes, JSON types only.
+
     ``rows`` gives the sets, as :class:`zobench.data.tasks.read.Place` does from files and the hub. ``usual_tokens`` and
     ``longest_tokens``: of a usual batch's rows and of the longest text, from which seconds and bytes are predicted.
     ``loss`` trains it (:class:`zobench.data.Choices`). ``small_dev``: the dev size where the training set is smaller
-    than what a run asks for. ``unaligned`` and ``masked``: other forms, where the papers give one.
+    than what a run asks for; ``dev_share``: the same as a share of that set. ``unaligned`` and ``masked``: other forms,
+    where the papers give one.
     """
 
     name: str
-    texts: tuple[str, ...]
-    labels: Mapping[str | int, int]
-    names: tuple[str, ...]
-    form: Form
     rows: Rows
     usual_tokens: int
     longest_tokens: int
+    texts: tuple[str, ...] = ()
+    labels: Mapping[str | int, int] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    form: Form = lambda row: ("", ())
+    make: Callable[[Mapping[str, Any]], Example] | None = None
+    flat: Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]] | None = None
+    remedy: str = ""
+    goal: Goal = CHOOSE
+    parts: tuple[str, ...] = ("train", "validation")
+    facts: Mapping[str, Any] = field(default_factory=dict)
     answer_columns: tuple[str, ...] = ("label",)
     loss: str = "choice"
     small_dev: int | None = None
+    dev_share: float = 0.0
     unaligned: Form | None = None
     masked: Form | None = None
 
     def example(self, row: Mapping[str, object], form: Form) -> Example:
         """The example of one labelled row. Raises ``ValueError`` for a missing column or an unknown label."""
+        if self.make is not None:
+            return self.make(row)
         prompt, candidates = form({name: self._text(row, name) for name in self.texts})
         return Example(prompt, candidates, self._answer(row))
 
@@ -94,8 +144,19 @@ def words(text: Callable[[Record], str], *candidates: str) -> Form:
     """The form whose candidates are the same ``candidates`` for every row."""
 
     def form(row: Record) -> tuple[str, tuple[str, ...]]:
-        prompt = text(row).lstrip().rstrip(" ")
-        gap = "" if prompt.endswith("\n") else " "
-        return prompt, tuple(gap + word for word in candidates)
+        return joined(text(row), candidates)
 
     return form
+
+
+def joined(text: str, candidates: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """The prompt ``text`` without the spaces at its ends, and ``candidates`` each with the space that comes first."""
+    prompt = text.lstrip().rstrip(" ")
+    gap = "" if prompt.endswith("\n") else " "
+    return prompt, tuple(gap + candidate for candidate in candidates)
+
+
+def answered(text: str, answers: Sequence[str], stop: str) -> Example:
+    """A question with a free answer: the first of ``answers`` trains, with ``stop`` after it."""
+    prompt, candidates = joined(text, [answers[0] + stop])
+    return Example(prompt, candidates, 0, golds=tuple(answers))

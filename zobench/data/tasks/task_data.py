@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zobench.data.batch import Batch
-from zobench.data.tasks.encode import Encoded, Encoder, collate
+from zobench.data.tasks.encode import Encoded, Encoder, Encoding
+from zobench.data.tasks.file import task_of
 from zobench.data.tasks.prompts import form_of
 from zobench.data.tasks.read import Source, read
-from zobench.data.tasks.split import Split, split
+from zobench.data.tasks.split import SPLIT_SEED, Split, split
+from zobench.data.tasks.task import Task
 from zobench.runspec import RunSpec
-from zobench.runspec.registries import TASKS
+from zobench.runspec.registry import resolve
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,7 +34,8 @@ GROUPED = 50
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class TaskData:
     """``splits``: encoded examples of train, dev and test. ``facts``: what a result says about them, JSON types only:
-    counts, label balance, sources, candidates, texts cut, longest text in tokens, and notes on sizes."""
+    counts, label balance, sources, seeds, candidates, texts cut, longest text in tokens, and notes on sizes. ``task``
+    None: what ``spec`` names."""
 
     spec: RunSpec
     splits: dict[str, list[Encoded]]
@@ -40,6 +43,8 @@ class TaskData:
     pad: int
     masked: bool
     positions: int
+    task: Task | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
 
     @classmethod
     def load(
@@ -60,25 +65,35 @@ class TaskData:
             raise ValueError(
                 "a masked language model needs a tokenizer with a mask token, but got none; use a causal model"
             )
-        task, form = TASKS.get(spec.task), form_of(spec.task, aligned=spec.aligned, masked=masked)
-        train, validation = read(spec.task, form, data_dir)
-        numbers = split(spec, task, [example.answer for example in train.examples], len(validation.examples))
-        encoder = Encoder(
-            tokenizer=tokenizer,
-            masked=masked,
-            limit=min(spec.seq_len, positions),
-            limit_text=f"seq_len={spec.seq_len}, the model's positions {positions}",
-            truncate=spec.truncate,
-        )
+        task = task_of(spec)
+        sources = read(task, form_of(task, aligned=spec.aligned, masked=masked), data_dir)
+        encoder, encoding = _encoder(spec, task, tokenizer, masked, positions), resolve(task.goal.encoding)()
+        units = {
+            part: encoding.units(encoder, source.examples) for part, source in zip(task.parts, sources, strict=True)
+        }
+        numbers = split(
+            spec, task, [unit.answer for unit in units["train"]], len(units["validation"]),
+            len(units["dev"]) if "dev" in units else None,
+        )  # fmt: skip
+        named = dict(zip(task.parts, sources, strict=True))
         splits = {
-            name: _encode(encoder, name, source, chosen)
-            for name, source, chosen in (
-                ("train", train, numbers.train), ("dev", train, numbers.dev), ("test", validation, numbers.test)
+            name: _encode(encoder, encoding, name, named[part].where, units[part], chosen)
+            for name, part, chosen in (
+                ("train", "train", numbers.train), ("dev", "dev" if "dev" in units else "train", numbers.dev),
+                ("test", "validation", numbers.test),
             )
         }  # fmt: skip
-        facts = _facts(spec, train, validation, numbers, splits)
+        facts = _facts(spec, task, named, units, numbers, splits)
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0  # the mask hides it
-        return cls(spec=spec, splits=splits, facts=facts, pad=pad, masked=masked, positions=positions)
+        return cls(
+            spec=spec, splits=splits, facts=facts, pad=pad, masked=masked, positions=positions, task=task,
+            tokenizer=tokenizer,
+        )  # fmt: skip
+
+    @property
+    def asked(self) -> Task:
+        """The task."""
+        return self.task or task_of(self.spec)
 
     def train_batch(self, step: int) -> Batch:
         """The batch of ``step``, a function of the spec's seed and the step only.
@@ -97,12 +112,12 @@ class TaskData:
             runs = np.arange(len(order)) // (size * GROUPED)
             order = order[np.lexsort((lengths, runs))]
             turn = int(generator.permutation(len(order) // size)[turn])
-        return self._collate([self._trained(items[i]) for i in order[turn * size : (turn + 1) * size]])
+        return self.batch([self._trained(items[i]) for i in order[turn * size : (turn + 1) * size]])
 
-    def batches(self, name: str) -> list[Batch]:
+    def groups(self, name: str) -> list[list[Encoded]]:
         """All examples of the split ``name`` in a fixed order, a few at a time; by length with ``length_grouping``.
 
-        A batch has the rows of a step's two points, or up to :data:`FLOOR` while these hold no more tokens than the two
+        A group has the rows of a step's two points, or up to :data:`FLOOR` while these hold no more tokens than the two
         points of the longest training texts.
         """
         items = self.splits[name]
@@ -111,19 +126,27 @@ class TaskData:
         trained = [self._trained(item).rows for item in self.splits["train"]]
         rows = POINTS * self.spec.batch_size * max(map(len, trained))
         tokens = rows * max(len(row) for own in trained for row in own)
-        return [self._collate(group) for group in _groups(items, rows, tokens)]
+        return _groups(items, rows, tokens)
 
-    def majority(self, name: str) -> float:
-        """The share of the most frequent answer in the split ``name``: the accuracy of always giving it."""
+    def batches(self, name: str) -> list[Batch]:
+        """:meth:`groups` as batches."""
+        return [self.batch(group) for group in self.groups(name)]
+
+    def batch(self, items: Sequence[Encoded]) -> Batch:
+        """These examples, padded."""
+        encoding: Encoding = resolve(self.asked.goal.encoding)()
+        return encoding.batch(
+            items, pad=self.pad, left=not self.masked, widest=self.positions, loss=self.asked.loss
+        )  # fmt: skip
+
+    def majority(self, name: str) -> float | None:
+        """The share of the most frequent answer in the split ``name``: the accuracy of always giving it. None where
+        the examples have no answers in common."""
         answers = Counter(item.answer for item in self.splits[name])
-        return max(answers.values()) / answers.total()
+        return max(answers.values()) / answers.total() if self.asked.names else None
 
     def _trained(self, item: Encoded) -> Encoded:
-        return item.only_right() if TASKS.get(self.spec.task).loss == "lm" else item
-
-    def _collate(self, items: list[Encoded]) -> Batch:
-        loss = TASKS.get(self.spec.task).loss
-        return collate(items, pad=self.pad, left=not self.masked, widest=self.positions, loss=loss)
+        return item.only_right() if self.asked.loss == "lm" and item.candidates else item
 
 
 def _groups(items: Sequence[Encoded], rows: int, tokens: int) -> list[list[Encoded]]:
@@ -140,28 +163,47 @@ def _groups(items: Sequence[Encoded], rows: int, tokens: int) -> list[list[Encod
     return groups
 
 
-def _encode(encoder: Encoder, name: str, source: Source, numbers: list[int]) -> list[Encoded]:
-    places = [f"{name} text, example {number + 1} of {source.where}" for number in numbers]
-    return encoder.encode([source.examples[number] for number in numbers], places)
+def _encoder(spec: RunSpec, task: Task, tokenizer: PreTrainedTokenizerBase, masked: bool, positions: int) -> Encoder:
+    """The encoder of a task's texts, which leave room for what is generated after them."""
+    limit, room = min(spec.seq_len, positions), task.goal.new_tokens
+    if limit <= room + 1:
+        raise ValueError(
+            f"`seq_len > {room + 1}` must hold for {task.name}, whose answers have up to {room} tokens, but got "
+            f"{limit} (seq_len={spec.seq_len}, the model's positions {positions}); use a larger seq_len"
+        )
+    told = f"seq_len={spec.seq_len}, the model's positions {positions}"
+    return Encoder(
+        tokenizer=tokenizer, masked=masked, limit=limit - room, truncate=spec.truncate,
+        limit_text=f"{told}, less {room} for the answer" if room else told,
+    )  # fmt: skip
+
+
+def _encode(
+    encoder: Encoder, encoding: Encoding, name: str, where: str, units: Sequence[Any], numbers: list[int]
+) -> list[Encoded]:
+    places = [f"{name} text, example {number + 1} of {where}" for number in numbers]
+    return encoding.encode(encoder, [units[number] for number in numbers], places)
 
 
 def _facts(
-    spec: RunSpec, train: Source, validation: Source, numbers: Split, splits: dict[str, list[Encoded]]
-) -> dict[str, Any]:
-    names = TASKS.get(spec.task).names
-
+    spec: RunSpec, task: Task, sources: Mapping[str, Source], units: Mapping[str, Sequence[Any]], numbers: Split,
+    splits: dict[str, list[Encoded]],
+) -> dict[str, Any]:  # fmt: skip
     def balance(answers: list[int]) -> dict[str, int]:
         counts = Counter(answers)
-        return {name: counts[answer] for answer, name in enumerate(names)}
+        return {name: counts[answer] for answer, name in enumerate(task.names)}
 
+    called = {part: "test" if part == "validation" else part for part in sources}
     return {
-        "task": spec.task,
-        "candidates": list(names),
-        "sources": {"train": train.name, "test": validation.name},
-        "available": {"train": len(train.examples), "test": len(validation.examples)},
+        "task": task.name,
+        "candidates": list(task.names),
+        "sources": {called[part]: source.name for part, source in sources.items()},
+        "available": {called[part]: len(own) for part, own in units.items()},
         "counts": {name: len(items) for name, items in splits.items()},
         "labels": {name: balance([item.answer for item in items]) for name, items in splits.items()},
         "truncated": {name: sum(item.cut for item in items) for name, items in splits.items()},
         "longest": max(item.length for items in splits.values() for item in items),
+        "seeds": {"split": spec.seed if spec.shots else SPLIT_SEED, "batches": spec.seed},
         "notes": numbers.notes,
+        **task.facts,
     }

@@ -1,0 +1,236 @@
+"""The user's own data: formats, templates, splits, and one line for every mistake in a task's file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zobench.data.tasks.file import load
+from zobench.data.tasks.prompts import form_of
+from zobench.data.tasks.read import Source, read
+from zobench.data.tasks.task import Example, Task
+from zobench.runspec import RunSpec
+
+ROWS = [{"text": f"row {n}", "label": n % 2, "tags": ["a", "b"], "answers": {"text": [f"{n}", "x"]}} for n in range(10)]
+DATA = '[data]\npath = "rows.jsonl"\nsplit = { seed = 0, dev = 2, test = 0.3 }\n'
+PROMPT = '[prompt]\ntemplate = "Text: {text}\\nGood?"\n'
+LABELS = '[labels]\ncolumn = "label"\nwords = { 0 = "no", 1 = "yes" }\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (tmp_path / "rows.csv").write_text('text,label,a,b\n"one, two",0,x,y\n"three\nfour",1,x,z\n')
+    (tmp_path / "bad.csv").write_text("text,label\none,0\ntwo\n")
+    (tmp_path / "rows.tsv").write_text("text\tlabel\none\t0\ntwo\t1\n")
+    (tmp_path / "lines.txt").write_text("one document\n\nanother\n")
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "rows.dat").write_text("{}")
+    return tmp_path
+
+
+def task(folder: Path, text: str) -> Task:
+    (folder / "my.toml").write_text(text)
+    return load(folder / "my.toml").task
+
+
+def sets(folder: Path, text: str) -> tuple[Source, ...]:
+    found = task(folder, text)
+    return read(found, form_of(found, aligned=True, masked=False), None)
+
+
+def test_one_file_is_split_by_its_seed(folder: Path) -> None:
+    train, dev, test = sets(folder, DATA + PROMPT + LABELS)
+    order = np.random.RandomState(0).permutation(10).tolist()
+    prompts = [[example.prompt for example in source.examples] for source in (test, dev, train)]
+    assert prompts == [[f"Text: row {n}\nGood?" for n in own] for own in (order[:3], order[3:5], order[5:])]
+    assert test.examples[0] == Example(f"Text: row {order[0]}\nGood?", (" no", " yes"), order[0] % 2)
+    assert [source.name for source in (train, dev, test)] == [
+        f"rows.jsonl ({name})" for name in ("train", "dev", "test")
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
+def test_files_of_each_set_in_each_format(suffix: str, folder: Path) -> None:
+    if suffix == "parquet":
+        datasets = pytest.importorskip("datasets")
+        datasets.Dataset.from_list([{"text": "one", "label": 0}, {"text": "two", "label": 1}]).to_parquet(
+            folder / "rows.parquet"
+        )
+    train, test = sets(folder, f'[data]\ntrain = "rows.{suffix}"\ntest = "rows.{suffix}"\n{PROMPT}{LABELS}')
+    assert train.examples == test.examples
+    assert [example.answer for example in train.examples] == [0, 1]
+    texts = ["one, two", "three\nfour"] if suffix == "csv" else ["one", "two"]
+    assert [example.prompt for example in train.examples] == [f"Text: {text}\nGood?" for text in texts]
+
+
+def test_a_dataset_of_datasets_in_a_folder(folder: Path) -> None:
+    pytest.importorskip("datasets")
+    for name in ("train", "validation"):
+        (folder / "hub").mkdir(exist_ok=True)
+        (folder / "hub" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[:4]))
+    data = '[data]\nhub = "hub"\ntrain = "train"\ntest = "validation"\n'
+    train, test = sets(folder, data + PROMPT + LABELS)
+    assert [len(train.examples), len(test.examples)] == [4, 4]
+    assert train.name == "hub train"
+
+
+def test_candidates_in_several_columns_or_a_list_and_several_right_ones(folder: Path) -> None:
+    data = '[data]\ntrain = "rows.csv"\ntest = "rows.csv"\n[prompt]\ntemplate = "{{{text}}}"\n'
+    (train, _) = sets(folder, data + '[candidates]\ncolumns = ["a", "b"]\nanswer = "label"\n')
+    assert train.examples == [
+        Example("{one, two}", (" x", " y"), 0, (0,)), Example("{three\nfour}", (" x", " z"), 1, (1,))
+    ]  # fmt: skip
+    (folder / "several.jsonl").write_text('{"text": "t\\n", "names": ["A", "B", "C"], "right": ["C", "A"]}\n')
+    data = '[data]\ntrain = "several.jsonl"\ntest = "several.jsonl"\n[prompt]\ntemplate = "{text}"\n'
+    (train, _) = sets(folder, data + '[candidates]\ncolumn = "names"\nanswer = "right"\n')
+    assert train.examples == [Example("t\n", ("A", "B", "C"), 2, (2, 0))]
+
+
+def test_a_free_answer_may_be_one_of_several_inside_a_column(folder: Path) -> None:
+    found = task(folder, DATA + PROMPT + '[answer]\ncolumn = "answers.text"\nmax_new_tokens = 7\n')
+    example = read(found, found.form, None)[2].examples[0]
+    number = int(np.random.RandomState(0).permutation(10)[0])
+    assert example == Example(f"Text: row {number}\nGood?", (f" {number}\n",), 0, golds=(f"{number}", "x"))
+    assert (found.goal.new_tokens, found.goal.stop, found.loss, found.goal.scores) == (
+        7,
+        "\n",
+        "lm",
+        ("f1", "exact_match"),
+    )
+
+
+def test_a_text_is_one_document_per_line(folder: Path) -> None:
+    (train, _) = sets(folder, '[data]\ntrain = "lines.txt"\ntest = "lines.txt"\n[text]\n')
+    assert [example.prompt for example in train.examples] == ["one document", "another"]
+
+
+MISTAKES: dict[str, tuple[str, str]] = {
+    "a column of the template": (
+        DATA + '[prompt]\ntemplate = "{sentence}"\n' + LABELS,
+        "`prompt.template` must name columns of the data, but got 'sentence'; use one of text, label, tags, answers",
+    ),
+    "a near one": (
+        DATA + '[prompt]\ntemplate = "{txt}"\n' + LABELS,
+        "`prompt.template` must name columns of the data, but got 'txt'; did you mean text?",
+    ),
+    "a brace": (DATA + '[prompt]\ntemplate = "{text"\n' + LABELS, "`prompt.template` must be text with {columns}, but"),
+    "a layout": (DATA + '[prompt]\ntemplate = "{text:>3}"\n' + LABELS, "`prompt.template` must name a column, but got"),
+    "no prompt": (DATA + LABELS, "`prompt` must stand beside labels, candidates or an answer, and not beside text; wr"),
+    "two asks": (DATA + PROMPT + LABELS + "[text]\n", "one of labels, candidates, answer, text must say what is right, "
+                 "but got labels and text"),
+    "no ask": (DATA + PROMPT, "one of labels, candidates, answer, text must say what is right, but got none"),
+    "no data": (PROMPT + LABELS, "`data` must say where the rows are, but there is none; write [data]"),
+    "a section": (DATA + PROMPT + "[lables]\n", "unknown key 'lables'; did you mean labels?"),
+    "a key": (DATA + PROMPT + LABELS + 'colum = "x"\n', "unknown key 'colum' in [labels]; did you mean column?"),
+    "a key of data": (DATA + 'sed = "x"\n' + PROMPT + LABELS, "unknown key 'sed' in [data]; "),
+    "a name": ('name = "a b"\n' + DATA + PROMPT + LABELS, "`name` must be of letters, digits, '.', '_' and '-', but g"),
+    "words": (DATA + PROMPT + '[labels]\ncolumn = "label"\n', "`labels.words` must be given, but is not; write words"),
+    "a label": (
+        DATA + PROMPT + '[labels]\ncolumn = "label"\nwords = { 0 = "no", 2 = "yes" }\n',
+        "{folder}/rows.jsonl:8: `label` must be one of 0, 2, but got '1'; add it to labels.words",
+    ),
+    "a candidate": (
+        DATA + PROMPT + '[candidates]\ncolumn = "tags"\nanswer = "text"\n',
+        "{folder}/rows.jsonl:7: `text` must be the text of a candidate, or its number from 0 to 1, but got 'row 6'",
+    ),
+    "a list": (
+        DATA + PROMPT + '[candidates]\ncolumn = "text"\nanswer = "label"\n',
+        "{folder}/rows.jsonl:7: `text` must be a list of texts, at least one, but got 'row 6'",
+    ),
+    "a loss": (DATA + PROMPT + LABELS + 'loss = "mse"\n', "`labels.loss` must be choice or lm, but got 'mse'"),
+    "a split": (DATA.replace("seed = 0, ", "") + PROMPT + LABELS, "`data.split` must have a seed, dev and test, but g"),
+    "a share": (DATA.replace("0.3", "1.5") + PROMPT + LABELS, "`data.split.test` must be a share between 0 and 1 or a"),
+    "a whole": (DATA.replace("0.3", "9") + PROMPT + LABELS, "`data.split` must leave rows to train on, but takes 11 o"),
+    "no test": ('[data]\npath = "rows.jsonl"\n' + PROMPT + LABELS, "`data` must have a set to test on, but has none;"),
+    "no file": ('[data]\ntrain = "no.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS, "`data.train` must be a file, but"),
+    "an empty file": (
+        '[data]\ntrain = "empty.jsonl"\ntest = "rows.csv"\n' + PROMPT + LABELS,
+        "empty.jsonl must hold rows, but is empty; give a whole set",
+    ),
+    "a format": (
+        '[data]\ntrain = "rows.dat"\ntest = "rows.csv"\n' + PROMPT + LABELS,
+        "`data.format` must be given for rows.dat; use one of csv, jsonl, parquet, text, tsv",
+    ),
+    "a line of CSV": (
+        '[data]\ntrain = "bad.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS,
+        "{folder}/bad.csv:3: a line must have the header's 2 fields; repair it",
+    ),
+    "TOML": ("[data\n", "Expected ']' at the end of a table declaration"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_that_names_the_file(mistake: str, folder: Path) -> None:
+    text, message = MISTAKES[mistake]
+    (folder / "my.toml").write_text(text)
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        RunSpec(model="opt-tiny", task=str(folder / "my.toml"))
+    told = str(error.value)
+    assert told.startswith("my.toml: " + message.replace("{folder}", str(folder))), told
+    assert "\n" not in told
+
+
+# --- SQuAD, DROP and ReCoRD as they are published ---------------------------------------------------------------------
+
+
+SQUAD = {"data": [{"title": "Ben_Nevis", "paragraphs": [{"context": "It is high.", "qas": [
+    {"id": "1", "question": " How is it? ", "answers": [{"text": "high", "answer_start": 6}, {"text": "It is high",
+                                                        "answer_start": 0}]}]}]}]}  # fmt: skip
+DROP = {"nfl_1": {"passage": "They won 20-17.", "wiki_url": "", "qa_pairs": [
+    {"question": "How many points?", "query_id": "1", "answer": {"number": "20", "date": {}, "spans": []}},
+    {"question": "When?", "query_id": "2", "answer": {"number": "", "date": {"day": "3", "month": "May", "year": ""},
+                                                      "spans": []},
+     "validated_answers": [{"number": "", "date": {"day": "", "month": "May", "year": ""}, "spans": []},
+                           {"number": "", "date": {}, "spans": ["in May", "May"]}]},
+    {"question": "Lost?", "query_id": "3", "answer": {"number": "", "date": {}, "spans": []}}]}}  # fmt: skip
+RECORD = {
+    "source": "s",
+    "passage": {
+        "text": "Ann met Bo.\n@highlight\nBo left",
+        "entities": [{"start": 8, "end": 9}, {"start": 0, "end": 2}, {"start": 23, "end": 24}],
+    },
+    "qas": [
+        {"query": "@placeholder left with @placeholder. ", "idx": 0, "answers": [{"start": 8, "end": 9, "text": "Bo"}]}
+    ],
+}
+PUBLISHED: dict[str, tuple[str, Any, list[Example]]] = {
+    "squad": ("train-v1.1.json dev-v1.1.json", SQUAD, [
+        Example("Title: Ben_Nevis\nContext: It is high.\nQuestion: How is it?\nAnswer:", (" high\n",), 0,
+                golds=("high", "It is high"))]),
+    "drop": ("drop_dataset_train.json drop_dataset_dev.json", DROP, [
+        Example("Passage: They won 20-17.\nQuestion: How many points?\nAnswer:", (" 20\n",), 0, golds=("20",)),
+        Example("Passage: They won 20-17.\nQuestion: When?\nAnswer:", (" May\n",), 0, golds=("May", "in May", "May"))]),
+    "record": ("train.jsonl val.jsonl", RECORD, [
+        Example("Ann met Bo.\n- Bo left\n-", (" Ann left with Ann.", " Bo left with Bo."), 1, (1,))]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_files_are_asked_as_in_mezo(name: str, tmp_path: Path) -> None:
+    from zobench.runspec.registries import TASKS
+
+    files, body, wanted = PUBLISHED[name]
+    for file in files.split():
+        (tmp_path / file).write_text(json.dumps(body))
+    own = TASKS.get(name)
+    train, validation = read(own, own.form, tmp_path)
+    assert train.examples == validation.examples == wanted
+    assert train.name.endswith(files.split()[0])
+
+
+def test_a_file_of_another_form_is_one_line(tmp_path: Path) -> None:
+    from zobench.runspec.registries import TASKS
+
+    for body, told in (
+        ({"data": [{"paragraphs": 3}]}, "`paragraphs` must be a list of records, but got 3"),
+        ({"data": [{"title": "t"}]}, "a row must have text in the columns title, context, question"),
+    ):
+        for file in ("train-v1.1.json", "dev-v1.1.json"):
+            (tmp_path / file).write_text(json.dumps(body))
+        with pytest.raises(ValueError, match=rf"train-v1.1.json:1: {told}.*; give squad's files as they are published"):
+            read(TASKS.get("squad"), TASKS.get("squad").form, tmp_path)

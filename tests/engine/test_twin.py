@@ -1,0 +1,282 @@
+"""Right or refused: an engine over any model of transformers gives its own losses, or says in one line why not."""
+
+import copy
+import time
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+)
+
+from tests.support import sweep
+from tests.support.reference import perturb
+from zobench import Batch, Engine, EngineConfig, Point, models
+from zobench.engine import twin
+from zobench.engine.backprop import Backprop
+from zobench.engine.fold import fold
+from zobench.engine.follow import observe
+from zobench.engine.shrink import shrunk
+
+IDS = torch.arange(12).view(2, 6) * 7 % 60 + 5
+BATCH = Batch(IDS, IDS)
+
+
+def small(model_type, family=AutoModelForCausalLM, **values):
+    torch.manual_seed(3)
+    return family.from_config(shrunk(AutoConfig.for_model(model_type, **values))).eval()
+
+
+@torch.no_grad()
+def own_loss(model, batch=BATCH):
+    return float(model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels)["loss"])
+
+
+@pytest.fixture(autouse=True)
+def _no_verdicts(monkeypatch):
+    monkeypatch.setattr(twin, "_VERDICTS", {})
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+NO_LANGUAGE_MODEL = {
+    "Linear, which is none of transformers": lambda: nn.Linear(2, 2),
+    "LlamaForSequenceClassification, which has no head onto the vocabulary": lambda: small(
+        "llama", AutoModelForSequenceClassification
+    ),
+    "T5ForConditionalGeneration, which has an encoder and a decoder": lambda: small("t5", AutoModelForSeq2SeqLM),
+    "BartForConditionalGeneration, which has an encoder and a decoder": lambda: small("bart", AutoModelForMaskedLM),
+    "LlamaModel, which has no head onto the vocabulary": lambda: small("llama").model,
+}
+
+
+@pytest.mark.parametrize("build", [Engine, Backprop])
+@pytest.mark.parametrize("what", NO_LANGUAGE_MODEL)
+def test_what_is_no_language_model_is_named(what, build):
+    with pytest.raises(ValueError, match="language model") as error:
+        build(NO_LANGUAGE_MODEL[what](), EngineConfig(placement="resident"))
+    assert str(error.value) == (
+        f"the model must be a causal or masked language model, but got {what}; build one with AutoModelForCausalLM or "
+        "AutoModelForMaskedLM"
+    )
+
+
+REFUSED = {
+    "bart": "a model's loss must be the mean cross-entropy of its targets, but BartForCausalLM's does not shift its "
+    "labels; use another model",
+    "rwkv": "a model's forward must leave its weights alone, but RwkvForCausalLM's writes "
+    "rwkv.blocks.0.attention.output.weight; use another model",
+}
+
+
+@pytest.mark.parametrize("build", [Engine, Backprop])
+@pytest.mark.parametrize(("model_type", "what"), REFUSED.items())
+def test_a_model_that_computes_something_else_is_refused_in_one_line_and_left_as_it_was(model_type, what, build):
+    model = small(model_type)
+    before = copy.deepcopy(model)
+    for _ in range(2):  # the second time from memory
+        with pytest.raises(ValueError, match="model") as error:
+            build(model, EngineConfig(placement="resident"))
+        assert str(error.value) == what
+    assert own_loss(model) == own_loss(before)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), before.parameters(), strict=True))
+
+
+def test_a_refused_batch_leaves_the_engine_usable_and_an_error_in_a_pass_is_told():
+    model = small("gpt2")
+    expected = own_loss(model)
+    with Engine(model, EngineConfig()) as engine:
+        with pytest.raises(ValueError, match="must be a zobench"):
+            engine.evaluate(IDS)
+        assert engine.evaluate(BATCH) == pytest.approx(expected, abs=1e-6)
+        with pytest.raises(IndexError):
+            engine.evaluate(Batch(IDS + 1000, IDS))
+        with pytest.raises(RuntimeError, match="must not be used after an error in a step"):
+            engine.evaluate(BATCH)
+
+
+# --- what the comparison finds: errors planted in the engine ----------------------------------------------------------
+
+
+def test_a_soft_cap_that_is_left_out_is_found(monkeypatch):
+    monkeypatch.setattr("zobench.engine.head.finished", lambda output, notes: output)
+    with pytest.raises(ValueError, match="an engine must give the model's own loss, but of Gemma2ForCausalLM it gives"):
+        Engine(small("gemma2", final_logit_softcapping=0.05), EngineConfig())
+
+
+def test_weights_that_do_not_move_are_found(monkeypatch):
+    from zobench.engine.in_place import InPlace
+
+    own = InPlace.at
+    monkeypatch.setattr(InPlace, "at", lambda self, unit, point: own(self, unit, Point() if unit.part == 2 else point))
+    with pytest.raises(ValueError, match="losses at perturbed weights must be those of GPT2LMHeadModel itself"):
+        Engine(small("gpt2"), EngineConfig())
+
+
+def test_arguments_that_are_not_cut_with_the_batch_are_found(monkeypatch):
+    """BLOOM's alibi has a row for each head of each row of the batch: by its size nobody sees that."""
+    monkeypatch.setattr(twin, "observe", lambda *args: {})
+    with pytest.raises(ValueError, match="BloomForCausalLM"):
+        Engine(small("bloom", n_layer=2), EngineConfig())
+
+
+# --- what follows the batch -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model_type", "heads"), [("bloom", "n_head"), ("mpt", "n_heads")])
+@pytest.mark.parametrize("count", [2, 4])
+def test_alibi_is_cut_by_what_it_follows_and_not_by_its_size(model_type, heads, count):
+    """Two points on two rows are four copies: as many as heads."""
+    width = "d_model" if model_type == "mpt" else "hidden_size"
+    model = small(model_type, **{heads: count, width: 16 * count})
+    plain = copy.deepcopy(model)
+    with Engine(model, EngineConfig(slots=2)) as engine:
+        losses = engine.probe(BATCH, [Point(1, 1e-2), Point(1, -1e-2)])
+    for loss, scale in zip(losses, (1e-2, -2e-2), strict=True):
+        perturb(plain, 1, 1.0, scale)
+        assert loss == pytest.approx(own_loss(plain), abs=2e-6)
+
+
+def test_blocks_that_run_twice_or_backwards_are_refused():
+    class Body(nn.Module):
+        def __init__(self, order):
+            super().__init__()
+            self.blocks, self.order = nn.ModuleList(nn.Linear(2, 2) for _ in range(2)), order
+
+        def forward(self, x):
+            for number in self.order:
+                x = self.blocks[number](x)
+            return x
+
+    for order in ((1, 0), (0, 1, 0), (0,)):
+        body = Body(order)
+        with pytest.raises(ValueError, match="run each of its blocks once, in their order, but Body makes"):
+            observe(body, list(body.blocks), [lambda rows, body=body: body(torch.zeros(rows, 2))])
+
+
+def test_fold_repeats_what_is_the_same_for_every_row():
+    model = small("gpt2")
+    marks = observe(model, list(models.blocks(model)), [lambda rows: model(IDS[:1].expand(rows, -1), use_cache=False)])
+    wpe = marks["transformer.wpe"]
+    assert set(wpe.dimensions.values()) == {None}
+    table = torch.randn(2, 6, 3)
+    picked = iter(table)
+    out = fold("wpe", lambda ids: next(picked)[None], 2, 3, lambda copy: None, (torch.zeros(1, 6),), {}, wpe)
+    assert torch.equal(out, table.repeat_interleave(3, 0))
+
+
+# --- which modules are blocks -----------------------------------------------------------------------------------------
+
+
+def test_blocks_are_the_list_with_the_most_parameters():
+    model = small("stablelm", qk_layernorm=True, num_hidden_layers=2, num_attention_heads=4)
+    assert models.blocks(model) is model.model.layers
+    assert max(len(own) for own in model.modules() if isinstance(own, nn.ModuleList)) > 2
+
+
+def test_blocks_under_half_of_the_model_are_refused():
+    holder = nn.ModuleDict({"layers": nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(2)),
+                            "other": nn.Linear(3, 3, bias=False)})  # fmt: skip
+    with pytest.raises(ValueError, match="the largest ModuleList of ModuleDict holds 8 of 17; use another model"):
+        models.blocks(holder)
+
+
+# --- 16 bits, the router, the cost ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_mamba_in_16_bits_gives_its_own_loss(noise):
+    model = small("mamba").to(torch.bfloat16)
+    expected = own_loss(model)
+    with Engine(model, EngineConfig(noise=noise, slots=2)) as engine:
+        assert engine.evaluate(BATCH) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("placement", ["resident", "offload"])
+def test_olmo_whose_norms_have_no_weights_runs_with_counter_noise(placement):
+    model = small("olmo")
+    expected = own_loss(model)
+    with Engine(model, EngineConfig(noise="counter", placement=placement)) as engine:
+        assert engine.evaluate(BATCH) == pytest.approx(expected, abs=2e-6)
+
+
+def test_a_router_loss_is_left_out_and_told():
+    model = small("mixtral")
+    expected = own_loss(model)
+    model.config.output_router_logits = True
+    assert own_loss(model) > expected + 1e-3
+    with pytest.warns(UserWarning, match="the loss of MixtralForCausalLM adds a router loss"):
+        engine = Engine(model, EngineConfig(slots=2))
+    with engine:
+        assert engine.evaluate(BATCH) == pytest.approx(expected, abs=1e-6)
+        assert model.config.output_router_logits
+
+
+def test_a_verdict_is_kept_and_draws_nothing_from_the_callers_generator(monkeypatch):
+    data, built = [small("gpt2") for _ in range(2)], []
+    own = twin._built
+    monkeypatch.setattr(twin, "_built", lambda *args: built.append(args) or own(*args))
+    state = torch.get_rng_state()
+    for model in data:
+        Engine(model, EngineConfig(placement="resident")).close()
+    assert len(built) == 1
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_twin_of_the_largest_model_is_small_and_quick():
+    model = models.build("OPT-175B", "fp32")
+    config = shrunk(model.config)
+    assert sum(own.numel() for own in AutoModelForCausalLM.from_config(config).parameters()) < 5_000_000
+    start = time.process_time()
+    assert twin._judged(model, EngineConfig(), lambda own, how, marks: Engine(own, how, known=marks), torch.float32)
+    assert time.process_time() - start < 5  # about a second on an idle core
+
+
+def test_registered_families_need_no_twin_and_their_relatives_do():
+    held = [name for name in models.MODELS.names() if twin.is_held(models.build(name, "fp32"))]
+    assert held == list(models.MODELS.names())
+    assert not twin.is_held(small("roberta"))
+    assert not twin.is_held(small("gpt2"))
+
+
+# --- all of transformers ----------------------------------------------------------------------------------------------
+
+SAMPLE = (
+    "bloom",
+    "cohere",
+    "gemma2",
+    "gpt2",
+    "gpt_neox",
+    "granite",
+    "mixtral",
+    "mpt",
+    "olmo",
+    "phi",
+    "qwen2",
+    "roberta",
+)
+CLASSES = {f"{kind}-{name}": (kind, *rest) for kind, name, *rest in sweep.classes()}
+
+
+def _check(row):
+    assert row.verdict in (sweep.EQUAL, sweep.REFUSED, sweep.NOT_BUILT), f"{row.name}: {row.verdict}, {row.reason}"
+    told = {(own.kind, own.model_type): own for own in sweep.read("docs/families.md")}
+    assert told[row.kind, row.model_type].verdict == row.verdict
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_sample_of_transformers_is_equal(name):
+    row = sweep.judge(*CLASSES[f"causal-{name}"])
+    assert row.verdict == sweep.EQUAL, row.reason
+    _check(row)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", CLASSES)
+def test_all_of_transformers_is_equal_or_refused(name):
+    _check(sweep.judged_apart(*CLASSES[name]))

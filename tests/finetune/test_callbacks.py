@@ -1,0 +1,180 @@
+"""Callbacks: the curve as CSV and JSON lines, TensorBoard, Weights & Biases, MLflow, and a user's own that fails."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zobench.finetune import Callback, Evaluation, Hooks, RunStart, StepReport, run
+from zobench.finetune.loggers import LOGGERS, loggers
+from zobench.result import Result
+
+
+class Told(Callback):
+    """Notes all that it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def on_start(self, start: RunStart) -> None:
+        self.calls.append(("start", len(start.steps), len(start.evaluations)))
+
+    def on_step(self, step: StepReport) -> None:
+        self.calls.append(step)
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self.calls.append(evaluation)
+
+    def on_end(self, result: Result) -> None:
+        self.calls.append(("end", result.evaluation["test"]))
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "curve.jsonl").read_text().splitlines()]
+
+
+def crash(moment: StepReport) -> None:
+    if moment.step == 6:
+        raise ConnectionError("the machine went down")
+
+
+def test_a_callback_is_told_all_and_the_curve_is_written(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    told = Told()
+    result = run(spec(), folder=tmp_path, data_dir=data_dir, callbacks=[told])
+    assert (told.calls[0], told.calls[-1]) == (("start", 0, 0), "close")
+    assert told.calls[-2] == ("end", result.evaluation["test"])
+    steps = [call for call in told.calls if isinstance(call, StepReport)]
+    seen = [call for call in told.calls if isinstance(call, Evaluation)]
+    assert [step.step for step in steps] == list(range(1, 11))
+    assert [one.loss for one in steps] == result.samples["loss"]
+    assert [[one.step, one.loss, one.accuracy] for one in seen[:4]] == result.evaluation["curve"]
+    assert seen[4].point == result.evaluation["test"]
+    lines = rows(tmp_path)
+    assert [line["loss"] for line in lines if "loss" in line] == result.samples["loss"]
+    assert [[x["step"], x["dev_loss"], x["dev_accuracy"]] for x in lines if "dev_loss" in x] == result.evaluation[
+        "curve"
+    ]
+    assert lines[-1] == {
+        "step": seen[4].step, "test_loss": result.evaluation["test"]["loss"],
+        "test_accuracy": result.evaluation["test"]["accuracy"],
+    }  # fmt: skip
+    with (tmp_path / "curve.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [{name: float(value) for name, value in row.items() if value} for row in table] == lines
+
+
+def test_a_run_that_goes_on_has_the_curve_of_one_that_was_not_stopped(
+    spec: Any, data_dir: Path, tmp_path: Path
+) -> None:
+    run(spec(), folder=tmp_path / "whole", data_dir=data_dir)
+    with pytest.raises(ConnectionError):
+        run(spec(), folder=tmp_path / "parts", data_dir=data_dir, progress=Hooks(step=crash))
+    (tmp_path / "parts" / "curve.jsonl").open("a").write('{"step": 7, "lo')  # a line that a crash has torn
+    told = Told()
+    run(spec(), folder=tmp_path / "parts", data_dir=data_dir, examine=False, callbacks=[told])
+    assert told.calls[0] == ("start", 6, 2)
+    run(spec(), folder=tmp_path / "parts", data_dir=data_dir)  # another process looks at test
+    for name in ("curve.csv", "curve.jsonl"):
+        assert (tmp_path / "parts" / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+
+@pytest.mark.parametrize("method", ["on_start", "on_step", "on_evaluation", "on_end", "close"])
+def test_a_callback_that_fails_is_said_once_and_loses_nothing(
+    method: str, spec: Any, data_dir: Path, tmp_path: Path
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no space\nleft")
+
+    said: list[str] = []
+    failing, told = type("Failing", (Callback,), {method: fail})(), Told()
+    result = run(
+        spec(steps=3), folder=tmp_path, data_dir=data_dir, callbacks=[failing, told], progress=Hooks(say=said.append)
+    )
+    warnings = [line for line in said if "callback" in line]
+    assert warnings == [
+        "warning: the callback Failing failed (RuntimeError: no space left); the run goes on without it"
+    ]
+    assert result.outcome == "ok"
+    assert told.calls[-1] == "close"
+    assert len([call for call in told.calls if isinstance(call, StepReport)]) == 3
+
+
+def test_tensorboard_has_the_curve_once_also_after_going_on(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    make = loggers(["tensorboard", "tensorboard"])
+    with pytest.raises(ConnectionError):
+        run(spec(), folder=tmp_path, data_dir=data_dir, progress=Hooks(step=crash), callbacks=make())
+    result = run(spec(), folder=tmp_path, data_dir=data_dir, callbacks=make())
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {
+        "train/loss", "train/projected_grad", "train/lr", "train/skipped", "dev/loss", "dev/accuracy", "test/loss",
+        "test/accuracy",
+    }  # fmt: skip
+    losses = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    wanted = [loss for loss in result.samples["loss"] if loss is not None]
+    assert losses == [(step, pytest.approx(loss)) for step, loss in enumerate(wanted, start=1)]
+    assert [event.step for event in events.Scalars("dev/loss")] == [0, 4, 8, 10]
+
+
+def module(name: str, monkeypatch: pytest.MonkeyPatch, **members: Any) -> list[Any]:
+    """A package ``name`` that records the calls of its functions, which are ``members``."""
+    calls: list[Any] = []
+    fake = ModuleType(name)
+    fake.__spec__ = importlib.util.spec_from_loader(name, None)
+    for member, answer in members.items():
+
+        def call(*args: Any, _member: str = member, _answer: Any = answer, **kwargs: Any) -> Any:
+            calls.append((_member, args, kwargs))
+            return _answer
+
+        setattr(fake, member, call)
+    monkeypatch.setitem(sys.modules, name, fake)
+    return calls
+
+
+def test_weights_and_biases_gets_the_curve(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged, summary, ended = [], {}, []
+    started = SimpleNamespace(
+        log=lambda row, step: logged.append((step, row)), summary=summary, finish=lambda: ended.append(True)
+    )
+    calls = module("wandb", monkeypatch, init=started)
+    result = run(spec(steps=3), folder=tmp_path, data_dir=data_dir, callbacks=loggers(["wandb"])())
+    ((name, _, options),) = calls
+    assert (name, options["id"], options["resume"]) == ("init", result.spec.hash, "allow")
+    assert options["config"] == result.spec.to_dict()
+    assert [row["loss"] for _, row in logged if "loss" in row] == result.samples["loss"]
+    assert [step for step, row in logged if "dev_loss" in row] == [0, 3]
+    assert summary == {"test_accuracy": result.evaluation["test"]["accuracy"]}
+    assert ended == [True]
+
+
+def test_mlflow_gets_the_curve(spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("start_run", "log_params", "log_metrics", "end_run")
+    calls = module("mlflow", monkeypatch, **dict.fromkeys(names))
+    result = run(spec(steps=3), folder=tmp_path, data_dir=data_dir, callbacks=loggers(["mlflow"])())
+    assert [name for name, *_ in calls if name != "log_metrics"] == ["start_run", "log_params", "end_run"]
+    rows = [(options["step"], args[0]) for name, args, options in calls if name == "log_metrics"]
+    assert [row["loss"] for _, row in rows if "loss" in row] == result.samples["loss"]
+    assert calls[0][2]["tags"] == {"zobench.hash": result.spec.hash}
+
+
+@pytest.mark.parametrize("name", LOGGERS)
+def test_a_package_that_is_missing_is_one_line_before_the_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
+    with pytest.raises(ValueError, match=rf"`--log {name}` needs the package {name}, which is missing; pip install"):
+        loggers([name])

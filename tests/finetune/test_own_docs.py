@@ -1,0 +1,108 @@
+"""Every file, command and program of docs/data.md does what the page says."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from zobench import cli
+from zobench.finetune import run
+from zobench.recipes import matrix
+from zobench.runspec import RunSpec
+from zobench.store import Store
+
+PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^`(\S+)`:\n\n```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+TASKS = {
+    "reviews.toml": {"train": 3, "dev": 1, "test": 2},
+    "choices.toml": {"train": 2, "dev": 1, "test": 3},
+    "questions.toml": {"train": 2, "dev": 1, "test": 1},
+    "poems.toml": {"train": 1, "dev": 1, "test": 1},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, weights_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The page's files, and a model beside them."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "my-model").symlink_to(weights_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_page_has_these_tasks() -> None:
+    assert {name for name in FILES if name.endswith(".toml")} == set(TASKS)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_run_on_a_task_of_the_page(name: str, folder: Path) -> None:
+    spec = RunSpec(
+        model="opt-tiny", weights="pretrained", weights_path="my-model", task=name, steps=2, batch_size=2, seq_len=64
+    ).resolve("cpu")
+    result = run(spec, folder=folder / "run")
+    assert result.evaluation["task"]["counts"] == TASKS[name]
+    called = "my-choices" if name == "choices.toml" else name.removesuffix(".toml")
+    assert result.evaluation["task"]["task"] == spec.task_name == called
+
+
+def test_the_command_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (command,) = re.findall(r"^\$ zobench (.*)$", PAGE, re.MULTILINE)
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*command.split(), "--device", "cpu", "--set", "batch_size=2"])
+    assert ended.value.code == 0, capsys.readouterr().err
+    (result,) = Store(folder / "results").load()
+    own = folder / "runs" / f"opt-tiny-reviews-zo-sgd-full-{result.spec.hash}"
+    lines = (own / "curve.jsonl").read_text().splitlines()
+    with (own / "curve.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(lines)
+    assert [json.loads(line)["step"] for line in lines if '"loss"' in line] == [1, 2, 3, 4]
+    assert list((own / "tensorboard").iterdir())
+    with pytest.raises(SystemExit):
+        cli.main(["results"])
+    assert "reviews" in (shown := capsys.readouterr().out)
+    assert "@" not in shown
+
+
+def test_the_mistake_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (told,) = re.findall(r"^zobench: reviews.toml: .*$", PAGE, re.MULTILINE)
+    (folder / "reviews.toml").write_text(FILES["reviews.toml"].replace("{text}", "{txt}"))
+    for words in (["finetune"], ["run", "--set", "weights_path=my-model", "--set", "weights=pretrained"]):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*words, "--model", "opt-tiny", "--task", "reviews.toml", "--device", "cpu"])
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.splitlines()[-1] == told
+
+
+def test_the_program_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    exec(compile(program, "docs/data.md", "exec"), {})
+    *best, accuracy = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"\d \{'accuracy': [01]\.\d+\}", best[0])
+    assert 0 <= float(accuracy) <= 1
+
+
+def test_a_matrix_takes_the_file_and_a_fresh_process_measures_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mine.toml").write_text(
+        '[base]\nmodel = "opt-tiny"\nweights = "pretrained"\nweights_path = "my-model"\nsteps = 2\nbatch_size = 2\n'
+        'seq_len = 32\n[axes]\ntask = ["reviews.toml", "choices.toml"]\n'
+    )
+    cells = matrix.load(folder / "mine.toml", "cpu").cells
+    assert [(cell.task_name, cell.task_file) for cell in cells] == [
+        ("reviews", "reviews.toml"), ("my-choices", "choices.toml"),
+    ]  # fmt: skip
+    words = ["weights=pretrained", "weights_path=my-model", "steps=2", "batch_size=2", "seq_len=32"]
+    with pytest.raises(SystemExit):
+        cli.main(
+            ["run", "--model", "opt-tiny", "--task", "choices.toml", "--device", "cpu", "--json", "-"]
+            + [f"--set={word}" for word in words]
+        )
+    result = json.loads(capsys.readouterr().out)
+    assert (result["outcome"], result["spec_hash"]) == ("ok", cells[1].hash)
+    assert result["evaluation"]["task"]["counts"] == TASKS["choices.toml"]

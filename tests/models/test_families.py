@@ -1,0 +1,112 @@
+"""Families that zobench has no formula for, from a config.json alone: counted, initialised, and run by both engines."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.families import CONFIGS
+from zobench import models
+from zobench.models.weights import ModelWeights, RandomWeights, materialise
+from zobench.programs import cell
+from zobench.recipes import matrix
+from zobench.result import Outcome
+from zobench.runspec import RunSpec
+
+FAMILIES = ("gpt2", "gpt_neox", "phi", "gemma2", "mixtral", "qwen2", "olmo", "bloom", "mpt")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def given(tmp_path: Path, family: str) -> RunSpec:
+    folder = tmp_path / family
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": family, **CONFIGS[family]}))
+    values = {"model": str(folder), "seq_len": 16, "steps": 3, "warmup": 0, "batch_size": 2, "lr": 1e-3}
+    return matrix.single(values, "cpu")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_counts_are_those_of_transformers(tmp_path: Path, family: str) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    known = models.of(given(tmp_path, family))
+    own = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path / family))  # type: ignore[no-untyped-call]
+    blocks = [sum(tensor.numel() for tensor in block.parameters()) for block in models.blocks(own)]
+    inside = set(models.blocks(own).parameters())
+    outside = [tensor.numel() for tensor in own.parameters() if tensor not in inside]
+    assert (known.layers, known.hidden, known.vocab) == (2, 32, 64)
+    assert (known.block, known.all_blocks) == (max(blocks), sum(blocks))
+    assert known.resident(known.tied, known.max_positions) == outside
+    assert models.parameter_count(known) == sum(tensor.numel() for tensor in own.parameters())
+    assert known.largest_linear == max(tensor.numel() for tensor in inside)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_random_values_are_distributed_as_the_models_own(tmp_path: Path, family: str) -> None:
+    """Those of GPT-2's residual projections are smaller, Gemma's norms begin at zero, Mixtral's experts are stacked."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    known = models.of(given(tmp_path, family))
+    own = dict(
+        AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path / family)).named_parameters()  # type: ignore[no-untyped-call]
+    )
+    ours = models.build(known, "fp32")
+    materialise(ours, RandomWeights(ours, 0), "cpu")
+    assert [name for name, _ in ours.named_parameters()] == list(own)
+    for name, values in ours.named_parameters():
+        expected = own[name]
+        tolerance = 10 * 0.02 / expected.numel() ** 0.5
+        assert values.std().item() == pytest.approx(expected.std().item(), abs=tolerance), name
+        assert values.mean().item() == pytest.approx(expected.mean().item(), abs=tolerance), name
+        assert torch.equal(values == 0, expected == 0), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_from_a_config_alone_is_the_one_that_transformers_builds(tmp_path: Path, family: str) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    known = models.of(given(tmp_path, family))
+    own = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path / family)).eval()  # type: ignore[no-untyped-call]
+    ours = models.build(known, "fp32")
+    materialise(ours, ModelWeights(own), "cpu")
+    ids = torch.randint(3, 64, (2, 16))
+    with torch.inference_mode():
+        assert torch.equal(ours(ids).logits, own(ids).logits)
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_offloaded_losses_are_the_resident_ones(tmp_path: Path, family: str, noise: str) -> None:
+    spec = given(tmp_path, family).replace(noise=noise)
+    resident = cell.run(spec)
+    offload = cell.run(spec.replace(engine="offload", tier="pageable"))
+    assert (resident.outcome, resident.reason) == (Outcome.OK, "")
+    assert (offload.outcome, offload.reason) == (Outcome.OK, "")
+    assert resident.samples["loss"] == offload.samples["loss"]
+    assert len(set(resident.samples["loss"])) == 3
+
+
+@pytest.mark.parametrize("name", [name for name in models.MODELS.names() if name.endswith("-tiny")])
+def test_a_folder_of_a_registered_model_has_the_registered_facts(tmp_path: Path, name: str) -> None:
+    config = models.build_config(name)
+    config.architectures = ["RobertaForMaskedLM"] if models.get(name).masked else None
+    config.save_pretrained(tmp_path / "it")
+    ours, theirs = models.get(name), models.of(matrix.single({"model": str(tmp_path / "it")}, "cpu"))
+    for fact in (
+        "model_type", "masked", "layers", "heads", "hidden", "vocab", "max_positions", "tied", "embedding_width",
+        "attention_widths", "block", "all_blocks", "largest_linear", "whole_attention",
+    ):  # fmt: skip
+        assert getattr(theirs, fact) == getattr(ours, fact), fact
+    sizes = [one.resident(ours.tied, ours.max_positions) for one in (ours, theirs)]
+    assert sorted(sizes[0]) == sorted(sizes[1])
+    for kind in itertools.product((2, 4), (False, True), (False, True)):
+        assert ours.kept(*kind) <= theirs.kept(*kind) <= 3 * ours.kept(*kind), kind

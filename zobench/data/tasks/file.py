@@ -1,0 +1,139 @@
+"""A task of the user's own: a TOML file that says where the rows are, how they are asked, and what is right.
+
+In a spec it is called ``NAME@FINGERPRINT``. The fingerprint is of what the file says and of the data, and of no path,
+so that a run keeps its name when files move, and another one begins when they change (docs/data.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zobench.data.tasks import rows
+from zobench.data.tasks.asks import ASKS, asked
+from zobench.data.tasks.rows import Rows
+from zobench.data.tasks.task import Example, Task
+from zobench.runspec import RunSpec, suggestion
+from zobench.runspec.registries import TASKS
+
+SHARE = 0.2
+"""Of a training set that is smaller than train_size and dev_size: what dev takes of it at most."""
+TOKEN = 4
+"""Bytes of a token in UTF-8, by which durations and memory are predicted before there is a tokenizer."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SECTIONS = ("name", "data", "prompt", *ASKS)
+
+
+def task_of(spec: RunSpec) -> Task:
+    """The task that ``spec`` names. Raises ``ValueError`` if its file is gone, or says something else by now."""
+    name, _, known = spec.task.partition("@")
+    if not known:
+        task: Task = TASKS.get(name)
+        return task
+    if not spec.task_file:
+        raise ValueError(f"the task {name} is a file's, but no file is given; name it: --task {name}.toml")
+    found = load(Path(spec.task_file))
+    if found.identity != spec.task:
+        raise ValueError(
+            f"{spec.task_file} must say what it said when the run began ({spec.task}), but it or its data is another "
+            f"({found.identity}); bring it back, or begin a new run with --task {spec.task_file}"
+        )
+    return found.task
+
+
+def identity(path: str) -> str:
+    """``NAME@FINGERPRINT`` of the task in the file ``path``. Raises ``ValueError`` as :func:`load` does."""
+    return load(Path(path)).identity
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Loaded:
+    """``task``, and what a spec calls it."""
+
+    identity: str
+    task: Task
+
+
+def load(path: Path) -> Loaded:
+    """The task in ``path``; it is read anew only after a change of the file or of its data.
+
+    Raises ``ValueError``, one line that names the file, for what no task can be made of.
+    """
+    try:
+        body = tomllib.loads(path.read_text(encoding="utf-8"))
+        _check(body, path)
+        return _made(path, json.dumps(body, sort_keys=True, default=str), rows.stamp(path.parent, body["data"]))
+    except OSError as error:
+        raise ValueError(
+            f"`task` must be a TOML file, but {path} cannot be read ({error.strerror}); check it"
+        ) from error
+    except ValueError as error:  # also of TOML's syntax and of text that is no UTF-8
+        raise ValueError(f"{path.name}: {error}") from error
+
+
+@functools.lru_cache(maxsize=8)
+def _made(path: Path, text: str, stamp: tuple[Any, ...]) -> Loaded:
+    """``text``: what the file says, as JSON; ``stamp``: of the data."""
+    body = json.loads(text)
+    name, sets = body.get("name", path.stem), rows.read(path.parent, body["data"])
+    task = asked(body, sets.parts["train"].columns)
+    lengths = sorted(length for own in sets.parts.values() for length in _lengths(task, own))
+    task = replace(
+        task, name=name, rows=functools.partial(_given, sets.parts), parts=tuple(sets.parts), facts=sets.facts,
+        usual_tokens=_tokens(task, lengths[len(lengths) * 3 // 4]), longest_tokens=_tokens(task, lengths[-1]),
+        dev_share=0.0 if "dev" in sets.parts else SHARE, remedy=f"check the rows of {name}",
+    )  # fmt: skip
+    said = {key: value for key, value in body.items() if key not in ("name", "data")}
+    words = json.dumps([said, sets.fingerprint, sets.facts], sort_keys=True)
+    return Loaded(f"{name}@{hashlib.sha256(words.encode()).hexdigest()[:12]}", task)
+
+
+def _lengths(task: Task, own: Rows) -> list[int]:
+    """Bytes of each row's longest text. All rows are read, so that a mistake is found before a run begins."""
+    lengths = []
+    for place, row in own.rows:
+        try:
+            one: Example = task.example(row, task.form)
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from error
+        lengths.append(max(len((one.prompt + candidate).encode()) for candidate in one.candidates or ("",)))
+    return lengths
+
+
+def _tokens(task: Task, nbytes: int) -> int:
+    """Those of a text, about; rows of plain text are as long as a run allows."""
+    return 2**31 if task.goal.every_token else 8 + -(-nbytes // TOKEN // 8) * 8 + task.goal.new_tokens
+
+
+def _given(parts: Mapping[str, Rows], name: str, part: str, data_dir: Path | None) -> tuple[str, Iterable[Any]]:
+    return parts[part].where, parts[part].rows
+
+
+def _check(body: Mapping[str, Any], path: Path) -> None:
+    """Raises ``ValueError`` for a section or a name that a task's file does not have, or lacks."""
+    for key, value in body.items():
+        if key not in _SECTIONS:
+            raise ValueError(f"unknown key {key!r}; {suggestion(key, _SECTIONS)}")
+        if key != "name" and not isinstance(value, dict):
+            raise ValueError(f"`{key}` must be a section, but got {value!r}; write [{key}]")
+    name = body.get("name", path.stem)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"`name` must be of letters, digits, '.', '_' and '-', but got {name!r}; give name = \"reviews\""
+        )
+    if "data" not in body:
+        raise ValueError("`data` must say where the rows are, but there is none; write [data]")
+    given = [key for key in ASKS if key in body]
+    if len(given) != 1:
+        raise ValueError(f"one of {', '.join(ASKS)} must say what is right, but got {' and '.join(given) or 'none'}")
+    if ("prompt" in body) == (given == ["text"]):
+        raise ValueError(
+            "`prompt` must stand beside labels, candidates or an answer, and not beside text; write [prompt]"
+        )

@@ -1,0 +1,224 @@
+"""Rows of the user's own: from JSON lines, CSV, plain text and Parquet files, or a dataset of the hub; in given sets or
+split by a given seed."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench.data.tasks.read import lines_of
+from zobench.runspec import suggestion
+
+Row = Mapping[str, Any]
+PARTS = {"train": "train", "dev": "dev", "test": "validation"}
+"""Sets as the file calls them, and as a task does."""
+FORMATS = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv", ".txt": "text",
+    ".parquet": "parquet",
+}  # fmt: skip
+_KEYS = ("path", "train", "dev", "test", "hub", "config", "revision", "format", "split")
+_SPLIT = "split = { seed = 0, dev = 0.1, test = 0.1 }"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One set: ``where`` it is from, and of each row where it stands and its columns."""
+
+    where: str
+    rows: Sequence[tuple[str, Row]]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of the first row."""
+        return tuple(self.rows[0][1]) if self.rows else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """The sets of a task: "train", perhaps "dev", and "validation". ``fingerprint``: of all that was read, in hex.
+    ``facts``: how one file was split, for the result."""
+
+    parts: dict[str, Rows]
+    fingerprint: str
+    facts: dict[str, Any]
+
+
+def stamp(folder: Path, data: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What changes when a file of the section ``data`` does."""
+    seen = [(folder / path).stat() for path in _files(data).values() if (folder / path).is_file()]
+    return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in seen)
+
+
+def read(folder: Path, data: Mapping[str, Any]) -> Sets:
+    """The sets that the section ``data`` of a task's file names; paths are relative to ``folder``, where the file is.
+
+    Raises ``ValueError`` for what cannot be read, and ``ImportError`` where that needs ``datasets``.
+    """
+    _check(data)
+    sources = _hub_splits(data) if "hub" in data else _files(data)
+    whole = {}
+    digest = hashlib.sha256()
+    for role, name in sources.items():
+        if "hub" in data:
+            rows = Rows(f"{data['hub']} {name}", _from_hub(folder, data, name))
+            digest.update(json.dumps([role, [row for _, row in rows.rows]], sort_keys=True, default=str).encode())
+        else:
+            path = folder / name
+            rows = Rows(name, list(_from_file(path, role, data.get("format", ""))))
+            digest.update(f"{role}:{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        if not rows.rows:
+            raise ValueError(f"{rows.where} must hold rows, but is empty; give a whole set")
+        whole[role] = rows
+    if "split" in data:
+        (rows,) = whole.values()
+        parts, facts = _split(rows, data["split"])
+        return Sets(parts, digest.hexdigest(), facts)
+    return Sets({PARTS[role]: rows for role, rows in whole.items()}, digest.hexdigest(), {})
+
+
+def _check(data: Mapping[str, Any]) -> None:
+    for key, value in data.items():
+        if key not in _KEYS:
+            raise ValueError(f"unknown key {key!r} in [data]; {suggestion(key, _KEYS)}")
+        if not isinstance(value, dict if key == "split" else str):
+            noun = f"a table, as {_SPLIT}" if key == "split" else "text"
+            raise ValueError(f"`data.{key}` must be {noun}, but got {value!r}")
+    if "format" in data and data["format"] not in FORMATS.values():
+        known = sorted(set(FORMATS.values()))
+        raise ValueError(f"`data.format` must be one of {', '.join(known)}, but got {data['format']!r}")
+    if "hub" in data and "path" in data:
+        raise ValueError("`data` must be in files or on the hub, but got both path and hub; leave one out")
+    sets = [role for role in PARTS if role in data]
+    if ("path" in data) == bool(sets) and "hub" not in data:
+        raise ValueError(
+            f"`data` must have a path, or train and test, but got {', '.join(data) or 'nothing'}; write a path with "
+            f"{_SPLIT}, or train and test"
+        )
+    if "split" in data and set(sets) - {"train"}:
+        raise ValueError(f"`data.split` must split one file, but got {', '.join(sets)}; give path alone, or no split")
+    if "split" not in data and not {"train", "test"} <= set(sets) and ("path" in data or sets):
+        raise ValueError(f"`data` must have a set to test on, but has none; add {_SPLIT}, or give train and test")
+
+
+def _files(data: Mapping[str, Any]) -> dict[str, str]:
+    """Role to path."""
+    roles = {"train": data["path"]} if "path" in data else {role: data[role] for role in PARTS if role in data}
+    return {} if "hub" in data else roles
+
+
+def _hub_splits(data: Mapping[str, Any]) -> dict[str, str]:
+    named = {role: data[role] for role in PARTS if role in data}
+    return named or ({"train": "train"} if "split" in data else {"train": "train", "test": "test"})
+
+
+def _from_file(path: Path, role: str, named: str) -> Iterator[tuple[str, Row]]:
+    if not path.is_file():
+        raise ValueError(f"`data.{role}` must be a file, but there is no {path}; check it")
+    kind = named or FORMATS.get(path.suffix.lower(), "")
+    if not kind:
+        raise ValueError(
+            f"`data.format` must be given for {path.name}; use one of {', '.join(sorted(set(FORMATS.values())))}"
+        )
+    return _READERS[kind](path)
+
+
+def _records(path: Path) -> Iterator[tuple[str, Row]]:
+    for place, record in lines_of(path):
+        if not isinstance(record, Mapping):
+            raise ValueError(f"{place}: a row must be an object with columns, but got {type(record).__name__}")
+        yield place, record
+
+
+def _table(path: Path, delimiter: str) -> Iterator[tuple[str, Row]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+            for row in reader:
+                if None in row or None in row.values():
+                    count = len(reader.fieldnames or ())
+                    raise ValueError(
+                        f"{path}:{reader.line_num}: a line must have the header's {count} fields; repair it"
+                    )
+                yield f"{path}:{reader.line_num}", row
+        except csv.Error as error:
+            raise ValueError(f"{path}:{reader.line_num}: a line must be CSV, but {error}; repair it") from error
+
+
+def _plain(path: Path) -> Iterator[tuple[str, Row]]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if text := line.rstrip("\n"):
+                yield f"{path}:{number}", {"text": text}
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
+    rows = _datasets().load_dataset("parquet", data_files=str(path), split="train")
+    return ((f"{path} row {number}", row) for number, row in enumerate(rows, start=1))
+
+
+_READERS = {
+    "jsonl": _records, "csv": lambda path: _table(path, ","), "tsv": lambda path: _table(path, "\t"), "text": _plain,
+    "parquet": _parquet,
+}  # fmt: skip
+
+
+def _from_hub(folder: Path, data: Mapping[str, Any], split: str) -> list[tuple[str, Row]]:
+    """The rows of a split of a dataset on the hub, or of one in a folder."""
+    datasets, local = _datasets(), folder / data["hub"]
+    name = str(local) if local.is_dir() else data["hub"]
+    try:
+        rows = datasets.load_dataset(name, data.get("config"), revision=data.get("revision"), split=split)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        told = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(f"`data.hub` must load, but {data['hub']} {split} does not: {told[0]}") from error
+    return [(f"{data['hub']} {split} row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError(
+            "rows of the hub and of Parquet need the package datasets, which is missing; pip install 'zobench[tasks]'"
+        ) from error
+    return datasets
+
+
+def _split(rows: Rows, given: Mapping[str, Any]) -> tuple[dict[str, Rows], dict[str, Any]]:
+    """One set cut in three by NumPy's legacy permutation of ``seed``: test first, then dev, the rest trains."""
+    if not {"seed", "test"} <= set(given) <= {"seed", "dev", "test"} or type(given["seed"]) is not int:
+        raise ValueError(f"`data.split` must have a seed, dev and test, but got {dict(given)}; write {_SPLIT}")
+    import numpy as np  # not for whom a spec's name is enough
+
+    count = len(rows.rows)
+    sizes = {role: _size(role, given[role], count) for role in ("test", "dev") if role in given}
+    if sum(sizes.values()) >= count:
+        raise ValueError(f"`data.split` must leave rows to train on, but takes {sum(sizes.values())} of {count} rows")
+    order = [int(i) for i in np.random.RandomState(given["seed"]).permutation(count)]
+    numbers, first = {}, 0
+    for role, size in sizes.items():
+        numbers[role] = order[first : first + size]
+        first += size
+    numbers["train"] = order[first:]
+    parts = {
+        PARTS[role]: Rows(f"{rows.where} ({role})", [rows.rows[i] for i in numbers[role]])
+        for role in PARTS
+        if role in numbers
+    }
+    return parts, {"file_split": {"seed": given["seed"], **{role: len(own) for role, own in numbers.items()}}}
+
+
+def _size(role: str, value: Any, count: int) -> int:
+    """Rows of a fraction, or a count."""
+    size = round(value * count) if isinstance(value, float) and 0 < value < 1 else value
+    if type(size) is not int or size < 1:
+        raise ValueError(
+            f"`data.split.{role}` must be a share between 0 and 1 or a number of rows, at least one, but got {value!r} "
+            f"of {count} rows; write {role} = 0.1 or {role} = 100"
+        )
+    return size

@@ -1,0 +1,315 @@
+"""Right or refused: before an engine takes a model over, what it would compute on a small twin of the model is compared
+with what transformers computes there, its loss and its losses at perturbed weights."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+from zobench.data.batch import IGNORED, Batch
+from zobench.engine.base import BASE, EngineConfig, Entry, Point
+from zobench.engine.drive import outputs
+from zobench.engine.follow import Marks, observe
+from zobench.engine.shrink import shrunk, special_tokens
+from zobench.models import blocks as find_blocks
+from zobench.models import is_masked
+from zobench.models.families import FAMILIES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zobench.engine.blocks import Unit
+
+TOKENS, ROWS = 5, 2
+"""Of a batch that the twin is called on."""
+SEED, EPS = 11, 1e-2
+CLOSE, CLOSE16 = 2e-5, 1e-2
+"""How far two losses of about the same size may be apart in float32 and in 16 bits: by their rounding."""
+LARGEST = 100_000_000
+"""Parameters of a twin: more would take longer than a user waits for an answer."""
+
+_VERDICTS: dict[tuple[object, ...], Marks | str] = {}
+
+
+class _Engine(Protocol):
+    """What is asked of an engine over a twin."""
+
+    arithmetic: Any
+
+    @property
+    def units(self) -> Sequence[Unit]: ...
+    def probe(self, batch: Batch, points: Sequence[Point]) -> list[float]: ...
+    def commit(self, entries: Sequence[Entry]) -> None: ...
+    def close(self) -> None: ...
+
+
+Make = Callable[[nn.Module, EngineConfig, Marks], _Engine]
+
+
+def judge(model: nn.Module, config: EngineConfig, make: Make) -> Marks:
+    """How the arguments of the model's modules follow the batch, if an engine that ``make`` builds over a twin of it
+    computes what transformers does; else a ``ValueError`` of one line that says what the model does.
+
+    The answer is kept for this process, by the model's class, the switches of its configuration and those of ``config``
+    that choose how losses are computed. Of the registered families nothing is asked: tests hold them, bit for bit.
+    """
+    find_blocks(model)  # refuses a model without any
+    if is_held(model):
+        return {}
+    if getattr(model.config, "output_router_logits", False):
+        warnings.warn(
+            f"the loss of {type(model).__name__} adds a router loss (output_router_logits=True), but an engine trains "
+            "without it",
+            stacklevel=3,
+        )
+    dtype = next(model.parameters()).dtype
+    switches = json.dumps(_switches(model), sort_keys=True, default=str)
+    key = (type(model), switches, config.noise, config.granularity, dtype)
+    if key not in _VERDICTS:
+        try:
+            _VERDICTS[key] = _judged(model, config, make, dtype)
+        except ValueError as error:
+            _VERDICTS[key] = str(error)
+    verdict = _VERDICTS[key]
+    if isinstance(verdict, str):
+        raise ValueError(verdict)
+    return verdict
+
+
+def is_held(model: nn.Module) -> bool:
+    """Whether a model is the one that a registered family's tests compare with plain loops."""
+    config: Any = model.config
+    family = FAMILIES.get(config.model_type)
+    if family is None:
+        return False
+    mapping: Any = MODEL_FOR_MASKED_LM_MAPPING if family.masked else MODEL_FOR_CAUSAL_LM_MAPPING
+    return type(config) in mapping and type(model) is mapping[type(config)]
+
+
+def _judged(model: nn.Module, config: EngineConfig, make: Make, dtype: torch.dtype) -> Marks:
+    twin, batches = _runnable(model)
+    marks = _observed(twin, batches)
+    config = EngineConfig(noise=config.noise, granularity=config.granularity, tier="pageable", slots=2)
+    with _one_line(model):
+        _compare(twin, batches, lambda own: make(own, config, marks), CLOSE)
+        if dtype in (torch.float16, torch.bfloat16):
+            low = _built(type(model), twin.config, dtype)
+            _compare(low, batches, lambda own: make(own, config, marks), CLOSE16)
+    return marks
+
+
+def _switches(model: nn.Module) -> dict[str, Any]:
+    """The model's configuration but for its sizes, where it can be shrunk."""
+    config: Any = model.config
+    try:
+        return {**shrunk(config).to_dict(), "_name_or_path": None}
+    except (ValueError, TypeError, KeyError, AttributeError):  # of the configuration's own checks
+        return dict(config.to_dict())
+
+
+# --- the twin and its batches ----------------------------------------------------------------------------------------
+
+
+def _runnable(model: nn.Module) -> tuple[nn.Module, list[Batch]]:
+    """The smallest twin that transformers can call, and what it is called on. Raises ``ValueError`` if there is none or
+    its forward writes its weights."""
+    error: Exception | None = None
+    whole: Any = model.config
+    ways: tuple[Callable[[], Any], ...] = (
+        lambda: shrunk(whole), lambda: shrunk(whole, heads=4), lambda: shrunk(whole, layers=False), lambda: whole,
+    )  # fmt: skip
+    for way in ways:
+        try:
+            twin = _built(type(model), way(), torch.float32)
+            batches, before = _batches(twin), _versions(twin)
+            for batch in batches:
+                own_loss(twin, batch)
+        except Exception as own:  # whatever a model's own code raises on a configuration that nobody has used before
+            error = error or own
+        else:
+            _check_untouched(twin, before)
+            return twin, batches
+    raise ValueError(
+        f"a model must be callable on tokens, with labels, but a small {type(model).__name__} is not "
+        f"({_first_line(error)}); use another model"
+    ) from error
+
+
+def _built(kind: type[nn.Module], config: Any, dtype: torch.dtype) -> nn.Module:
+    """A model of ``kind``, none of whose parameters is zero or one, so that each has its part in the loss."""
+    config = copy.deepcopy(config)
+    for part in (config, *(getattr(config, name) for name in getattr(config, "sub_configs", {}))):
+        if hasattr(part, "output_router_logits"):
+            part.output_router_logits = False  # an engine's loss has no such term
+    with torch.device("meta"):
+        size = sum(tensor.numel() for tensor in kind._from_config(copy.deepcopy(config)).parameters())  # type: ignore[attr-defined]
+    if size > LARGEST:
+        raise ValueError(f"it has {size} parameters, more than {LARGEST}")
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.manual_seed(SEED)
+        twin: nn.Module = kind._from_config(config, dtype=dtype).eval()  # type: ignore[attr-defined]
+        with torch.no_grad():
+            for tensor in twin.parameters():
+                tensor.add_(torch.randn_like(tensor), alpha=0.02)
+    return twin
+
+
+def _batches(twin: nn.Module) -> list[Batch]:
+    """One without a mask, and one whose first row is padded: at its end for a masked model, else at its beginning."""
+    config: Any = twin.config
+    text = config.get_text_config()
+    special = special_tokens(text)
+    table: Any = twin.get_input_embeddings()  # type: ignore[operator]
+    count = table.weight.shape[0]
+    words = [token for token in range(min(count, text.vocab_size)) if token not in special]
+    ids = torch.tensor([words[(7 * n * n + 3 * n + 5) % len(words)] for n in range(3 * TOKENS)]).view(3, TOKENS)
+    labels = ids.roll(1, 0) if is_masked(twin) else ids.clone()
+    labels[:, 2] = IGNORED
+    padded, mask, answers = ids.clone(), torch.ones_like(ids), labels.clone()
+    away = slice(TOKENS - 2, None) if is_masked(twin) else slice(None, 2)
+    pad = text.pad_token_id if isinstance(getattr(text, "pad_token_id", None), int) else words[0]
+    padded[0, away], mask[0, away], answers[0, away] = pad, 0, IGNORED
+    return [Batch(ids, labels), Batch(padded, answers, mask)]
+
+
+def _versions(twin: nn.Module) -> dict[str, int]:
+    """How often each parameter has been written, and each buffer of a block."""
+    inside = {name: own for block in find_blocks(twin) for name, own in block.named_buffers()}
+    return {name: tensor._version for name, tensor in {**dict(twin.named_parameters()), **inside}.items()}
+
+
+def _check_untouched(twin: nn.Module, before: dict[str, int]) -> None:
+    if changed := [name for name, version in _versions(twin).items() if version != before[name]]:
+        raise ValueError(
+            f"a model's forward must leave its weights alone, but {type(twin).__name__}'s writes {changed[0]}; "
+            "use another model"
+        )
+
+
+def _rows(batch: Batch, count: int) -> Batch:
+    mask = batch.attention_mask
+    return Batch(batch.input_ids[:count], batch.labels[:count], None if mask is None else mask[:count])
+
+
+@torch.no_grad()
+def own_loss(model: nn.Module, batch: Batch) -> float:
+    """What transformers' own forward calls the loss."""
+    return float(_own(model, batch, labels=batch.labels)["loss"])
+
+
+def _own(model: nn.Module, batch: Batch, **inputs: Any) -> Any:
+    return outputs(model, input_ids=batch.input_ids, attention_mask=batch.attention_mask, **inputs)
+
+
+# --- what is compared ------------------------------------------------------------------------------------------------
+
+
+def _observed(twin: nn.Module, batches: Sequence[Batch]) -> Marks:
+    """How arguments follow the batch. Raises ``ValueError`` if a forward is not a function."""
+    blocks = list(find_blocks(twin))
+    losses = [[own_loss(twin, batch) for batch in batches] for _ in range(2)]
+    if losses[0] != losses[1]:
+        raise ValueError(
+            f"a model's loss must be a function of its weights, but {type(twin).__name__}'s differs from call to call; "
+            "use another model"
+        )
+    return observe(twin, blocks, [functools.partial(_call_rows, twin, batch) for batch in batches])
+
+
+def _call_rows(twin: nn.Module, batch: Batch, rows: int) -> None:
+    _own(twin, _rows(batch, rows))
+
+
+def _compare(twin: nn.Module, batches: Sequence[Batch], make: Callable[[nn.Module], _Engine], close: float) -> None:
+    """Raises ``ValueError`` unless an engine's losses at W, W + eps z and W - eps z are the model's own."""
+    plain, points = copy.deepcopy(twin), [BASE, Point(SEED, EPS), Point(SEED, -EPS)]
+    engine = make(twin)
+    try:
+        z = _directions(engine, plain)
+        mine = [engine.probe(batch, points) for batch in batches]
+        for number, batch in enumerate(batches):
+            own = own_loss(plain, batch)
+            if not _near(mine[number][0], own, close):
+                raise ValueError(_reason(plain, batch, own, mine[number][0]))
+        for number, point in enumerate(points[1:], start=1):
+            _move(plain, z, point.scale)
+            for losses, batch in zip(mine, batches, strict=True):
+                if not _near(losses[number], own := own_loss(plain, batch), close):
+                    raise ValueError(
+                        f"losses at perturbed weights must be those of {type(twin).__name__} itself, but an engine's "
+                        f"is {losses[number]:.6f} and its own {own:.6f}; use another model"
+                    )
+            _move(plain, z, -point.scale)
+    finally:
+        engine.close()
+
+
+def _directions(engine: _Engine, plain: nn.Module) -> dict[str, Tensor]:
+    """z(SEED) of each parameter, from the engine's own noise."""
+    whole = {name: torch.zeros_like(tensor) for name, tensor in plain.named_parameters()}
+    with torch.no_grad():
+        for unit in engine.units:
+            parts = [torch.empty(item.shape, dtype=item.dtype) for item in unit.trainable]
+            engine.arithmetic.direction(SEED, unit, parts)
+            for item, part in zip(unit.trainable, parts, strict=True):
+                whole[item.name][item.first : item.first + len(part)] = part
+    return whole
+
+
+@torch.no_grad()
+def _move(model: nn.Module, z: dict[str, Tensor], scale: float) -> None:
+    for name, tensor in model.named_parameters():
+        tensor.add_(z[name], alpha=scale)
+
+
+def _near(one: float, other: float, close: float) -> bool:
+    return abs(one - other) <= close * max(1.0, abs(other))
+
+
+@torch.no_grad()
+def _reason(model: nn.Module, batch: Batch, own: float, mine: float) -> str:
+    """What the model does differently, in one line."""
+    name, logits = type(model).__name__, _own(model, batch)["logits"].float()
+    same = float(functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORED))
+    shifted = functional.pad(batch.labels[:, 1:], (0, 1), value=IGNORED)
+    following = float(functional.cross_entropy(logits.flatten(0, 1), shifted.flatten(), ignore_index=IGNORED))
+    expected, other = (same, following) if is_masked(model) else (following, same)
+    if not _near(own, expected, CLOSE):
+        what = "is no mean cross-entropy of its logits"
+        if _near(own, other, CLOSE):
+            what = "is that of the next token" if is_masked(model) else "does not shift its labels"
+        return f"a model's loss must be the mean cross-entropy of its targets, but {name}'s {what}; use another model"
+    where = "a padded batch" if batch.attention_mask is not None else "its logits"
+    return (
+        f"an engine must give the model's own loss, but of {name} it gives {mine:.6f} and not {own:.6f}, because of "
+        f"{where}; use another model"
+    )
+
+
+@contextmanager
+def _one_line(model: nn.Module) -> Iterator[None]:
+    """Inside, whatever a model's own code raises, driven as it was not written for, becomes a refusal."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"a model must run on several copies of a batch, module by module, but {type(model).__name__} does not "
+            f"({_first_line(error)}); use another model"
+        ) from error
+
+
+def _first_line(error: Exception | None) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,91 @@
+"""Callbacks of a run: a class of the user's own that is told of its start, steps, evaluations and end.
+
+None of them can lose a run: one that fails is said once, and the run goes on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zobench.finetune.progress import Evaluation, StepReport
+from zobench.result import Result
+from zobench.runspec import RunSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStart:
+    """What a callback is told at the start: the run's ``spec`` and its own ``folder``, and of a run that goes on the
+    ``steps`` and ``evaluations`` that are done, in order."""
+
+    spec: RunSpec
+    folder: Path
+    steps: Sequence[StepReport]
+    evaluations: Sequence[Evaluation]
+
+
+class Callback:
+    """What a run calls, each with nothing to do; a subclass takes what it needs.
+
+    The evaluation on the test set comes after the last step, and :meth:`on_end` after it, with the result. A run that
+    is stopped does not end: it starts again where it goes on.
+    """
+
+    def on_start(self, start: RunStart) -> None:
+        """Before the first step of this process."""
+
+    def on_step(self, step: StepReport) -> None:
+        """After each step."""
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """After each evaluation, on dev or on test."""
+
+    def on_end(self, result: Result) -> None:
+        """After the last evaluation."""
+
+    def close(self) -> None:
+        """In any case, at the end of this process's part of the run."""
+
+
+class Callbacks:
+    """Calls all of ``callbacks``, and leaves out one that has failed after it has been said by ``say``."""
+
+    def __init__(self, callbacks: Sequence[Callback], say: Callable[[str], None]) -> None:
+        self._callbacks, self._say = list(callbacks), say
+        self.started = False
+
+    def start(self, start: RunStart) -> None:
+        """See :meth:`Callback.on_start`."""
+        self.started = True
+        self._each(lambda one: one.on_start(start))
+
+    def step(self, step: StepReport) -> None:
+        """See :meth:`Callback.on_step`."""
+        self._each(lambda one: one.on_step(step))
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """See :meth:`Callback.on_evaluation`."""
+        self._each(lambda one: one.on_evaluation(evaluation))
+
+    def end(self, result: Result) -> None:
+        """See :meth:`Callback.on_end`."""
+        self._each(lambda one: one.on_end(result))
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[None]:
+        """Closes every callback at the end of the block."""
+        try:
+            yield
+        finally:
+            self._each(lambda one: one.close())
+
+    def _each(self, call: Callable[[Callback], None]) -> None:
+        for one in list(self._callbacks):
+            try:
+                call(one)
+            except Exception as error:  # whatever a stranger's code does: the run is worth more
+                self._callbacks.remove(one)
+                told = " ".join(f"{type(error).__name__}: {error}".split())
+                self._say(f"warning: the callback {type(one).__name__} failed ({told}); the run goes on without it")

@@ -1,0 +1,228 @@
+"""Callbacks that write a run's curve: CSV and JSON lines always; TensorBoard, Weights & Biases and MLflow if named."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from zobench.finetune.callbacks import Callback, RunStart
+from zobench.finetune.progress import Evaluation, StepReport
+from zobench.result import Result
+from zobench.runspec import suggestion
+
+CSV_FILE, JSONL_FILE = "curve.csv", "curve.jsonl"
+
+
+def step_row(step: StepReport) -> dict[str, float]:
+    """A step as it is logged. ``projected_grad`` is g, or the norm of a gradient that was backpropagated."""
+    return {"loss": step.loss, "projected_grad": step.g, "lr": step.lr, "skipped": step.skipped}
+
+
+def evaluation_row(seen: Evaluation) -> dict[str, float]:
+    """An evaluation as it is logged: ``dev_loss``, ``dev_accuracy`` or what the task is scored by."""
+    return {f"{seen.split}_{name}": value for name, value in {"loss": seen.loss, **seen.scores}.items()}
+
+
+class Curve(Callback):
+    """A callback that writes rows of numbers by their names, each with the step after which it is true."""
+
+    def begin(self, start: RunStart) -> None:
+        """Opens what is written to."""
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """Writes one row."""
+        raise NotImplementedError
+
+    def on_start(self, start: RunStart) -> None:
+        """See :class:`Callback`."""
+        self.begin(start)
+
+    def on_step(self, step: StepReport) -> None:
+        """See :class:`Callback`."""
+        self.write(step.step, step_row(step))
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """See :class:`Callback`."""
+        self.write(evaluation.step, evaluation_row(evaluation))
+
+
+def _history(start: RunStart) -> list[tuple[int, dict[str, float]]]:
+    """All rows that are known at the start, in the order in which they were made."""
+    rows = [(one.step, 0, step_row(one)) for one in start.steps]
+    rows += [(one.step, 1, evaluation_row(one)) for one in start.evaluations]
+    return [(step, row) for step, _, row in sorted(rows, key=lambda item: item[:2])]
+
+
+class JsonLines(Curve):
+    """``curve.jsonl`` in the run's folder: a line for every step, and one for every evaluation."""
+
+    _file: TextIO | None = None
+
+    def begin(self, start: RunStart) -> None:
+        """Writes what is known anew: a process that was killed may have lost its last lines."""
+        self._file = (start.folder / JSONL_FILE).open("w", encoding="utf-8", buffering=1)
+        for step, row in _history(start):
+            self.write(step, row)
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """See :class:`Curve`. What is not finite is null."""
+        assert self._file is not None
+        finite = {name: value if math.isfinite(value) else None for name, value in row.items()}
+        self._file.write(json.dumps({"step": step, **finite}) + "\n")
+
+    def close(self) -> None:
+        """See :class:`Callback`."""
+        if self._file is not None:
+            self._file.close()
+
+
+class Csv(JsonLines):
+    """``curve.csv`` in the run's folder: the same rows, with empty fields for what a row does not have."""
+
+    def begin(self, start: RunStart) -> None:
+        """See :class:`JsonLines`."""
+        from zobench.data.tasks.file import task_of
+
+        scores = ("loss", *task_of(start.spec).goal.scores)
+        own = [f"{split}_{name}" for split in ("dev", "test") for name in scores]
+        self._columns = ("step", "loss", "projected_grad", "lr", "skipped", *own)
+        self._file = (start.folder / CSV_FILE).open("w", encoding="utf-8", buffering=1, newline="")
+        self._file.write(_line(self._columns))
+        for step, row in _history(start):
+            self.write(step, row)
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """See :class:`Curve`."""
+        assert self._file is not None
+        self._file.write(_line([{"step": step, **row}.get(name, "") for name in self._columns]))
+
+
+def _line(fields: Iterable[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(fields)
+    return text.getvalue()
+
+
+class TensorBoard(Curve):
+    """Event files of TensorBoard in the run's folder ``tensorboard``; a run that goes on writes them anew."""
+
+    _writer: Any = None
+
+    def begin(self, start: RunStart) -> None:
+        """See :class:`Curve`."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = start.folder / "tensorboard"
+        shutil.rmtree(folder, ignore_errors=True)
+        self._writer = SummaryWriter(str(folder))
+        for step, row in _history(start):
+            self.write(step, row)
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """See :class:`Curve`. Evaluations stand in groups of their own: ``dev/accuracy``."""
+        for name, value in row.items():
+            group, _, rest = name.partition("_")
+            self._writer.add_scalar(f"{group}/{rest}" if group in ("dev", "test") else f"train/{name}", value, step)
+
+    def close(self) -> None:
+        """See :class:`Callback`."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class WeightsAndBiases(Curve):
+    """A run of Weights & Biases, named by the spec's label; one that goes on goes on there."""
+
+    _run: Any = None
+
+    def begin(self, start: RunStart) -> None:
+        """See :class:`Curve`."""
+        import wandb
+
+        self._run = wandb.init(
+            project="zobench", id=start.spec.hash, name=start.spec.label, config=start.spec.to_dict(), resume="allow",
+            dir=str(start.folder),
+        )  # fmt: skip
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """See :class:`Curve`."""
+        self._run.log(dict(row), step=step)
+
+    def on_end(self, result: Result) -> None:
+        """The scores on test stand in the run's summary."""
+        self._run.summary.update({f"test_{name}": result.evaluation["test"][name] for name in result.scores})
+
+    def close(self) -> None:
+        """See :class:`Callback`."""
+        if self._run is not None:
+            self._run.finish()
+
+
+class MLflow(Curve):
+    """A run of MLflow, named by the spec's label, where its own environment variables say."""
+
+    _client: Any = None
+
+    def begin(self, start: RunStart) -> None:
+        """See :class:`Curve`."""
+        import mlflow
+
+        self._client = mlflow
+        mlflow.start_run(run_name=start.spec.label, tags={"zobench.hash": start.spec.hash})
+        mlflow.log_params(start.spec.to_dict())
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """See :class:`Curve`."""
+        self._client.log_metrics(dict(row), step=step)
+
+    def close(self) -> None:
+        """See :class:`Callback`."""
+        if self._client is not None:
+            self._client.end_run()
+
+
+@dataclass(frozen=True, slots=True)
+class Logger:
+    """What ``--log name`` adds: a callback, and the ``package`` that it needs, with the words that install it."""
+
+    name: str
+    package: str
+    install: str
+    make: Callable[[], Callback]
+
+
+LOGGERS = {
+    one.name: one
+    for one in (
+        Logger("tensorboard", "tensorboard", "pip install 'zobench[log]'", TensorBoard),
+        Logger("wandb", "wandb", "pip install wandb", WeightsAndBiases),
+        Logger("mlflow", "mlflow", "pip install mlflow", MLflow),
+    )
+}
+
+
+def loggers(names: Sequence[str]) -> Callable[[], list[Callback]]:
+    """What makes the callbacks of ``--log`` for one run. Raises ``ValueError`` for an unknown one, or one whose package
+    is missing."""
+    for name in names:
+        if name not in LOGGERS:
+            raise ValueError(
+                f"`--log` must be one of {', '.join(LOGGERS)}, but got {name!r}; {suggestion(name, LOGGERS)}"
+            )
+        if importlib.util.find_spec(LOGGERS[name].package) is None:
+            raise ValueError(
+                f"`--log {name}` needs the package {LOGGERS[name].package}, which is missing; {LOGGERS[name].install}"
+            )
+    return lambda: [LOGGERS[name].make() for name in dict.fromkeys(names)]
+
+
+def always() -> list[Callback]:
+    """The callbacks of every run."""
+    return [Csv(), JsonLines()]

@@ -1,0 +1,51 @@
+"""Whether a checkpoint's config.json is that of the registered model whose weights it is said to hold."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+from zobench.models import identity
+from zobench.models.build import build_config
+from zobench.models.registry import get
+
+_ALSO = ("activation_function", "hidden_act", "attention_bias", "mlp_bias", "enable_bias")
+"""What decides the loss beside the values that the registry states, where a family has it."""
+
+
+@functools.cache
+def check(name: str, tied: bool | None, folder: str) -> None:
+    """Raises ``ValueError``, one line, if ``folder`` has a config.json that differs from the registered model's.
+
+    A folder without one says nothing, and neither does it of ``tied``, where the run decides that itself.
+    """
+    path = Path(folder).expanduser()
+    if not (path / "config.json").is_file():
+        return
+    from transformers import AutoConfig
+
+    wanted, kind = get(name), identity.read_config(path)["model_type"]
+    if kind != wanted.model_type:
+        differs = [f"model_type={kind} and not {wanted.model_type}"]
+    else:
+        ours, theirs = (_told(one) for one in (build_config(name), AutoConfig.from_pretrained(str(path))))
+        stated = [*wanted.settings(None, None), *(key for key in _ALSO if key in ours)]
+        keys = [key for key in stated if not _says_nothing(key, tied)]
+        differs = [f"{key}={theirs.get(key)} and not {ours[key]}" for key in keys if theirs.get(key) != ours[key]]
+    if differs:
+        raise ValueError(
+            f"`weights_path` must hold {wanted.name}, but {folder}/config.json has {', '.join(differs)}; "
+            f"use --model {folder}"
+        )
+
+
+def _told(config: Any) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    return values
+
+
+def _says_nothing(key: str, tied: bool | None) -> bool:
+    """Ids of special tokens change no loss, and a run may decide itself what is tied."""
+    return key.endswith("_token_id") or (key == "tie_word_embeddings" and tied is not None)

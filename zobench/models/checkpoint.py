@@ -1,0 +1,203 @@
+"""A checkpoint's folder as transformers reads it: its files, their tensors, and the model's names for them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SINGLE, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+"""The names that transformers gives to weights in one file, to the list of several files', and to a configuration."""
+
+
+def located(given: str) -> Path:
+    """The local folder itself, or the folder into which the hub's safetensors were downloaded."""
+    path = Path(given).expanduser()
+    if path.is_dir():
+        return path
+    if given.count("/") != 1 or given.startswith((".", "/", "~")):
+        raise ValueError(f"`weights_path` must be a folder or a hub id (owner/name), but got {given!r}; check the path")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(given, allow_patterns=["*.safetensors", "*.json"]))
+    except OSError as error:  # the hub's errors are OSErrors: offline, no such repository, no access
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"cannot get the safetensors of {given!r} from the hub ({reason}); give weights_path=FOLDER with them"
+        ) from error
+
+
+def check_config(folder: Path) -> None:
+    """Raises ``ValueError`` if the folder's ``config.json`` tells of a checkpoint that cannot be trained: one that is
+    quantised, or of a model whose code comes with it. A folder without that file is not refused."""
+    file = folder / CONFIG
+    if not file.is_file():
+        return
+    config = _mapping(file, "`weights_path` must hold a config.json that is one JSON object")
+    if quantised := config.get("quantization_config"):
+        method = quantised.get("quant_method", "unknown") if isinstance(quantised, Mapping) else quantised
+        raise ValueError(
+            f"`weights_path` must hold weights that are not quantised, but {folder} has quantization_config "
+            f"(quant_method={method}); give the checkpoint that it was made from"
+        )
+    from transformers import CONFIG_MAPPING
+
+    kind = config.get("model_type")
+    if config.get("auto_map") and kind not in CONFIG_MAPPING:
+        raise ValueError(
+            f"`weights_path` must hold a model that transformers knows, but {folder} has model_type={kind!r}, whose "
+            "code comes with it (auto_map), and that is never run; give a model of a type in transformers"
+        )
+
+
+def tensors(folder: Path) -> dict[str, Path]:
+    """The file of every tensor by its name in the checkpoint, of the files that transformers would read.
+
+    These are ``model.safetensors``, or else the shards that the index names, or else the only safetensors file. Raises
+    ``ValueError``, one line, if there is none, or no saying which, or one of them is absent or damaged.
+    """
+    if (folder / SINGLE).is_file():
+        return dict.fromkeys(_names(folder / SINGLE), folder / SINGLE)
+    if (folder / INDEX).is_file():
+        return _sharded(folder)
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ValueError(
+            f"`weights_path` must hold *.safetensors, but {folder} has none, and pickles (*.bin, *.pt) are "
+            "never opened; convert once: AutoModelForCausalLM.from_pretrained(...).save_pretrained(FOLDER)"
+        )
+    if len(files) > 1:
+        raise ValueError(
+            f"`weights_path` must hold {SINGLE} or an index of its shards, but {folder} has {len(files)} files without "
+            f"one: {files[0].name}, {files[1].name}; leave the model's own file there, or copy its {INDEX}"
+        )
+    return dict.fromkeys(_names(files[0]), files[0])
+
+
+def _sharded(folder: Path) -> dict[str, Path]:
+    index = folder / INDEX
+    listed = _mapping(index, "`weights_path` must hold an index that says weight_map").get("weight_map")
+    if not (isinstance(listed, dict) and listed and all(isinstance(shard, str) for shard in listed.values())):
+        raise ValueError(
+            f"`weights_path` must hold an index whose weight_map names a file for each tensor, but that of {index} "
+            "does not; copy it again"
+        )
+    for shard in sorted(set(listed.values())):
+        if Path(shard).is_absolute() or ".." in Path(shard).parts:
+            raise ValueError(
+                f"`weights_path` must name shards inside its folder, but {index} names {shard!r}; use an index of "
+                "files that lie beside it"
+            )
+    absent = [shard for shard in sorted(set(listed.values())) if not (folder / shard).is_file()]
+    if absent:
+        raise ValueError(
+            f"`weights_path` must hold all shards, but {folder} lacks {', '.join(absent)}; copy them there"
+        )
+    held = {shard: _names(folder / shard) for shard in sorted(set(listed.values()))}
+    for name, shard in listed.items():
+        if name not in held[shard]:
+            raise ValueError(
+                f"`weights_path` must hold an index that is its shards' own, but {index} has {name} in {shard}, which "
+                "lacks it; copy both again"
+            )
+    found = {name: folder / shard for shard, names in held.items() for name in names}
+    return found | {name: folder / shard for name, shard in listed.items()}
+
+
+def _mapping(file: Path, demand: str) -> dict[str, Any]:
+    """The JSON object in a file; ``ValueError`` if it holds anything else."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:  # a JSON error or bytes that are no text
+        raise ValueError(f"{demand}, but {file} is damaged ({str(error).splitlines()[0]}); copy it again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{demand}, but {file} holds a {type(content).__name__}; copy it again")
+    return content
+
+
+def _names(file: Path) -> set[str]:
+    """The names of a file's tensors."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as handle:
+            return set(handle.keys())
+    except SafetensorError as error:
+        raise ValueError(
+            f"`weights_path` must hold whole safetensors, but {file} is damaged ({error}); copy it again"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a tensor of the model is made of: ``keys``, its tensors in the checkpoint, put together by ``transform``.
+
+    ``transform`` is None where there is one key, whose tensor is the model's as it is. ``patterns``: what the transform
+    calls each of the keys; ``target``: the name by which it knows its result.
+    """
+
+    target: str
+    keys: list[str] = field(default_factory=list)
+    patterns: list[str] = field(default_factory=list)
+    transform: Any = None
+
+    def put_together(self, pieces: Sequence[Tensor], model: PreTrainedModel) -> dict[str, Tensor]:
+        """The model's tensors by name, of one tensor for each of ``keys``."""
+        transform = copy.deepcopy(self.transform)
+        for key, pattern, piece in zip(self.keys, self.patterns, pieces, strict=True):
+            transform.add_tensor(self.target, key, pattern, piece)
+        made = transform.convert(self.target, model=model, config=model.config)
+        return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
+
+
+def origins(model: PreTrainedModel, keys: Iterable[str], like: Callable[[str], Tensor]) -> dict[str, Origin]:
+    """What each tensor of ``model`` is made of, by its name there, in a checkpoint that holds ``keys``.
+
+    The rules are transformers' own: prefixes, renamed layers, experts that lie apart on the disk and as one tensor in
+    the model. Keys that no rule leads to a name of the model are left out, as there. ``like`` gives a tensor of the
+    shape that a key's has, on the meta device.
+    """
+    from transformers import core_model_loading as loading
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    rules = get_model_conversion_mapping(model)
+    renamings = [rule for rule in rules if isinstance(rule, loading.WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, loading.WeightConverter)]
+    known, by_pattern = model.state_dict(), {key: rule for rule in converters for key in rule.source_patterns}
+    ends = (model.base_model_prefix, known)
+    found: dict[str, Origin] = {}
+    for key in sorted(keys, key=loading.dot_natural_key):  # experts in the order of their numbers
+        name, pattern = loading.rename_source_key(key, renamings, converters, *ends)
+        if name not in known and key in known:
+            name, pattern = loading.rename_source_key(key, [], [], *ends)
+        if name in known:
+            origin = found.setdefault(name, Origin(name, transform=by_pattern.get(pattern or "")))
+            origin.keys.append(key)
+            origin.patterns.append(pattern or key)
+    for origin in [one for one in found.values() if one.transform and len(one.transform.target_patterns) > 1]:
+        made = origin.put_together([like(key) for key in origin.keys], model)
+        found |= dict.fromkeys(made, origin)
+    return found
+
+
+def persistent_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of every buffer that a checkpoint holds."""
+    for prefix, module in model.named_modules():
+        for key, buffer in module.named_buffers(prefix, recurse=False):
+            if key.rpartition(".")[2] not in module._non_persistent_buffers_set:
+                yield key, buffer
+
+
+def may_be_missing(model: PreTrainedModel, name: str) -> bool:
+    """Whether transformers loads a checkpoint without this tensor, which then is what the model's class makes it."""
+    return any(re.search(pattern, name) for pattern in model._keys_to_ignore_on_load_missing or ())

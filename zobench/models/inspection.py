@@ -1,0 +1,170 @@
+"""Looks at a model that is known by its config.json alone: builds it on the meta device, once, and counts. Torch is
+imported only where nothing is known yet."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zobench.models import cache, identity, source
+from zobench.models.build import blocks, build
+from zobench.models.inspected import ANY_LENGTH, POSITIONS_KEYS, Inspected
+from zobench.runspec import RunSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+_FORM = "2"
+"""Of what is kept; another whenever :class:`Inspected` changes."""
+
+
+def inspected(spec: RunSpec) -> Inspected:
+    """The model of an identified ``spec``, from its folder or, where that is gone, from what was kept of it.
+
+    Raises ``ValueError`` if neither is there, or if transformers cannot build it.
+    """
+    return _inspected(spec.config_hash, spec.model_path, spec.model)
+
+
+@functools.cache
+def _inspected(config_hash: str, path: str, name: str) -> Inspected:
+    key = f"{config_hash}-{_FORM}-{metadata.version('transformers')}.json"
+    if (kept := cache.read("configs", key)) is not None and (known := _parsed(kept)) is not None:
+        return dataclasses.replace(known, name=name)
+    folder = source.folder(path, weights=False)
+    if identity.config_hash(folder) != config_hash:
+        raise ValueError(f"{path} must hold the config.json of this run ({config_hash}), but has another; put it back")
+    found = inspect(folder)
+    cache.keep("configs", key, json.dumps(dataclasses.asdict(found)))
+    return dataclasses.replace(found, name=name)
+
+
+def _parsed(text: str) -> Inspected | None:
+    try:
+        values: dict[str, Any] = json.loads(text)
+        return Inspected(**{key: _frozen(value) for key, value in values.items()})
+    except (ValueError, TypeError):  # cut off, or of another form: it is made again
+        return None
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def inspect(folder: Path) -> Inspected:
+    """Builds the model of ``folder``'s config.json without memory for its weights, and counts its parameters."""
+    config, masked = _config(folder)
+    return _counted(config, masked, folder)
+
+
+def _config(folder: Path) -> tuple[PreTrainedConfig, bool]:
+    """(the configuration, whether its model predicts masked tokens in their places)."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
+
+    told = identity.read_config(folder)
+    kind = told["model_type"]
+    if kind not in CONFIG_MAPPING:
+        foreign = "its code comes with the checkpoint and is never run" if "auto_map" in told else "unknown to it"
+        raise ValueError(f"{folder} must hold a model of transformers, but model_type={kind} is not one ({foreign})")
+    causal, masked = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if not causal and not masked:
+        raise ValueError(f"{folder} must hold a language model, causal or masked, but model_type={kind} is neither")
+    named = "".join(told.get("architectures") or ())
+    is_masked = masked and ("ForMaskedLM" in named or not causal or not (named or told.get("is_decoder")))
+    try:
+        return AutoConfig.from_pretrained(str(folder), trust_remote_code=False), is_masked
+    except (ValueError, TypeError, OSError, AttributeError) as error:
+        raise ValueError(f"{folder}/config.json must suit {kind}, but does not ({_line(error)}); mend it") from error
+
+
+def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
+    text: Any = config.get_text_config()
+    positions = next((n for key in POSITIONS_KEYS if isinstance(n := getattr(text, key, None), int)), ANY_LENGTH)
+    heads = int(getattr(text, "num_attention_heads", None) or 1)
+    blank = Inspected(
+        name=folder.name, model_type=config.model_type, masked=masked, layers=0, heads=heads, hidden=0, inner=0,
+        vocab=int(text.vocab_size), max_positions=positions, tied=False, embedding_width=0, attention_widths=(0, 0),
+        block=0, all_blocks=0, largest_linear=0, resident_sizes=(), operands=0, norms=0, whole_attention=False,
+        settings_json=_settings(config),
+    )  # fmt: skip
+    try:
+        model = build(blank, "bf16")
+    except (TypeError, AttributeError, KeyError, RuntimeError, ImportError) as error:
+        raise ValueError(
+            f"transformers must be able to build the {config.model_type} of {folder}/config.json, but cannot "
+            f"({_line(error)}); mend it"
+        ) from error
+    found = blocks(model)
+    sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in found]
+    largest = found[sizes.index(max(sizes))]
+    hidden = int(getattr(text, "hidden_size", 0) or _first_table(model).shape[1])
+    return dataclasses.replace(
+        blank, layers=len(sizes), hidden=hidden, tied=_is_tied(model), embedding_width=_first_table(model).shape[1],
+        attention_widths=_attention_widths(text, heads, hidden), block=max(sizes), all_blocks=sum(sizes),
+        largest_linear=max(parameter.numel() for parameter in largest.parameters()),
+        inner=max((max(shape) for shape in _matrices(largest)), default=hidden),
+        operands=sum(sum(shape) for shape in _matrices(largest)), norms=_norms(largest, hidden, heads),
+        resident_sizes=_outside(model, found),
+        max_positions=positions - _unused(model), whole_attention=model.config._attn_implementation == "eager",
+    )  # fmt: skip
+
+
+def _settings(config: PreTrainedConfig) -> str:
+    """The whole configuration, defaults included, so that the model can be built again where the folder is not."""
+    told = json.loads(config.to_json_string(use_diff=False))
+    return json.dumps({key: value for key, value in told.items() if key not in ("model_type", "use_cache", "dtype")})
+
+
+def _matrices(block: nn.Module) -> list[tuple[int, int]]:
+    """(inputs, outputs) of every product that one token goes through: of a mixture's experts as many as it chooses is
+    not known here, so of stacked matrices one counts."""
+    return [
+        (int(parameter.shape[-1]), int(parameter.shape[-2])) for parameter in block.parameters() if parameter.dim() > 1
+    ]
+
+
+def _norms(block: nn.Module, hidden: int, heads: int) -> int:
+    """Widths of what the block's norms read for one token; one that is narrower than a token is of each head."""
+    norms = [own for own in block.modules() if "Norm" in type(own).__name__]
+    widths = [next((own.numel() for own in norm.parameters()), hidden) for norm in norms]
+    return sum(width if width >= hidden else width * heads for width in widths)
+
+
+def _attention_widths(text: Any, heads: int, hidden: int) -> tuple[int, int]:
+    head = int(getattr(text, "head_dim", None) or hidden // heads)
+    return heads * head, int(getattr(text, "num_key_value_heads", None) or heads) * head
+
+
+def _first_table(model: PreTrainedModel) -> Any:
+    return model.get_input_embeddings().weight
+
+
+def _is_tied(model: PreTrainedModel) -> bool:
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return head is not None and getattr(head, "weight", None) is _first_table(model)
+
+
+def _outside(model: PreTrainedModel, found: nn.ModuleList) -> tuple[int, ...]:
+    inside = set(found.parameters())
+    return tuple(parameter.numel() for parameter in model.parameters() if parameter not in inside)
+
+
+def _unused(model: PreTrainedModel) -> int:
+    """Rows of a table of positions that no token has: up to its padding's, as in RoBERTa."""
+    from torch.nn import Embedding
+
+    tables = [own for name, own in model.named_modules() if isinstance(own, Embedding) and "position" in name]
+    return next((own.padding_idx + 1 for own in tables if own.padding_idx is not None), 0)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

