@@ -252,3 +252,20 @@ def test_without_overlap_transfers_run_between_the_computes_in_their_thread(monk
     calls, threads = counted_steps(monkeypatch, overlap=False)
     assert calls == {"upload": 8, "offload": 8, "allocate": 0}
     assert threads == {"upload": {"MainThread"}, "offload": {"MainThread"}}
+
+
+def test_lanes_that_fail_to_close_leave_no_tier_open(monkeypatch):
+    skeleton = model(3)
+    engine = Engine(skeleton, EngineConfig(slots=2), weights=RandomWeights(skeleton, 0))
+    closed, close = [], engine.pipeline._lanes.close
+
+    def failing():
+        close()
+        raise RuntimeError("the device is lost")
+
+    monkeypatch.setattr(engine.pipeline._lanes, "close", failing)
+    monkeypatch.setattr(engine.pipeline._tier, "close", lambda: closed.append(True))
+    with pytest.raises(RuntimeError, match="the device is lost"):
+        engine.pipeline.close()
+    assert closed == [True]
+    assert engine.pipeline.slots == []

@@ -122,13 +122,6 @@ def check(model: nn.Module, config: EngineConfig, weights: Weights | None, rule:
             f"`autocast` and the wires fp16 and bf16 need a model in float32, but got {dtype}; use autocast=none, and "
             "wire=none or fp8"
         )
-    if wire.is_scaled and config.device.startswith("cuda"):
-        capability = torch.cuda.get_device_capability(config.device)
-        if capability < (8, 9):
-            raise ValueError(
-                f"`wire=fp8` needs a GPU of compute capability 8.9 or more, but {config.device} has "
-                f"{capability[0]}.{capability[1]}; use wire=none"
-            )
 
 
 def check_kind(model: nn.Module) -> None:

@@ -37,11 +37,11 @@ def observe(model: nn.Module, blocks: Sequence[nn.Module], calls: Iterable[Calla
     Raises ``ValueError``, one line, where blocks do not run once each in their order, or arguments follow the batch in
     a way that copies of it cannot, or modules outside the blocks lie in each other.
     """
-    _check_apart(model, blocks)
     marks: dict[str, dict[Path, int | None]] = {}
     for run in calls:
         few, many = (_watched(model, blocks, partial(run, rows)) for rows in (FEWER, MORE))
         _check_order(model, blocks, [module for module, _ in few])
+        _check_apart(model, blocks, [module for module, _ in few])
         if [module for module, _ in few] != [module for module, _ in many]:
             raise ValueError(
                 f"a model must call the same modules for every batch, but {type(model).__name__} calls others for "
@@ -60,18 +60,18 @@ def observe(model: nn.Module, blocks: Sequence[nn.Module], calls: Iterable[Calla
     return {name: Follows(known) for name, known in marks.items()}
 
 
-def _check_apart(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
-    """Of two modules that each run once per point, neither may run the other."""
-    chosen, names = keys(model, blocks), dict(model.named_modules())
+def _check_apart(model: nn.Module, blocks: Sequence[nn.Module], called: Sequence[nn.Module]) -> None:
+    """Of two modules that each run once per point, neither may run the other; what holds the head does not."""
+    names, own = keys(model, blocks), set(map(id, blocks))
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]
-    for name, module in names.items():
-        within = list(module.modules())[1:] if id(module) in chosen and not any(module is own for own in blocks) else []
-        others = [chosen[id(inner)] for inner in within if id(inner) in chosen]
-        if others and not any(inner is head for inner in within):
+    for module in called:
+        within = [inner for inner in module.modules() if inner is not module and id(module) not in own]
+        others = [inner for inner in called if any(inner is one for one in within)]
+        if others and head not in others:
             owned = next(key for key, _ in module.named_parameters(recurse=False))
             raise ValueError(
                 f"a module with weights of its own must not hold others with theirs, but {type(model).__name__}'s "
-                f"{name or 'own module'} has {owned} and holds {others[0]}; use another model"
+                f"{names[id(module)] or 'own module'} has {owned} and holds {names[id(others[0])]}; use another model"
             )
 
 

@@ -109,9 +109,11 @@ class Pipeline:
         try:
             self._lanes.drain()
         finally:
-            self._lanes.close()
-            self.slots = []
-            self._tier.close()
+            try:
+                self._lanes.close()
+            finally:
+                self.slots = []
+                self._tier.close()
 
     def _issue(self, op: schedule.Op, action: Callable[[], None] | None = None) -> None:
         unit, slot = self._units[op.block], op.slot
