@@ -204,6 +204,9 @@ def test_a_registered_name_and_the_folder_of_another_model_are_refused_with_what
         f"`weights_path` must hold llama-tiny, but {tmp_path}/other/config.json has num_hidden_layers=2 and not 3, "
         f"rms_norm_eps=0.0001 and not 1e-05; use --model {tmp_path}/other"
     )
+    written(tmp_path / "wrong", {"model_type": "llama", "num_attention_heads": "four"})
+    with pytest.raises(ValueError, match=r"^.*/wrong/config.json must suit llama, but does not \(.*\); mend it$"):
+        models.check(spec.replace(weights_path=str(tmp_path / "wrong")))
     written(tmp_path / "opt", {"model_type": "opt"})
     with pytest.raises(ValueError, match="has model_type=opt and not llama; use --model"):
         models.check(spec.replace(weights_path=str(tmp_path / "opt")))

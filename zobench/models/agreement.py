@@ -9,6 +9,7 @@ from typing import Any
 
 from zobench.models import identity
 from zobench.models.build import build_config
+from zobench.models.inspection import config_of
 from zobench.models.registry import get
 
 _ALSO = ("activation_function", "hidden_act", "attention_bias", "mlp_bias", "enable_bias")
@@ -24,13 +25,11 @@ def check(name: str, tied: bool | None, folder: str) -> None:
     path = Path(folder).expanduser()
     if not (path / "config.json").is_file():
         return
-    from transformers import AutoConfig
-
     wanted, kind = get(name), identity.read_config(path)["model_type"]
     if kind != wanted.model_type:
         differs = [f"model_type={kind} and not {wanted.model_type}"]
     else:
-        ours, theirs = (_told(one) for one in (build_config(name), AutoConfig.from_pretrained(str(path))))
+        ours, theirs = (_told(one) for one in (build_config(name), config_of(path)[0]))
         stated = [*wanted.settings(None, None), *(key for key in _ALSO if key in ours)]
         keys = [key for key in stated if not _says_nothing(key, tied)]
         differs = [f"{key}={theirs.get(key)} and not {ours[key]}" for key in keys if theirs.get(key) != ours[key]]

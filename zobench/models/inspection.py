@@ -60,11 +60,11 @@ def _frozen(value: Any) -> Any:
 
 def inspect(folder: Path) -> Inspected:
     """Builds the model of ``folder``'s config.json without memory for its weights, and counts its parameters."""
-    config, masked = _config(folder)
+    config, masked = config_of(folder)
     return _counted(config, masked, folder)
 
 
-def _config(folder: Path) -> tuple[PreTrainedConfig, bool]:
+def config_of(folder: Path) -> tuple[PreTrainedConfig, bool]:
     """(the configuration, whether its model predicts masked tokens in their places)."""
     from transformers import CONFIG_MAPPING, AutoConfig
     from transformers.models.auto.modeling_auto import (
