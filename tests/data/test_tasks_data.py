@@ -320,7 +320,7 @@ def test_facts_say_where_the_numbers_come_from(tmp_path: Path, tokenizer: Any) -
     assert facts["labels"]["test"] == {"terrible": 7, "great": 14}
     assert facts["candidates"] == ["terrible", "great"]
     assert facts["truncated"] == {"train": 0, "dev": 0, "test": 0}
-    assert facts["notes"] == ["test has 21 examples, not 1000: the validation set has no more"]
+    assert facts["notes"] == ["test has 21 examples, not 1000: there are no more"]
     longest = max(
         len(tokenizer(f"{line.split(chr(9))[0]} It was great")["input_ids"])
         for name in ("train", "dev") for line in (folder / f"{name}.tsv").read_text().splitlines()[1:]

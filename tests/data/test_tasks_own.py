@@ -166,6 +166,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "a whole": (DATA.replace("0.3", "9") + PROMPT + LABELS, "`data.split` must leave rows to train on, but takes 11 o"),
     "no test": ('[data]\npath = "rows.jsonl"\n' + PROMPT + LABELS, "`data` must have a set to test on, but has none;"),
     "no file": ('[data]\ntrain = "no.csv"\ntest = "rows.csv"\n' + PROMPT + LABELS, "`data.train` must be a file, but"),
+    "no file at path": (DATA.replace("rows", "no") + PROMPT + LABELS, "`data.path` must be a file, but there is no"),
     "an empty file": (
         '[data]\ntrain = "empty.jsonl"\ntest = "rows.csv"\n' + PROMPT + LABELS,
         "empty.jsonl must hold rows, but is empty; give a whole set",

@@ -51,7 +51,7 @@ def test_a_small_set_keeps_the_sizes_that_fit() -> None:
     noted = split(spec("cb", test_size=9), TASKS.get("cb"), answers, 5).notes
     assert noted == [
         "train has 150 examples and dev 100, not 1000 and 500: the training set has 250",
-        "test has 5 examples, not 9: the validation set has no more",
+        "test has 5 examples, not 9: there are no more",
     ]
 
 

@@ -196,7 +196,8 @@ def show_lists(what: str) -> None:
     for name in [what] if what else [name for name in lists if name != "fields"]:
         table = lists[name]()
         table.title, table.title_justify = Text(name, style="bold"), "left"
-        console.print(table, Text())
+        console.print(table)
+        console.print()
     if not what:
         shipped = recipes.folder("runners").parent
         console.print(

@@ -73,7 +73,7 @@ def read(folder: Path, data: Mapping[str, Any]) -> Sets:
             digest.update(json.dumps([role, [row for _, row in rows.rows]], sort_keys=True, default=str).encode())
         else:
             path = folder / name
-            rows = Rows(name, list(_from_file(path, role, data.get("format", ""))))
+            rows = Rows(name, list(_from_file(path, "path" if "path" in data else role, data.get("format", ""))))
             digest.update(f"{role}:{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
         if not rows.rows:
             raise ValueError(f"{rows.where} must hold rows, but is empty; give a whole set")
@@ -123,9 +123,9 @@ def _hub_splits(data: Mapping[str, Any]) -> dict[str, str]:
     return named or ({"train": "train"} if "split" in data else {"train": "train", "test": "test"})
 
 
-def _from_file(path: Path, role: str, named: str) -> Iterator[tuple[str, Row]]:
+def _from_file(path: Path, key: str, named: str) -> Iterator[tuple[str, Row]]:
     if not path.is_file():
-        raise ValueError(f"`data.{role}` must be a file, but there is no {path}; check it")
+        raise ValueError(f"`data.{key}` must be a file, but there is no {path}; check it")
     kind = named or FORMATS.get(path.suffix.lower(), "")
     if not kind:
         raise ValueError(

@@ -52,7 +52,7 @@ def split(spec: RunSpec, task: Task, answers: Sequence[int], validation: int, ow
         ]
     test = _permutation(SPLIT_SEED, validation)[: spec.test_size]
     if len(test) < spec.test_size:
-        notes.append(f"test has {len(test)} examples, not {spec.test_size}: the validation set has no more")
+        notes.append(f"test has {len(test)} examples, not {spec.test_size}: there are no more")
     return Split(train, dev, test, notes)
 
 
