@@ -13,9 +13,10 @@ def planned(name, dtype, seq_len, **config):
     """Peak bytes of two steps of batch 1."""
     model = models.build(name, dtype)
     ids = torch.empty(1, seq_len, dtype=torch.long, device="meta")
+    values = weights.RandomWeights(model, 0)  # it looks at a copy of the model on the meta device
     with Ledger("meta") as ledger:
         config = EngineConfig(device="meta", noise="counter", **config)
-        with Engine(model, config, weights=weights.RandomWeights(model, 0)) as engine:
+        with Engine(model, config, weights=values) as engine:
             method = ZOSGD(lr=1e-7)
             for _ in range(2):
                 method.step(engine, Batch(ids, ids))

@@ -92,10 +92,11 @@ def _constructed(model: PreTrainedModel, module: nn.Module, buffers: Mapping[str
 def is_masked(model: nn.Module) -> bool:
     """Whether a built model predicts masked tokens in their places, and not the next token: as transformers lists its
     class."""
-    from transformers import MODEL_FOR_MASKED_LM_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-    masked = cast("list[type]", MODEL_FOR_MASKED_LM_MAPPING.values())
-    return any(kind in masked for kind in type(model).__mro__)
+    masked = set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values())  # by name: the classes themselves are hundreds of modules
+    known = (kind for kind in type(model).__mro__ if kind.__module__.startswith("transformers."))
+    return any(kind.__name__ in masked for kind in known)
 
 
 def blocks(model: nn.Module) -> nn.ModuleList:
