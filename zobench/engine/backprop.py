@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from zobench.data.batch import Batch
-from zobench.engine import optimizers, perturb, twin
+from zobench.engine import optimizers, perturb
 from zobench.engine.assemble import check, precision
 from zobench.engine.base import BASE, EngineConfig, Entry, Point, transitions
 from zobench.engine.checkpoint import save_checkpoint
-from zobench.engine.core import Engine
+from zobench.engine.core import judged
 from zobench.engine.drive import Drive, plain
 from zobench.engine.head import Head
 from zobench.engine.lanes import Event
@@ -302,7 +302,7 @@ def _value(scalar: Tensor) -> float:
 def _check(model: nn.Module, config: EngineConfig, weights: Weights | None, zo_layers: int) -> None:
     """Refuses what would fail later, or be wrong."""
     check(model, config, weights)
-    twin.judge(model, config, lambda own, how, marks: Engine(own, how, known=marks))
+    judged(model, config)
     if config.streams or not NOISES[config.noise].in_place:
         raise ValueError(
             f"backpropagation needs placement=resident and noise=torch, but got placement={config.placement}, "

@@ -64,9 +64,7 @@ class Engine:
         known: Marks | None = None,
     ) -> None:  # fmt: skip
         check(model, config, weights, rule)
-        marks = (
-            twin.judge(model, config, lambda own, how, marks: Engine(own, how, known=marks)) if known is None else known
-        )
+        marks = judged(model, config) if known is None else known
         self.model, self.config, self.rule, self.drive = model.eval(), config, rule, drive
         self.passes = 0
         self.before_change: Callable[[Unit], None] = lambda unit: None
@@ -405,3 +403,10 @@ class Engine:
             self.touch(unit)
         for unit in [*self.residents, *self.blocks]:
             self.rest.run(unit, functools.partial(self.arithmetic.settle, unit), work="update")
+
+
+def judged(model: nn.Module, config: EngineConfig) -> Marks:
+    """See :func:`zobench.engine.twin.judge`: how the arguments of the model's modules follow the batch, once an engine
+    over a twin of the model gave transformers' own losses; ``ValueError`` if it did not. Asked again, it costs
+    nothing."""
+    return twin.judge(model, config, lambda own, how, marks: Engine(own, how, known=marks))

@@ -8,7 +8,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,10 @@ from zobench import finetune, kernels, methods, models
 from zobench.data.batch import Batch
 from zobench.data.tokens import stream
 from zobench.durable.replay import local
+from zobench.engine.core import judged
 from zobench.engine.interface import MeasuredEngine, TunedEngine
 from zobench.engine.survival import Survival
-from zobench.finetune.assemble import empty_model, planned, tuner
+from zobench.finetune.assemble import empty_model, engine_config, planned, tuner
 from zobench.finetune.cautions import cautions
 from zobench.machine.device import choose_device
 from zobench.machine.memory import is_in_memory, unique_bytes
@@ -74,6 +75,8 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
         kernels.prepare(device)  # its compiler is baseline too
     recording = Recording(warnings=models.differences(spec))
     chosen, plan = planned(spec)
+    with suppress(ValueError):  # its memory is baseline too; a refusal is this cell's outcome, when the engine is built
+        judged(model, engine_config(chosen))
     facts = environment(device) | provenance(spec) | plan | {"definition": methods.definition(spec)}
     if world is not None:
         facts |= transfers(spec, world)
