@@ -13,6 +13,7 @@ from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, models
 from zobench.data.batch import IGNORED, Batch, Choices
 from zobench.engine import blocks as units
 from zobench.engine.base import BASE
+from zobench.engine.head import Head
 from zobench.engine.loss import candidate_scores, choice_loss, only_right
 from zobench.models import weights
 
@@ -165,9 +166,8 @@ def test_small_chunks_of_tokens_or_vocabulary_change_the_loss_by_rounding_only(l
 def test_the_head_sees_only_the_tokens_that_count(monkeypatch, loss, tokens):
     """Of the loss "lm" only the right candidates' tokens; of scores all."""
     with open_engine("opt-tiny", {}) as engine:
-        seen, head = [], engine.forwards.head.module
-        own = type(head).forward
-        monkeypatch.setattr(head, "forward", lambda x: seen.append(x.shape[0]) or own(head, x))
+        seen, own = [], Head.logits
+        monkeypatch.setattr(Head, "logits", lambda head, x, *rows: seen.append(x.shape[0]) or own(head, x, *rows))
         engine.probe(gather(EXAMPLES, loss), [BASE])
         assert seen == [tokens]
         engine.scores(gather(EXAMPLES, loss))

@@ -68,7 +68,7 @@ class Instance:
     def instructions(self):
         """More than this many say that something was unrolled or recomputed: measured, and a tenth."""
         draws = ("table" in self.present) + bool({"scratch", "mirror"} & {*self.present}) + (self.kernel == "_normals")
-        return 220 + 560 * draws + 160 * (not self.aligned or not self.whole)
+        return 255 + 560 * draws + 160 * (not self.aligned or not self.whole)
 
 
 ADVANCES = [

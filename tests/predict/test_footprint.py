@@ -22,6 +22,7 @@ from zobench import models, schemes
 from zobench.data.batch import Batch
 from zobench.engine import EngineConfig, tiers
 from zobench.engine.backprop import Backprop
+from zobench.engine.logits import drive_to_head
 from zobench.finetune import assemble
 from zobench.measure.ledger import Ledger
 from zobench.models.weights import RandomWeights, materialise
@@ -260,9 +261,9 @@ def trained(spec: RunSpec) -> tuple[int, int]:
         engine = Backprop(model, config, weights=Nothing(), drive=scheme.drive, zo_layers=spec.zo_layers)
         before = ledger.live
         with torch.enable_grad():
-            hidden = scheme.drive(model, ids, None)
+            driven = drive_to_head(scheme.drive, model, ids, None)
             kept = ledger.live - before
-        del hidden
+        del driven
         for _ in range(2):
             ledger.reset()
             engine.backward(batch)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.support.own_model import changes_for
 from zobench import recipes
 from zobench.recipes import matrix
 from zobench.report import load_table
@@ -238,13 +238,10 @@ def test_a_mistake_is_one_line_that_names_the_file_and_what_is_wrong(
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 @pytest.mark.parametrize("path", sorted(recipes.folder("runners").glob("*.toml")), ids=lambda path: path.stem)
 def test_every_shipped_runner_loads_and_its_tables_exist(path: Path, device: str, tmp_path: Path) -> None:
-    changes = {}
-    if "--set model=" in path.read_text():  # it names no model, because its weights must be fetched first
+    changes = changes_for(path, tmp_path)
+    if changes:
         with pytest.raises(ValueError, match=re.escape(f"{path.name}: `model` must be given")):
             matrix.load(path, device)
-        small = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
-        LlamaForCausalLM(LlamaConfig(vocab_size=32, **small)).save_pretrained(tmp_path / "mine")
-        changes["model"] = str(tmp_path / "mine")
     loaded = matrix.load(path, device, changes)
     assert loaded.cells
     for cell in loaded.cells:  # several ranks have a device each

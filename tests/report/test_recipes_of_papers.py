@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from tests.support.own_model import changes_for
 from tests.support.papers import FIGURE_NAMES, LOADED, MEASURED, NAMES, REFERENCE, TABLE_NAMES, cells
 from zobench import recipes
 from zobench.recipes import matrix
@@ -199,9 +201,12 @@ def test_every_value_of_distzo2_is_beside_runs_of_its_own_strategy_and_number_of
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", sorted(set(recipes.names("runners")) - {"smoke"}))
-def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(name: str, device: str) -> None:
+def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(
+    name: str, device: str, tmp_path: Path
+) -> None:
     """Nothing is measured that nobody sees; `smoke` only tries the engine."""
-    cells_of = matrix.load(recipes.find("runners", name), device)
+    path = recipes.find("runners", name)
+    cells_of = matrix.load(path, device, changes_for(path, tmp_path))
     items = [load(item) for kind in ("tables", "plots") for item in recipes.names(kind)]
     own = [item for item in items if item.runner == name or item.name in cells_of.tables]
     assert [spec.label for spec in cells_of.cells if not any(shows(item, spec) for item in own)] == []

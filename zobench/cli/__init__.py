@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -14,6 +15,9 @@ import typer
 from zobench.cli import finetune, jobs, measure, publish, show, stored  # noqa: F401  their commands are the application's
 from zobench.cli.common import FIELDS_ARE_LISTED, app
 from zobench.version import __version__
+
+_LEADER_SECONDS = 10.0
+"""How long another rank of torchrun waits for the leader's word on a fault of all; torchrun ends it before."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -68,6 +72,8 @@ def _fail(code: int, text: str) -> int:
     from zobench.execute.process import leads
 
     rank = "" if leads() else f"rank {os.environ['RANK']}: "
-    if not rank or code != 2:  # ranks of torchrun find the same fault in what they were told
+    if not rank or code != 2:
         print(f"zobench: {rank}{' '.join(text.split())}", file=sys.stderr)
+    else:  # ranks of torchrun find the same fault in what they were told: the leader says it
+        time.sleep(_LEADER_SECONDS)  # torchrun ends all ranks when the first has gone: it must not be a silent one
     return code
