@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from zobench.machine import files
-from zobench.models.checkpoint import CONFIG, INDEX, SINGLE, persistent_buffers
+from zobench.models.checkpoint import persistent_buffers
+from zobench.models.identity import CONFIG, INDEX, SINGLE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

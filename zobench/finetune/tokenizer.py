@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from zobench import models
+from zobench.machine.errors import first_line
 from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
@@ -26,9 +27,8 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except (OSError, ValueError, ImportError) as error:  # ImportError: a format that needs another package
-        reason = str(error).strip().splitlines()[0]
         raise ValueError(
-            f"`task={spec.task}` needs the tokenizer of {spec.model}, but {place!r} gives none ({reason}); "
+            f"`task={spec.task}` needs the tokenizer of {spec.model}, but {place!r} gives none ({first_line(error)}); "
             f"{_remedy(spec)}"
         ) from error
     known = models.of(spec).vocab

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from zobench.machine.errors import first_line
+from zobench.models.identity import CONFIG, INDEX, SINGLE
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-SINGLE, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
-"""The names that transformers gives to weights in one file, to the list of several files', and to a configuration."""
 
 
 def located(given: str) -> Path:
@@ -30,10 +30,10 @@ def located(given: str) -> Path:
 
     try:
         return Path(snapshot_download(given, allow_patterns=["*.safetensors", "*.json"]))
-    except OSError as error:  # the hub's errors are OSErrors: offline, no such repository, no access
-        reason = str(error).strip().splitlines()[0]
+    except (OSError, ValueError) as error:  # offline, no such repository, no access; no repository's name
         raise ValueError(
-            f"cannot get the safetensors of {given!r} from the hub ({reason}); give weights_path=FOLDER with them"
+            f"cannot get the safetensors of {given!r} from the hub ({first_line(error)}); give weights_path=FOLDER "
+            "with them"
         ) from error
 
 
@@ -119,7 +119,7 @@ def _mapping(file: Path, demand: str) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:  # a JSON error or bytes that are no text
-        raise ValueError(f"{demand}, but {file} is damaged ({str(error).splitlines()[0]}); copy it again") from error
+        raise ValueError(f"{demand}, but {file} is damaged ({first_line(error)}); copy it again") from error
     if not isinstance(content, dict):
         raise ValueError(f"{demand}, but {file} holds a {type(content).__name__}; copy it again")
     return content

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from zobench.machine.errors import first_line
 from zobench.machine.locks import locked
 from zobench.models import cache, identity
 
@@ -62,7 +63,7 @@ def _write_model(file: Path, folder: Path) -> None:
         )
     except Exception as error:  # on a file that was cut off the reader fails with whatever its place is
         raise ValueError(
-            f"transformers must be able to read {file.name}, but cannot ({_first_line(error)}); download it again, or "
+            f"transformers must be able to read {file.name}, but cannot ({first_line(error)}); download it again, or "
             "give the model's folder of safetensors"
         ) from error
     model, told = read
@@ -81,11 +82,7 @@ def _write_tokenizer(file: Path, folder: Path) -> None:
     try:
         AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name).save_pretrained(folder)
     except (ValueError, OSError, ImportError, NotImplementedError, KeyError) as error:
-        _say(f"{file.name}: its tokenizer cannot be read ({_first_line(error)})")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        _say(f"{file.name}: its tokenizer cannot be read ({first_line(error)})")
 
 
 def _say(text: str) -> None:

@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 
 from zobench.models import cache
 
+SINGLE, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+"""The names that transformers gives to weights in one file, to the list of several files', and to a configuration."""
 CHUNK = 4096
 """Bytes of a sample."""
 _DIGITS = 12
@@ -25,7 +27,7 @@ _SAYS_NOTHING = ("_name_or_path", "transformers_version", "torch_dtype", "dtype"
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The config.json in ``folder``. Raises ``ValueError``, one line, if there is none or it is not a model's."""
-    path = folder / "config.json"
+    path = folder / CONFIG
     if not path.is_file():
         raise ValueError(f"`model` must be a folder with a config.json, but {folder} has none; name a model's folder")
     try:
@@ -75,11 +77,11 @@ def remembered(kind: str, files: Iterable[Path], make: Callable[[], str]) -> str
 def _files(folder: Path) -> list[Path]:
     """Those that transformers reads: the one file, the shards that an index names and that are there, else all; what is
     wrong with them the reader says (:mod:`zobench.models.checkpoint`)."""
-    if (single := folder / "model.safetensors").is_file():
+    if (single := folder / SINGLE).is_file():
         return [single]
     every = sorted(folder.glob("*.safetensors"))
     try:
-        named = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"].values()
+        named = json.loads((folder / INDEX).read_text())["weight_map"].values()
         inside = sorted(folder / name for name in set(named) if ".." not in Path(name).parts)
         return [file for file in inside if file.is_file()] or every
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

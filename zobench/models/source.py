@@ -11,6 +11,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
+from zobench.machine.errors import first_line
 from zobench.models import gguf, identity
 from zobench.models.registry import ARCHITECTURES, get, is_registered
 from zobench.runspec import RunSpec
@@ -144,5 +145,6 @@ def _from_hub(hub_id: str, weights: bool) -> Path:
     try:
         return Path(snapshot_download(hub_id, allow_patterns=wanted))
     except (OSError, ValueError) as error:  # offline, no such repository, no access; no repository's name
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"cannot get {hub_id!r} from the hub ({reason}); give a folder that holds it") from error
+        raise ValueError(
+            f"cannot get {hub_id!r} from the hub ({first_line(error)}); give a folder that holds it"
+        ) from error

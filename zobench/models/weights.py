@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from zobench.machine.errors import first_line
 from zobench.models import checkpoint, initialisation
 from zobench.models.checkpoint import Origin
 from zobench.models.initialisation import Rule
@@ -195,7 +196,7 @@ class PretrainedWeights(Weights):
         except (RuntimeError, ValueError, LookupError) as error:
             raise ValueError(
                 f"`{name}` must be what transformers makes of {len(pieces)} tensors in {self._folder}, but they do not "
-                f"go together ({str(error).splitlines()[0]}); give this model's weights"
+                f"go together ({first_line(error)}); give this model's weights"
             ) from error
         return whole.shape, whole[rows]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.data.tasks.task import Example, Form, Task
+from zobench.machine.errors import first_line
 
 REVISION = "refs/convert/parquet"
 """The hub's own conversion to Parquet: scripts no longer load."""
@@ -181,8 +182,7 @@ def _from_hub(place: Place, hub_split: str) -> tuple[str, Iterator[tuple[str, An
     try:
         rows = datasets.load_dataset(place.hub, data_files=files, revision=REVISION, split=hub_split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        told = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(
-            f"{where} must load from the hub, but {told[0]}; give its files by --data-dir or ZOBENCH_DATA_DIR"
+            f"{where} must load from the hub, but {first_line(error)}; give its files by --data-dir or ZOBENCH_DATA_DIR"
         ) from error
     return where, ((f"{where} row {number}", row) for number, row in enumerate(rows, start=1))

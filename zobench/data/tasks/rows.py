@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.data.tasks.read import lines_of
+from zobench.machine.errors import first_line
 from zobench.runspec import suggestion
 
 Row = Mapping[str, Any]
@@ -196,8 +197,7 @@ def _from_hub(folder: Path, data: Mapping[str, Any], split: str) -> list[tuple[s
     try:
         rows = datasets.load_dataset(name, data.get("config"), revision=data.get("revision"), split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        told = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(f"`data.hub` must load, but {data['hub']} {split} does not: {told[0]}") from error
+        raise ValueError(f"`data.hub` must load, but {data['hub']} {split} does not: {first_line(error)}") from error
     return [(f"{data['hub']} {split} row {number}", row) for number, row in enumerate(rows, start=1)]
 
 
