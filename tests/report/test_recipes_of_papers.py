@@ -24,6 +24,7 @@ from zobench.report.plot import Plot
 from zobench.report.table import Table
 from zobench.result import Result
 from zobench.runspec import RunSpec
+from zobench.store.names import told_apart
 
 
 def laid_out() -> dict[str, Table]:
@@ -283,3 +284,18 @@ def test_real_accuracy_shows_zero_shot_a_mean_over_seeds_with_its_range_and_wils
     numbers = tidy.write(table, [("box", fill(table, seeds, REFERENCE))]).splitlines()
     (row,) = [line for line in numbers if ",accuracy," in line]
     assert all(run.spec.hash in row for run in seeds)
+
+
+def test_two_models_of_one_name_are_told_apart() -> None:
+    table = load("real_accuracy")
+    assert isinstance(table, Table)
+    runs = [tuned_smol(seed=0), tuned_smol(scheme="lora", weights_hash="c0ffee"), tuned_smol(engine="offload")]
+    remarks = measured_sheet(table, fill(table, runs, REFERENCE), "box").remarks
+    (line,) = [remark for remark in remarks if remark.startswith("Warning")]
+    assert line == (
+        "Warning: SmolLM2-135M is the name of 2 models here, SmolLM2-135M@8a and SmolLM2-135M@c0ff; give each its own "
+        'with name = "...".'
+    )
+    assert [*told_apart(runs).values()] == ["SmolLM2-135M@8a", "SmolLM2-135M@c0ff", "SmolLM2-135M@8a"]
+    random = tuned_smol(weights="random", weights_hash="")  # of the same configuration
+    assert set(told_apart([runs[0], random, tuned(0.5)]).values()) == {"SmolLM2-135M", "OPT-1.3B"}

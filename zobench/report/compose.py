@@ -14,6 +14,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import named
 from zobench.runspec.registries import METRICS
 from zobench.store import metrics
+from zobench.store.names import told_apart
 
 Grid = Sequence[Sequence[Sequence[TableCell]]]
 """Cells as ``[row][metric][column]``."""
@@ -63,6 +64,7 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
         *([table.caption] if table.caption else []),
         *_baseline(table, by_column),
         *_settings(cells),
+        *_shared_names(cells),
         *_units(table),
         *_intervals(cells),
         *_legend(cells),
@@ -267,6 +269,21 @@ def _floors(results: Iterable[Result]) -> list[str]:
         return []
     span = f"{min(percents):.0f}" if len(percents) == 1 else f"{min(percents):.0f} to {max(percents):.0f}"
     return [f"These runs reach {span} % of this machine's floor: the least time that its measured rates allow a step."]
+
+
+def _shared_names(cells: Iterable[TableCell]) -> list[str]:
+    """A line for each name of a model that stands for several models here."""
+    results = {result.spec.hash: result for cell in cells for result in cell.results}
+    names = told_apart(results.values())
+    tagged: dict[str, list[str]] = {}
+    for key, name in names.items():
+        if name != results[key].spec.model:
+            tagged.setdefault(results[key].spec.model, []).append(name)
+    return [
+        f"Warning: {model} is the name of {len(set(those))} models here, {' and '.join(sorted(set(those)))}; give each "
+        'its own with name = "...".'
+        for model, those in tagged.items()
+    ]
 
 
 def _units(table: Table) -> list[str]:
