@@ -60,9 +60,10 @@ def _convert(file: Path, folder: Path) -> None:
 def _without_bars() -> Iterator[None]:
     """Inside, transformers shows no progress of its own: a line of ours says what happens."""
     from transformers import modeling_gguf_pytorch_utils
-    from transformers.utils import logging
+    from transformers.utils import logging as told
 
     reader: Any = modeling_gguf_pytorch_utils
+    logging: Any = told
     shown, bar = logging.is_progress_bar_enabled(), reader.tqdm
     logging.disable_progress_bar()
     reader.tqdm = lambda items, **_: items
