@@ -20,7 +20,7 @@ import typer
 from tests.support.rates import CALIBRATION, calibrate
 from zobench import cli, recipes
 from zobench.cli import measure
-from zobench.execute import plan, process
+from zobench.execute import plan, process, rates
 from zobench.predict import footprint
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
@@ -150,7 +150,8 @@ def test_a_mistake_shows_no_traceback_in_a_process_of_its_own(tmp_path: Path, ar
 def test_what_the_system_refuses_is_one_line_and_exit_code_1(
     here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "_ask", _refuse)
+    monkeypatch.setattr(rates, "ask", _refuse)
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(here / "cache"))
     code, _, err = zobench("sweep", "smoke", "--device", "cpu", "--results", "elsewhere")
     assert code == 1
     assert err.splitlines()[-1] == "zobench: measuring this machine failed: no"

@@ -64,13 +64,18 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """Predicted peaks in bytes and durations in seconds; ``source`` says what the durations rest on."""
+    """Predicted peaks in bytes and durations in seconds; ``source`` says what the durations rest on.
+
+    ``least_seconds``: of the shortest part of the cell that is worth keeping: one step after the warm-up, where a cell
+    can end early.
+    """
 
     device_bytes: int
     host_bytes: int
     disk_bytes: int
     step_seconds: float
     seconds: float
+    least_seconds: float
     source: str
 
 
@@ -90,9 +95,10 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
     down = rates.bytes_down[spec.tier if ENGINES[spec.engine].is_streamed else "pageable"]
     setup = START_SECONDS + (moved / min(FILL_RATE, down) if TIERS[spec.tier].is_filled else 0)
     steps = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
+    whole, spared = setup + steps * seconds + _saving_seconds(spec, rates), (spec.steps - 1) * seconds
     return Estimate(
-        device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=seconds,
-        seconds=setup + steps * seconds + _saving_seconds(spec, rates), source=source,
+        device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=seconds, seconds=whole,
+        least_seconds=whole - (spared if spec.task == "none" and spec.gpus == 1 else 0), source=source,
     )  # fmt: skip
 
 
