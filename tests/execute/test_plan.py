@@ -11,7 +11,7 @@ import rich.console
 
 from tests.support.rates import RATES
 from zobench import predict
-from zobench.cli import console
+from zobench.cli import plan_view
 from zobench.execute import plan
 from zobench.predict import footprint
 from zobench.result import Outcome, Result
@@ -157,7 +157,7 @@ def test_gpus_that_are_not_there_are_told_before_work_starts(tmp_path: Path) -> 
     assert steps[1].reason == "needs 4 GPUs, 2 GPUs are visible"
     assert steps[2].reason == ("needs 2 nodes, this is one node; use --executor slurm, or --rendezvous on all nodes")
     screen = rich.console.Console(record=True, width=200)
-    console.show_plan(screen, "Ranks", steps[:2], None)
+    plan_view.show_plan(screen, "Ranks", steps[:2], None)
     assert "not enough here: 2 GPUs are visible" in screen.export_text()
     one = dataclasses.replace(room, devices=1, meets=True)
     (step,) = made(tmp_path, four.replace(nodes=2), room=one)

@@ -31,6 +31,7 @@ from zobench.cli.common import (
     Task,
     Time,
     Timeout,
+    Verbose,
     app,
     changed,
     check_file,
@@ -52,6 +53,7 @@ def sweep(
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
     device_memory: DeviceMemory = None, executor: Executor = "here", jobs: Jobs = None, partition: Partition = None,
     gres: Gres = None, time: Time = None, slurm: Slurm = None, rendezvous: Rendezvous = None, task: Task = None,
+    verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Run a matrix of cells and print its tables, or hand it over (--executor local, slurm).
 
@@ -72,16 +74,17 @@ def sweep(
     if submitted:
         submit_matrix(name, changes, device, results, timeout, retry, disk_dir, dry_run, wanted)
         return
-    run_matrix(name, changes, device, results, budget, timeout, retry, disk_dir, dry_run)
+    run_matrix(name, changes, device, results, budget, timeout, retry, disk_dir, dry_run, verbose=verbose)
 
 
 @app.command()
 def ablate(
     changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
+    verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Sweep the matrix `ablation`: ZO2 less one mechanism each."""
-    run_matrix("ablation", changes, device, results, budget, timeout, retry, disk_dir, dry_run)
+    run_matrix("ablation", changes, device, results, budget, timeout, retry, disk_dir, dry_run, verbose=verbose)
 
 
 @app.command()

@@ -63,14 +63,15 @@ class Plan:
 
 
 def here(
-    cells: Sequence[RunSpec], store: Store, machine: str, device: str, retry: Collection[str], disk_dir: Path | None
-) -> Plan:
-    """Plans ``cells`` for ``device`` of this machine, whose rates are measured first if ``store`` has none.
+    cells: Sequence[RunSpec], store: Store, machine: str, device: str, retry: Collection[str], disk_dir: Path | None,
+    rates: dict[str, Any] | None = None,
+) -> Plan:  # fmt: skip
+    """Plans ``cells`` for ``device`` of this machine, whose rates are measured first if neither given nor known.
 
     ``machine``: its name, under which the store keeps its results. ``retry``: outcomes to run again. Raises ``OSError``
     if the machine cannot be measured, as without the device.
     """
-    rates = calibration(store.root, machine, device, disk_dir)
+    rates = rates or calibration(store.root, machine, device, disk_dir)
     room = limits(device, disk_dir)
     return Plan(steps=make(cells, store, machine, predict.Rates.of(rates), room, retry), rates=rates)
 

@@ -135,6 +135,14 @@ def predicted_step(result: Result) -> float | None:
     return _by_its_rates(result, step_seconds)
 
 
+def fastest_narrow(rates: Rates) -> tuple[str | None, str]:
+    """(the 16-bit type in which this machine multiplies fastest, None if it is faster in fp32; a line that says why)"""
+    told = ", ".join(f"{name} {rates.flops[name] / 1e9:.0f}" for name in ("fp32", "fp16", "bf16"))
+    best = max(("fp16", "bf16"), key=lambda name: rates.flops[name])
+    chosen = best if rates.flops[best] >= rates.flops["fp32"] else None
+    return chosen, f"16 bits: {chosen or 'not measured, fp32 is faster'}; products of this machine in GFLOP/s: {told}"
+
+
 def floor_seconds(spec: RunSpec, rates: Rates) -> float:
     """The least that a step can take here: its products alone, or its transfers alone.
 
