@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import typer
 
-from tests.support.rates import CALIBRATION, calibrate
-from zobench import cli, recipes
+from tests.support.rates import CALIBRATION, RATES, calibrate
+from zobench import cli, predict, recipes
 from zobench.cli import measure
 from zobench.execute import plan, process, rates
 from zobench.predict import footprint
@@ -613,3 +613,20 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
         return ""
+
+
+def test_a_run_that_takes_long_says_how_long_before_it_starts_and_one_that_cannot_fit_does_not_start(
+    zobench: Any, here: Path, machine: str, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(here / "cache" / "results"))
+    calibrate(here / "cache", machine)
+    long = ("run", "--device", "cpu", "--model", "OPT-125M", "--set")
+    _, _, err = zobench(*long, "batch_size=100000")
+    assert "skipped  OPT-125M resident fp32 b100000 s2048  needs 8809 GB of host memory, 22.9 GB are free" in err
+    assert not cells
+    _, _, err = zobench(*long, "batch_size=64")
+    guess = predict.estimate(cells[0], RATES)
+    each = plan.duration(guess.step_seconds)
+    assert f"\ntime: about {plan.duration(guess.seconds)} (predicted): 6 steps of {each}\n" in err
+    _, _, err = zobench("run", "--device", "cpu", "--model", "opt-tiny")
+    assert (len(cells), "time: " in err) == (2, False)

@@ -207,12 +207,16 @@ def passes(spec: RunSpec) -> float:
     return count
 
 
+def operations(spec: RunSpec) -> float:
+    """Floating-point operations of a rank's products in a step: 2 per parameter and token in each forward."""
+    tokens = sizes.rows(spec) * sizes.usual(spec)
+    return 2 * models.parameter_count(*models.variant(spec)) * tokens * passes(spec)
+
+
 def _product_seconds(spec: RunSpec, rates: Rates, attention: int = 0) -> float:
     """Seconds of a rank's forwards of a step: 2 operations per parameter and token each, and those of attention."""
-    tokens = sizes.rows(spec) * sizes.usual(spec)
-    operations = 2 * models.parameter_count(*models.variant(spec)) * tokens * passes(spec)
     speed = rates.flops[spec.dtype if spec.autocast == "none" else spec.autocast] / _sharers(spec)
-    return (operations + attention) / speed
+    return (operations(spec) + attention) / speed
 
 
 def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
