@@ -88,8 +88,7 @@ def limits(device: str, disk_dir: Path | None) -> Limits:
     device_bytes = devices = None
     if device.startswith("cuda"):
         # in a process of its own: a CUDA context in this one would disturb every cell of the sweep
-        program = "import sys, torch; print(torch.cuda.mem_get_info(sys.argv[1])[0], torch.cuda.device_count())"
-        device_bytes, devices = map(int, _ask(program, device).split())
+        device_bytes, devices = map(int, _ask(_ROOM, device).split())
     folder = disk_dir or Path(tempfile.gettempdir())
     return Limits(
         device_bytes=device_bytes,
@@ -103,9 +102,7 @@ def limits(device: str, disk_dir: Path | None) -> Limits:
 
 def gpu_uuids() -> tuple[str, ...]:
     """The UUIDs of the GPUs that CUDA shows here, in its order."""
-    program = (
-        "import torch; print(*(torch.cuda.get_device_properties(i).uuid for i in range(torch.cuda.device_count())))"
-    )
+    program = "from zobench.machine import accelerator; print(*(device.uuid() for device in accelerator.devices()))"
     return tuple(full_uuid(uuid) for uuid in _ask(program).split())
 
 
@@ -231,6 +228,12 @@ def _alone(path: Path) -> Iterator[None]:
             held.enter_context(locked(path))
         yield
 
+
+_ROOM = """
+import sys
+from zobench.machine import accelerator
+print(accelerator.Accelerator(sys.argv[1]).free_bytes(), accelerator.count())
+"""
 
 _CALIBRATE = """
 import json, sys
