@@ -27,6 +27,9 @@ REFUSED = {
 PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every device of the process, not only for the one that is current."""
 
+CYCLES_PER_SECOND = 1_700_000_000
+"""Of a GPU's clock, about: what :meth:`Accelerator.spin` reckons with."""
+
 
 def count() -> int:
     """How many devices are visible that zobench can use."""
@@ -150,6 +153,10 @@ class Accelerator:
             return f"{place.pci_domain_id:04x}:{place.pci_bus_id:02x}:{place.pci_device_id:02x}.0"
         except AttributeError:
             return None
+
+    def spin(self, seconds: float) -> None:
+        """Keeps the current stream busy for about so long, with a kernel that does nothing."""
+        torch.cuda._sleep(int(seconds * CYCLES_PER_SECOND))
 
     def reaches(self, other: int) -> bool:
         """Whether it can read the memory of the device with this index."""

@@ -130,6 +130,7 @@ def link_rates(device: str, notes: list[str], nbytes: int = 512 * MIB) -> dict[s
     hosts = [torch.ones(nbytes, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     devices = [torch.ones(nbytes, dtype=torch.uint8, device=device) for _ in range(2)]
     streams = [Accelerator(device).stream() for _ in range(2)]
+    Accelerator(device).synchronize()  # what was filled above is another stream's
 
     def copy(lane: int) -> None:
         ends = (devices[0], hosts[0]) if lane == 0 else (hosts[1], devices[1])
