@@ -1,4 +1,4 @@
-"""Commands that measure: sweep, ablate, run, doctor."""
+"""Commands that measure: sweep, ablate, run, doctor, selftest."""
 
 from __future__ import annotations
 
@@ -221,3 +221,35 @@ def doctor(device: Device = "auto", disk_dir: DiskDir = None) -> None:
     with errors.status("measuring, a few seconds"):
         rows = examination.report(chosen, disk_dir)
     console.show_doctor(rows)
+
+
+@app.command()
+def selftest(
+    device: Device = "auto",
+    minutes: Annotated[float, typer.Option(help="About how long it takes.")] = 10.0,
+    only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Run this check alone; repeatable.")] = None,
+    changes: Changes = None, output: Json = None, disk_dir: DiskDir = None,
+) -> None:  # fmt: skip
+    """Check on this device that zobench is right and fast: a verdict of one page, and a JSON to attach to an issue."""
+    from zobench.cli import console
+    from zobench.machine.device import choose_device
+    from zobench.selftest import run as checks
+
+    if not 0 < minutes < float("inf"):
+        raise ValueError(f"`--minutes > 0` must hold, but got {minutes:g}; leave it out for 10")
+    wanted, values = checks.chosen(only or []), changed(changes)
+    check_folder("--disk-dir", disk_dir)
+    if output not in (None, "-"):
+        check_file("--json", Path(str(output)))
+    chosen, why = choose_device(str(values.pop("device", device)))
+    errors = console.error_console()
+    errors.print(why, style="dim")
+    with errors.status("checking") as line:
+        found = checks.selftest(
+            chosen, minutes * 60, wanted, values, disk_dir, lambda check: line.update(f"checking: {check.name}")
+        )
+    text = json.dumps(found.to_dict(), indent=1, allow_nan=False)
+    print(text if output == "-" else found.page())
+    if output not in (None, "-"):
+        Path(str(output)).write_text(text + "\n")
+    raise typer.Exit(1 if found.failed else 0)

@@ -81,8 +81,7 @@ def limits(device: str, disk_dir: Path | None) -> Limits:
     device_bytes = devices = None
     if device.startswith("cuda"):
         # in a process of its own: a CUDA context in this one would disturb every cell of the sweep
-        program = "import sys, torch; print(torch.cuda.mem_get_info(sys.argv[1])[0], torch.cuda.device_count())"
-        device_bytes, devices = map(int, ask(program, device).split())
+        device_bytes, devices = map(int, ask(_ROOM, device).split())
     folder = disk_dir or Path(tempfile.gettempdir())
     return Limits(
         device_bytes=device_bytes,
@@ -96,9 +95,7 @@ def limits(device: str, disk_dir: Path | None) -> Limits:
 
 def gpu_uuids() -> tuple[str, ...]:
     """The UUIDs of the GPUs that CUDA shows here, in its order."""
-    program = (
-        "import torch; print(*(torch.cuda.get_device_properties(i).uuid for i in range(torch.cuda.device_count())))"
-    )
+    program = "from zobench.machine import accelerator; print(*(device.uuid() for device in accelerator.devices()))"
     return tuple(full_uuid(uuid) for uuid in ask(program).split())
 
 
@@ -180,3 +177,10 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+_ROOM = """
+import sys
+from zobench.machine import accelerator
+print(accelerator.Accelerator(sys.argv[1]).free_bytes(), accelerator.count())
+"""
