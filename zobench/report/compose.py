@@ -65,7 +65,7 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
         *_units(table),
         *_legend(cells),
     ]
-    return _sheet(table, grid, "measured", machine, measured_on(cells, machine), entry, remarks)
+    return sheet_of(table, grid, "measured", machine, measured_on(cells, machine), entry, remarks)
 
 
 def _baseline(table: Table, by_column: bool) -> list[str]:
@@ -98,7 +98,7 @@ def paper_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
         remarks.append(f"{OUT_OF_MEMORY} means out of memory in the paper.")
     if any(cell.paper is None for cell in cells):
         remarks.append(f"{NO_VALUE} means that the paper reports no value.")
-    return _sheet(table, grid, "paper", machine, source, lambda group, k: _reported(group[k]), remarks)
+    return sheet_of(table, grid, "paper", machine, source, lambda group, k: _reported(group[k]), remarks)
 
 
 def _told(paper: Mapping[str, str]) -> str:
@@ -148,7 +148,7 @@ def measured_on(cells: Iterable[TableCell], machine: str | None) -> str:
     return f"measured on {machine}" + (f" ({about})" if about else "")
 
 
-def _sheet(
+def sheet_of(
     table: Table,
     grid: Grid,
     kind: str,
@@ -157,6 +157,7 @@ def _sheet(
     entry: Callable[[Sequence[TableCell], int], CellText],
     remarks: Sequence[str],
 ) -> Sheet:
+    """``table`` with the text that ``entry`` gives each cell of ``grid``, numbered notes, and ``remarks`` below."""
     groups = tuple(
         Group(
             header=CellText(text=f"{metric.header} {_ARROW[metric.better]}", tone="label"),
@@ -203,7 +204,7 @@ def _measured(cell: TableCell, to_baseline: float | None) -> CellText:
     if cell.value is None:
         return CellText(text=cell.quantity.absent[0], tone="blank", own=cell.notes)
     text = rounded(cell.value / cell.metric.scale, cell.metric.format)
-    return CellText(text=text, detail=_times(to_baseline), own=cell.notes, shared=cell.caveats)
+    return CellText(text=text, detail=times(to_baseline), own=cell.notes, shared=cell.caveats)
 
 
 def _reported(cell: TableCell) -> CellText:
@@ -217,10 +218,10 @@ def _reported(cell: TableCell) -> CellText:
         text = rounded(cell.paper_value / cell.metric.scale, cell.metric.format)
     if cell.ratio is None:
         return CellText(text=text, tone="reported")
-    return CellText(text=text, detail=_times(cell.ratio), shared=cell.caveats)
+    return CellText(text=text, detail=times(cell.ratio), shared=cell.caveats)
 
 
-def _times(value: float | None) -> str:
+def times(value: float | None) -> str:
     """``(x0.57)``; three digits where two decimals would show fewer than two: ``(x0.0123)``."""
     if value is None:
         return ""

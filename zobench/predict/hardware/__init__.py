@@ -1,8 +1,9 @@
 """GPUs as data: what their data sheets say and what of it is reached, each with its source and date. No torch.
 
-A GPU is one TOML file, here or a user's own: a ``name``, perhaps names that it is ``also`` called by, and
-``[[facts]]``, each group with one ``source`` of :data:`SOURCES`, a ``document`` and a ``date``. A later group wins over
-an earlier one. What a GPU's file leaves out of :data:`SHARES` is taken from ``zobench/predict/constants.toml``.
+A GPU is one TOML file, here or a user's own: a ``name``, perhaps names that it is ``also`` called by and ``errors``,
+one of :data:`ERRORS`, and ``[[facts]]``, each group with one ``source`` of :data:`SOURCES`, a ``document`` and a
+``date``. A later group wins over an earlier one. What a GPU's file leaves out of :data:`SHARES` is taken from
+``zobench/predict/constants.toml``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 
 from zobench.runspec import suggestion
 
+ERRORS = ("fitted", "anchored", "other")
+"""The constants of all GPUs were fitted on it; some were fitted to cells that ran on it; neither."""
 SOURCES = ("data sheet", "measured", "fitted", "guessed")
 CONSTANTS = Path(__file__).parents[1] / "constants.toml"
 
@@ -37,6 +40,9 @@ LANE_BYTES = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Bytes per second of one lane of PCIe, one way, by generation."""
 
 
+_KEYS = ("name", "also", "errors", "facts")
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where a number comes from: one of :data:`SOURCES`, the document, the day."""
@@ -50,7 +56,8 @@ class Origin:
 class Gpu:
     """One GPU in base units: bytes, seconds, operations.
 
-    Of the data sheet: ``sms``, streaming multiprocessors; ``clock`` in Hz; ``memory``, bytes that programs can have;
+    ``errors``: whose held-out errors are those of predictions for it, one of :data:`ERRORS`. Of the data sheet:
+    ``sms``, streaming multiprocessors; ``clock`` in Hz; ``memory``, bytes that programs can have;
     peaks ``fp32``, ``tf32``, ``fp16``, ``bf16`` in FLOP/s, dense, with float32 sums; ``hbm`` in bytes/s; ``nvlink`` in
     bytes/s, one way, 0 for none. Reached: ``fp32_products`` and ``fp16_products``, shares of the peaks by large
     products; ``idle_tiles``, the share of a last wave of tiles that a product wastes; ``passes``, the share of ``hbm``
@@ -63,6 +70,7 @@ class Gpu:
 
     name: str
     also: tuple[str, ...]
+    errors: str
     sms: float
     clock: float
     memory: float
@@ -108,17 +116,6 @@ class Gpu:
         """Standard normals drawn per second, by torch's generator or by the counter kernels."""
         return self.sms * self.clock * (self.counter_normals if counter else self.normals)
 
-    @property
-    def is_anchored(self) -> bool:
-        """Whether a constant of its own was fitted to cells that ran on it, or measured."""
-        return any(origin.source in ("fitted", "measured") for origin in self.own.values())
-
-    @property
-    def own(self) -> Mapping[str, Origin]:
-        """The origins of what its own file says."""
-        shared = _constants()[1]
-        return {key: origin for key, origin in self.origins.items() if shared.get(key) is not origin}
-
     def behind(self, generation: int, lanes: int) -> Gpu:
         """It in a slot of ``lanes`` lanes of PCIe ``generation``: the slower of card and host counts."""
         ways = min((self.pcie, self.pcie_generation, self.pcie_lanes),
@@ -161,9 +158,12 @@ def _path(name: str) -> Path:
 def _read(path: Path, anchored: bool) -> Gpu:
     try:
         body = _parsed(path)
-        if unknown := set(body) - {"name", "also", "facts"}:
-            word = min(unknown)
-            raise ValueError(f"unknown key {word!r}; {suggestion(word, ('name', 'also', 'facts'))}")
+        if unknown := set(body) - set(_KEYS):
+            raise ValueError(f"unknown key {min(unknown)!r}; {suggestion(min(unknown), _KEYS)}")
+        if (errors := body.get("errors", "other")) not in ERRORS:
+            raise ValueError(f"`errors` must be one of {', '.join(ERRORS)}, but got {errors!r}")
+        if errors == "anchored" and not anchored:
+            errors = "other"
         values, origins = _facts(body.get("facts"), anchored)
         if missing := [key for key in PEAKS if key not in values]:
             raise ValueError(f"`{missing[0]}` must be given, but is not; add it to [[facts]]")
@@ -172,7 +172,8 @@ def _read(path: Path, anchored: bool) -> Gpu:
         if values["pcie_generation"] not in LANE_BYTES:
             known = ", ".join(map(str, LANE_BYTES))
             raise ValueError(f"`pcie_generation` must be one of {known}, but got {values['pcie_generation']:g}")
-        return Gpu(name=_text(body, "name"), also=tuple(body.get("also", ())), origins=origins, **_plain(values))
+        also = tuple(body.get("also", ()))
+        return Gpu(name=_text(body, "name"), also=also, errors=errors, origins=origins, **_plain(values))
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
 
