@@ -129,15 +129,15 @@ def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[
 
 def show_lists(what: str) -> None:
     """Models with their sizes, methods with what a step costs; matrices, tables and figures with their titles; tasks,
-    metrics and programs; ``what``
-    picks one of them, or the fields of a run, which are too many to stand among the rest."""
+    metrics and programs; the GPUs that predictions are for; ``what`` picks one of them, or the fields of a run, which
+    are too many to stand among the rest."""
     from zobench import recipes
     from zobench.runspec import suggestion
 
     lists: dict[str, Callable[[], Table]] = {
         "models": _models, "methods": _methods, "matrices": lambda: _recipes("runners"),
         "tables": lambda: _recipes("tables"), "figures": lambda: _recipes("plots"), "tasks": _tasks,
-        "metrics": _metrics, "programs": _programs, "fields": _fields,
+        "metrics": _metrics, "programs": _programs, "gpus": _gpus, "fields": _fields,
     }  # fmt: skip
     if what and what not in lists:
         raise ValueError(f"unknown list {what!r}; {suggestion(what, lists)}")
@@ -159,6 +159,21 @@ def columns(*names: str, numbers: Sequence[str] = ()) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in names:
         table.add_column(name, justify="right" if name in numbers else "left", header_style="dim")
+    return table
+
+
+def _gpus() -> Table:
+    from zobench.predict import hardware
+
+    numbers = ("memory GB", "GB/s", "fp32", "fp16 TFLOP/s", "link GB/s")
+    known = {"fitted": "the constants' own GPU", "anchored": "two cells of its own", "other": "data sheet, guesses"}
+    table = columns("GPU", "name", *numbers, "known by", numbers=numbers)
+    for name in hardware.names():
+        gpu = hardware.load(name)
+        rates = (gpu.memory / 1e9, gpu.hbm / 1e9, gpu.products("fp32") / 1e12, gpu.products("fp16") / 1e12)
+        table.add_row(name, gpu.name, *(f"{rate:.0f}" for rate in (*rates, gpu.pcie / 1e9)), known[gpu.errors])
+    told = "FLOP/s that large products reach, of the link what PCIe states; sources: zobench/predict/hardware/*.toml."
+    table.caption, table.caption_justify = told, "left"
     return table
 
 

@@ -150,6 +150,7 @@ def _say_duration(spec: RunSpec, disk_dir: Path | None) -> None:
     from zobench import predict
     from zobench.cli import console
     from zobench.execute import plan
+    from zobench.execute.rates import calibration
     from zobench.measure.environment import fingerprint_without_torch
     from zobench.models import cache
 
@@ -159,7 +160,7 @@ def _say_duration(spec: RunSpec, disk_dir: Path | None) -> None:
     try:
         with errors.status("measuring this machine's rates, once"):
             machine = fingerprint_without_torch()["machine"]
-            rates = plan.calibration(cache.root(), machine, spec.device, disk_dir)
+            rates = calibration(cache.root(), machine, spec.device, disk_dir)
     except OSError as error:
         errors.print(f"time: not predicted ({error})", style="dim", markup=False, soft_wrap=True)
         return

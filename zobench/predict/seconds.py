@@ -228,9 +228,14 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
     parameters = (sizes.trained_count(spec) + sizes.trained(spec)[1]) * spec.queries
     if NOISES[spec.noise].in_place:
         return kind.draws * kind.normals * parameters / rates.noise["torch"]
+    draws = (kind.counter_draws + pending(spec)) * kind.normals
+    return draws * parameters / (rates.noise["fused"] / _sharers(spec))
+
+
+def pending(spec: RunSpec) -> float:
+    """Updates of each query that a step goes over again with counter noise, in the mean of the run's steps."""
     middle = spec.warmup + (spec.steps + 1) / 2
-    pending = middle if spec.writeback_every == "inf" else min(middle, (int(spec.writeback_every) + 1) / 2)
-    return (kind.counter_draws + pending) * kind.normals * parameters / (rates.noise["fused"] / _sharers(spec))
+    return middle if spec.writeback_every == "inf" else min(middle, (int(spec.writeback_every) + 1) / 2)
 
 
 def _local(spec: RunSpec) -> int:
