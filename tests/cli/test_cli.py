@@ -22,7 +22,7 @@ from rich.console import Console
 from tests.support.rates import CALIBRATION, RATES, calibrate
 from zobench import cli, predict, recipes
 from zobench.cli import console, measure
-from zobench.execute import plan, process
+from zobench.execute import plan, process, rates
 from zobench.predict import footprint
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
@@ -33,7 +33,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prct
 GB = 10**9
 OPTIONS = {
     "sweep": 17, "ablate": 8, "run": 11, "table": 4, "list": 0, "doctor": 2, "reproduce": 7, "report": 2, "status": 1,
-    "cancel": 1, "results": 4, "compare": 5, "trace": 2, "finetune": 15, "search": 13,
+    "cancel": 1, "results": 4, "plan": 9, "predict": 7, "compare": 5, "trace": 2, "finetune": 15, "search": 13,
 }  # fmt: skip
 """Options per command. A new one needs a user, and a change here."""
 
@@ -152,7 +152,8 @@ def test_a_mistake_shows_no_traceback_in_a_process_of_its_own(tmp_path: Path, ar
 def test_what_the_system_refuses_is_one_line_and_exit_code_1(
     here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "_ask", _refuse)
+    monkeypatch.setattr(rates, "ask", _refuse)
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(here / "cache"))
     code, _, err = zobench("sweep", "smoke", "--device", "cpu", "--results", "elsewhere")
     assert code == 1
     assert err.splitlines()[-1] == "zobench: measuring this machine failed: no"

@@ -4,6 +4,7 @@ from zobench.predict.seconds import Estimate as Estimate
 from zobench.predict.seconds import Rates as Rates
 from zobench.predict.seconds import compute_seconds as compute_seconds
 from zobench.predict.seconds import estimate as estimate
+from zobench.predict.seconds import fastest_narrow as fastest_narrow
 from zobench.predict.seconds import floor_seconds as floor_seconds
 from zobench.predict.seconds import floor_share as floor_share
 from zobench.predict.seconds import is_sliced as is_sliced

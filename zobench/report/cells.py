@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from zobench.recipes.reference import Reference
 from zobench.report.choice import Choice, choose, outcome_note
-from zobench.report.reference import Reference
 from zobench.report.table import USUAL, Metric, Table, TableColumn, TableRow
 from zobench.report.terms import deviations, fields
 from zobench.report.toml import Where

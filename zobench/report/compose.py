@@ -69,7 +69,7 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
         *_intervals(cells),
         *_legend(cells),
     ]
-    return _sheet(table, grid, "measured", machine, measured_on(cells, machine), entry, remarks)
+    return sheet_of(table, grid, "measured", machine, measured_on(cells, machine), entry, remarks)
 
 
 def _baseline(table: Table, by_column: bool) -> list[str]:
@@ -102,7 +102,7 @@ def paper_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
         remarks.append(f"{OUT_OF_MEMORY} means out of memory in the paper.")
     if any(cell.paper is None for cell in cells):
         remarks.append(f"{NO_VALUE} means that the paper reports no value.")
-    return _sheet(table, grid, "paper", machine, source, lambda group, k: _reported(group[k]), remarks)
+    return sheet_of(table, grid, "paper", machine, source, lambda group, k: _reported(group[k]), remarks)
 
 
 def _told(paper: Mapping[str, str]) -> str:
@@ -153,7 +153,7 @@ def measured_on(cells: Iterable[TableCell], machine: str | None) -> str:
     return f"measured on {machine}" + (f" ({about})" if about else "")
 
 
-def _sheet(
+def sheet_of(
     table: Table,
     grid: Grid,
     kind: str,
@@ -162,6 +162,7 @@ def _sheet(
     entry: Callable[[Sequence[TableCell], int], CellText],
     remarks: Sequence[str],
 ) -> Sheet:
+    """``table`` with the text that ``entry`` gives each cell of ``grid``, numbered notes, and ``remarks`` below."""
     headings = [CellText(text=f"{metric.header} {_ARROW[metric.better]}", tone="label") for metric in table.metrics]
     columns = [_column_label(column, kind) for column in table.columns]
     body = [[[entry(row[j], k) for k in range(len(columns))] for j in range(len(headings))] for row in grid]
@@ -210,7 +211,7 @@ def _measured(cell: TableCell, to_baseline: float | None) -> CellText:
     if cell.value is None:
         return CellText(text=cell.quantity.absent[0], tone="blank", own=cell.notes)
     text = rounded(cell.value / cell.metric.scale, cell.metric.format)
-    detail = " ".join(filter(None, (_between(cell), _times(to_baseline))))
+    detail = " ".join(filter(None, (_between(cell), times(to_baseline))))
     return CellText(text=text, detail=detail, own=cell.notes, shared=cell.caveats)
 
 
@@ -233,10 +234,10 @@ def _reported(cell: TableCell) -> CellText:
         text = rounded(cell.paper_value / cell.metric.scale, cell.metric.format)
     if cell.ratio is None:
         return CellText(text=text, tone="reported")
-    return CellText(text=text, detail=_times(cell.ratio), shared=cell.caveats)
+    return CellText(text=text, detail=times(cell.ratio), shared=cell.caveats)
 
 
-def _times(value: float | None) -> str:
+def times(value: float | None) -> str:
     """``(x0.57)``; three digits where two decimals would show fewer than two: ``(x0.0123)``."""
     if value is None:
         return ""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zobench.recipes.reference import COLUMNS
 from zobench.report import toml
-from zobench.report.reference import COLUMNS
 from zobench.report.toml import Where, check
 from zobench.runspec import FIELDS, RunSpec, check_value, named, suggestion
 from zobench.runspec.registries import METRICS
