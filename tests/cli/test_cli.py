@@ -31,7 +31,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prct
 GB = 10**9
 OPTIONS = {
     "sweep": 17, "ablate": 8, "run": 11, "table": 4, "list": 0, "doctor": 2, "reproduce": 7, "report": 2, "status": 1,
-    "cancel": 1, "results": 4, "compare": 5, "trace": 2, "finetune": 15, "search": 13,
+    "cancel": 1, "selftest": 6, "results": 4, "compare": 5, "trace": 2, "finetune": 15, "search": 13,
 }  # fmt: skip
 """Options per command. A new one needs a user, and a change here."""
 
