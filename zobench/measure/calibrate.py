@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zobench.machine.directio import CHUNK, DirectFile, aligned, memory_of
 from zobench.measure.peers import between_rate
 from zobench.measure.readers import HostReader
+from zobench.measure.threads import others_between
 
 if TYPE_CHECKING:
     import torch
@@ -35,23 +36,12 @@ def calibrate(device: str, seconds: float = 5.0, disk_dir: str | os.PathLike[str
         "matmul_flops_per_second": {name: matmul_rate(device, name, seconds * 0.1) for name in products},
         "copy_bytes_per_second": copy_rate(device, seconds * 0.05),
         "noise_elements_per_second": noise_rates(device, seconds * 0.05),
-        "other_cpu_cores": _others(before, reader.read(), time.monotonic() - begin),
+        "other_cpu_cores": others_between(before, reader.read(), time.monotonic() - begin),
         **link_rates(device, notes),
         "between_ranks_bytes_per_second": between_rate(device, notes),
         **disk_rates(disk_dir or tempfile.gettempdir(), seconds * 0.4, notes),
     }
     return {**rates, "notes": notes}
-
-
-def _others(before: dict[str, float | None], after: dict[str, float | None], seconds: float) -> float | None:
-    """Cores that all other processes kept busy between two readings; None where the system does not tell."""
-    grown = []
-    for name in ("machine_busy_seconds", "cpu_seconds"):
-        first, last = before[name], after[name]
-        if first is None or last is None:
-            return None
-        grown.append(last - first)
-    return max(0.0, grown[0] - grown[1]) / seconds
 
 
 def matmul_rate(device: str, dtype: str, budget: float) -> float:

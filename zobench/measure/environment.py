@@ -18,6 +18,7 @@ from typing import Any
 
 from zobench.machine.memory import machine_bytes, total_host_bytes
 from zobench.machine.nvml import Nvml, full_uuid
+from zobench.measure.threads import available_cores
 from zobench.version import __version__
 
 CPU_FLAGS = {
@@ -46,7 +47,7 @@ def environment(device: str, module: Any | None = None) -> dict[str, Any]:
         "cuda": accelerator.platform() if device.startswith("cuda") else None,
         "threads": torch.get_num_threads(),
         "cpu_flags": cpu_flags(),
-        "cores_available": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores_available": available_cores(),
         "memory_limit_bytes": total_host_bytes(),
         "numa_nodes": len(glob.glob("/sys/devices/system/node/node[0-9]*")) or None,
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
