@@ -147,7 +147,13 @@ def test_a_cell_is_judged_by_its_prediction(step, peak, told):
         spec=spec, outcome=Outcome.OK, samples={"step_seconds": [step]}, memory={"device_peak_bytes": peak * 10**6}
     )
     guess = predict.Estimate(
-        device_bytes=10**8, host_bytes=0, disk_bytes=0, step_seconds=1.0, seconds=9.0, source="calibration"
+        device_bytes=10**8,
+        host_bytes=0,
+        disk_bytes=0,
+        step_seconds=1.0,
+        seconds=9.0,
+        least_seconds=1.0,
+        source="calibration",
     )
     found = speed.beside_prediction(result, guess)
     assert found.status is (Status.FAILED if told else Status.OK)

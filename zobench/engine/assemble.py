@@ -16,6 +16,7 @@ from zobench.engine.blocks import Unit
 from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, Hosts, HostTier, NoTier, Tier, allocate
 from zobench.engine.wire import FORMATS
+from zobench.machine.accelerator import Accelerator, tf32
 from zobench.machine.device import choose_device
 from zobench.models.weights import Weights
 from zobench.runspec.kinds import AUTOCASTS, TIERS, WIRES
@@ -26,12 +27,8 @@ def precision(config: EngineConfig) -> Iterator[None]:
     """Inside, products run in the precision that ``config.autocast`` names."""
     kind = AUTOCASTS[config.autocast]
     if kind.is_tf32:
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = True
-        try:
+        with tf32(True):
             yield
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
     elif kind.is_cast:
         # without its cache of casts, which would keep the first point's weights for the second
         with torch.autocast(config.device.split(":")[0], FORMATS[kind.name], cache_enabled=False):
@@ -160,5 +157,5 @@ def new_slot(nbytes: int, config: EngineConfig) -> Tensor:
     """A uint8 buffer on the device."""
     if config.device.startswith("cuda") and not config.reusable_memory:
         # The ablation pays the device's own malloc per transfer, as the paper describes; the cache would hide it.
-        torch.cuda.empty_cache()
+        Accelerator(config.device).empty_cache()
     return allocate(nbytes, config.device)

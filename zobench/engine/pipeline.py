@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from zobench.engine import schedule
 from zobench.engine.blocks import Unit
 from zobench.engine.lanes import Lanes
 from zobench.engine.tiers import Tier
+from zobench.machine.accelerator import Accelerator
 
 
 class Pipeline:
@@ -152,4 +152,4 @@ class Pipeline:
     def _used(self, buffer: Tensor) -> None:
         """Tells CUDA's allocator that this lane reads a slot that another lane allocated and somebody will free."""
         if not self._reusable and buffer.is_cuda:
-            buffer.record_stream(torch.cuda.current_stream(buffer.device))
+            buffer.record_stream(Accelerator(buffer.device).current_stream())

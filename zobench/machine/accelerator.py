@@ -106,9 +106,9 @@ class Accelerator:
         """The stream on which this thread issues."""
         return torch.accelerator.current_stream(self.device)
 
-    def mark(self, stream: torch.Stream) -> torch.Event:
-        """An event that ``stream`` reaches now; two of them have a time between them."""
-        event = torch.Event(self.device, enable_timing=True)
+    def mark(self, stream: torch.Stream, timed: bool = True) -> torch.Event:
+        """An event that ``stream`` reaches now; two that are ``timed`` have a time between them."""
+        event = torch.Event(self.device, enable_timing=timed)
         event.record(stream)
         return event
 
