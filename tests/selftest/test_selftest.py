@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from zobench import RunSpec, predict
-from zobench.cli import main
+from zobench.cli import main, matrices
 from zobench.engine.lanes import ThreadLanes
 from zobench.engine.tiers import HostTier
 from zobench.kernels import cpu
@@ -243,7 +243,7 @@ def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_fa
         main(arguments)
     assert ended.value.code == 0
     page = capsys.readouterr().out
-    assert "\nok        kernel bits    0." in page
+    assert "\nok        kernel bits    1.0 M elements of noise" in page
     assert "\nnot here  peak = ledger  needs a CUDA device\n" in page
     told = json.loads(file.read_text())
     assert [one["status"] for one in told["findings"]] == ["ok", "not here"]
@@ -274,3 +274,42 @@ def test_a_mistake_is_one_line(arguments, told, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["selftest", *arguments])
     assert (ended.value.code, capsys.readouterr().err) == (2, f"zobench: {told}\n")
+
+
+# --- a sweep that begins with it --------------------------------------------------------------------------------------
+
+
+def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(monkeypatch, tmp_path, capsys):
+    calibration = {"notes": []}
+    happened, outcome = [], [Status.FAILED, Status.OK]
+
+    def tested(device, seconds, checks, disk_dir=None):
+        happened.append((device, seconds))
+        findings = [Finding("kernel bits", outcome[len(happened) // 2], "what was found")]
+        return Verdict(device=device, machine=FACTS, findings=findings, seconds=1.0)
+
+    def ran(*_):
+        happened.append("cells")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "selftest", tested)
+    monkeypatch.setattr(matrices, "_run", ran)
+    monkeypatch.setattr(matrices._Here, "rates", calibration)
+    monkeypatch.setattr(matrices._Here, "plan", lambda self, cells, again: SimpleNamespace(steps=[], rates=calibration))
+    file = tmp_path / "mine.toml"
+    file.write_text('selftest = "90s"\n[base]\nmodel = "opt-tiny"\n')
+    command = ["sweep", str(file), "--device=cpu", f"--results={tmp_path / 'results'}"]
+    for times in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            main(command)
+        said = capsys.readouterr().err
+        assert ("what was found" in said) == (times < 2)
+    assert "selftest: ok before, see " in said
+    assert happened == [("cpu", 90.0), "cells", ("cpu", 90.0), "cells", "cells"]
+    (kept,) = (tmp_path / "results" / ".selftest").iterdir()
+    assert json.loads(kept.read_text())["verdict"] == "ok"
+    file.write_text('selftest = "soon"\n[base]\nmodel = "opt-tiny"\n')
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    told = "zobench: `mine.toml: selftest` must be a time, but got 'soon'; write 90s, 10m or 2h\n"
+    assert (ended.value.code, capsys.readouterr().err.splitlines(True)[-1]) == (2, told)
