@@ -156,7 +156,7 @@ def _check_head(model: nn.Module) -> None:
             )
 
 
-def new_slot(nbytes: int, config: EngineConfig) -> Tensor:
+def new_slot(config: EngineConfig, nbytes: int) -> Tensor:
     """A uint8 buffer on the device."""
     if config.device.startswith("cuda") and not config.reusable_memory:
         # The ablation pays the device's own malloc per transfer, as the paper describes; the cache would hide it.

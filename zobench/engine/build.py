@@ -167,7 +167,7 @@ def _stream(
     lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))
     written = _written(units, sizes, config, wire)
     pipeline = Pipeline(
-        units, sizes, written, tier, lanes, functools.partial(new_slot, max(sizes), config),
+        units, sizes, written, tier, lanes, functools.partial(new_slot, config),
         slots=config.slots, overlap=config.overlap, reusable_memory=config.reusable_memory,
     )  # fmt: skip
     return Stream(tier=tier, lanes=lanes, pipeline=pipeline, sizes=sizes, written=written, ring=ring)
