@@ -103,7 +103,7 @@ RINGS = st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integ
 def test_in_a_ring_of_bytes_no_order_of_the_lanes_overwrites_a_block_in_use(form, overlap):
     sizes, slots = form
     ring = places(sizes, slots)
-    assert all(last - first == size and 0 <= first for (first, last), size in zip(ring, sizes, strict=True))
+    assert all(last - first == size and first >= 0 for (first, last), size in zip(ring, sizes, strict=True))
     assert max(last for _, last in ring) <= slots * max(sizes)
     once = traversal(len(sizes), slots, overlap, ring=ring)
     assert sorted(op.block for op in once if op.kind == "upload") == list(range(len(sizes)))

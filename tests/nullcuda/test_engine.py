@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -123,9 +124,7 @@ def test_a_step_spends_no_more_than_its_budget(slots):
     within_budget(spent(slots=slots))
 
 
-@pytest.mark.parametrize(
-    ("granularity", "units"), [({}, 1), ({"granularity": "linear"}, 6)], ids=["block", "linear"]
-)
+@pytest.mark.parametrize(("granularity", "units"), [({}, 1), ({"granularity": "linear"}, 6)], ids=["block", "linear"])
 def test_a_block_spends_no_more_than_its_budget(granularity, units):
     few, many = spent(layers=4, **granularity), spent(layers=8, **granularity)
     own = {name: (many[name] - few[name]) / 4 for name in few}
@@ -134,6 +133,35 @@ def test_a_block_spends_no_more_than_its_budget(granularity, units):
     assert own["triton"] <= 2 * (units + 2 * (units > 1))  # the norms are units of their own then
     assert (own["h2d_pinned"], own["d2h_pinned"]) == (units, units), "more than weights crosses the link"
     assert own["stream_syncs"] + own["mallocs"] + own["host_allocs"] == 0
+
+
+def test_without_reusable_memory_each_slot_is_allocated_and_freed_and_nothing_else():
+    """By the device's own malloc, which the allocator's cache would hide; and what others have cached stays."""
+    torch.cuda.empty_cache()
+    cached = torch.empty(1 << 28, dtype=torch.uint8, device=CUDA)
+    del cached
+    step = spent(reusable_memory=False)
+    assert (step["mallocs"], step["frees"]) == (3, 3)
+    assert step["device_syncs"] == 0
+    assert torch.cuda.memory_reserved() >= 1 << 28
+    assert spent()["mallocs"] == 0
+
+
+def test_copies_of_pageable_memory_are_issued_by_threads_of_their_own():
+    """A copy of memory that is not pinned stops whoever issues it until it is done."""
+    model = model_of(2)
+    with Engine(
+        model, EngineConfig(device=CUDA, tier="pageable", noise="counter"), weights=RandomWeights(model, 0)
+    ) as engine:
+        ids, issued, upload = torch.arange(20).view(1, 20), set(), engine.pipeline._tier.upload
+
+        def watched(block, slot):
+            issued.add(threading.current_thread().name)
+            upload(block, slot)
+
+        engine.pipeline._tier.upload = watched
+        engine.evaluate(Batch(ids, ids))
+    assert issued == {"zobench-upload"}
 
 
 def calls_of_a_step(layers):

@@ -9,7 +9,7 @@ GPUS = {
     "A100, PCIe 4": {"products": 230e12, "noise": 1 / 110e9 + 6 / 1.35e12, "link": 24e9 * 0.88},
     "H100, PCIe 5": {"products": 560e12, "noise": 1 / 210e9 + 6 / 2.8e12, "link": 52e9 * 0.9},
 }
-"""Assumed: FLOP/s in fp16, seconds of a draw and the passes for an element, bytes/s of each direction of a busy link."""
+"""Assumed: FLOP/s in fp16, seconds of an element's draw and passes, bytes/s of each direction of a busy link."""
 
 
 def units(model, gpu, granularity):
