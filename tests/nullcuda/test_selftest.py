@@ -71,12 +71,15 @@ def test_an_offload_that_waits_for_no_computation_ends_the_check():
 
 LEAK = """
     from zobench.engine import build
-    new_slot, leaked = build.new_slot, []
-    def leaks(nbytes, config):
-        if not leaked and config.device != "meta":
-            leaked.append(new_slot(nbytes, config))
-        return new_slot(nbytes, config)
-    build.new_slot = leaks
+    make, leaked = build.slot_maker, []
+    def leaks(config):
+        new = make(config)
+        def slot(nbytes):
+            if not leaked and config.device != "meta":
+                leaked.append(new(nbytes // config.slots))
+            return new(nbytes)
+        return slot
+    build.slot_maker = leaks
     """
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -153,9 +155,29 @@ def _check_head(model: nn.Module) -> None:
             )
 
 
-def new_slot(nbytes: int, config: EngineConfig) -> Tensor:
-    """A uint8 buffer on the device."""
+def slot_maker(config: EngineConfig) -> Callable[[int], Tensor]:
+    """What allocates uint8 buffers of so many bytes on the device."""
     if config.device.startswith("cuda") and not config.reusable_memory:
-        # The ablation pays the device's own malloc per transfer, as the paper describes; the cache would hide it.
-        Accelerator(config.device).empty_cache()
-    return allocate(nbytes, config.device)
+        return FreshMemory(config.device)
+    return lambda nbytes: allocate(nbytes, config.device)
+
+
+class FreshMemory:
+    """Buffers on a CUDA device, each from the device's own malloc, and freed there once nobody has them any more.
+
+    The ablation of reusable memory pays that for every transfer, as the paper describes (ZO2 section D.2); the
+    allocator's cache would hide it. What others have cached stays, so nobody waits for that.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = Accelerator(device)
+        self._lent: list[tuple[Any, weakref.ref[Tensor]]] = []
+
+    def __call__(self, nbytes: int) -> Tensor:
+        """A uint8 buffer; first those that were let go of are freed, for whose last use this waits."""
+        self._lent = [(pool, buffer) for pool, buffer in self._lent if buffer() is not None]
+        pool = self._device.pool()
+        with self._device.within(pool):
+            buffer = allocate(nbytes, str(self._device.device))
+        self._lent.append((pool, weakref.ref(buffer)))
+        return buffer

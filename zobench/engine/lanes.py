@@ -73,7 +73,7 @@ class Ticket:
 class ThreadLanes:
     """One worker thread per transfer lane; with a CUDA device each worker has a stream of its own and syncs it.
 
-    Right for a CPU device, and for the disk tier, whose reads block the thread that issues them.
+    Right for a CPU device, and for tiers whose copies block the thread that issues them: disks and pageable memory.
     """
 
     def __init__(self, device: str = "cpu") -> None:

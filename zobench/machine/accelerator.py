@@ -132,10 +132,6 @@ class Accelerator:
         """The peaks start again from what is in use now."""
         torch.accelerator.reset_peak_memory_stats(self.device)
 
-    def empty_cache(self) -> None:
-        """Gives the memory that the allocator keeps for later back to the device; waits for it."""
-        torch.accelerator.empty_cache()
-
     # --- CUDA's own -------------------------------------------------------------------------------------------------
 
     def properties(self) -> Any:
@@ -161,6 +157,17 @@ class Accelerator:
     def reaches(self, other: int) -> bool:
         """Whether it can read the memory of the device with this index."""
         return torch.cuda.can_device_access_peer(self._index, other)
+
+    def pool(self) -> Any:
+        """A pool for :meth:`within`; when nobody has it or its tensors any more its memory is freed."""
+        with self.current():
+            return torch.cuda.MemPool()
+
+    @contextlib.contextmanager
+    def within(self, pool: Any) -> Iterator[None]:
+        """Inside, tensors come from the device's own malloc, into ``pool``, and not from what the allocator keeps."""
+        with self.current(), torch.cuda.use_mem_pool(pool):
+            yield
 
     def register(self, memory: Tensor) -> None:
         """Pins host memory of any size where it lies. Raises ``MemoryError`` where CUDA refuses."""
