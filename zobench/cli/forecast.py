@@ -124,8 +124,7 @@ def _show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choi
     known = best.prediction
     screen.print(Text(f"{_about(known)} on {_where(place)}", style="bold"), soft_wrap=True)
     if best.lacks:
-        least = min([best, *ways], key=lambda one: one.prediction.device_bytes + one.prediction.host_bytes)
-        told = f"does not fit ({least.lacks}): the least is {_bytes(least.prediction)}, with {_settings(least)}"
+        told = f"does not fit ({best.lacks}): nearest is {_bytes(known)}, with {_settings(best)}"
         remedy = "" if place.disk else "; with --disk SPEED blocks can rest on a disk"
         screen.print(Text(told + remedy, style="yellow"), soft_wrap=True)
     else:
@@ -265,6 +264,11 @@ def predict(
     speed = 0 if disk is None else parse_size("--disk", disk)
     (place,) = _gpus(gpu, link) if gpu != "all" else _refuse_all()
     matrix, cells, _ = matrix_cells(recipes.find("runners", name), "cuda:0", changed(changes))
+    cells = tuple(
+        cell for cell in cells if cell.checkpoint == "none" and cell.task == "none"
+    )  # what they add is not known
+    if not cells:
+        raise ValueError(f"{name} must have a cell without a task and without checkpoints, but has none to predict")
     needing = [cell for cell in cells if cell.tier in ("disk", "checkpoint")] if not speed else []
     if needing:
         raise ValueError(f"`--disk` must be given for {len(needing)} cells with a tier on a disk; add --disk 5GB")
