@@ -24,6 +24,7 @@ Disk = Annotated[str | None, typer.Option(metavar="SPEED", help="A disk for the 
 
 
 _NUMBERS = ("tokens/s", "of best", "device", "host", "disk")
+_CHOSEN = ("engine", "tier", "noise", "granularity", "slots", "resident_blocks", "writeback_every")
 _OF_GPUS = ("tokens/s", "range", "device", "host", "disk")
 
 
@@ -125,7 +126,9 @@ def _show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choi
     screen.print(Text(f"{_about(known)} on {_where(place)}", style="bold"), soft_wrap=True)
     if best.lacks:
         told = f"does not fit ({best.lacks}): nearest is {_bytes(known)}, with {_settings(best)}"
-        remedy = "" if place.disk else "; with --disk SPEED blocks can rest on a disk"
+        remedy = (
+            "; with --disk SPEED blocks can rest on a disk" if best.lacks == "host memory" and not place.disk else ""
+        )
         screen.print(Text(told + remedy, style="yellow"), soft_wrap=True)
     else:
         screen.print(
@@ -133,11 +136,11 @@ def _show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choi
         )
         screen.print(f"bound by: {known.bound} ({_shares(known)})", soft_wrap=True)
         screen.print(f"settings: {_settings(best)}", soft_wrap=True)
-    rows = [best, *others, *_baselines([*ways], best, others)]
-    shared = console.shared_words([one.spec.label for one in rows])
     table = console.columns("otherwise", *_NUMBERS, "bound", "lacks", numbers=_NUMBERS)
-    for one in rows[1:]:
-        table.add_row(*(Text(text, style="dim" if one.lacks else "") for text in _row(one, best, shared)))
+    rows = [(_difference(one, best), one) for one in others]
+    rows += [(_settings(one, short=True), one) for one in _baselines(ways, best, others)]
+    for label, one in rows:
+        table.add_row(*(Text(text, style="dim" if one.lacks else "") for text in (label, *_row(one, best))))
     screen.print(table)
     screen.print(Text(_footnote(place), style="dim"), soft_wrap=True)
 
@@ -149,11 +152,17 @@ def _baselines(ways: Sequence[Choice], best: Choice, others: Sequence[Choice]) -
     return [one for one in plain if one.spec.hash not in shown]
 
 
-def _row(one: Choice, best: Choice, shared: Sequence[str]) -> list[str]:
+def _difference(one: Choice, best: Choice) -> str:
+    """The settings of ``one`` that are not those of ``best``."""
+    return " ".join(
+        f"{key}={value}" for key in (*_CHOSEN, "wire") if (value := getattr(one.spec, key)) != getattr(best.spec, key)
+    )
+
+
+def _row(one: Choice, best: Choice) -> list[str]:
     known = one.prediction
     share = "" if best.lacks else f"x{known.tokens_per_second / best.prediction.tokens_per_second:.2f}"
-    label = " ".join(word for word in known.spec.label.split() if word not in shared)
-    return [label, f"~{_short(known.tokens_per_second)}", share, *_sizes(known), known.bound, one.lacks]
+    return [f"~{_short(known.tokens_per_second)}", share, *_sizes(known), known.bound, one.lacks]
 
 
 def _show_all(screen: Console, rows: Sequence[tuple[Place, Choice]]) -> None:
@@ -227,10 +236,9 @@ def _shares(known: Prediction) -> str:
 
 def _settings(choice: Choice, *, short: bool = False) -> str:
     """As `zobench run` takes them."""
-    chosen = ("engine", "tier", "noise", "granularity", "slots", "resident_blocks", "writeback_every")
     values: Mapping[str, Any] = _unusual(choice.prediction)
-    told = [f"{key}={values[key]}" for key in chosen if key in values and (key, values[key]) != ("tier", "pinned")]
-    told = [word for word in told if word != "tier=device"] or ["engine=resident"]
+    told = [f"{key}={values[key]}" for key in _CHOSEN if key in values and values[key] not in ("pinned", "device")]
+    told = told or ["engine=resident"]
     return " ".join(told if short else (f"--set {word}" for word in told))
 
 
