@@ -63,13 +63,12 @@ def test_a_plan_as_json_holds_the_best_and_what_others_cost(zobench: Any) -> Non
 def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, here: Any) -> None:
     from zobench.predict import hardware
 
-    _, out, _ = zobench("plan", "--model", "OPT-66B", "--gpu", "all", "--host", "64GB", "--json", "-")
-    told = json.loads(out)
+    _, table, _ = zobench("plan", "--model", "OPT-66B", "--host", "64GB", "--json", str(here / "all.json"))
+    told = json.loads((here / "all.json").read_text())
     assert len(told) == len(hardware.names())
     fitting = {row["gpu"] for row in told if row["fits"]}
     assert {"B200", "H200", "MI300X", "H100 SXM"} <= fitting  # whole, or with a part of the blocks in host memory
     assert not {"RTX 4090", "L40S", "A100 40GB SXM", "T4"} & fitting
-    _, table, _ = zobench("plan", "--model", "OPT-66B", "--host", "64GB")
     lines = [line for line in table.splitlines() if line.startswith(tuple(row["gpu"] for row in told))]
     assert ["lacks" in line for line in lines] == [False] * len(fitting) + [True] * (len(told) - len(fitting))
 
@@ -99,6 +98,7 @@ def test_a_predicted_table_has_no_empty_cell_and_marks_every_number(zobench: Any
         (["plan", "--gpu", "t4"], "`model` must be given, but got no model; see `zobench list models`"),
         (["plan", "--model", "OPT-13B", "--gpu", "rtx-409"], "unknown GPU 'rtx-409'; did you mean rtx-4090"),
         (["plan", "--model", "OPT-13B", "--host", "many"], "`--host` must be a size, but got 'many'"),
+        (["plan", "--model", "OPT-13B", "--disk", "0GB"], "`--disk > 0` must hold, but got '0GB'; leave it out"),
         (["plan", "--model", "OPT-13B", "--gpu", "t4", "--link", "9x16"],
          "`--link` must be a generation and a number of lanes, but got '9x16'; write 4x16"),
         (["predict", "main_table", "--gpu", "all"],

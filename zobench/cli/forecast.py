@@ -41,11 +41,10 @@ def plan(
     from zobench.cli import console
     from zobench.predict import choices
     from zobench.predict.choices import Place
-    from zobench.runspec import parse_size
 
     values = {"dtype": "fp16"} | changed(named(changes, model=model, name=name))
     values |= {} if seq_len is None else {"seq_len": seq_len}
-    sizes = {"host": parse_size("--host", host), "disk": 0 if disk is None else parse_size("--disk", disk)}
+    sizes = {"host": _positive("--host", host), "disk": 0 if disk is None else _positive("--disk", disk)}
     found = []
     for one in _gpus(gpu, link):
         place = Place(gpu=one, **sizes)
@@ -62,6 +61,15 @@ def plan(
     else:
         found.sort(key=lambda row: (bool(row[1].lacks), row[1].prediction.step_seconds))
         _show_all(screen, [(place, best) for place, best, _, _ in found])
+
+
+def _positive(option: str, text: str) -> int:
+    """Bytes of the size ``text``. Raises ``ValueError`` with ``option``'s name unless it is above 0."""
+    from zobench.runspec import parse_size
+
+    if (nbytes := parse_size(option, text)) <= 0:
+        raise ValueError(f"`{option} > 0` must hold, but got {text!r}; leave it out")
+    return nbytes
 
 
 def _gpus(name: str, link: str | None) -> list[Gpu]:
@@ -180,7 +188,7 @@ def _show_all(screen: Console, rows: Sequence[tuple[Place, Choice]]) -> None:
         rate = ("·", "", "", "", "", "") if best.lacks else (
             f"~{_short(known.tokens_per_second)}", f"{low} to {high}", *_sizes(known))  # fmt: skip
         cells = (place.gpu.name, *rate[:5], "" if best.lacks else known.bound, told)
-        table.add_row(*(Text(text, style="dim" if best.lacks else "") for text in cells))
+        table.add_row(*(Text(text, style="dim" if best.lacks else "", overflow="fold") for text in cells))
     screen.print(table)
     screen.print(Text(_footnote(None), style="dim"), soft_wrap=True)
 
@@ -266,10 +274,9 @@ def predict(
     from zobench import recipes
     from zobench.cli.cells import matrix_cells
     from zobench.predict.gpu import predict as predicted
-    from zobench.runspec import parse_size
 
     check_results(results)
-    speed = 0 if disk is None else parse_size("--disk", disk)
+    speed = 0 if disk is None else _positive("--disk", disk)
     (place,) = _gpus(gpu, link) if gpu != "all" else _refuse_all()
     matrix, cells, _ = matrix_cells(recipes.find("runners", name), "cuda:0", changed(changes))
     cells = tuple(
