@@ -9,7 +9,7 @@ import torch
 
 from zobench import models
 from zobench.engine.pipeline import Pipeline
-from zobench.predict import choices, footprint, gpu, hardware, seconds
+from zobench.predict import choices, fits, footprint, gpu, hardware, seconds
 from zobench.predict.choices import Place
 from zobench.runspec import RunSpec
 
@@ -173,3 +173,15 @@ def test_what_the_user_names_is_not_chosen_otherwise():
     assert {(one.spec.dtype, one.spec.engine, one.spec.writeback_every) for one in ways} == {("bf16", "offload", 16)}
     with pytest.raises(ValueError, match="`writeback_every=16` needs noise=counter, but got noise=torch"):
         choices.choices({"model": "OPT-30B", "noise": "torch", "writeback_every": 16}, place)
+
+
+@pytest.mark.parametrize("host", fits.HOSTS)
+def test_the_page_of_what_fits_where_holds_what_is_predicted(host):
+    """One column whole: the other columns are other files of the same kind."""
+    page = fits.PAGE.read_text(encoding="utf-8").partition(f"### {host} GB of host memory")[2].partition("###")[0]
+    rows = [
+        [text.strip() for text in line.strip("| ").split("|")] for line in page.splitlines() if line.startswith("|")
+    ]
+    column = fits.GPUS.index("rtx-4090") + 1
+    written = {row[0]: row[column] for row in rows[2:]}
+    assert written == {model: fits.cell(model, "rtx-4090", host) for model in fits.MODELS}
