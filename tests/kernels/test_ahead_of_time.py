@@ -23,7 +23,7 @@ from zobench.kernels import gpu  # noqa: E402
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 ARCHITECTURES = (80, 86, 90, 100)
 POINTERS = {"fp32": "*fp32", "fp16": "*fp16", "bf16": "*i16"}
-WORDS = ("tensor_id", "start0", "start1", "key0", "key1", "per_row", "count")
+WORDS = ("tensor_id", "start0", "start1", "key0", "key1", "per_row", "pieces", "rounds", "count")
 TENSORS = ("master", "base", "scratch", "mirror")
 
 NEEDED = {"_normals": (), "_advance": ("master",), "_flip": ("master", "scratch")}
@@ -36,24 +36,22 @@ class Instance:
     kernel: str
     dtype: str
     present: tuple[str, ...] = ()
-    aligned: bool = True
-    whole: bool = True  # a row, or the tensor, has a multiple of 16 elements, as Triton sees it
+    aligned: int = 16  # what first element and size are multiples of; 4: the first element alone; 0: neither
 
     def __str__(self):
         parts = [self.kernel.strip("_"), self.dtype, *self.present]
-        return " ".join([*parts, *["unaligned"] * (not self.aligned), *["odd width"] * (not self.whole)])
+        return " ".join([*parts, *{0: ["unaligned"], 4: ["odd size"]}.get(self.aligned, [])])
 
     def source(self):
         """What Triton compiles: the types of the arguments, those known when compiling, those divisible by 16."""
         kernel, pointer = getattr(gpu, self.kernel), POINTERS[self.dtype]
-        types = {**dict.fromkeys((*TENSORS, "out"), pointer), "rows": "*i64", "table": "*i32", "scale": "fp32"}
-        types |= dict.fromkeys((*WORDS, "width", "numel"), "i32")
+        types = {**dict.fromkeys((*TENSORS, "out"), pointer), "rows": "*i64", "segments": "*i64", "table": "*i32"}
+        types |= {**dict.fromkeys(WORDS, "i32"), "width": "i64", "numel": "i64", "scale": "fp32"}
         block = gpu.FLIP_BLOCK if self.kernel == "_flip" else gpu.BLOCK
-        absent = {"base", "scratch", "mirror", "rows", "table"} - {*self.present, *NEEDED[self.kernel]}
+        absent = {"base", "scratch", "mirror", "rows", "segments", "table"} - {*self.present, *NEEDED[self.kernel]}
         known = {"BLOCK": block, "ALIGNED": self.aligned, **dict.fromkeys(absent)}
         known = {name: value for name, value in known.items() if name in kernel.arg_names}
         divisible = {name for name, kind in types.items() if kind.startswith("*")}
-        divisible |= {"width", "numel"} if self.whole else set()
         return ASTSource(
             fn=kernel,
             signature={name: "constexpr" if name in known else types[name] for name in kernel.arg_names},
@@ -68,7 +66,7 @@ class Instance:
     def instructions(self):
         """More than this many say that something was unrolled or recomputed: measured, and a tenth."""
         draws = ("table" in self.present) + bool({"scratch", "mirror"} & {*self.present}) + (self.kernel == "_normals")
-        return 255 + 560 * draws + 160 * (not self.aligned or not self.whole)
+        return 255 + 560 * draws + 160 * (self.aligned < 16) + 60 * ("segments" in self.present)
 
 
 ADVANCES = [
@@ -77,18 +75,24 @@ ADVANCES = [
     for present in (
         ("scratch",), ("scratch", "mirror"), ("table",), ("table", "scratch"), ("table", "scratch", "mirror"),
         ("base",), ("base", "scratch"), ("table", "base", "scratch"), ("table", "scratch", "rows"),
+        ("segments", "scratch"), ("segments", "table"), ("segments", "table", "scratch"),
+        ("segments", "table", "base", "scratch"),
     )
 ]  # fmt: skip
 INSTANCES = [
     *ADVANCES,
-    *(Instance("_advance", dtype, ("scratch",), aligned=False, whole=False) for dtype in POINTERS),
-    *(Instance("_advance", dtype, ("table", "scratch"), whole=False) for dtype in POINTERS),
+    *(Instance("_advance", dtype, (*form, "scratch"), aligned=0) for dtype in POINTERS for form in ((), ("segments",))),
+    *(
+        Instance("_advance", dtype, (*form, "table", "scratch"), aligned=4)
+        for dtype in POINTERS
+        for form in ((), ("segments",))
+    ),
     *(Instance("_flip", dtype) for dtype in POINTERS),
     Instance("_normals", "fp32"),
     Instance("_normals", "fp32", ("rows",)),
-    Instance("_normals", "fp32", aligned=False, whole=False),
+    Instance("_normals", "fp32", aligned=0),
 ]
-LARGEST = Instance("_advance", "fp16", ("table", "base", "scratch"))
+LARGEST = Instance("_advance", "fp16", ("segments", "table", "base", "scratch"))
 ALL = [
     pytest.param(architecture, instance, id=f"sm_{architecture} {instance}")
     for architecture in ARCHITECTURES
@@ -133,7 +137,7 @@ def test_a_kernel_compiles_to_what_the_design_says(architecture, instance, tmp_p
     assert fused(kernel) == set(), "its bits are those of this compiler"
     assert len(names) <= instance.instructions()
     wide = {name for name in names if name.startswith(("LDG", "STG")) and ".128" in name}
-    if instance.whole and instance.aligned:
+    if instance.aligned == 16 or (instance.aligned and "segments" in instance.present):
         assert any(name.startswith("STG") for name in wide), "it writes in small pieces"
         assert instance.kernel == "_normals" or any(name.startswith("LDG") for name in wide), "it reads in small pieces"
 

@@ -14,14 +14,14 @@ import torch
 
 from tests.support.devices import ON_GPU
 from zobench import ZOSGD, Batch, Engine, EngineConfig, kernels, models
-from zobench.kernels import Span, Update, philox
+from zobench.kernels import Flat, Segment, Span, Update, philox
 from zobench.models.weights import RandomWeights
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 STARTS = [0, 1, 2, 3, 1021, 2**32 - 6, 2**34 - 3, 2**34 + 1]
 UPDATES = [Update(2**63 + 5, 0.7, 0.03, 0.1), Update(-1, -1.3, 0.02), Update(12345678901234, 3e-3, 1.5, 1e-4)]
 WORD = 0xFFFFFFFF
-SMALL = {"sizes": (1, 1027)}
+SMALL = {"sizes": (1, 1027), "lengths": (3,)}
 
 ANSWERS = [
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
@@ -103,7 +103,7 @@ def any_bits(dtype, count, seed):
     return torch.randint(limits.min, limits.max + 1, (count,), generator=generator).to(size).view(dtype)
 
 
-def agree(backend, device="cpu", sizes=(1, 1023, 1025, 2050), dtypes=DTYPES):
+def agree(backend, device="cpu", sizes=(1, 1023, 1025, 2050), dtypes=DTYPES, lengths=(1, 2, 5, 17)):
     """Raises unless the back end gives the reference's bits for all it can be asked for."""
     for size, start in itertools.product(sizes, STARTS):
         span = Span(WORD - 6, start)
@@ -123,12 +123,55 @@ def agree(backend, device="cpu", sizes=(1, 1023, 1025, 2050), dtypes=DTYPES):
             strict=True,
         ):
             assert same(a, b), (width, dtype)
+    every = itertools.product(dtypes, FLAT_STARTS) if len(lengths) > 1 else zip(dtypes, FLAT_STARTS, strict=False)
+    agree_flat(backend, device, list(every), lengths)
     for dtype in dtypes:
         master, scratch = any_bits(dtype, 1 << 16, 1), any_bits(dtype, 1 << 16, 2)
         expected = (2 * master.float() - scratch.float()).to(dtype)
         ours = scratch.to(device)
         backend.flip(master.to(device), ours)
         assert same(ours, expected), dtype
+
+
+def laid_out(dtype, sizes, starts):
+    """(tensors of these sizes at multiples of 64 bytes, every other one decayed; bytes)."""
+    segments, offset = [], 128 // dtype.itemsize
+    for number, (size, start) in enumerate(zip(sizes, itertools.cycle(starts), strict=False)):
+        segments.append(Segment(WORD - number, start, offset, size, decayed=number % 2 == 0))
+        offset += -(-size * dtype.itemsize // 64) * 64 // dtype.itemsize
+    return Flat(dtype, segments), (offset + 96) * dtype.itemsize
+
+
+def tensor_in(buffer, dtype, segment):
+    return buffer.view(dtype)[segment.offset : segment.offset + segment.numel]
+
+
+def flat_buffers(dtype, nbytes, device):
+    generator = torch.Generator().manual_seed(3)
+    values = [torch.randn(nbytes // dtype.itemsize, generator=generator).to(dtype) for _ in range(3)]
+    return [value.view(torch.uint8).to(device) for value in values]
+
+
+FLAT_STARTS = [(0,), (4, 2**34), (2**34 + 1, 0)]
+
+
+def agree_flat(backend, device, kinds, lengths):
+    """Raises unless a pass over tensors in a flat buffer is the reference's over each; what pads weights stays.
+
+    ``kinds``: (dtype, the tensors' first elements)."""
+    sizes = [1027, 1, 300, 4096, 15, 1024, 1, 2049, 16, 31, 64, 5, 7, 1000, 3, 2, 1]
+    for (dtype, starts), length in itertools.product(kinds, lengths):
+        flat, nbytes = laid_out(dtype, sizes[:length], starts)
+        for updates, based, scratched in itertools.product((UPDATES[:0], UPDATES), (False, True), (False, True)):
+            results = []
+            for module, place in ((backend, device), (philox, "cpu")):
+                master, base, scratch = flat_buffers(dtype, nbytes, place)
+                own = {"base": base if based else None, "scratch": scratch if scratched else None}
+                module.advance_flat(master, Flat(dtype, flat.segments), updates, seed=11, scale=0.125, **own)
+                pieces = [tensor_in(buffer, dtype, own) for buffer in (master, scratch) for own in flat.segments]
+                results.append((base, base if based else master, *pieces))
+            for which, (a, b) in enumerate(zip(*results, strict=True)):
+                assert same(a.view(dtype), b.view(dtype)), (dtype, length, starts, len(updates), based, which)
 
 
 @pytest.fixture

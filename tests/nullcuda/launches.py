@@ -26,16 +26,22 @@ def watch(driver: ModuleType) -> None:
     @functools.wraps(make)
     def made(self: Any, src: Any, metadata: Any) -> None:
         make(self, src, metadata)
-        self.function = src.fn
+        self.function, self.types = src.fn, src.signature
 
     @functools.wraps(call)
     def called(self: Any, *rest: Any) -> None:
         call(self, *rest)
         if values.ENABLED:
             with values.without_values():
-                perform(self.function.__name__, dict(zip(self.function.arg_names, rest[9:], strict=False)))
+                told = dict(zip(self.function.arg_names, rest[9:], strict=True))
+                perform(self.function.__name__, {name: typed(value, self.types[name]) for name, value in told.items()})
 
     launcher.__init__, launcher.__call__ = made, called
+
+
+def typed(value: Any, kind: str) -> Any:
+    """An argument as the kernel has it: memory comes as bytes too."""
+    return value.view(TYPES[kind]) if isinstance(value, Tensor) and kind in TYPES else value
 
 
 def perform(kernel: str, told: dict[str, Any]) -> None:
@@ -50,16 +56,14 @@ def _word(low: int, high: int) -> int:
     return (low & 0xFFFFFFFF) | (high & 0xFFFFFFFF) << 32
 
 
+TYPES = {"*fp32": torch.float32, "*fp16": torch.float16, "*i16": torch.bfloat16}
+
+
 def _span(told: dict[str, Any]) -> Any:
     from zobench.kernels import Span
 
     start = _word(told["start0"], told["start1"]) if told["rows"] is None else 0
     return Span(told["tensor_id"] & 0xFFFFFFFF, start, told["rows"])
-
-
-def _weights(tensor: Tensor | None) -> Tensor | None:
-    """bfloat16 travels as int16."""
-    return tensor.view(torch.bfloat16) if tensor is not None and tensor.dtype == torch.int16 else tensor
 
 
 def _normals(told: dict[str, Any]) -> None:
@@ -69,13 +73,22 @@ def _normals(told: dict[str, Any]) -> None:
 
 
 def _advance(told: dict[str, Any]) -> None:
-    from zobench.kernels import Update, cpu
+    from zobench.kernels import Flat, Segment, Update, cpu
 
     rows = [] if told["table"] is None else told["table"][: told["count"]].tolist()
     updates = [Update(_word(low, high), *map(_float, numbers)) for low, high, *numbers in rows]
-    tensors = (_weights(told[name]) for name in ("master", "base", "scratch", "mirror"))
-    master, *others = tensors
-    cpu.advance(master, _span(told), updates, *others, _word(told["key0"], told["key1"]), told["scale"])
+    master, *others = (told[name] for name in ("master", "base", "scratch", "mirror"))
+    draw = _word(told["key0"], told["key1"]), told["scale"]
+    if told["segments"] is None:
+        cpu.advance(master, _span(told), updates, *others, *draw)
+        return
+    rows = told["segments"][: told["pieces"]].tolist()
+    segments = [
+        Segment(tensor, start, offset, numel, bool(decayed)) for _, offset, start, numel, tensor, decayed in rows
+    ]
+    flat = Flat(master.dtype, segments)
+    base, scratch = (None if own is None else own.view(torch.uint8) for own in others[:2])
+    cpu.advance_flat(master.view(torch.uint8), flat, updates, base, scratch, *draw)
 
 
 def _float(bits: int) -> float:
@@ -85,7 +98,7 @@ def _float(bits: int) -> float:
 def _flip(told: dict[str, Any]) -> None:
     from zobench.kernels import cpu
 
-    cpu.flip(_weights(told["master"]), _weights(told["scratch"]))
+    cpu.flip(told["master"], told["scratch"])
 
 
 KERNELS: dict[str, Callable[[dict[str, Any]], None]] = {"_normals": _normals, "_advance": _advance, "_flip": _flip}

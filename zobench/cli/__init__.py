@@ -41,8 +41,10 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of every wrong c
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command ``zobench``; always ends in ``SystemExit``."""
     from zobench.machine.processes import end_with_launcher
+    from zobench.measure.threads import wait_passively
 
     end_with_launcher()
+    wait_passively()
     given = sys.argv[1:] if arguments is None else list(arguments)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: children gone, results kept

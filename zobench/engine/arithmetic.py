@@ -35,6 +35,9 @@ class Arithmetic(Protocol):
     def rest(self, unit: Unit) -> None:
         """Ends the unit's turn: where ``unit.dirty`` is true, ``unit.buffer`` must be written back to its tier."""
 
+    def close(self) -> None:
+        """Lets go of the units' memory."""
+
     def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
         """Changes the weights at rest as a pass through ``points`` does, rounding included, without a forward."""
 

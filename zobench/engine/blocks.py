@@ -74,6 +74,10 @@ class Field:
         """This tensor inside a flat uint8 buffer of its unit."""
         return buffer[self.offset : self.offset + self.nbytes].view(self.dtype).view(self.shape)
 
+    def bound(self, buffer: Tensor) -> Tensor:
+        """The same, as the model takes it."""
+        return nn.Parameter(self.view(buffer), requires_grad=False) if self.is_parameter else self.view(buffer)
+
 
 @dataclass(eq=False, slots=True)
 class Unit:
@@ -83,7 +87,8 @@ class Unit:
     is a slot, in the format of the wire, and ``dirty`` says that the slot must be written back. What is trained comes
     first in a buffer: it ends at byte ``trained``, and with its state at byte ``kept``, the part that a step changes.
     ``part``: of the model's parts that a point can name; -1 until the first probe has found out. ``changed``: whether
-    its weights at rest may differ from those that the run began with.
+    its weights at rest may differ from those that the run began with. ``nothing``: what its parameters are while they
+    are away.
     """
 
     name: str
@@ -102,6 +107,12 @@ class Unit:
     trained: int = 0
     kept: int = 0
     part: int = -1
+    nothing: list[Tensor] = field(default_factory=list)
+
+    @property
+    def parameters(self) -> list[Field]:
+        """The fields that are the model's parameters."""
+        return [item for item in self.fields if item.is_parameter]
 
     @property
     def trainable(self) -> list[Field]:
@@ -136,9 +147,12 @@ class Unit:
 
     def release(self) -> None:
         """Takes the weights away again: the model keeps tensors without storage, of the right shape."""
-        for item in self.fields:
-            if item.is_parameter:
-                _assign(item, _nothing(item.shape, item.dtype))
+        if not self.nothing:
+            self.nothing = [
+                nn.Parameter(_nothing(item.shape, item.dtype), requires_grad=False) for item in self.parameters
+            ]
+        for item, nothing in zip(self.parameters, self.nothing, strict=True):
+            _assign(item, nothing)
 
     def filler(self, weights: Weights, state: Weights | None = None) -> Callable[[Tensor], None]:
         """Writes the initial values into a buffer: parameters from ``weights``, a rule's state from ``state`` or zeros,
@@ -175,7 +189,7 @@ def _nothing(shape: torch.Size, dtype: torch.dtype) -> Tensor:
 
 def _assign(item: Field, tensor: Tensor) -> None:
     if item.is_parameter:
-        parameter = nn.Parameter(tensor, requires_grad=False)
+        parameter = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, requires_grad=False)
         for module, attribute in item.homes:
             module._parameters[attribute] = parameter
     else:

@@ -216,4 +216,4 @@ def _arithmetic(
     moved = max(kept, *(unit.trained for unit in rest.units if not is_end(model, unit)))
     scratch, master = allocate(moved, device), allocate(elsewhere, device) if elsewhere else None
     general = General(rule, thresholds) if rule or thresholds else None
-    return Pristine(journal, config.keep_steps, scratch, wire, master, general)
+    return Pristine(journal, config.keep_steps, scratch, wire, master, general, config.reusable_memory)

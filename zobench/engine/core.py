@@ -267,6 +267,7 @@ class Engine:
         if not (self._closed or self.failed):
             self._hand_back()
         self._closed = True
+        self.arithmetic.close()
         self.rest.close()
 
     @torch.inference_mode()

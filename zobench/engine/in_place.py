@@ -67,6 +67,9 @@ class InPlace:
             self._wire.encode(unit, self._weights(unit), unit.buffer)
         self._turn = None
 
+    def close(self) -> None:
+        """See :class:`Arithmetic`."""
+
     def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
         """See :class:`Arithmetic`."""
         for point in points:

@@ -165,7 +165,7 @@ class CudaLanes:
 
     def submit(self, op: Op, action: Action, after: Sequence[torch.cuda.Event]) -> torch.cuda.Event:
         stream = self._stream(op.lane)
-        with torch.cuda.stream(stream):
+        with nullcontext() if op.lane == "compute" else torch.cuda.stream(stream):
             for event in after:
                 stream.wait_event(event)
             start = self._mark(stream) if self._origin is not None else None
@@ -187,7 +187,8 @@ class CudaLanes:
 
     def record(self) -> None:
         self._recorded = []
-        self._origin = self._mark(torch.cuda.current_stream(self._device))
+        self._origin = torch.cuda.Event(enable_timing=True)
+        self._origin.record(torch.cuda.current_stream(self._device))
 
     def timeline(self) -> list[Event]:
         self.drain()
@@ -205,6 +206,6 @@ class CudaLanes:
         return self._streams[lane]
 
     def _mark(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=self._origin is not None)
         event.record(stream)
         return event

@@ -5,8 +5,8 @@ z is drawn once per pair of points. Any number of pending journal entries is app
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from zobench.engine.head import Head
 from zobench.engine.loss import RunningLoss
 from zobench.engine.perturb import is_decayed
 from zobench.engine.wire import Wire
-from zobench.kernels import Span, Update
+from zobench.kernels import Flat, Segment, Span, Update
 
 
 class Pristine:
@@ -30,6 +30,7 @@ class Pristine:
     stay from ``writeback_every`` steps on (docs/design/METHODS.md, "Counter noise and pristine weights"); until then W
     is made anew at each turn, in the slot, which its next upload overwrites, or in ``master``, and the base is never
     written.
+    ``keeps``: whether a streamed unit is in the same slot at each turn, so that its tensors there are made once.
     ``route``: see :class:`~zobench.engine.in_place.InPlace`; here it decides only which point of a pair is
     drawn and which one is flipped.
     """
@@ -39,18 +40,19 @@ class Pristine:
 
     def __init__(
         self, journal: Sequence[Entry], writeback_every: float, scratch: Tensor, wire: Wire | None = None,
-        master: Tensor | None = None, general: General | None = None,
+        master: Tensor | None = None, general: General | None = None, keeps: bool = True,
     ) -> None:  # fmt: skip
         self._journal, self._every, self._wire, self._general = journal, writeback_every, wire, general
-        self._scratch, self._master = scratch, master
+        self._scratch, self._master, self._keeps = scratch, master, keeps
         self._turn: Unit | None = None
+        self._flat = scratch
         self._weights: list[Tensor] = []
-        self._frozen: list[Tensor] = []
         self._made: list[Tensor] = []
-        self._spans: tuple[Span, ...] = ()
         self._held: Point | None = None
-        self._views: dict[int, tuple[list[Tensor], tuple[Span, ...]]] = {}
-        self._cache: tuple[tuple[int, int, int], tuple[Update, ...], tuple[Update, ...]] = ((0, 0, -1), (), ())
+        self._layouts: dict[int, tuple[Flat, ...]] = {}
+        self._bound: dict[int, tuple[Tensor, list[Tensor], list[Tensor]]] = {}
+        self._seen = 0
+        self._updates: dict[tuple[int, int | None, bool], tuple[Update, ...]] = {}
 
     def at(self, unit: Unit, point: Point) -> list[Tensor]:
         """See :class:`Arithmetic`."""
@@ -59,27 +61,23 @@ class Pristine:
         begins = self._turn is not unit
         base = self._begin(unit) if begins else None
         there = unit.own(point)
-        tensors, number = [], 0
-        for n, item in enumerate(unit.fields):
-            if item.trainable:
-                updates = self.pending(unit, unit.decayed[number]) if begins else ()
-                rest = None if base is None else item.view(base)
-                made = self._made[number] if there.scale else None  # W itself needs none
-                states = unit.states_of(item, unit.buffer) if updates and unit.buffer is not None else []
-                tensors.append(
-                    self._reach(self._weights[n], made, self._spans[n], self._held, there, updates, rest, states)
-                )
-                number += 1
-            else:
-                tensors.append(self._frozen[n])
+        if unit.trained:
+            self._move(unit, there, begins, base)
         self._held = there
         if begins and self.is_due(unit):
             self._keep(unit)
-        return tensors
+        return self._made if there.scale else self._weights  # W itself needs no copy
 
     def rest(self, unit: Unit) -> None:
         """See :class:`Arithmetic`."""
         self._turn = self._held = None
+        if not self._keeps:
+            self.close()
+
+    def close(self) -> None:
+        """See :class:`Arithmetic`."""
+        self._bound.clear()
+        self._weights, self._made, self._flat = [], [], self._scratch
 
     def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
         """See :class:`Arithmetic`: no point touches the weights, but what is due is applied at every turn."""
@@ -163,12 +161,18 @@ class Pristine:
         """The entries that the unit's weights at rest lack; without their weight decay if not ``decayed``."""
         if not unit.trained:
             return ()
-        key = (unit.applied, len(self._journal), unit.part)
-        if self._cache[0] != key:
-            mine = [entry for entry in self._journal[unit.applied :] if unit.moves(entry)]
-            entries = tuple(Update(e.seed, e.g, e.lr, e.weight_decay, e.step) for e in mine)
-            self._cache = key, entries, tuple(replace(entry, weight_decay=0.0) for entry in entries)
-        return self._cache[1] if decayed else self._cache[2]
+        if self._seen != len(self._journal):
+            self._seen = len(self._journal)
+            self._updates.clear()
+        for part in (None, unit.part):
+            if (key := (unit.applied, part, decayed)) in self._updates:
+                return self._updates[key]
+        entries = self._journal[unit.applied :]
+        named = any(entry.part is not None for entry in entries)
+        self._updates[unit.applied, unit.part if named else None, decayed] = updates = tuple(
+            Update(e.seed, e.g, e.lr, e.weight_decay if decayed else 0.0, e.step) for e in entries if unit.moves(e)
+        )
+        return updates
 
     def rows(self, unit: Unit, item: Field, rows: Tensor, points: Sequence[Point]) -> Iterator[Tensor]:
         """Chosen rows of a resident matrix at each point, (len(rows), width), made in a copy; valid until the next."""
@@ -214,22 +218,62 @@ class Pristine:
         """Decides where W is in this turn; returns what it is to be made from if that is elsewhere."""
         assert unit.buffer is not None, f"{unit.name} is not on the device"
         self._turn, self._held = unit, None
-        if id(unit) not in self._views:
-            fits = unit.trained <= self._scratch.numel()  # a table is never perturbed whole
-            spans = tuple(Span(max(item.tensor_id, 0), item.start) for item in unit.fields)
-            self._views[id(unit)] = [item.view(self._scratch) for item in unit.trainable] if fits else [], spans
-        self._made, self._spans = self._views[id(unit)]
+        self._flat = unit.buffer
         if unit.streamed and self._wire is not None:
             assert self._master is not None
             self._wire.decode(unit, unit.buffer, self._master)
-            self._weights = self._frozen = unit.views(self._master)
-            return None
-        self._weights = self._frozen = unit.views(unit.buffer)
-        if unit.streamed or not self.pending(unit) or self.is_due(unit):
-            return None
-        assert self._master is not None
-        self._weights = [item.view(self._master if item.trainable else unit.buffer) for item in unit.fields]
-        return unit.buffer
+            self._flat = self._master
+        base = None
+        if not unit.streamed and self.pending(unit) and not self.is_due(unit):
+            assert self._master is not None
+            base, self._flat = unit.buffer, self._master
+        self._weights, self._made = self._bindings(unit)
+        return base
+
+    def _bindings(self, unit: Unit) -> tuple[list[Tensor], list[Tensor]]:
+        """The unit's tensors as the model takes them, at W and at a point in the scratch; kept as long as W stays in
+        the same memory."""
+        known = self._bound.get(id(unit))
+        if known is None or known[0] is not self._flat:
+            with torch.inference_mode(False):  # they outlive the mode
+                frozen = unit.buffer if self._wire is None or not unit.streamed else self._flat
+                assert frozen is not None
+                weights = [item.bound(self._flat if item.trainable else frozen) for item in unit.fields]
+                made = weights
+                if unit.trained <= self._scratch.numel():  # a table is never perturbed whole
+                    pairs = zip(unit.fields, weights, strict=True)
+                    made = [item.bound(self._scratch) if item.trainable else own for item, own in pairs]
+            self._bound[id(unit)] = known = self._flat, weights, made
+        return known[1], known[2]
+
+    def _move(self, unit: Unit, there: Point, begins: bool, base: Tensor | None) -> None:
+        """Makes the unit's tensors at ``there``; when its turn ``begins``, first W, with what is pending."""
+        scratch = self._scratch if there.scale else None
+        if id(unit) not in self._layouts:
+            self._layouts[id(unit)] = tuple(_layout(unit))
+        layout = self._layouts[id(unit)]
+        if scratch is not None and _are_opposite(self._held, there):
+            for flat in layout:
+                kernels.flip(flat.whole(self._flat), flat.whole(scratch))
+        elif self._general is None:
+            updates = self.pending(unit) if begins else ()
+            for flat in layout:
+                kernels.advance_flat(
+                    self._flat, flat, updates, base=base, scratch=scratch, seed=there.seed or 0, scale=there.scale
+                )
+        elif scratch is not None or base is not None or (begins and self.pending(unit)):
+            self._generally(self._general, unit, there, begins, base)
+
+    def _generally(self, general: General, unit: Unit, there: Point, begins: bool, base: Tensor | None) -> None:
+        """As :meth:`_move`, tensor by tensor."""
+        for item, decayed in zip(unit.trainable, unit.decayed, strict=True):
+            updates = self.pending(unit, decayed) if begins else ()
+            states = unit.states_of(item, unit.buffer) if updates and unit.buffer is not None else []
+            general.advance(
+                item.view(self._flat), Span(item.tensor_id, item.start), updates, states=states,
+                base=None if base is None else item.view(base),
+                scratch=item.view(self._scratch) if there.scale else None, seed=there.seed or 0, scale=there.scale,
+            )  # fmt: skip
 
     def _keep(self, unit: Unit) -> None:
         """The replayed entries stay: ``unit.buffer`` becomes what its tier must get."""
@@ -263,7 +307,7 @@ class Pristine:
                 self._advance(weights, span, updates, states, base=base)
             return weights
         assert scratch is not None
-        if here is not None and here.seed == there.seed and here.scale == -there.scale:
+        if _are_opposite(here, there):
             kernels.flip(weights, scratch)
         else:
             self._advance(
@@ -281,6 +325,24 @@ class Pristine:
             self._general.advance(
                 weights, span, updates, states=states, base=base, scratch=scratch, seed=seed, scale=scale
             )
+
+
+def _are_opposite(here: Point | None, there: Point) -> bool:
+    """Whether 2 W minus one of them is the other."""
+    return here is not None and here.seed == there.seed and here.scale == -there.scale
+
+
+def _layout(unit: Unit) -> Iterator[Flat]:
+    """Where the unit's trained tensors lie, one run for each change of dtype."""
+    placed = zip(unit.trainable, unit.decayed, strict=True)
+    for dtype, run in itertools.groupby(placed, key=lambda pair: pair[0].dtype):
+        yield Flat(
+            dtype,
+            [
+                Segment(item.tensor_id, item.start, item.offset // dtype.itemsize, item.shape.numel(), decayed)
+                for item, decayed in run
+            ],
+        )
 
 
 def _like(buffer: Tensor, tensor: Tensor) -> Tensor:

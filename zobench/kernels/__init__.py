@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from zobench.kernels import philox
-from zobench.kernels.base import DTYPES, Span, Update, check, is_pass
+from zobench.kernels.base import DTYPES, Flat, Segment, Span, Update, check, check_flat, is_pass
 
-__all__ = ["Span", "Update", "advance", "flip", "normals", "prepare"]
+__all__ = ["Flat", "Segment", "Span", "Update", "advance", "advance_flat", "flip", "normals", "prepare"]
 
 _COMPILERS = {"cpu": "numba", "cuda": "triton"}
 _MODULES = {"cpu": "cpu", "cuda": "gpu"}
@@ -86,6 +86,26 @@ def advance(
     _backend(master.device.type).advance(master, span, updates, base, scratch, mirror, seed, scale)
 
 
+def advance_flat(
+    master: Tensor,
+    flat: Flat,
+    updates: Sequence[Update],
+    *,
+    base: Tensor | None = None,
+    scratch: Tensor | None = None,
+    seed: int = 0,
+    scale: float = 0.0,
+) -> None:
+    """:func:`advance` of all tensors of ``flat``, in one launch on a GPU; those without weight decay go without it.
+
+    ``master``, ``base``, ``scratch``: flat buffers (uint8, contiguous) in which they lie at the same places. Raises
+    ValueError if the buffers do not fit.
+    """
+    check_flat(flat, master, base, scratch)
+    if master.device.type != "meta" and is_pass(updates, base, scratch):
+        _backend(master.device.type).advance_flat(master, flat, updates, base, scratch, seed, scale)
+
+
 def flip(master: Tensor, scratch: Tensor) -> None:
     """``scratch = round(2 * master - scratch)``, in place: W + eps * z becomes W - eps * z without another draw.
 
@@ -117,11 +137,16 @@ def prepare(device: str = "cpu") -> None:
 def _run_each(device: str) -> None:
     """Every form in which an engine calls the kernels: whole tensors, and, without a base, single rows (embeddings)."""
     normals(0, Span(0), torch.empty(64, device=device))
+    buffers = [torch.zeros(256, dtype=torch.uint8, device=device) for _ in range(3)]
     gathered = Span(0, rows=torch.zeros(4, dtype=torch.int64, device=device))
+    some = (), (Update(0, 0.0, 0.0),)
     for dtype in DTYPES:
+        flat = Flat(dtype, [Segment(0, 0, 0, 64)])
+        for updates, base, scratch in itertools.product(some, (None, buffers[1]), (None, buffers[2])):
+            advance_flat(buffers[0], flat, updates, base=base, scratch=scratch, seed=1, scale=1.0)
         one = torch.zeros(4, 16, dtype=dtype, device=device)
         for span, bases in ((Span(0), (None, one)), (gathered, (None,))):
-            for updates, base, scratched in itertools.product(((), (Update(0, 0.0, 0.0),)), bases, (False, True)):
+            for updates, base, scratched in itertools.product(some, bases, (False, True)):
                 scratch = torch.zeros_like(one) if scratched else None
                 advance(one.clone(), span, updates, base=base, scratch=scratch, seed=1, scale=1.0)
         flip(one, one.clone())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+PADDING = 64
+"""Bytes of which a tensor in a flat buffer begins at a multiple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,41 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """One tensor in a flat buffer: its elements start, start + 1, ... lie from the buffer's element ``offset`` on.
+
+    ``decayed``: whether it gets weight decay.
+    """
+
+    tensor_id: int
+    start: int
+    offset: int
+    numel: int
+    decayed: bool = True
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Flat:
+    """Tensors of one ``dtype`` that lie one after another in flat buffers of bytes, each at a multiple of 64 bytes and
+    padded to the next. ``tables``: what a back end keeps of it.
+    """
+
+    dtype: torch.dtype
+    segments: Sequence[Segment]
+    tables: dict[Any, Any] = field(default_factory=dict)
+
+    def whole(self, buffer: Tensor) -> Tensor:
+        """All of them, and what pads them, in a buffer of bytes."""
+        return buffer[self.segments[0].offset * self.dtype.itemsize : self.end].view(self.dtype)
+
+    @property
+    def end(self) -> int:
+        """The byte at which the last one ends, with what pads it."""
+        last = self.segments[-1]
+        return -(-(last.offset + last.numel) * self.dtype.itemsize // PADDING) * PADDING
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """``W -= lr * (g * z(seed) + weight_decay * W)``, each product and sum rounded to float32.
 
@@ -37,6 +75,29 @@ class Update:
     lr: float
     weight_decay: float = 0.0
     step: int = 0
+
+
+class Advance(Protocol):
+    """A back end's ``advance``."""
+
+    def __call__(
+        self, master: Tensor, span: Span, updates: Sequence[Update], base: Tensor | None, scratch: Tensor | None,
+        mirror: Tensor | None, seed: int, scale: float,
+    ) -> None: ...  # fmt: skip
+
+
+def by_segment(
+    advance: Advance, master: Tensor, flat: Flat, updates: Sequence[Update], base: Tensor | None,
+    scratch: Tensor | None, seed: int, scale: float,
+) -> None:  # fmt: skip
+    """``advance_flat`` where a call costs little: one for each segment."""
+    plain = [replace(update, weight_decay=0.0) for update in updates]
+    for own in flat.segments:
+        size = flat.dtype.itemsize
+        place = slice(own.offset * size, (own.offset + own.numel) * size)
+        others = [None if tensor is None else tensor[place].view(flat.dtype) for tensor in (base, scratch)]
+        span, mine = Span(own.tensor_id, own.start), updates if own.decayed else plain
+        advance(master[place].view(flat.dtype), span, mine, others[0], others[1], None, seed, scale)
 
 
 def check(span: Span, first: Tensor, *others: Tensor | None) -> None:
@@ -54,6 +115,16 @@ def check(span: Span, first: Tensor, *others: Tensor | None) -> None:
         raise ValueError(f"`0 <= tensor_id < 2**32` must hold, but got (tensor_id={span.tensor_id})")
     if span.rows is not None:
         _check_rows(span, span.rows, first)
+
+
+def check_flat(flat: Flat, *buffers: Tensor | None) -> None:
+    """Raises ValueError unless the buffers are uint8, contiguous, on one device and hold all of ``flat``."""
+    present = [buffer for buffer in buffers if buffer is not None]
+    for buffer in present:
+        if buffer.dtype != torch.uint8 or buffer.device != present[0].device or not buffer.is_contiguous():
+            raise ValueError(f"flat buffers must be uint8, contiguous and on one device, but got {_what(*present)}")
+        if buffer.numel() < flat.end:
+            raise ValueError(f"flat buffers must hold {flat.end} bytes, but got {buffer.numel()}")
 
 
 def _check_rows(span: Span, rows: Tensor, buffer: Tensor) -> None:

@@ -22,7 +22,7 @@ from numba import extending, njit, types
 from torch import Tensor
 
 from zobench.kernels import philox
-from zobench.kernels.base import Span, Update, width_of
+from zobench.kernels.base import Flat, Span, Update, by_segment, width_of
 
 TILE = 1024
 """Elements drawn at once: the words, z and W of a tile (12 KiB) stay in the L1 cache."""
@@ -322,6 +322,19 @@ def advance(
     arrays = [_array(absent if t is None else t) for t in (master, base, scratch, mirror)]
     draw = np.uint64(seed & (1 << 64) - 1), np.float32(scale)
     _spread(_advance, master.numel(), *draw, *_place(span, master), seeds, rates, *arrays)
+
+
+def advance_flat(
+    master: Tensor,
+    flat: Flat,
+    updates: Sequence[Update],
+    base: Tensor | None,
+    scratch: Tensor | None,
+    seed: int,
+    scale: float,
+) -> None:
+    """See ``zobench.kernels.advance_flat``."""
+    by_segment(advance, master, flat, updates, base, scratch, seed, scale)
 
 
 def flip(master: Tensor, scratch: Tensor) -> None:

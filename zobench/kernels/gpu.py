@@ -2,8 +2,10 @@
 
 A program draws BLOCK counters and moves the 4 * BLOCK elements that belong to them. bfloat16 weights travel as int16
 and are rounded by integer operations, so that Triton's interpreter, which truncates, gives the same bits. Nothing is
-fused (``enable_fp_fusion=False``): see ``philox``. 64-bit numbers travel as two int32 words, so that no value of theirs
+fused (``enable_fp_fusion=False``): see ``philox``. 64-bit words travel as two int32, so that no value of theirs
 compiles a kernel anew. No call waits for the device.
+
+A pass over a whole unit is one launch: each program finds its tensor in a table of segments on the device.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call,import-untyped,import-not-found"
@@ -21,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from zobench.kernels import philox
-from zobench.kernels.base import Span, Update, width_of
+from zobench.kernels.base import Flat, Span, Update, width_of
 
 BLOCK = 256
 """Counters per program: two per thread, so that 16-bit weights move in 16-byte pieces too."""
@@ -29,6 +31,12 @@ OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 FLIP_BLOCK = 2048
 """Elements per program of ``flip``."""
 
+KNOWN_TRITON = triton.__version__.startswith("3.")
+"""Whether a compiled kernel is called as ``Launcher`` does."""
+
+_COLUMNS = tl.constexpr(6)
+"""Of a table of segments, int64: its first program, its place in the buffer, its first element, how many it has, its
+tensor, whether weight decay is for it."""
 _ROUNDS = tl.constexpr(philox.ROUNDS)
 _MULTIPLIER0, _MULTIPLIER1 = map(tl.constexpr, philox.MULTIPLIERS)
 _STEP0, _STEP1 = map(tl.constexpr, philox.KEY_STEPS)
@@ -102,19 +110,53 @@ def _narrow(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def _where(start0, start1, width, rows, per_row, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):  # noqa: N803
-    """This program's counters, its places in the buffer, and which of them exist."""
+def _segment(segments, count, rounds, program):
+    """The row of the table of ``count`` segments that a program works on: the last that begins no later."""
+    low, high = count * 0, count
+    for _ in range(rounds):
+        middle = (low + high) // 2
+        below = tl.load(segments + middle * _COLUMNS) <= program
+        low, high = tl.where(below, middle, low), tl.where(below, high, middle)
+    return segments + low * _COLUMNS
+
+
+@triton.jit
+def _where(
+    start0, start1, tensor_id, width, per_row, rows, segments, count, rounds,
+    BLOCK: tl.constexpr, ALIGNED: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """This program's counters, its places in the buffer, which of them it may touch and which exist; its tensor, and
+    whether weight decay is for it.
+
+    What may be touched ends at a multiple of 16, so that a warp moves wide pieces: in what pads a segment, which is
+    written as it was read.
+    """
     program = tl.program_id(0).to(tl.int64)
-    row = program // per_row
-    part = (program - row * per_row) * BLOCK
-    first = (start1.to(tl.int64) << 32) | start0.to(tl.uint32, bitcast=True).to(tl.int64)
-    if rows is not None:
-        first = tl.load(rows + row) * width
+    if ALIGNED == 16:
+        width = width // 16 * 16  # tells the compiler
+    end = width
+    decayed = 1
+    if segments is not None:
+        segment = _segment(segments, count, rounds, program)
+        program -= tl.load(segment)
+        origin, first = tl.multiple_of(tl.load(segment + 1), 16), tl.load(segment + 2)
+        width, tensor_id = tl.load(segment + 3), tl.load(segment + 4).to(tl.int32)
+        end = (width + 15) // 16 * 16
+        decayed = tl.load(segment + 5)
+    elif rows is not None:
+        row = program // per_row
+        program -= row * per_row
+        origin, first = row * width, tl.load(rows + row) * width
+    else:
+        origin = program * 0
+        first = (start1.to(tl.int64) << 32) | start0.to(tl.uint32, bitcast=True).to(tl.int64)
+    part = program * BLOCK
     place = part * 4 + tl.arange(0, 4 * BLOCK) - (0 if ALIGNED else first & 3)
-    return (first >> 2) + part + tl.arange(0, BLOCK), row * width + place, (place >= 0) & (place < width)
+    touched, exist = (place >= 0) & (place < end), place < width
+    return (first >> 2) + part + tl.arange(0, BLOCK), origin + place, touched, exist, tensor_id, decayed
 
 
-@triton.jit(do_not_specialize=["tensor_id", "start0", "start1", "key0", "key1", "per_row"])
+@triton.jit(do_not_specialize=["tensor_id", "start0", "start1", "key0", "key1", "width", "per_row"])
 def _normals(
     out,
     rows,
@@ -123,80 +165,147 @@ def _normals(
     start1,
     key0,
     key1,
-    width,
+    width: tl.int64,
     per_row,
     BLOCK: tl.constexpr,  # noqa: N803
     ALIGNED: tl.constexpr,  # noqa: N803
 ):
-    block, place, mask = _where(start0, start1, width, rows, per_row, BLOCK, ALIGNED)
-    tl.store(out + place, _draw(block, key0, key1, tensor_id), mask=mask)
+    block, place, mask, _, tensor, _ = _where(
+        start0, start1, tensor_id, width, per_row, rows, None, 0, 0, BLOCK, ALIGNED
+    )
+    tl.store(out + place, _draw(block, key0, key1, tensor), mask=mask)
 
 
 @triton.jit
-def _updated(w, block, tensor_id, table):
+def _updated(w, block, tensor_id, decayed, table):
     """One update of w; ``table``: its row of five int32: the key's words, the bits of g, lr and weight decay."""
     g = tl.load(table + 2).to(tl.float32, bitcast=True)
     lr = tl.load(table + 3).to(tl.float32, bitcast=True)
     decay = tl.load(table + 4).to(tl.float32, bitcast=True)
     step = _draw(block, tl.load(table), tl.load(table + 1), tensor_id) * g
-    step = tl.where(decay != 0.0, step + w * decay, step)
+    step = tl.where((decay != 0.0) & (decayed != 0), step + w * decay, step)
     return w - step * lr
 
 
-@triton.jit(do_not_specialize=["tensor_id", "start0", "start1", "key0", "key1", "per_row", "count", "scale"])
+@triton.jit(
+    do_not_specialize=[
+        "tensor_id", "start0", "start1", "key0", "key1", "width", "per_row", "pieces", "rounds", "count", "scale",
+    ]
+)  # fmt: skip
 def _advance(
     master,
     base,
     scratch,
     mirror,
     rows,
+    segments,
     table,
     tensor_id,
     start0,
     start1,
     key0,
     key1,
-    width,
+    width: tl.int64,
     per_row,
+    pieces,
+    rounds,
     count,
     scale,
     BLOCK: tl.constexpr,  # noqa: N803
     ALIGNED: tl.constexpr,  # noqa: N803
 ):
-    """Absent tensors are None; ``table`` is None without updates."""
-    block, place, mask = _where(start0, start1, width, rows, per_row, BLOCK, ALIGNED)
+    """Absent tensors are None; ``table`` is None without updates. ``pieces``: how many segments there are."""
+    block, place, mask, exist, tensor, decayed = _where(
+        start0, start1, tensor_id, width, per_row, rows, segments, pieces, rounds, BLOCK, ALIGNED
+    )
     dtype = master.dtype.element_ty
     source = master if base is None else base
     stored = tl.load(source + place, mask=mask)
     w = _widen(stored)
     if table is not None:
         for u in range(count):
-            w = _updated(w, block, tensor_id, table + 5 * u)
+            w = _updated(w, block, tensor, decayed, table + 5 * u)
     if table is not None or base is not None:
-        stored = _narrow(w, dtype)
+        kept = _narrow(w, dtype)
+        if segments is not None:
+            kept = tl.where(exist, kept, stored)
+        stored = kept
         tl.store(master + place, stored, mask=mask)
         w = _widen(stored)
     if scratch is not None or mirror is not None:
-        moved = _narrow(w + _draw(block, key0, key1, tensor_id) * scale, dtype)
+        moved = _narrow(w + _draw(block, key0, key1, tensor) * scale, dtype)
         if scratch is not None:
             tl.store(scratch + place, moved, mask=mask)
         if mirror is not None:
             tl.store(mirror + place, _narrow(w + w - _widen(moved), dtype), mask=mask)
 
 
-@triton.jit
-def _flip(master, scratch, numel, BLOCK: tl.constexpr):  # noqa: N803
+@triton.jit(do_not_specialize=["numel"])
+def _flip(master, scratch, numel: tl.int64, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):  # noqa: N803
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = place < numel
+    mask = place < numel // ALIGNED * ALIGNED  # tells the compiler
     w = _widen(tl.load(master + place, mask=mask))
     s = _widen(tl.load(scratch + place, mask=mask))
     tl.store(scratch + place, _narrow(w + w - s, master.dtype.element_ty), mask=mask)
 
 
-def _view(tensor: Tensor | None) -> Tensor | None:
-    if tensor is not None and tensor.dtype == torch.bfloat16:
-        return tensor.detach().view(torch.int16)
-    return tensor
+class Launcher:
+    """Launches a kernel. Triton looks at every argument of every call, some 50 us of Python, to find the compiled form;
+    here that is kept by what forms differ in, and called as it is.
+
+    Triton's own way is taken the first time, and always where what it gives back is not the form (its interpreter) or
+    its way to call one is not known here.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._forms: dict[tuple[Any, ...], Any] = {}
+
+    def __call__(
+        self, programs: int, dtype: torch.dtype, tensors: Sequence[Tensor | None], numbers: Sequence[Any], *known: Any
+    ) -> None:
+        """``tensors`` come first among the kernel's arguments, weights with elements of ``dtype``, however they are
+        typed; then ``numbers``, of which no value compiles anew, and what is ``known`` when compiling."""
+        first = tensors[0]
+        assert first is not None
+        if first.device.type != "cuda":  # Triton's interpreter
+            self._first(programs, dtype, tensors, numbers, known)
+            return
+        index = first.device.index
+        if index != _active().get_current_device():
+            with torch.cuda.device(index):
+                self(programs, dtype, tensors, numbers, *known)
+            return
+        form = (index, dtype, *known, *(None if tensor is None else tensor.data_ptr() & 15 for tensor in tensors))
+        compiled = self._forms.get(form)
+        if compiled is None:
+            compiled = self._first(programs, dtype, tensors, numbers, known)
+            if KNOWN_TRITON:
+                self._forms[form] = compiled
+            return
+        stream = _active().get_current_stream(index)
+        compiled[programs, 1, 1](*tensors, *numbers, *known, stream=stream)
+
+    def _first(
+        self, programs: int, dtype: torch.dtype, tensors: Sequence[Tensor | None], numbers: Sequence[Any],
+        known: Sequence[Any],
+    ) -> Any:  # fmt: skip
+        typed = [tensor if tensor is None else _typed(tensor, dtype) for tensor in tensors]
+        return self._kernel[programs,](*typed, *numbers, *known, **OPTIONS)
+
+
+_draws, _advances, _flips = Launcher(_normals), Launcher(_advance), Launcher(_flip)
+
+
+def _active() -> Any:
+    return triton.runtime.driver.active
+
+
+def _typed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Weights in a flat buffer as elements of ``dtype``, bfloat16 as it travels; a table as it is."""
+    if tensor.dtype not in (torch.uint8, torch.bfloat16):
+        return tensor
+    return tensor.detach().view(torch.int16 if dtype == torch.bfloat16 else dtype)
 
 
 def _words(value: int) -> tuple[int, int]:
@@ -205,20 +314,28 @@ def _words(value: int) -> tuple[int, int]:
     return low, high
 
 
-def _launch(kernel: Any, buffer: Tensor, span: Span, seed: int, tensors: Sequence[Any], *rest: Any) -> None:
-    """One program per BLOCK counters of every run of elements."""
+def _programs(count: int, aligned: int) -> int:
+    """For so many elements that follow one another; unaligned ones may begin and end inside a counter's four."""
+    return -(-(count if aligned else count + 3) // (4 * BLOCK))
+
+
+def _of_span(span: Span, buffer: Tensor) -> tuple[int, int, tuple[int, ...]]:
+    """(programs, what the places are multiples of, the kernel's numbers): one program per BLOCK counters of every run
+    of elements."""
     width = width_of(span, buffer)
-    aligned = width % 4 == 0 if span.rows is not None else span.start % 4 == 0
-    per_row = triton.cdiv(width if aligned else width + 3, 4 * BLOCK)
-    grid = (per_row * (1 if span.rows is None else span.rows.numel()),)
-    place = _words(span.tensor_id)[0], *_words(span.start), *_words(seed), width, per_row
-    with torch.cuda.device_of(buffer):
-        kernel[grid](*tensors, *place, *rest, BLOCK=BLOCK, ALIGNED=aligned, **OPTIONS)
+    if span.rows is None:
+        aligned = 0 if span.start % 4 else 4 if width % 16 else 16
+    else:
+        aligned = 16 if width % 16 == 0 else 0 if width % 4 else 4
+    per_row = _programs(width, aligned)
+    return per_row * (1 if span.rows is None else span.rows.numel()), aligned, (*_words(span.start), width, per_row)
 
 
 def normals(seed: int, span: Span, out: Tensor) -> None:
     """See ``zobench.kernels.normals``."""
-    _launch(_normals, out, span, seed, (out, span.rows))
+    programs, aligned, (low, high, *place) = _of_span(span, out)
+    numbers = _words(span.tensor_id)[0], low, high, *_words(seed), *place
+    _draws(programs, out.dtype, (out, span.rows), numbers, BLOCK, aligned)
 
 
 def advance(
@@ -232,32 +349,67 @@ def advance(
     scale: float,
 ) -> None:
     """See ``zobench.kernels.advance``."""
-    tensors = [_view(tensor) for tensor in (master, base, scratch, mirror)]
-    table = _table(tuple(updates), master.device, _stream(master.device)) if updates else None
-    _launch(_advance, master, span, seed, (*tensors, span.rows, table), len(updates), philox.f32(scale))
+    programs, aligned, (low, high, *place) = _of_span(span, master)
+    tensors = master, base, scratch, mirror, span.rows, None, _table(updates, master.device)
+    numbers = _words(span.tensor_id)[0], low, high, *_words(seed), *place, 0, 0, len(updates), float(scale)
+    _advances(programs, master.dtype, tensors, numbers, BLOCK, aligned)
+
+
+def advance_flat(
+    master: Tensor,
+    flat: Flat,
+    updates: Sequence[Update],
+    base: Tensor | None,
+    scratch: Tensor | None,
+    seed: int,
+    scale: float,
+) -> None:
+    """See ``zobench.kernels.advance_flat``."""
+    pieces, programs, aligned = _segments(flat, master.device)
+    tensors = master, base, scratch, None, None, pieces, _table(updates, master.device)
+    count = len(flat.segments)
+    numbers = 0, 0, 0, *_words(seed), 0, 0, count, (count - 1).bit_length(), len(updates), float(scale)
+    _advances(programs, flat.dtype, tensors, numbers, BLOCK, aligned)
 
 
 def flip(master: Tensor, scratch: Tensor) -> None:
     """See ``zobench.kernels.flip``."""
-    grid = (triton.cdiv(master.numel(), FLIP_BLOCK),)
-    with torch.cuda.device_of(master):
-        _flip[grid](_view(master), _view(scratch), master.numel(), BLOCK=FLIP_BLOCK, **OPTIONS)
+    numel = master.numel()
+    _flips(-(-numel // FLIP_BLOCK), master.dtype, (master, scratch), (numel,), FLIP_BLOCK, 1 if numel % 16 else 16)
 
 
 def _stream(device: torch.device) -> int:
-    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
+    return int(_active().get_current_stream(device.index)) if device.type == "cuda" else 0
 
 
-def _table(updates: tuple[Update, ...], device: torch.device, stream: int) -> Tensor:
-    """(updates, 5) int32 on the device, for use on ``stream``: see ``_updated``.
+def _segments(flat: Flat, device: torch.device) -> tuple[Tensor, int, int]:
+    """(the table of ``_segment``, programs, what the places are multiples of), for use on the current stream."""
+    key = device, _stream(device)
+    found: tuple[Tensor, int, int] | None = flat.tables.get(key)
+    if found is None:
+        aligned = 0 if any(segment.start % 4 for segment in flat.segments) else 4
+        rows, programs = [], 0
+        for own in flat.segments:
+            rows.append((programs, own.offset, own.start, own.numel, own.tensor_id, int(own.decayed)))
+            programs += _programs(own.numel, aligned)
+        flat.tables[key] = found = _to_device(rows, torch.int64, device), programs, aligned
+    return found
 
-    Kept by the tuple's identity: a step asks with the same tuple at each launch, and hashing a long one is not free.
+
+def _table(updates: Sequence[Update], device: torch.device) -> Tensor | None:
+    """(updates, 5) int32 on the device, for use on the current stream: see ``_updated``.
+
+    Kept by a tuple's identity: a step asks with the same tuple at each launch, and hashing a long one is not free.
     """
-    key = (id(updates), device, stream)
+    if not updates:
+        return None
+    updates = tuple(updates)
+    key = (id(updates), device, _stream(device))
     if key not in _TABLES:
         if len(_TABLES) >= 64:
             _TABLES.pop(next(iter(_TABLES)))
-        _TABLES[key] = updates, _make_table(updates, device)
+        rows = [(*_words(u.seed), *map(_bits, (u.g, u.lr, u.weight_decay))) for u in updates]
+        _TABLES[key] = updates, _to_device(rows, torch.int32, device)
     return _TABLES[key][1]
 
 
@@ -265,10 +417,8 @@ _TABLES: dict[tuple[int, torch.device, int], tuple[tuple[Update, ...], Tensor]] 
 """With the tuple itself, so that no other can have its identity."""
 
 
-def _make_table(updates: tuple[Update, ...], device: torch.device) -> Tensor:
-    rows = [(*_words(u.seed), *map(_bits, (u.g, u.lr, u.weight_decay))) for u in updates]
-    host = torch.tensor(rows, dtype=torch.int32, pin_memory=device.type == "cuda")
-    return host.to(device, non_blocking=True)
+def _to_device(rows: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(rows, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
 def _bits(value: float) -> int:

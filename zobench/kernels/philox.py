@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from zobench.kernels.base import Span, Update, width_of
+from zobench.kernels.base import Flat, Span, Update, by_segment, width_of
 
 CHUNK = 1 << 16
 """Elements the reference draws at once: its temporaries stay below a few MB."""
@@ -157,6 +157,19 @@ def advance(
             scratch.view(-1)[part] = s
         if mirror is not None:
             mirror.view(-1)[part] = (m * 2.0 - s.to(torch.float32)).to(master.dtype)
+
+
+def advance_flat(
+    master: Tensor,
+    flat: Flat,
+    updates: Sequence[Update],
+    base: Tensor | None,
+    scratch: Tensor | None,
+    seed: int,
+    scale: float,
+) -> None:
+    """See ``zobench.kernels.advance_flat``."""
+    by_segment(advance, master, flat, updates, base, scratch, seed, scale)
 
 
 def _updated(w: Tensor, u: Update, z: Tensor) -> Tensor:
