@@ -159,7 +159,7 @@ def _run(
     with keeping(store, errors):
         # again: nothing kept a sweep from being submitted before this one had the lock
         refuse_twice(store.root, [step.spec for step in planned.steps])
-        with console.SweepProgress(errors, planned.steps) as bar:
+        with console.SweepProgress(errors, planned.steps, budget) as bar:
             return sweep(
                 planned.steps, store, budget=budget, timeout=timeout, disk_dir=disk_dir, calibration=planned.rates,
                 progress=SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end),
