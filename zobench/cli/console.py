@@ -68,12 +68,14 @@ def numbers(result: Result) -> str:
 
 
 class SweepProgress:
-    """A progress bar on a terminal, one line per finished cell anywhere; the ETA rests on the plan's estimates. Where
-    there is no terminal, a line now and then of a cell that takes long."""
+    """A progress bar on a terminal, one line per finished cell anywhere; the ETA rests on the plan's estimates, and is
+    no later than the end of the ``budget``, in seconds. Where there is no terminal, a line now and then of a cell that
+    takes long."""
 
-    def __init__(self, console: Console, steps: Sequence[Step]) -> None:
+    def __init__(self, console: Console, steps: Sequence[Step], budget: float | None = None) -> None:
         self._console = console
-        self._left = [step.estimate.seconds if step.action == "run" and step.estimate else 0.0 for step in steps]
+        self._end = math.inf if budget is None else time.monotonic() + budget
+        self._left = {step.spec.hash: step.estimate.seconds for step in steps if step.action == "run" and step.estimate}
         self._bar = Progress(
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[eta]}"),
             console=console, transient=True, disable=not console.is_terminal,
@@ -94,7 +96,7 @@ class SweepProgress:
     def begin(self, step: Step) -> None:
         """A cell starts."""
         self._step, self._begun, self._next = step, time.monotonic(), _FIRST
-        left = sum(self._left[self._done :])
+        left = max(0.0, min(sum(self._left.values()), self._end - time.monotonic()))
         self._bar.update(self._task, description=step.spec.label, eta=f"about {duration(left)} left")
 
     def tick(self) -> None:
@@ -112,6 +114,7 @@ class SweepProgress:
     def end(self, step: Step, result: Result) -> None:
         """A cell is done: one line, unless it was only kept."""
         self._done += 1
+        self._left.pop(step.spec.hash, None)
         self._bar.update(self._task, completed=self._done)
         if step.action == "run" and result.outcome is not Outcome.SKIPPED:
             self._console.print(outcome_line(result), soft_wrap=True)

@@ -24,6 +24,7 @@ Disk = Annotated[str | None, typer.Option(metavar="SPEED", help="A disk for the 
 
 
 _NUMBERS = ("tokens/s", "of best", "device", "host", "disk")
+_CHOSEN = ("engine", "tier", "noise", "granularity", "slots", "resident_blocks", "writeback_every")
 _OF_GPUS = ("tokens/s", "range", "device", "host", "disk")
 
 
@@ -40,11 +41,10 @@ def plan(
     from zobench.cli import console
     from zobench.predict import choices
     from zobench.predict.choices import Place
-    from zobench.runspec import parse_size
 
     values = {"dtype": "fp16"} | changed(named(changes, model=model, name=name))
     values |= {} if seq_len is None else {"seq_len": seq_len}
-    sizes = {"host": parse_size("--host", host), "disk": 0 if disk is None else parse_size("--disk", disk)}
+    sizes = {"host": _positive("--host", host), "disk": 0 if disk is None else _positive("--disk", disk)}
     found = []
     for one in _gpus(gpu, link):
         place = Place(gpu=one, **sizes)
@@ -61,6 +61,15 @@ def plan(
     else:
         found.sort(key=lambda row: (bool(row[1].lacks), row[1].prediction.step_seconds))
         _show_all(screen, [(place, best) for place, best, _, _ in found])
+
+
+def _positive(option: str, text: str) -> int:
+    """Bytes of the size ``text``. Raises ``ValueError`` with ``option``'s name unless it is above 0."""
+    from zobench.runspec import parse_size
+
+    if (nbytes := parse_size(option, text)) <= 0:
+        raise ValueError(f"`{option} > 0` must hold, but got {text!r}; leave it out")
+    return nbytes
 
 
 def _gpus(name: str, link: str | None) -> list[Gpu]:
@@ -119,14 +128,15 @@ def _unusual(known: Prediction) -> dict[str, Any]:
 def _show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choice], ways: Sequence[Choice]) -> None:
     from rich.text import Text
 
-    from zobench.cli import console, plan_view
+    from zobench.cli import console
 
     known = best.prediction
     screen.print(Text(f"{_about(known)} on {_where(place)}", style="bold"), soft_wrap=True)
     if best.lacks:
-        least = min([best, *ways], key=lambda one: one.prediction.device_bytes + one.prediction.host_bytes)
-        told = f"does not fit ({least.lacks}): the least is {_bytes(least.prediction)}, with {_settings(least)}"
-        remedy = "" if place.disk else "; with --disk SPEED blocks can rest on a disk"
+        told = f"does not fit ({best.lacks}): nearest is {_bytes(known)}, with {_settings(best)}"
+        remedy = (
+            "; with --disk SPEED blocks can rest on a disk" if best.lacks == "host memory" and not place.disk else ""
+        )
         screen.print(Text(told + remedy, style="yellow"), soft_wrap=True)
     else:
         screen.print(
@@ -134,11 +144,11 @@ def _show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choi
         )
         screen.print(f"bound by: {known.bound} ({_shares(known)})", soft_wrap=True)
         screen.print(f"settings: {_settings(best)}", soft_wrap=True)
-    rows = [best, *others, *_baselines([*ways], best, others)]
-    shared = plan_view.shared_words([one.spec.label for one in rows])
     table = console.columns("otherwise", *_NUMBERS, "bound", "lacks", numbers=_NUMBERS)
-    for one in rows[1:]:
-        table.add_row(*(Text(text, style="dim" if one.lacks else "") for text in _row(one, best, shared)))
+    rows = [(_difference(one, best), one) for one in others]
+    rows += [(_settings(one, short=True), one) for one in _baselines(ways, best, others)]
+    for label, one in rows:
+        table.add_row(*(Text(text, style="dim" if one.lacks else "") for text in (label, *_row(one, best))))
     screen.print(table)
     screen.print(Text(_footnote(place), style="dim"), soft_wrap=True)
 
@@ -150,11 +160,17 @@ def _baselines(ways: Sequence[Choice], best: Choice, others: Sequence[Choice]) -
     return [one for one in plain if one.spec.hash not in shown]
 
 
-def _row(one: Choice, best: Choice, shared: Sequence[str]) -> list[str]:
+def _difference(one: Choice, best: Choice) -> str:
+    """The settings of ``one`` that are not those of ``best``."""
+    return " ".join(
+        f"{key}={value}" for key in (*_CHOSEN, "wire") if (value := getattr(one.spec, key)) != getattr(best.spec, key)
+    )
+
+
+def _row(one: Choice, best: Choice) -> list[str]:
     known = one.prediction
     share = "" if best.lacks else f"x{known.tokens_per_second / best.prediction.tokens_per_second:.2f}"
-    label = " ".join(word for word in known.spec.label.split() if word not in shared)
-    return [label, f"~{_short(known.tokens_per_second)}", share, *_sizes(known), known.bound, one.lacks]
+    return [f"~{_short(known.tokens_per_second)}", share, *_sizes(known), known.bound, one.lacks]
 
 
 def _show_all(screen: Console, rows: Sequence[tuple[Place, Choice]]) -> None:
@@ -172,7 +188,7 @@ def _show_all(screen: Console, rows: Sequence[tuple[Place, Choice]]) -> None:
         rate = ("·", "", "", "", "", "") if best.lacks else (
             f"~{_short(known.tokens_per_second)}", f"{low} to {high}", *_sizes(known))  # fmt: skip
         cells = (place.gpu.name, *rate[:5], "" if best.lacks else known.bound, told)
-        table.add_row(*(Text(text, style="dim" if best.lacks else "") for text in cells))
+        table.add_row(*(Text(text, style="dim" if best.lacks else "", overflow="fold") for text in cells))
     screen.print(table)
     screen.print(Text(_footnote(None), style="dim"), soft_wrap=True)
 
@@ -228,10 +244,9 @@ def _shares(known: Prediction) -> str:
 
 def _settings(choice: Choice, *, short: bool = False) -> str:
     """As `zobench run` takes them."""
-    chosen = ("engine", "tier", "noise", "granularity", "slots", "resident_blocks", "writeback_every")
     values: Mapping[str, Any] = _unusual(choice.prediction)
-    told = [f"{key}={values[key]}" for key in chosen if key in values and (key, values[key]) != ("tier", "pinned")]
-    told = [word for word in told if word != "tier=device"] or ["engine=resident"]
+    told = [f"{key}={values[key]}" for key in _CHOSEN if key in values and values[key] not in ("pinned", "device")]
+    told = told or ["engine=resident"]
     return " ".join(told if short else (f"--set {word}" for word in told))
 
 
@@ -259,12 +274,16 @@ def predict(
     from zobench import recipes
     from zobench.cli.cells import matrix_cells
     from zobench.predict.gpu import predict as predicted
-    from zobench.runspec import parse_size
 
     check_results(results)
-    speed = 0 if disk is None else parse_size("--disk", disk)
+    speed = 0 if disk is None else _positive("--disk", disk)
     (place,) = _gpus(gpu, link) if gpu != "all" else _refuse_all()
     matrix, cells, _ = matrix_cells(recipes.find("runners", name), "cuda:0", changed(changes))
+    cells = tuple(
+        cell for cell in cells if cell.checkpoint == "none" and cell.task == "none"
+    )  # what they add is not known
+    if not cells:
+        raise ValueError(f"{name} must have a cell without a task and without checkpoints, but has none to predict")
     needing = [cell for cell in cells if cell.tier in ("disk", "checkpoint")] if not speed else []
     if needing:
         raise ValueError(f"`--disk` must be given for {len(needing)} cells with a tier on a disk; add --disk 5GB")

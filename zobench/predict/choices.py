@@ -25,10 +25,12 @@ LONG_RUN = footprint.CONSOLIDATE_AFTER
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """One way to run: what is predicted of it, and ``lacks``: what does not suffice for it, or ""."""
+    """One way to run: what is predicted of it; ``lacks``: what does not suffice for it, or "", and ``shortage``: how
+    many times what there is it needs, of memory."""
 
     prediction: Prediction
     lacks: str
+    shortage: float
 
     @property
     def spec(self) -> RunSpec:
@@ -48,7 +50,7 @@ class Place:
 def choices(values: Mapping[str, Any], place: Place) -> list[Choice]:
     """All ways to run the fields ``values`` at ``place``: the best, then what fits, fastest first, then what does not.
 
-    The best is the simplest that fits and is within :data:`SAME` of the fastest.
+    The best is the simplest that fits and is within :data:`SAME` of the fastest; what does not fit, the nearest first.
     A field that ``values`` names stays; of what they leave open, engine, noise, granularity, slots, resident blocks,
     tier and interval of write-backs are chosen. Wire formats are not: fp8 changes what is learned.
     """
@@ -56,10 +58,16 @@ def choices(values: Mapping[str, Any], place: Place) -> list[Choice]:
     for spec in _candidates(values, place):
         choice = judged(spec, place)
         found.setdefault(choice.spec.hash, choice)
-    ways = sorted(found.values(), key=lambda one: (bool(one.lacks), one.prediction.step_seconds))
+    ways = sorted(found.values(), key=_order)
+    if ways[0].lacks:
+        return ways
     limit = ways[0].prediction.step_seconds * SAME
-    best = next(one for one in found.values() if one.lacks == ways[0].lacks and one.prediction.step_seconds <= limit)
+    best = next(one for one in found.values() if not one.lacks and one.prediction.step_seconds <= limit)
     return [best, *(one for one in ways if one is not best)]
+
+
+def _order(one: Choice) -> tuple[bool, float]:
+    return bool(one.lacks), one.shortage if one.lacks else one.prediction.step_seconds
 
 
 def alternatives(best: Choice, place: Place) -> list[Choice]:
@@ -74,15 +82,15 @@ def alternatives(best: Choice, place: Place) -> list[Choice]:
 def judged(spec: RunSpec, place: Place) -> Choice:
     """What is predicted of ``spec`` at ``place``, and whether there is enough of everything for it."""
     known = gpu.predict(spec, place.gpu, place.disk or 1.0)
-    room = place.gpu.memory * footprint.MARGIN
+    device = known.device_bytes / (place.gpu.memory * footprint.MARGIN)
+    host = known.host_bytes / max(place.host - HOST_RESERVE, 1.0)
     lacks = ""
-    if known.device_bytes > room:
-        lacks = "device memory" if known.device_bytes > place.gpu.memory else "device memory, within the error"
-    elif known.host_bytes > place.host - HOST_RESERVE:
-        lacks = "host memory"
+    if max(device, host) > 1:
+        lacks = "host memory" if host > device else "device memory"
+        lacks += "" if known.device_bytes > place.gpu.memory or host > device else ", within the error"
     elif known.disk_bytes and not place.disk:
         lacks = "a disk"
-    return Choice(prediction=known, lacks=lacks)
+    return Choice(prediction=known, lacks=lacks, shortage=max(device, host))
 
 
 def _candidates(values: Mapping[str, Any], place: Place) -> Iterator[RunSpec]:
@@ -94,12 +102,24 @@ def _candidates(values: Mapping[str, Any], place: Place) -> Iterator[RunSpec]:
         for granularity, slots in footprint.FORMS:
             form = {"engine": "offload", "tier": tier, "noise": "counter", "granularity": granularity, "slots": slots}
             rows += [{**form, "writeback_every": every} for every in INTERVALS]
-    for row in rows:
-        if all(common.get(key, value) == value for key, value in row.items()):
-            plain = models.checked(RunSpec.from_dict({**common, **row}), "cuda:0")
-            yield plain
-            if ENGINES[plain.engine].is_streamed and "resident_blocks" not in common:
-                yield filled(plain, place)
+    asked = [row for row in rows if all(common.get(key, value) == value for key, value in row.items())]
+    plain = [known for row in asked or [{}] for known in _known({**common, **row})]
+    for spec in plain or [_checked(common)]:  # that of none is the error to tell
+        yield spec
+        if ENGINES[spec.engine].is_streamed and "resident_blocks" not in common:
+            yield filled(spec, place)
+
+
+def _checked(values: Mapping[str, Any]) -> RunSpec:
+    return models.checked(RunSpec.from_dict(values), "cuda:0")
+
+
+def _known(values: Mapping[str, Any]) -> list[RunSpec]:
+    """The spec of ``values``, or none where a field that was asked for rules them out."""
+    try:
+        return [_checked(values)]
+    except ValueError:
+        return []
 
 
 def filled(spec: RunSpec, place: Place) -> RunSpec:

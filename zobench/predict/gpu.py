@@ -153,7 +153,7 @@ class _Costs:
         layers, forwards, block = models.of(self.spec).layers, seconds.passes(self.spec), self._block
         forward = self._forward(block)
         tensors = len(block.tensors) if sizes.tunes_all(self.spec) else 4
-        noise, kernels = self._noise(sizes.trained_count(self.spec) / layers, tensors)
+        noise, kernels = self._noise(sizes.trained_count(self.spec) / layers, tensors, self._pieces)
         if footprint.wire_width(self.spec) != WIDTHS[self.spec.dtype]:  # unpacked, and packed where it is kept
             width = footprint.wire_width(self.spec) + WIDTHS[self.spec.dtype]
             noise += self._price.passes(block.parameters * width * (1 + self.kept), 0)
@@ -168,7 +168,7 @@ class _Costs:
         judged = min(sizes.judged(spec), self._tokens)
         product = self._price.product(judged, model.embedding_width, model.vocab, self._precision)
         nbytes = judged * model.vocab * LOGIT_BYTES + self._tokens * model.hidden * 10 * WIDTHS[spec.dtype]
-        noise, kernels = self._noise(sizes.trained(spec)[1], 5)
+        noise, kernels = self._noise(sizes.trained(spec)[1], 5, 5)
         return {
             "products": product * forwards, "attention": 0.0, "passes": self._price.passes(nbytes, 0) * forwards,
             "noise": noise, "kernels": (kernels + 20 * forwards) * self.gpu.kernel,
@@ -261,8 +261,9 @@ class _Costs:
             "kernels": len(block.linears) + 6 + (40 if block.gated else 20) + (len(block.tensors) if cast else 0),
         }  # fmt: skip
 
-    def _noise(self, elements: float, tensors: int) -> tuple[float, float]:
-        """Seconds of drawing z for ``elements`` tuned weights and of passing over them, and the number of kernels."""
+    def _noise(self, elements: float, tensors: int, units: int) -> tuple[float, float]:
+        """Seconds of drawing z for ``elements`` tuned weights and of passing over them, and the number of kernels:
+        some for each of ``tensors`` with torch noise, one for each of ``units`` with counter noise."""
         spec, kind, price = self.spec, METHODS.get(self.spec.method), self._price
         if not kind.draws:
             return price.passes(elements * sizes.trained_width(spec) * UPDATE_WIDTHS, 0), 2.0 * tensors
@@ -277,7 +278,7 @@ class _Costs:
         drawn = draws * elements / self.gpu.normals_per_second(counter=True)
         made = price.passes(elements * width * (PERTURB_WIDTHS * kind.counter_draws * queries + KEEP_WIDTHS), 0)
         flipped = price.passes(elements * width * FLIP_WIDTHS * kind.counter_draws * queries, 0)
-        return max(drawn, made) + flipped + state, 2.0 * kind.counter_draws * queries * tensors
+        return max(drawn, made) + flipped + state, 2.0 * kind.counter_draws * queries * units
 
     def _update(self) -> float:
         """Of the update of all blocks alone, which is a part of their noise."""

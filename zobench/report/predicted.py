@@ -51,7 +51,7 @@ def sheet(table: Table, known: Sequence[Prediction], gpu: Gpu, reference: Refere
     remarks = [
         *([table.caption] if table.caption else []),
         f"~ is predicted for one {gpu.name} and zobench's own engine; nothing here was measured. Nine of ten held-out "
-        f"values of the papers' programs were within {share:.0%} (throughput) and {memory:.0%} (memory) of such "
+        f"values of the papers' programs were within {share:.1%} (throughput) and {memory:.1%} (memory) of such "
         "predictions.",
         "(x) is predicted / reported by the paper, whose program and GPU may be others.",
         f"{OUT_OF_MEMORY} means predicted out of memory; {NO_VALUE} that no cell of this matrix belongs there.",

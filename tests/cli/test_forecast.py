@@ -1,0 +1,118 @@
+"""`zobench plan` and `zobench predict`: for GPUs that are not here, quickly, and always called predictions."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("limit", "arguments"),
+    [
+        (10, ["plan", "--model", "OPT-175B", "--gpu", "rtx-4090", "--host", "512GB", "--json", "-"]),
+        (60, ["predict", "main_table", "--gpu", "h200"]),
+    ],
+)
+def test_neither_needs_a_gpu_torch_or_nvml_and_both_are_quick(limit: float, arguments: list[str], here: Any) -> None:
+    program = f"""
+import sys
+from zobench import cli
+try:
+    cli.main({arguments!r})
+except SystemExit as end:
+    assert not end.code, end.code
+print(sorted({{"torch", "pynvml", "transformers"}} & set(sys.modules)), file=sys.stderr)
+"""
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert time.monotonic() - begin < limit
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_plan_says_how_fast_with_its_range_what_bounds_it_and_the_settings(zobench: Any) -> None:
+    code, out, err = zobench("plan", "--model", "OPT-175B", "--gpu", "rtx-4090", "--host", "512GB")
+    assert (code, err) == (0, "")
+    assert re.search(r"fits: ~\d+ \(\d+ to \d+\) tokens/s", out)
+    assert "bound by: link (upload)" in out
+    assert "settings: --set engine=offload --set noise=counter" in out
+    assert "wire=fp8" in out
+    assert "zobench's own engine has never run on such a GPU" in " ".join(out.split())
+
+
+def test_a_plan_as_json_holds_the_best_and_what_others_cost(zobench: Any) -> None:
+    _, out, _ = zobench("plan", "--model", "OPT-175B", "--gpu", "rtx-4090", "--host", "512GB", "--json", "-")
+    told = json.loads(out)
+    best = told["best"]
+    assert (told["fits"], told["source"], best["source"], best["bound"]) == (
+        True,
+        "predicted",
+        "predicted",
+        "link (upload)",
+    )
+    assert best["tokens_per_second_low"] < best["tokens_per_second"] < best["tokens_per_second_high"]
+    assert best["device_bytes"] < 25e9 < 300e9 < best["host_bytes"] < 512e9
+    assert {one["spec"]["wire"] for one in told["alternatives"] if "wire" in one["spec"]} == {"fp8"}
+
+
+def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, here: Any) -> None:
+    from zobench.predict import hardware
+
+    _, table, _ = zobench("plan", "--model", "OPT-66B", "--host", "64GB", "--json", str(here / "all.json"))
+    told = json.loads((here / "all.json").read_text())
+    assert len(told) == len(hardware.names())
+    fitting = {row["gpu"] for row in told if row["fits"]}
+    assert {"B200", "H200", "MI300X", "H100 SXM"} <= fitting  # whole, or with a part of the blocks in host memory
+    assert not {"RTX 4090", "L40S", "A100 40GB SXM", "T4"} & fitting
+    lines = [line for line in table.splitlines() if line.startswith(tuple(row["gpu"] for row in told))]
+    assert ["lacks" in line for line in lines] == [False] * len(fitting) + [True] * (len(told) - len(fitting))
+
+
+def test_a_model_that_does_not_fit_says_what_comes_nearest(zobench: Any) -> None:
+    _, out, _ = zobench("plan", "--model", "OPT-66B", "--gpu", "rtx-4090", "--host", "64GB")
+    assert "does not fit (host memory): nearest is" in out
+    assert "with --disk SPEED blocks can rest on a disk" in out
+    assert "fits: ~" in zobench("plan", "--model", "OPT-66B", "--gpu", "rtx-4090", "--host", "64GB", "--disk", "5GB")[1]
+
+
+def test_a_predicted_table_has_no_empty_cell_and_marks_every_number(zobench: Any) -> None:
+    code, out, _ = zobench("predict", "main_table", "--gpu", "a100-80gb-sxm", "--format", "markdown")
+    assert code == 0
+    predicted, _, paper = out.partition("paper (zo2 table1)")
+    rows = [line for line in predicted.splitlines() if line.startswith("| OPT-")]
+    assert len(rows) >= 9
+    cells = [cell.strip().removeprefix("\\") for row in rows for cell in row.split("|")[2:-1]]
+    assert all(cell.startswith(("~", "-")) for cell in cells), cells
+    assert "predicted for A100 80GB SXM, not measured" in predicted
+    assert paper.count("~") == 1  # the footnote's: no number of the paper's has one
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["plan", "--gpu", "t4"], "`model` must be given, but got no model; see `zobench list models`"),
+        (["plan", "--model", "OPT-13B", "--gpu", "rtx-409"], "unknown GPU 'rtx-409'; did you mean rtx-4090"),
+        (["plan", "--model", "OPT-13B", "--host", "many"], "`--host` must be a size, but got 'many'"),
+        (["plan", "--model", "OPT-13B", "--disk", "0GB"], "`--disk > 0` must hold, but got '0GB'; leave it out"),
+        (["plan", "--model", "OPT-13B", "--gpu", "t4", "--link", "9x16"],
+         "`--link` must be a generation and a number of lanes, but got '9x16'; write 4x16"),
+        (["predict", "main_table", "--gpu", "all"],
+         "`--gpu` must be one GPU here, but got all; `zobench plan --gpu all` compares them"),
+        (["predict", "zo_bench_accuracy", "--gpu", "h200"],
+         "zo_bench_accuracy must have a cell without a task and without checkpoints, but has none to predict"),
+        (["predict", "disk.toml", "--gpu", "h200"],
+         "`--disk` must be given for"),
+        (["predict", "main_table", "--gpu", "h200", "--format", "html"], "unknown format 'html'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(arguments: list[str], told: str, zobench: Any, here: Any) -> None:
+    (here / "disk.toml").write_text('[axes]\nmodel = ["OPT-13B"]\n[base]\nengine = "offload"\ntier = "disk"\n')
+    code, out, err = zobench(*arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert len(err.splitlines()) == 1
