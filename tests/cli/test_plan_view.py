@@ -44,3 +44,10 @@ def test_a_line_says_what_becomes_of_each_kind_of_cell() -> None:
     assert shown(steps[1:2], None) == [
         "Title: 1 cell", "  run               1  OPT-125M resident fp32 b1 s32  20 s (predicted)",
     ]  # fmt: skip
+
+
+def test_a_cell_that_has_only_what_all_have_is_called_this_one() -> None:
+    specs = [RunSpec(model="opt-tiny", seed=seed).resolve("cpu") for seed in (0, 1)]
+    steps = [Step(spec=spec, action="run", reason="", estimate=None) for spec in specs]
+    shared = plan_view.shared_words([spec.label for spec in specs])
+    assert [plan_view._apart(step, shared) for step in steps] == ["this one", "seed=1"]

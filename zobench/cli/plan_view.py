@@ -33,7 +33,7 @@ def show_short_plan(console: Console, title: str, steps: Sequence[Step], budget:
     ]  # fmt: skip
     for kind, cells, told in lines:
         if cells:
-            names = [" ".join(word for word in step.spec.label.split() if word not in shared) for step in cells]
+            names = [_apart(step, shared) for step in cells]
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
             text = Text.assemble((f"  {kind:<16}", "dim"), f"{len(cells):>3}  {', '.join(names[:NAMED])}{more}")
             console.print(text.append(f"  {told}" if told else "", style="dim"), soft_wrap=True)
@@ -70,8 +70,8 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
             words, style = ("over the budget", "dim") if step in over else ("run", "")
         elif step.action == "skip" and words.startswith("needs "):
             words = words.partition(", ")[0].replace(" of ", " ")
-        cell = " ".join(word for word in step.spec.label.split() if word not in shared)
-        table.add_row(*(Text(text, style=style) for text in (cell or "this one", *_needs(step.estimate), words)))
+        cell = _apart(step, shared)
+        table.add_row(*(Text(text, style=style) for text in (cell, *_needs(step.estimate), words)))
     console.print(table)
     lacking = dict.fromkeys(_there_is(step.reason) for step in steps if step.reason.startswith("needs "))
     if lacking:
@@ -92,6 +92,11 @@ def _needs(guess: Estimate | None) -> list[str]:
         return ["", "", ""]
     disk = gigabytes(guess.disk_bytes) if guess.disk_bytes else ""
     return [gigabytes(guess.device_bytes), disk, duration(guess.seconds)]
+
+
+def _apart(step: Step, shared: Sequence[str]) -> str:
+    """What a cell's label says that those of the others do not."""
+    return " ".join(word for word in step.spec.label.split() if word not in shared) or "this one"
 
 
 def shared_words(labels: Sequence[str]) -> list[str]:
