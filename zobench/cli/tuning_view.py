@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
@@ -86,7 +85,7 @@ def show_result(console: Console, result: Result) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("", "step", *map(_words, result.scores), "loss", "majority"):
         table.add_column(name, justify="right" if name else "left", header_style="dim")
-    lost = _only_lost(evaluation)
+    lost = _only_lost(result)
     best = "dev, best after the start" if lost else "dev at its best"
     rows = (("dev at the start", "start", "dev"), (best, "best", "dev"), ("test, with the best", "test", "test"))
     for name, key, split in rows:
@@ -99,10 +98,10 @@ def show_result(console: Console, result: Result) -> None:
     console.print(Text(", ".join(_costs(result))))
 
 
-def _only_lost(evaluation: Mapping[str, Any]) -> tuple[str, ...]:
+def _only_lost(result: Result) -> tuple[str, ...]:
     """A warning if dev was better at the start than after any step, whose weights are kept all the same."""
-    start, best = (evaluation[key]["loss"] for key in ("start", "best"))
-    if start is None or (best is not None and best < start):
+    start, best = (result.evaluation[key]["loss"] for key in ("start", "best"))
+    if start is None or not result.spec.lr or (best is not None and best < start):
         return ()
     return (
         f"the loss on dev was {start:.4f} at the start and never below it after a step: this run learnt nothing; try "
@@ -122,7 +121,7 @@ def _words(name: str) -> str:
 
 def _costs(result: Result) -> Iterable[str]:
     seconds = result.measured_seconds
-    yield f"{len(seconds)} steps in {duration(sum(seconds))}"
+    yield f"{len(seconds)} step{'s' * (len(seconds) != 1)} in {duration(sum(seconds))}"
     yield f"{statistics.median(seconds):.3g} s a step"
     peak = result.memory.get("device_peak_bytes")
     yield "memory not available" if peak is None else f"{peak / MIB:.0f} MB device memory"
