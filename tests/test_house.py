@@ -76,3 +76,25 @@ def test_test_modules_share_by_support_alone() -> None:
     imports = {path: _imported_tests(path, ROOT) for path in (ROOT / "tests").rglob("*.py")}
     assert len(imports) > 100
     assert {str(path): wrong for path, wrong in imports.items() if wrong} == {}
+
+
+ACCELERATOR = "machine/accelerator.py"
+"""The one module that names CUDA's part of torch."""
+
+
+def _names_cuda(package: Path) -> list[str]:
+    """The files under ``package``, but for that module, which name torch.cuda or torch.backends.cuda anywhere."""
+    named = re.compile(r"torch\.(backends\.)?cuda\b|from torch(\.backends)? import .*\bcuda\b")
+    files = {path.relative_to(package).as_posix(): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    return sorted(name for name, text in files.items() if name != ACCELERATOR and named.search(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["torch.cuda.Stream()", "x = torch.backends.cuda.matmul", "from torch import nn, cuda"]
+)
+def test_a_name_of_cudas_outside_its_module_is_found(text: str, tmp_path: Path) -> None:
+    (tmp_path / "machine").mkdir()
+    for name in (ACCELERATOR, "engine.py"):
+        (tmp_path / name).write_text(f"import torch\n{text}\n")
+    (tmp_path / "other.py").write_text("built = torch.version.cuda\n")
+    assert _names_cuda(tmp_path) == ["engine.py"]

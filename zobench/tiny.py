@@ -27,6 +27,7 @@ from zobench.data.batch import IGNORED
 from zobench.data.tasks.read import read
 from zobench.data.tasks.task import Example, Record
 from zobench.engine.checkpoint import save_checkpoint
+from zobench.measure.threads import settle
 from zobench.runspec.registries import TASKS
 
 if TYPE_CHECKING:
@@ -223,6 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data-dir", type=Path, help="folder with SST-2/train.tsv and dev.tsv; default: the hub")
     parser.add_argument("--out", type=Path, required=True, help="new folder for the checkpoint")
     given = parser.parse_args(arguments)
+    settle()
     try:
         make(given.out, given.data_dir, Recipe())
     except (ValueError, OSError, ImportError) as error:

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import typer
 
-from tests.support.rates import CALIBRATION, calibrate
-from zobench import cli, recipes
+from tests.support.rates import CALIBRATION, RATES, calibrate
+from zobench import cli, predict, recipes
 from zobench.cli import measure
-from zobench.execute import plan, process
+from zobench.execute import plan, process, rates
 from zobench.predict import footprint
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
@@ -31,7 +31,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prct
 GB = 10**9
 OPTIONS = {
     "sweep": 17, "ablate": 8, "run": 11, "table": 4, "list": 0, "doctor": 2, "reproduce": 7, "report": 2, "status": 1,
-    "cancel": 1, "results": 4, "compare": 5, "trace": 2, "finetune": 15, "search": 13,
+    "cancel": 1, "results": 4, "plan": 9, "predict": 7, "compare": 5, "trace": 2, "finetune": 15, "search": 13,
 }  # fmt: skip
 """Options per command. A new one needs a user, and a change here."""
 
@@ -150,7 +150,8 @@ def test_a_mistake_shows_no_traceback_in_a_process_of_its_own(tmp_path: Path, ar
 def test_what_the_system_refuses_is_one_line_and_exit_code_1(
     here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "_ask", _refuse)
+    monkeypatch.setattr(rates, "ask", _refuse)
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(here / "cache"))
     code, _, err = zobench("sweep", "smoke", "--device", "cpu", "--results", "elsewhere")
     assert code == 1
     assert err.splitlines()[-1] == "zobench: measuring this machine failed: no"
@@ -612,3 +613,20 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
         return ""
+
+
+def test_a_run_that_takes_long_says_how_long_before_it_starts_and_one_that_cannot_fit_does_not_start(
+    zobench: Any, here: Path, machine: str, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(here / "cache" / "results"))
+    calibrate(here / "cache", machine)
+    long = ("run", "--device", "cpu", "--model", "OPT-125M", "--set")
+    _, _, err = zobench(*long, "batch_size=100000")
+    assert "skipped  OPT-125M resident fp32 b100000 s2048  needs 8809 GB of host memory, 22.9 GB are free" in err
+    assert not cells
+    _, _, err = zobench(*long, "batch_size=64")
+    guess = predict.estimate(cells[0], RATES)
+    each = plan.duration(guess.step_seconds)
+    assert f"\ntime: about {plan.duration(guess.seconds)} (predicted): 6 steps of {each}\n" in err
+    _, _, err = zobench("run", "--device", "cpu", "--model", "opt-tiny")
+    assert (len(cells), "time: " in err) == (2, False)

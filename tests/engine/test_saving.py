@@ -171,6 +171,16 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
         save_checkpoint(made("llama"), [], tmp_path / "model")
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json", "config.json"])
+def test_a_folder_in_the_place_of_a_file_is_refused_before_a_tensor_is_read(name, tmp_path):
+    (tmp_path / name / "own").mkdir(parents=True)
+    with pytest.raises(ValueError, match="a checkpoint needs") as error:
+        save_checkpoint(made("llama"), iter(lambda: 1 / 0, None), tmp_path)
+    path = tmp_path / name
+    assert str(error.value) == f"a checkpoint needs {path} to be a file or absent, but it is a folder; name another one"
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
 def test_a_save_that_fails_leaves_the_old_checkpoint(tmp_path):
     old, new, folder = old_and_new(tmp_path)
     single(old, folder)

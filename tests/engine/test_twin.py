@@ -288,3 +288,12 @@ def test_a_sample_of_transformers_is_equal(name):
 @pytest.mark.parametrize("name", CLASSES)
 def test_all_of_transformers_is_equal_or_refused(name):
     _check(sweep.judged_apart(*CLASSES[name]))
+
+
+def test_a_refusal_names_the_module_whose_weights_are_read_without_a_call():
+    """NeoMME multiplies by the weight of its unembedding and never calls it."""
+    pytest.importorskip("transformers.models.neomme")
+    kind, _, config, model = next(own for own in sweep.classes() if own[1] == "neomme")
+    row = sweep.judge(kind, config, model)
+    told = "itself, but its forward reads the weights of unembedding_projection without calling it: an engine's is "
+    assert (row.verdict, told in row.reason) == ("refused", True)

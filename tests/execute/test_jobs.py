@@ -17,7 +17,7 @@ from tests.support.rates import CALIBRATION
 from tests.support.submissions import cell, submitted
 from zobench import cli
 from zobench.cli.jobs import Wanted, refuse_twice, submits
-from zobench.execute import jobs, plan, slurm
+from zobench.execute import jobs, plan, rates, slurm
 from zobench.execute.jobs import JobReport, QueueEntry
 from zobench.execute.submitit import submitit_or_remedy
 from zobench.result import Outcome, Result
@@ -233,10 +233,11 @@ def test_jobs_that_start_together_measure_their_machine_once(tmp_path: Path, mon
         first.wait(0.3)
         return json.dumps(CALIBRATION)
 
-    monkeypatch.setattr(plan, "_ask", ask)
+    monkeypatch.setattr(rates, "ask", ask)
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(tmp_path / "cache"))
     found: list[object] = []
     threads = [
-        threading.Thread(target=lambda: found.append(plan.calibration(tmp_path, MACHINE, "cpu", None)))
+        threading.Thread(target=lambda: found.append(rates.calibration(tmp_path, MACHINE, "cpu", None)))
         for _ in range(3)
     ]
     for thread in threads:

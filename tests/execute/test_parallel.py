@@ -383,12 +383,11 @@ def test_the_rendezvous_option_says_where_the_ranks_meet(
 
 
 def test_gpus_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
+    from zobench.machine import accelerator
     from zobench.machine.device import check_devices
 
     spec = RunSpec(**FIELDS, gpus=4, parallel="2d", device="cuda")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(accelerator, "count", lambda: 2)
     with pytest.raises(ValueError, match=r"`gpus=4` needs 4 CUDA devices here, but 2 are visible; ask for fewer, or"):
         check_devices(spec)
     check_devices(spec.replace(nodes=2))

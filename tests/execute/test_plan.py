@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rich.console
 
-from tests.support.rates import CALIBRATION, RATES
+from tests.support.rates import RATES
 from zobench import predict
-from zobench.cli import console
+from zobench.cli import plan_view
 from zobench.execute import plan
 from zobench.predict import footprint
 from zobench.result import Outcome, Result
@@ -158,7 +157,7 @@ def test_gpus_that_are_not_there_are_told_before_work_starts(tmp_path: Path) -> 
     assert steps[1].reason == "needs 4 GPUs, 2 GPUs are visible"
     assert steps[2].reason == ("needs 2 nodes, this is one node; use --executor slurm, or --rendezvous on all nodes")
     screen = rich.console.Console(record=True, width=200)
-    console.show_plan(screen, "Ranks", steps[:2], None)
+    plan_view.show_plan(screen, "Ranks", steps[:2], None)
     assert "not enough here: 2 GPUs are visible" in screen.export_text()
     one = dataclasses.replace(room, devices=1, meets=True)
     (step,) = made(tmp_path, four.replace(nodes=2), room=one)
@@ -178,7 +177,7 @@ def test_snapshots_need_room_on_the_disk(tmp_path: Path) -> None:
 
 
 def test_gpus_and_a_meeting_place_are_what_this_process_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "_ask", lambda program, device: {"cuda:1": "7 3\n"}[device])
+    monkeypatch.setattr(plan, "ask", lambda program, device: {"cuda:1": "7 3\n"}[device])
     monkeypatch.setenv("ZOBENCH_RENDEZVOUS", "10.0.0.1:29500")
     found = plan.limits("cuda:1", tmp_path)
     assert (found.device_bytes, found.devices, found.meets) == (7, 3, True)
@@ -193,64 +192,6 @@ def test_limits_are_what_this_machine_has_free(tmp_path: Path, monkeypatch: pyte
     assert plan.limits("cpu", tmp_path) == plan.Limits(
         device_bytes=None, host_bytes=5, disk_bytes=7
     )  # fmt: skip
-
-
-def test_the_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def ask(program: str, *arguments: str) -> str:
-        asked.append(arguments)
-        return json.dumps(CALIBRATION)
-
-    monkeypatch.setattr(plan, "_ask", ask)
-    for _ in range(2):
-        assert plan.calibration(tmp_path / "results", MACHINE, "cpu", tmp_path) == CALIBRATION
-    assert asked == [("cpu", str(tmp_path))]
-    plan.calibration(tmp_path / "results", MACHINE, "cuda:0", tmp_path)
-    assert len(asked) == 2
-
-
-BEFORE_COUNTER_NOISE = json.dumps(CALIBRATION | {"noise_elements_per_second": 3e8})
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "3", "{}", '{"copy_bytes_per_second": null}', pytest.param(BEFORE_COUNTER_NOISE, id="old")]
-)
-def test_rates_that_cannot_be_used_are_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    path = tmp_path / ".calibration" / f"{MACHINE}-cpu.json"
-    path.parent.mkdir()
-    path.write_text(text)
-    monkeypatch.setattr(plan, "_ask", lambda *_: json.dumps(CALIBRATION))
-    assert plan.calibration(tmp_path, MACHINE, "cpu", None) == CALIBRATION
-    assert json.loads(path.read_text()) == CALIBRATION
-
-
-def test_rates_that_cannot_be_kept_are_used_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "results").write_text("a file where the folder should be")
-    monkeypatch.setattr(plan, "_ask", lambda *_: json.dumps(CALIBRATION))
-    rates = plan.calibration(tmp_path / "results", MACHINE, "cpu", None)
-    assert rates["notes"][0].startswith("not kept, because ")
-    assert predict.Rates.of(rates) == RATES
-
-
-@pytest.mark.parametrize(("others", "kept"), [(0.1, True), (None, True), (2.5, False)])
-def test_rates_of_a_busy_machine_serve_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: float | None, kept: bool
-) -> None:
-    monkeypatch.setattr(plan, "_ask", lambda *_: json.dumps(CALIBRATION | {"other_cpu_cores": others}))
-    rates = plan.calibration(tmp_path, MACHINE, "cpu", None)
-    assert predict.Rates.of(rates) == RATES
-    assert (tmp_path / ".calibration" / f"{MACHINE}-cpu.json").exists() == kept
-    assert any("kept 2.5 cores busy" in note for note in rates["notes"]) != kept
-
-
-def test_a_measurement_that_fails_is_one_line() -> None:
-    with pytest.raises(OSError, match=r"^measuring this machine failed: ValueError: too slow$"):
-        plan._ask("raise ValueError('too slow')")
-    with pytest.raises(OSError, match=r"^measuring this machine failed: exit code 3$"):
-        plan._ask("raise SystemExit(3)")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ import torch
 from tests.support.processes import gone
 from zobench.execute import outcome, process
 from zobench.execute.process import run_in_process
+from zobench.measure import threads
 from zobench.programs.cell import classify
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -55,6 +56,27 @@ def test_the_answer_of_the_process_is_the_result(child: Any, tmp_path: Path) -> 
     (tmp_path / "answer").write_text(json.dumps(whole.to_dict()))
     assert child(f'echo noise; cat > {tmp_path}/question; cat {tmp_path}/answer > "$4"') == whole
     assert RunSpec.from_dict(json.loads((tmp_path / "question").read_text())) == SPEC
+
+
+def test_a_cell_is_told_when_to_end_and_with_how_many_threads_to_compute(
+    child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "other_cores", lambda: 2.9)
+    monkeypatch.setattr(threads, "available_cores", lambda: 4)
+    whole = Result(spec=SPEC, outcome=Outcome.OK, warnings=["another"], environment={"machine": "m"})
+    (tmp_path / "answer").write_text(json.dumps(whole.to_dict()))
+    script = f'echo $ZOBENCH_DEADLINE $OMP_NUM_THREADS $OMP_WAIT_POLICY > {tmp_path}/told; cat {tmp_path}/answer > "$4"'
+    begin = time.monotonic()
+    result = child(script, enough=50.0)
+    end, *rest = (tmp_path / "told").read_text().split()
+    assert begin + 50 <= float(end) <= time.monotonic() + 50
+    assert rest == ["1", "passive"]
+    reason = "threads: 1 of 4, because other processes keep 2.9 cores busy; OMP_NUM_THREADS sets another number"
+    assert result.environment == {"machine": "m", "threads_reason": reason}
+    assert result.warnings == [reason, "another"]
+    child(script)
+    assert len((tmp_path / "told").read_text().split()) == 2  # without a budget nobody says when
 
 
 @pytest.mark.parametrize("end", ["exit 3", "kill -9 $$", "sleep 60"])

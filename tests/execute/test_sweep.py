@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 from collections.abc import Callable
@@ -28,11 +29,13 @@ def cell(seed: int = 0, **changes: Any) -> RunSpec:
 
 
 def step(
-    seed: int = 0, action: str = "run", reason: str = "", seconds: float = 10, earlier: Result | None = None
-) -> Step:
+    seed: int = 0, action: str = "run", reason: str = "", seconds: float = 10, earlier: Result | None = None,
+    least: float | None = None,
+) -> Step:  # fmt: skip
     guess = predict.Estimate(
-        device_bytes=1, host_bytes=0, disk_bytes=0, step_seconds=seconds / 5, seconds=seconds, source="calibration"
-    )
+        device_bytes=1, host_bytes=0, disk_bytes=0, step_seconds=seconds / 5, seconds=seconds,
+        least_seconds=seconds if least is None else least, source="calibration",
+    )  # fmt: skip
     return Step(spec=cell(seed), action=action, reason=reason, estimate=guess, earlier=earlier)
 
 
@@ -47,10 +50,14 @@ class Runner:
         self.behaviours = {int(name.removeprefix("cell")): behaviour for name, behaviour in behaviours.items()}
         self.ran: list[int] = []
         self.timeouts: list[float | None] = []
+        self.enough: list[float | None] = []
 
-    def __call__(self, spec: RunSpec, *, timeout: float | None, disk_dir: Path | None, while_waiting: Any) -> Result:
+    def __call__(
+        self, spec: RunSpec, *, timeout: float | None, disk_dir: Path | None, while_waiting: Any, enough: float | None
+    ) -> Result:
         self.ran.append(spec.seed)
         self.timeouts.append(timeout)
+        self.enough.append(enough)
         while_waiting()
         return self.behaviours.get(spec.seed, result)(spec)
 
@@ -152,6 +159,39 @@ def test_the_budget_counts_what_cells_took_not_what_was_predicted(run: Any, monk
     assert runner.timeouts == [60, 5]
 
 
+def test_what_is_left_of_the_budget_goes_to_cells_that_can_end_early(
+    run: Any, results: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come after those that fit, told how long they may take, and keep what they took."""
+    monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
+    partial: Behaviour = lambda spec: dataclasses.replace(result(spec), partial=True)  # noqa: E731
+    steps = [step(0, seconds=300, least=50), step(1, seconds=20), step(2, seconds=300, least=90)]
+    summary, runner = run(steps, Runner(cell0=partial), budget=60.0)
+    assert (runner.ran, runner.enough) == ([1, 0], [60, 60])
+    assert outcomes(summary) == ["ok", "ok", "skipped"]
+    found = results.find(cell(0), MACHINE)
+    assert found is not None
+    assert found.partial
+    _, runner = run(
+        [step(0, seconds=300, least=50, earlier=found), step(1, "keep", earlier=result(cell(1)))], budget=60.0
+    )
+    assert runner.ran == []  # the same budget would give the same part
+    summary, runner = run([step(0, seconds=300, least=50, earlier=found)], budget=600.0)
+    assert runner.ran == [0]
+    assert not summary.results[0].partial
+
+
+def test_where_nothing_fits_the_first_is_tried(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prediction made on a busy machine can be far too long; the budget ends what it was right about."""
+    monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
+    late: Behaviour = lambda spec: result(spec, Outcome.TIMEOUT, "the cell took longer than 60 s")  # noqa: E731
+    summary, runner = run([step(0, seconds=7200), step(1, seconds=7200)], Runner(cell0=late), budget=60.0)
+    assert runner.ran == [0]
+    assert [one.reason.partition(" (")[0] for one in summary.results] == [
+        "was stopped after 60 s, when the budget was used up", "needs 2.0 h of the budget, 60 s are left",
+    ]  # fmt: skip
+
+
 def test_a_cell_may_take_the_shorter_of_its_own_limit_and_of_what_is_left(run: Any) -> None:
     assert run([step()], timeout=30.0)[1].timeouts == [30]
     assert run([step()], timeout=30.0, budget=1000.0)[1].timeouts == [30]
@@ -161,8 +201,9 @@ def test_a_cell_may_take_the_shorter_of_its_own_limit_and_of_what_is_left(run: A
 def test_what_was_found_out_before_is_not_replaced_by_skipped(run: Any, results: Store) -> None:
     earlier = result(cell(0), Outcome.CONTAMINATED, "another process used the GPU")
     results.save(earlier)
-    summary, _ = run([step(0, seconds=300, earlier=earlier), step(1, "skip", "no room")], budget=60.0)
-    assert outcomes(summary) == ["skipped", "skipped"]
+    kept = step(2, "keep", "done", earlier=result(cell(2)))
+    summary, _ = run([step(0, seconds=300, earlier=earlier), step(1, "skip", "no room"), kept], budget=60.0)
+    assert outcomes(summary) == ["skipped", "skipped", "ok"]
     assert results.find(cell(0), MACHINE) == earlier
 
 

@@ -165,12 +165,44 @@ def test_weights_and_biases_gets_the_curve(
 
 def test_mlflow_gets_the_curve(spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("start_run", "log_params", "log_metrics", "end_run")
-    calls = module("mlflow", monkeypatch, **dict.fromkeys(names))
+    started = SimpleNamespace(info=SimpleNamespace(run_id="r1"))
+    calls = module("mlflow", monkeypatch, **{**dict.fromkeys(names), "start_run": started})
     result = run(spec(steps=3), folder=tmp_path, data_dir=data_dir, callbacks=loggers(["mlflow"])())
     assert [name for name, *_ in calls if name != "log_metrics"] == ["start_run", "log_params", "end_run"]
     rows = [(options["step"], args[0]) for name, args, options in calls if name == "log_metrics"]
     assert [row["loss"] for _, row in rows if "loss" in row] == result.samples["loss"]
     assert calls[0][2]["tags"] == {"zobench.hash": result.spec.hash}
+    assert calls[-1] == ("end_run", ("FINISHED",), {})
+
+
+def test_a_run_that_was_stopped_is_killed_for_mlflow_and_goes_on_as_the_same_run(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("start_run", "log_params", "log_metrics", "end_run")
+    started = SimpleNamespace(info=SimpleNamespace(run_id="r1"))
+    there = SimpleNamespace(
+        get_metric_history=lambda run_id, name: [
+            SimpleNamespace(step=options["step"])
+            for call, args, options in calls
+            if call == "log_metrics" and run_id == "r1" and name in args[0]
+        ]
+    )
+    members = {**dict.fromkeys(names), "start_run": started, "MlflowClient": there}
+    calls = module("mlflow", monkeypatch, **members)
+    with pytest.raises(ConnectionError):
+        run(spec(), folder=tmp_path, data_dir=data_dir, progress=Hooks(step=crash), callbacks=loggers(["mlflow"])())
+    result = run(spec(), folder=tmp_path, data_dir=data_dir, callbacks=loggers(["mlflow"])())
+    told = [(name, args, options) for name, args, options in calls if name.endswith("_run")]
+    assert told == [
+        ("start_run", (), {"run_name": result.spec.label, "tags": {"zobench.hash": result.spec.hash}}),
+        ("end_run", ("KILLED",), {}),
+        ("start_run", (), {"run_id": "r1"}),
+        ("end_run", ("FINISHED",), {}),
+    ]
+    assert sum(name == "log_params" for name, *_ in calls) == 1
+    rows = [(options["step"], args[0]) for name, args, options in calls if name == "log_metrics"]
+    assert [step for step, row in rows if "loss" in row] == list(range(1, 11))
+    assert [step for step, row in rows if "dev_loss" in row] == [0, 4, 8, 10]
 
 
 @pytest.mark.parametrize("name", LOGGERS)

@@ -13,9 +13,10 @@ from rich.console import Console
 from zobench.cli.console import numbers
 from zobench.cli.listing import show_runs
 from zobench.finetune import run
-from zobench.report.cells import dev_loss, fill
+from zobench.recipes.reference import Reference
+from zobench.report.cells import fill
+from zobench.report.choice import dev_loss
 from zobench.report.curves import curve
-from zobench.report.reference import Reference
 from zobench.report.table import load_table
 from zobench.result import Result
 from zobench.runspec.registries import METRICS

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.cuda import nccl
 from torch.distributed import HashStore
 
+from zobench.machine import accelerator
 from zobench.measure import peers
 
 
@@ -61,9 +61,9 @@ def test_a_rate_is_what_one_rank_receives_over_the_fastest_run(monkeypatch: pyte
         plain = getattr(torch, name)
         monkeypatch.setattr(torch, name, lambda *shape, device, plain=plain, **rest: plain(*shape, **rest))
     gathered = []
-    monkeypatch.setattr(nccl, "all_gather", lambda parts, slots: gathered.append((len(parts), slots[0].numel())))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda index: None)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(accelerator, "gather", lambda parts, slots: gathered.append((len(parts), slots[0].numel())))
+    monkeypatch.setattr(accelerator.Accelerator, "synchronize", lambda self: None)
+    monkeypatch.setattr(accelerator, "count", lambda: 4)
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")  # the user's own stays
     assert peers._among_gpus(notes, nbytes=1000) == 3 * 250 / 0.5
     assert gathered == [(4, 1000)]
@@ -87,7 +87,7 @@ def test_the_fastest_of_all_repeats_counts_and_the_first_does_not(monkeypatch: p
 
 def test_without_peers_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(accelerator, "count", lambda: 1)
     assert peers.between_rate("cuda:0", notes) is None
     assert notes == ["between ranks: none, because one GPU is visible"]
 

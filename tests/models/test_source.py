@@ -163,6 +163,7 @@ def test_what_cannot_be_a_model_is_one_line(
         ({"hidden_size": None}, "suit llama.*expected int, got NoneType"),
         ({"rope_parameters": 3}, "suit llama.*with value 3"),
         ({"vocab_size": -3}, "build the llama.*negative dimension"),
+        ({"vocab_size": 0}, r"build the llama.*but cannot \(vocab_size=0 leaves it no tokens\)"),
         ({"hidden_act": "none"}, "build the llama.*'none'"),
     ],
     ids=lambda value: "" if isinstance(value, str) else "=".join(map(str, *value.items())),

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from safetensors.torch import load_file
 from tests.support.fake_nvml import FakeNvml
 from tests.support.host_rank import alone, steps_of
 from zobench import Engine, EngineConfig, RunSpec, models
+from zobench.machine.accelerator import Accelerator
 from zobench.machine.nvml import Nvml
 from zobench.models import weights
 from zobench.parallel import PeerGoneError, hosts
@@ -250,8 +250,8 @@ class Linked(FakeNvml):
     ],
 )
 def test_gpus_take_slices_where_all_pairs_have_a_fast_link(access, nvml, found, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: access)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=f"GPU-{index}"))
+    monkeypatch.setattr(Accelerator, "reaches", lambda self, other: access)
+    monkeypatch.setattr(Accelerator, "uuid", lambda self: f"GPU-{self.device.index}")
     monkeypatch.setattr(hosts, "Nvml", lambda: Nvml(nvml))
     kind, reason = hosts.transfers(a_spec(device="cuda", tier="pinned"), 2)
     assert kind == found[0]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rates import CALIBRATION, RATES
-from zobench import models
+from zobench import models, predict
 from zobench.predict import (
     Rates,
     compute_seconds,
@@ -488,3 +488,19 @@ def test_a_transfer_rate_counts_every_streamed_parameter_once_however_many_ranks
     assert link_rate(result, "offload_seconds") is None
     half = dataclasses.replace(result, spec=spec.replace(resident_blocks=12))
     assert link_rate(half, "upload_seconds") == STREAMED / 8.0
+
+
+@pytest.mark.parametrize(
+    ("flops", "chosen", "told"),
+    [
+        ({"fp32": 169e9, "fp16": 288e9, "bf16": 152e9}, "fp16", "fp16"),
+        ({"fp32": 169e9, "fp16": 2e9, "bf16": 300e9}, "bf16", "bf16"),
+        ({"fp32": 323e9, "fp16": 12e9, "bf16": 200e9}, None, "not measured, fp32 is faster"),
+    ],
+)
+def test_the_16_bit_type_is_the_one_that_the_machine_multiplies_fastest(
+    flops: dict[str, float], chosen: str | None, told: str
+) -> None:
+    found, line = predict.fastest_narrow(dataclasses.replace(RATES, flops=flops))
+    assert found == chosen
+    assert line.startswith(f"16 bits: {told}; products of this machine in GFLOP/s: fp32 ")

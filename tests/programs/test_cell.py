@@ -9,10 +9,11 @@ import pytest
 from zobench.engine import Engine, blocks, head
 from zobench.finetune.assemble import engine_config
 from zobench.finetune.cautions import cautions, lost
+from zobench.machine import deadline
 from zobench.measure.samples import Samples
 from zobench.predict import footprint
 from zobench.programs.cell import run
-from zobench.result import Outcome
+from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store.compare import DISTURBED
 
@@ -47,6 +48,19 @@ def test_a_given_device_memory_runs_as_planned_and_the_result_says_how() -> None
     assert result.environment["memory_plan"] == {**plan, "reason": why}
     assert result.memory["blocks_at_rest_bytes"] == 0  # all three blocks stay
     assert "memory_plan" not in run(cell(steps=1, warmup=0)).environment
+
+
+def test_a_cell_whose_time_is_up_keeps_the_steps_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(cell(steps=3, warmup=1))
+    left = iter([1e6, -1.0])
+    monkeypatch.setattr(deadline, "left", lambda: next(left))
+    result = run(cell(steps=9, warmup=1))
+    assert (result.outcome, result.partial, whole.partial) == (Outcome.OK, True, False)
+    assert result.warnings[0] == "partial: 2 of 9 steps, because the time it was given was used up"
+    assert result.samples["loss"] == whole.samples["loss"][:2]
+    assert len(result.measured_seconds) == 2
+    stored = Result.from_dict(result.to_dict())
+    assert (stored.partial, Result.from_dict(whole.to_dict()).partial) == (True, False)
 
 
 def test_the_memory_over_time_is_in_the_result() -> None:

@@ -257,3 +257,15 @@ def test_a_budget_can_hold_for_one_kind_of_device_only(tmp_path: Path) -> None:
     assert (matrix.load(path, "cpu").budget, matrix.load(path, "cuda:0").budget) == ("9m", None)
     path.write_text('budget = "1h"\n[axes]\nmodel = ["opt-tiny"]\n[on.cpu]\nbudget = "9m"\n')
     assert (matrix.load(path, "cpu").budget, matrix.load(path, "cuda").budget) == ("9m", "1h")
+
+
+def test_the_fastest_16_bit_type_is_whatever_the_machine_says(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[axes]\nmodel = ["opt-tiny"]\ndtype = ["fp32", "fastest 16-bit"]\n')
+
+    def dtypes(narrow: str | None, **changes: Any) -> list[str]:
+        return [cell.dtype for cell in matrix.load(path, "cpu", changes, lambda: narrow).cells]
+
+    assert dtypes("fp16") == ["fp32", "fp16"]
+    assert dtypes(None) == ["fp32"]  # where fp32 is faster than both
+    assert dtypes(None, dtype="bf16") == ["bf16"]

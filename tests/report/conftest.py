@@ -10,7 +10,7 @@ import pytest
 from tests.support.drawings import BARS, LINES, TIMELINE
 from tests.support.tables import PAPER, TINY
 from zobench import recipes
-from zobench.report.reference import COLUMNS
+from zobench.recipes.reference import COLUMNS
 
 OF_TABLE_1 = "[reference]\nartifact = 't1'\n"
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.support.papers import MEASURED, REFERENCE
 from tests.support.tables import CLAIMS, MIB, PAPER, TINY, result, table_from, tuned
+from zobench.recipes.reference import Reference
 from zobench.report import claims
 from zobench.report.cells import fill
-from zobench.report.reference import Reference
 from zobench.report.render import grids
 from zobench.report.table import Claim, Table
 from zobench.result import Result

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.tables import tuned
+from zobench.recipes.reference import Reference
 from zobench.report import artifacts
 from zobench.report.chart import Chart
 from zobench.report.curves import curves
 from zobench.report.plot import Plot
-from zobench.report.reference import Reference
 from zobench.result import Outcome, Result
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.published import RESULTS, written
 from tests.support.tables import EVIL, PAPER, TINY, result
+from zobench.recipes.reference import Reference
 from zobench.report import artifacts, publish
 from zobench.report.formats import macros
-from zobench.report.reference import Reference
 from zobench.report.render import grids
 
 OWN = {'paper = "p"\n': "", 'artifact = "t1"\n': ""}

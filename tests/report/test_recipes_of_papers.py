@@ -5,20 +5,26 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.own_model import changes_for
 from tests.support.papers import FIGURE_NAMES, LOADED, MEASURED, NAMES, REFERENCE, TABLE_NAMES, cells
+from tests.support.tables import tuned
 from zobench import recipes
 from zobench.recipes import matrix
 from zobench.report import claims
 from zobench.report.artifacts import load, shows
-from zobench.report.cells import conditions, fill, lacking
+from zobench.report.cells import conditions, fill, is_meant, lacking
+from zobench.report.compose import measured_sheet, paper_sheet
 from zobench.report.facts import Facts
+from zobench.report.formats import tidy
 from zobench.report.plot import Plot
 from zobench.report.table import Table
+from zobench.result import Result
 from zobench.runspec import RunSpec
+from zobench.store.names import told_apart
 
 
 def laid_out() -> dict[str, Table]:
@@ -87,7 +93,7 @@ def test_a_cell_is_a_run_that_can_be_asked_for_and_no_other_kind_of_run_matches_
     table = laid_out()[name]
     for row in table.rows:
         for column in table.columns:
-            if lacking(table, row, column):
+            if lacking(table, row, column) or not is_meant(row, column):
                 continue
             where = conditions(table, row, column)
             RunSpec(**{field: values[0] for field, values in where.items()})
@@ -95,12 +101,13 @@ def test_a_cell_is_a_run_that_can_be_asked_for_and_no_other_kind_of_run_matches_
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name in laid_out() and not LOADED[name].lacks])
 def test_the_runner_of_a_table_makes_every_run_that_its_cells_show(name: str) -> None:
-    """Extra rows are for small machines; a runner need not fill all their columns."""
+    """Extra rows are for small machines; a runner need not fill all their columns. Extra columns are another's."""
     table = laid_out()[name]
     path = recipes.find("runners", table.runner)
     runs = [spec.resolve(device) for device in ("cpu", "cuda") for spec in matrix.load(path, device).cells]
     for row in table.rows:
-        wanted = [conditions(table, row, column) for column in table.columns if not lacking(table, row, column)]
+        own = [column for column in table.columns if not column.extra and not lacking(table, row, column)]
+        wanted = [conditions(table, row, column) for column in own]
         made = [any(all(getattr(run, key) in where[key] for key in where) for run in runs) for where in wanted]
         assert not made or (any(made) if row.extra else all(made)), row.header
 
@@ -231,3 +238,64 @@ def test_on_a_cpu_the_memory_of_every_method_is_measured_on_the_smallest_model_f
         "zo-sgd", "zo-sgd-cons", "zo-sgd-sign", "zo-sgd-mmt", "zo-adam", "forward-grad", "fo-sgd", "fo-adam"
     }  # fmt: skip
     assert matrix.load(recipes.find("runners", "zo_bench_memory"), "cuda").budget is None
+
+
+def tuned_smol(**changes: Any) -> Result:
+    """A run as the runner real_accuracy stores it."""
+    own = {"model": "SmolLM2-135M", "config_hash": "b9", "weights_hash": "8a", "noise": "counter", "batch_size": 8}
+    sizes = {"seq_len": 96, "dev_size": 100, "length_grouping": True, "steps": 400, "dtype": "fp32", "lr": 1e-5}
+    return tuned(**{"accuracy": 0.64, **own, **sizes, **changes})
+
+
+def test_runs_of_another_model_stand_in_a_column_of_their_own_and_never_in_a_papers() -> None:
+    for name, own in (("zo-bench/table2", "SmolLM2-135M FT"), ("zo2/table2", "SmolLM2-135M SST-2")):
+        table = MEASURED[name]
+        line = next(row for row in table.rows if row.header in ("ZO-SGD", "MeZO"))
+        grid = fill(table, [tuned_smol()], REFERENCE)
+        (cells,) = (row[0] for row in grid if row[0][0].row is line)
+        here = [cell.column for cell in cells if cell.result]
+        assert [column.header for column in here] == [own]
+        assert all(cell.paper is None and cell.ratio is None for cell in cells if cell.result)
+        shown = [column.text for column in measured_sheet(table, grid, "box").groups[0].columns]
+        assert shown == [column.header for column in table.columns if not column.extra or column in here]
+        reported = [column.text for column in paper_sheet(table, grid, "box").groups[0].columns]
+        assert reported == [column.header for column in table.columns if not column.extra]
+        nothing = measured_sheet(table, fill(table, [], REFERENCE), "box").groups[0].columns
+        assert [column.text for column in nothing] == reported
+
+
+def test_real_accuracy_shows_zero_shot_a_mean_over_seeds_with_its_range_and_wilsons_interval() -> None:
+    table = load("real_accuracy")
+    assert isinstance(table, Table)
+    seeds = [tuned_smol(seed=seed, accuracy=accuracy) for seed, accuracy in ((0, 0.64), (1, 0.61), (2, 0.70))]
+    worse = [tuned_smol(seed=seed, lr=1e-6, accuracy=0.9, dev_loss=0.6) for seed in (0, 1)]
+    runs = [*seeds, *worse, tuned_smol(lr=0.0, steps=1, accuracy=0.52, dev_loss=0.4), tuned_smol(scheme="lora")]
+    sheet = measured_sheet(table, fill(table, runs, REFERENCE), "box")
+    (group,) = sheet.groups
+    assert (group.header.text, [column.text for column in group.columns]) == (
+        "SST-2", ["Dev, start (%) ↑", "Dev, best (%) ↑", "Test (%) ↑"],
+    )  # fmt: skip
+    told = {label.text: f"{row[2].text} {row[2].detail}" for label, row in zip(sheet.rows, group.body, strict=True)}
+    assert told["Zero-shot"] == "52.0 [48.7, 55.3]"
+    assert told["ZO-SGD, three seeds"] == "65.0 [61.0, 70.0]"
+    assert told["ZO-SGD, LoRA"] == "64.0 [60.8, 67.1]"
+    assert "The mean over seed 0, 1, 2; in brackets the least and the most." in sheet.notes
+    assert "In brackets after Test (%): the 95 % interval." in sheet.remarks
+    numbers = tidy.write(table, [("box", fill(table, seeds, REFERENCE))]).splitlines()
+    (row,) = [line for line in numbers if ",accuracy," in line]
+    assert all(run.spec.hash in row for run in seeds)
+
+
+def test_two_models_of_one_name_are_told_apart() -> None:
+    table = load("real_accuracy")
+    assert isinstance(table, Table)
+    runs = [tuned_smol(seed=0), tuned_smol(scheme="lora", weights_hash="c0ffee"), tuned_smol(engine="offload")]
+    remarks = measured_sheet(table, fill(table, runs, REFERENCE), "box").remarks
+    (line,) = [remark for remark in remarks if remark.startswith("Warning")]
+    assert line == (
+        "Warning: SmolLM2-135M is the name of 2 models here, SmolLM2-135M@8a and SmolLM2-135M@c0ff; give each its own "
+        'with name = "...".'
+    )
+    assert [*told_apart(runs).values()] == ["SmolLM2-135M@8a", "SmolLM2-135M@c0ff", "SmolLM2-135M@8a"]
+    random = tuned_smol(weights="random", weights_hash="")  # of the same configuration
+    assert set(told_apart([runs[0], random, tuned(0.5)]).values()) == {"SmolLM2-135M", "OPT-1.3B"}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.tables import CLAIMS, MIB, PAPER, TINY, result, table_from
+from zobench.recipes.reference import Reference
 from zobench.report import publish
-from zobench.report.reference import Reference
 from zobench.report.render import grids
 from zobench.report.sheet import Sheet
 from zobench.report.summary import Filled, sheets

@@ -15,10 +15,10 @@ from tests.support.rates import CALIBRATION
 from tests.support.tables import EVIL, MIB, PAPER, TINY, result, table_from
 from zobench import models, recipes
 from zobench.recipes import matrix
+from zobench.recipes.reference import Reference
 from zobench.report import FORMATS, Table, load_table, render
 from zobench.report.cells import conditions, fill
 from zobench.report.quantity import rounded
-from zobench.report.reference import Reference
 from zobench.result import Outcome
 from zobench.runspec import METHODS
 

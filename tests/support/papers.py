@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zobench.recipes.reference import Reference
 from zobench.report.artifacts import Recipe, load
 from zobench.report.cells import TableCell, fill
-from zobench.report.reference import Reference
 from zobench.report.table import Table
 
 TABLES = {

@@ -24,6 +24,8 @@ from zobench.engine.shrink import shrunk, special_tokens
 
 MAPPINGS = {"causal": MODEL_FOR_CAUSAL_LM_MAPPING, "masked": MODEL_FOR_MASKED_LM_MAPPING}
 EQUAL, REFUSED, WRONG, CRASHED, NOT_BUILT = "equal", "refused", "wrong", "crashed", "not built"
+VERDICTS = (WRONG, CRASHED, REFUSED, NOT_BUILT, EQUAL)
+"""As they are listed."""
 CLOSE = 2e-5
 SEED, EPS = 5, 1e-2
 HOW = ({}, {"heads": 4}, {"layers": False})
@@ -82,11 +84,13 @@ class Row:
 
 
 def classes():
-    """(kind, model type, configuration class, model class) of both mappings, in their order."""
+    """(kind, model type, configuration class, model class) of both mappings, each once, in their order."""
+    found = {}
     for kind, mapping in MAPPINGS.items():
-        for config in mapping:
+        for config in mapping:  # GPT-2's is there under two names
             own = mapping[config]
-            yield kind, config.model_type, config, own[0] if isinstance(own, tuple) else own
+            found[kind, config.model_type, config, own[0] if isinstance(own, tuple) else own] = None
+    return list(found)
 
 
 def small_config(config_class, model_class, **how):
@@ -230,8 +234,9 @@ HEAD = """# Which models
 
 Over every class that transformers {version} maps to a causal or a masked language model, at a small configuration: is
 the engine's loss, and its losses at perturbed weights, that of transformers' own forward (to 2e-5), resident and
-offloaded? What is refused is refused before anything runs, in the line that stands here. Made by
-`python -m tests.support.sweep docs/families.md`; `pytest -m sweep` holds it.
+offloaded? What is refused is refused before anything runs, in the line that stands here, and comes first. "Not built"
+says nothing of zobench: transformers itself did not build or call a small one with the configuration that was tried.
+Made by `python -m tests.support.sweep docs/families.md`; `pytest -m sweep` holds it.
 
 {counts}
 
@@ -241,6 +246,7 @@ offloaded? What is refused is refused before anything runs, in the line that sta
 
 
 def page(rows):
+    rows = sorted(rows, key=lambda row: (VERDICTS.index(row.verdict), row.kind, row.model_type, row.name))
     counts = ", ".join(f"{sum(row.verdict == one for row in rows)} {one}" for one in sorted({r.verdict for r in rows}))
     lines = [
         f"| {row.kind} | {row.model_type} | {row.name} | {row.verdict} | {row.reason.replace('|', '/')} |"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from zobench.recipes.reference import COLUMNS, Reference
 from zobench.report import load_table
-from zobench.report.reference import COLUMNS, Reference
 from zobench.report.table import Table
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from zobench.cli import finetune, jobs, measure, publish, show, stored  # noqa: F401  their commands are the application's
+from zobench.cli import finetune, forecast, jobs, measure, publish, show, stored  # noqa: F401  their commands are its
 from zobench.cli.common import FIELDS_ARE_LISTED, app
 from zobench.version import __version__
 
@@ -41,8 +41,10 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of every wrong c
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command ``zobench``; always ends in ``SystemExit``."""
     from zobench.machine.processes import end_with_launcher
+    from zobench.measure.threads import wait_passively
 
     end_with_launcher()
+    wait_passively()
     given = sys.argv[1:] if arguments is None else list(arguments)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: children gone, results kept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from zobench.runspec import RunSpec
 
 
-def matrix_cells(path: Path, device: str, values: dict[str, Any]) -> tuple[Matrix, tuple[RunSpec, ...], str]:
-    """The matrix in ``path`` on ``device``, its cells changed by ``values``, and a note on ``device_memory``, or ""."""
+def matrix_cells(
+    path: Path, device: str, values: dict[str, Any], narrow: Callable[[], str | None] = lambda: "bf16"
+) -> tuple[Matrix, tuple[RunSpec, ...], str]:
+    """The matrix in ``path`` on ``device``, its cells changed by ``values``, and a note on ``device_memory``, or "".
+    ``narrow``: see :func:`zobench.recipes.matrix.load`."""
     from zobench.recipes import matrix
 
     changes = {key: value for key, value in values.items() if key != "device_memory"}
-    cells, size = matrix.load(path, device, changes), values.get("device_memory", 0)
+    cells, size = matrix.load(path, device, changes, narrow), values.get("device_memory", 0)
     return cells, *(limited_cells(cells.cells, size, path.name) if size else (cells.cells, ""))
 
 

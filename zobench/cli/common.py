@@ -49,6 +49,7 @@ Task = Annotated[str | None, typer.Option(help="A task of `zobench list tasks`, 
 FIELDS_ARE_LISTED = "`zobench list fields`"
 """Where a user finds what can be set."""
 
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="A row of the plan for each cell.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
 
 

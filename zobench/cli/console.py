@@ -1,4 +1,4 @@
-"""What people see in a terminal: a plan, a sweep's progress, one run's summary, the doctor's report."""
+"""What people see in a terminal: a sweep's progress, one run's summary, the doctor's report."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from zobench.execute.plan import Step, duration, gigabytes
+from zobench.execute.plan import Step, duration
 from zobench.execute.process import leads
 from zobench.measure.doctor import Line
 from zobench.measure.statistics import median_interval
-from zobench.predict import Estimate
 from zobench.result import Outcome, Result
 from zobench.runspec.registries import METRICS, MODELS, PROGRAMS, TASKS
 from zobench.runspec.registry import Registry
@@ -36,56 +35,6 @@ def error_console() -> Console:
 def answer_console() -> Console:
     """Standard output, for what was asked for."""
     return Console(highlight=False, quiet=not leads())
-
-
-def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float | None) -> None:
-    """One line per cell: what it needs, how long it should take, and whether it runs, is kept or is skipped and why."""
-    shared = shared_words([step.spec.label for step in steps])
-    heading = f"{title}; all cells: {' '.join(shared)}" if shared else title
-    console.print(Text(heading, style="bold"))
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name, side in (("cell", "left"), ("device", "right"), ("disk", "right"), ("time", "right"), ("plan", "left")):
-        table.add_column(name, justify=side, header_style="dim", no_wrap=name not in ("cell", "plan"))  # type: ignore[arg-type]
-    spent, fitting = 0.0, 0
-    for step in steps:
-        guess, words, style = step.estimate, step.reason, {"run": "", "keep": "green", "skip": "dim"}[step.action]
-        if step.action == "run" and guess is not None:
-            words = "run"
-            if budget is not None and spent + guess.seconds > budget:
-                words, style = "over the budget", "dim"
-            else:
-                spent, fitting = spent + guess.seconds, fitting + 1
-        elif step.action == "skip" and words.startswith("needs "):
-            words = words.partition(", ")[0].replace(" of ", " ")
-        cell = " ".join(word for word in step.spec.label.split() if word not in shared)
-        table.add_row(*(Text(text, style=style) for text in (cell or "this one", *_needs(guess), words)))
-    console.print(table)
-    lacking = dict.fromkeys(_there_is(step.reason) for step in steps if step.reason.startswith("needs "))
-    if lacking:
-        console.print(Text(f"not enough here: {'; '.join(lacking)}", style="dim"))
-    limit = "" if budget is None else f" within the budget of {duration(budget)}"
-    total = f"{fitting} of {len(steps)} cells to run{limit}: about {duration(spent)} (predicted)"
-    console.print(Text(total, style="bold"))
-
-
-def _there_is(reason: str) -> str:
-    """What a reason like "needs 9 GB of host memory, 5 GB are free" or "needs 4 GPUs, 2 are visible" says is here."""
-    _, of, rest = reason.partition(" of ")
-    return rest if of else reason.partition(", ")[2]
-
-
-def _needs(guess: Estimate | None) -> list[str]:
-    if guess is None:
-        return ["", "", ""]
-    disk = gigabytes(guess.disk_bytes) if guess.disk_bytes else ""
-    return [gigabytes(guess.device_bytes), disk, duration(guess.seconds)]
-
-
-def shared_words(labels: Sequence[str]) -> list[str]:
-    """The words that all labels have in common, to be shown once."""
-    if len(labels) < 2:
-        return []
-    return [word for word in labels[0].split() if all(word in label.split() for label in labels)]
 
 
 def outcome_line(result: Result) -> Text:
@@ -180,15 +129,15 @@ def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[
 
 def show_lists(what: str) -> None:
     """Models with their sizes, methods with what a step costs; matrices, tables and figures with their titles; tasks,
-    metrics and programs; ``what``
-    picks one of them, or the fields of a run, which are too many to stand among the rest."""
+    metrics and programs; the GPUs that predictions are for; ``what`` picks one of them, or the fields of a run, which
+    are too many to stand among the rest."""
     from zobench import recipes
     from zobench.runspec import suggestion
 
     lists: dict[str, Callable[[], Table]] = {
         "models": _models, "methods": _methods, "matrices": lambda: _recipes("runners"),
         "tables": lambda: _recipes("tables"), "figures": lambda: _recipes("plots"), "tasks": _tasks,
-        "metrics": _metrics, "programs": _programs, "fields": _fields,
+        "metrics": _metrics, "programs": _programs, "gpus": _gpus, "fields": _fields,
     }  # fmt: skip
     if what and what not in lists:
         raise ValueError(f"unknown list {what!r}; {suggestion(what, lists)}")
@@ -210,6 +159,21 @@ def columns(*names: str, numbers: Sequence[str] = ()) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in names:
         table.add_column(name, justify="right" if name in numbers else "left", header_style="dim")
+    return table
+
+
+def _gpus() -> Table:
+    from zobench.predict import hardware
+
+    numbers = ("memory GB", "GB/s", "fp32", "fp16 TFLOP/s", "link GB/s")
+    known = {"fitted": "the constants' own GPU", "anchored": "two cells of its own", "other": "data sheet, guesses"}
+    table = columns("GPU", "name", *numbers, "known by", numbers=numbers)
+    for name in hardware.names():
+        gpu = hardware.load(name)
+        rates = (gpu.memory / 1e9, gpu.hbm / 1e9, gpu.products("fp32") / 1e12, gpu.products("fp16") / 1e12)
+        table.add_row(name, gpu.name, *(f"{rate:.0f}" for rate in (*rates, gpu.pcie / 1e9)), known[gpu.errors])
+    told = "FLOP/s that large products reach, of the link what PCIe states; sources: zobench/predict/hardware/*.toml."
+    table.caption, table.caption_justify = told, "left"
     return table
 
 

@@ -64,6 +64,7 @@ def finetune(
     from zobench.execute.process import leads, torchrun_ranks
     from zobench.finetune import usual_data_dir
     from zobench.finetune.loggers import loggers
+    from zobench.measure.threads import settle
 
     logged = loggers(log or ())
     quiet = output == "-" or not leads()
@@ -88,7 +89,8 @@ def finetune(
     if spec.gpus > 1 and not torchrun_ranks():
         places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
         raise typer.Exit(_as_ranks(_finetune_again(options, device, places, resume, log or ()), spec))
-    result = _trained(spec, folder, data_dir, () if quiet else (*notes, f"folder: {folder}"), resume, quiet, logged)
+    notes = [*notes, *filter(None, [settle() if spec.gpus == 1 else ""]), f"folder: {folder}"]
+    result = _trained(spec, folder, data_dir, () if quiet else notes, resume, quiet, logged)
     if leads():
         _store(result, results)
         _show(result, folder, output)
@@ -144,6 +146,7 @@ def search(
     from zobench.finetune.loggers import loggers
     from zobench.finetune.search import cells
     from zobench.finetune.search import search as searched
+    from zobench.measure.threads import settle
 
     logged = loggers(log or ())
     errors = console.error_console()
@@ -161,7 +164,7 @@ def search(
     _check_fits({folder / own.hash: own for own in cells(spec, varied)})
     source = chosen.source + (f", but {', '.join(axes)} given" if axes else "")
     told = grids.Grid(varied, source if varied.keys() - axes else "given")
-    for note in (*notes, f"grid: {told.text}", f"folder: {folder}"):
+    for note in filter(None, (*notes, f"grid: {told.text}", settle(), f"folder: {folder}")):
         errors.print(note, style="dim", markup=False, soft_wrap=True)
     with _told(errors, folder, spec.device), TuningBar(errors) as bar:
         trials, winner = searched(spec, varied, folder=folder, data_dir=data_dir, progress=bar.hooks, callbacks=logged)

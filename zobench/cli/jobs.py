@@ -167,7 +167,7 @@ def _to_pool(
     specs: Sequence[RunSpec], store: Store, side_by_side: int | None, common: dict[str, Any],
     told: tuple[str, str, str], disk_dir: Path | None, dry_run: bool,
 ) -> None:  # fmt: skip
-    from zobench.cli import console, jobs_view
+    from zobench.cli import console, jobs_view, plan_view
     from zobench.execute import jobs, plan, pool
     from zobench.execute.submitit import submitit_or_remedy
     from zobench.measure.environment import fingerprint_without_torch
@@ -179,7 +179,7 @@ def _to_pool(
     jobs_view.say(screen, (f"{told[1]}; machine {facts['machine']} ({facts['description']})", told[2]))
     with console.error_console().status("measuring this machine's rates, once"):
         steps = plan.here(specs, store, facts["machine"], device, common["retry"], disk_dir).steps
-    console.show_plan(screen, told[0], steps, None)
+    plan_view.show_plan(screen, told[0], steps, None)
     cells = tuple(step.spec for step in steps if step.action != "keep")
     refuse_twice(store.root, cells)
     if dry_run or not cells:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from zobench.cli.console import columns, shared_words
+from zobench.cli.console import columns
+from zobench.cli.plan_view import shared_words
 from zobench.execute.plan import duration
 from zobench.store import printable
 

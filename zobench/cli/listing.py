@@ -21,6 +21,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, named
 from zobench.store import machine_of, metrics, printable
 from zobench.store.compare import Comparison, Judgement, Pair, Verdict
+from zobench.store.names import told_apart
 from zobench.store.ranks import LEVEL
 
 _NARROW = 32
@@ -97,11 +98,11 @@ def _wrapped(text: str, room: int) -> list[str]:
 
 def show_runs(console: Console, results: Sequence[Result]) -> None:
     """One line per run. What all have in common is said once, above; where the numbers come from, below."""
-    specs = [result.spec for result in results]
+    specs, names = [result.spec for result in results], told_apart(results)
     places = [spec.engine if spec.engine == "resident" else f"{spec.engine}/{spec.tier}" for spec in specs]
     about = {
         "machine": [machine_of(result) for result in results],
-        "model": [spec.model for spec in specs],
+        "model": [names[spec.hash] for spec in specs],
         "engine": places,
         "dtype": [spec.dtype for spec in specs],
         "batch": [str(spec.batch_size) for spec in specs],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -25,14 +26,15 @@ if TYPE_CHECKING:
 def run_matrix(
     name: str, changes: list[str] | None, device: str, results: Path, budget: str | None, timeout: str | None,
     retry: str, disk_dir: Path | None, dry_run: bool, tables: Sequence[str] | None = None,
-    wanted: Callable[[RunSpec], bool] | None = None,
+    wanted: Callable[[RunSpec], bool] | None = None, verbose: bool = False,
 ) -> None:  # fmt: skip
     """Plans and runs the matrix ``name``, stores each result, and prints ``tables``, or else the matrix's own.
+    ``verbose``: shows a row of the plan for each cell, as a dry run does.
 
     Ends in ``typer.Exit``, but for a dry run.
     """
     from zobench import recipes
-    from zobench.cli import console
+    from zobench.cli import console, plan_view
     from zobench.cli.jobs import refuse_twice
     from zobench.execute.process import torchrun_ranks
     from zobench.machine.device import choose_device
@@ -46,20 +48,25 @@ def run_matrix(
     check_folder("--disk-dir", disk_dir)
     check_results(results)
     chosen, why = choose_device(str(values.pop("device", device)))
-    matrix, cells, memory_note = matrix_cells(path, chosen, values)
+    errors, store = console.error_console(), Store(results)
+    here = _Here(store, chosen, why, disk_dir, errors)
+    matrix, cells, memory_note = matrix_cells(path, chosen, values, lambda: here.narrow)
     if wanted is not None and not (cells := tuple(spec for spec in cells if wanted(spec))):
         raise ValueError(f"the matrix {name} must make a run that is shown, but makes none here; name another runner")
     refuse_twice(results, cells)
     limit = parse_seconds("--budget", budget or matrix.budget)
     tables = matrix.tables if tables is None else tables
     _check_tables(tables)
-    errors, store = console.error_console(), Store(results)
-    machine, planned = _planned(cells, store, chosen, again, disk_dir, (why, memory_note), errors)
-    console.show_plan(console.answer_console() if dry_run else errors, matrix.title, planned.steps, limit)
+    here.say(memory_note)
+    planned = here.plan(cells, again)
+    if dry_run or verbose:
+        plan_view.show_plan(console.answer_console() if dry_run else errors, matrix.title, planned.steps, limit)
+    else:
+        plan_view.show_short_plan(errors, matrix.title, planned.steps, limit)
     if dry_run:
         return
     summary = _run(planned, store, limit, bound, disk_dir, errors)
-    _finish(summary, tables, results, machine, errors)
+    _finish(summary, tables, results, here.machine, errors, f"zobench sweep {name}")
 
 
 def _check_tables(names: Sequence[str]) -> None:
@@ -70,27 +77,51 @@ def _check_tables(names: Sequence[str]) -> None:
         artifacts.load(name)
 
 
-def _planned(
-    cells: Sequence[RunSpec], store: Store, device: str, retry: Collection[str], disk_dir: Path | None,
-    notes: tuple[str, str], errors: Console,
-) -> tuple[str, Plan]:  # fmt: skip
-    """This machine's name and the plan of ``cells`` on it, after ``notes`` on its device and on the cells' memory."""
-    from zobench.execute import plan
-    from zobench.measure.environment import fingerprint_without_torch
+class _Here:
+    """This machine as a sweep into ``store`` finds it. Says on ``errors`` what it is, and how its rates were got."""
 
-    facts = fingerprint_without_torch()
-    why, memory_note = notes
-    errors.print(f"{why}; machine {facts['machine']} ({facts['description']})", style="dim", soft_wrap=True)
-    if memory_note:
-        errors.print(memory_note, style="dim", soft_wrap=True)
-    with errors.status("measuring this machine's rates, once"):
-        planned = plan.here(cells, store, facts["machine"], device, retry, disk_dir)
-    for note in planned.rates["notes"]:
-        if note.startswith("not kept"):
-            errors.print(f"warning: this machine's rates were {note}", style="yellow", markup=False, soft_wrap=True)
-    for problem in store.problems:
-        errors.print(f"not read: {problem}", style="yellow", markup=False, soft_wrap=True)
-    return facts["machine"], planned
+    def __init__(self, store: Store, device: str, why: str, disk_dir: Path | None, errors: Console) -> None:
+        from zobench.measure.environment import fingerprint_without_torch
+
+        facts = fingerprint_without_torch()
+        self.machine: str = facts["machine"]
+        self._store, self._device, self._disk_dir, self._errors = store, device, disk_dir, errors
+        self.say(f"{why}; machine {self.machine} ({facts['description']})")
+
+    def say(self, text: str, style: str = "dim") -> None:
+        """Prints ``text``, if there is one."""
+        if text:
+            self._errors.print(text, style=style, markup=False, soft_wrap=True)
+
+    @cached_property
+    def rates(self) -> dict[str, Any]:
+        """The machine's rates, measured where nobody has kept them."""
+        from zobench.execute.rates import calibration
+
+        with self._errors.status("measuring this machine's rates, once"):
+            rates = calibration(self._store.root, self.machine, self._device, self._disk_dir)
+        for note in rates["notes"]:
+            if note.startswith(("not kept", "slower")):
+                self.say(f"warning: this machine's rates were {note}", "yellow")
+        return rates
+
+    @cached_property
+    def narrow(self) -> str | None:
+        """The 16-bit type that this machine is fastest in; None if it is faster in 32 bits."""
+        from zobench import predict
+
+        chosen, told = predict.fastest_narrow(predict.Rates.of(self.rates))
+        self.say(told)
+        return chosen
+
+    def plan(self, cells: Sequence[RunSpec], retry: Collection[str]) -> Plan:
+        """The plan of ``cells``; what is stored and cannot be read is said."""
+        from zobench.execute import plan
+
+        planned = plan.here(cells, self._store, self.machine, self._device, retry, self._disk_dir, self.rates)
+        for problem in self._store.problems:
+            self.say(f"not read: {problem}", "yellow")
+        return planned
 
 
 def _run(
@@ -111,14 +142,21 @@ def _run(
             )  # fmt: skip
 
 
-def _finish(summary: Summary, tables: Sequence[str], results: Path, machine: str, errors: Console) -> NoReturn:
-    """Shows what the sweep came to and prints its tables. Exit code 130: interrupted, 1: a cell failed or is lost."""
+def _finish(
+    summary: Summary, tables: Sequence[str], results: Path, machine: str, errors: Console, again: str
+) -> NoReturn:
+    """Shows what the sweep came to, prints its tables, and says how to go on. Exit code 130: interrupted, 1: a cell
+    failed or is lost."""
     from zobench.cli import console
+    from zobench.cli.found import closing
     from zobench.result import Outcome
 
     console.show_summary(errors, summary.results, summary.unsaved, summary.interrupted)
     for name in tables:
         print("\n" + table_text(name, results, "terminal", machine, summary.results), end="")
+    errors.print()
+    for line in closing(summary.results, str(results), again):
+        errors.print(line, markup=False, soft_wrap=True)
     if summary.interrupted:
         raise typer.Exit(130)
     broken = summary.unsaved or any(result.outcome is Outcome.FAILED for result in summary.results)

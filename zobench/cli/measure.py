@@ -1,4 +1,4 @@
-"""Commands that measure: sweep, ablate, run, doctor."""
+"""Commands that measure: sweep, ablate, run, doctor, selftest."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from zobench.cli.common import (
     Task,
     Time,
     Timeout,
+    Verbose,
     app,
     changed,
     check_file,
@@ -52,6 +53,7 @@ def sweep(
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
     device_memory: DeviceMemory = None, executor: Executor = "here", jobs: Jobs = None, partition: Partition = None,
     gres: Gres = None, time: Time = None, slurm: Slurm = None, rendezvous: Rendezvous = None, task: Task = None,
+    verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Run a matrix of cells and print its tables, or hand it over (--executor local, slurm).
 
@@ -72,16 +74,17 @@ def sweep(
     if submitted:
         submit_matrix(name, changes, device, results, timeout, retry, disk_dir, dry_run, wanted)
         return
-    run_matrix(name, changes, device, results, budget, timeout, retry, disk_dir, dry_run)
+    run_matrix(name, changes, device, results, budget, timeout, retry, disk_dir, dry_run, verbose=verbose)
 
 
 @app.command()
 def ablate(
     changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
+    verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Sweep the matrix `ablation`: ZO2 less one mechanism each."""
-    run_matrix("ablation", changes, device, results, budget, timeout, retry, disk_dir, dry_run)
+    run_matrix("ablation", changes, device, results, budget, timeout, retry, disk_dir, dry_run, verbose=verbose)
 
 
 @app.command()
@@ -137,6 +140,37 @@ def _say_choices(spec: RunSpec, why: str, *, seq_len_given: bool) -> None:
         errors.print(f"seq_len: {spec.seq_len}, because {spec.model} has {spec.seq_len} positions", style="dim")
 
 
+_LONG = {"cpu": 1e13, "cuda": 1e15}
+"""Operations that may take a minute: then it is worth the seconds in which the machine's rates are measured, once."""
+_MINUTE = 60.0
+
+
+def _say_duration(spec: RunSpec, disk_dir: Path | None) -> None:
+    """Says how long the cell is predicted to take, if that is more than a minute."""
+    from zobench import predict
+    from zobench.cli import console
+    from zobench.execute import plan
+    from zobench.execute.rates import calibration
+    from zobench.measure.environment import fingerprint_without_torch
+    from zobench.models import cache
+
+    count, errors = spec.steps + spec.warmup, console.error_console()
+    if count * predict.operations(spec) < _LONG[spec.device.partition(":")[0]]:
+        return
+    try:
+        with errors.status("measuring this machine's rates, once"):
+            machine = fingerprint_without_torch()["machine"]
+            rates = calibration(cache.root(), machine, spec.device, disk_dir)
+    except OSError as error:
+        errors.print(f"time: not predicted ({error})", style="dim", markup=False, soft_wrap=True)
+        return
+    guess = predict.estimate(spec, predict.Rates.of(rates))
+    if guess.seconds > _MINUTE:
+        each = plan.duration(guess.step_seconds)
+        told = f"time: about {plan.duration(guess.seconds)} (predicted): {count} steps of {each}"
+        errors.print(told, style="dim", markup=False, soft_wrap=True)
+
+
 def _measured(
     spec: RunSpec, need: tuple[int, int, int], timeout: float | None, disk_dir: Path | None, quiet: bool
 ) -> Result:
@@ -152,6 +186,8 @@ def _measured(
     alone = spec.device == "cpu" or not torchrun_ranks()
     if alone and (missing := plan.lacking(need, plan.limits(spec.device, disk_dir))):
         return failed(spec, Outcome.SKIPPED, f"{missing}; {plan.remedy(spec)}")
+    if not quiet and alone:
+        _say_duration(spec, disk_dir)
     with nullcontext() if quiet else console.error_console().status(f"measuring {spec.label}"):
         return run_in_process(spec, timeout=timeout, disk_dir=disk_dir)
 
@@ -186,3 +222,35 @@ def doctor(device: Device = "auto", disk_dir: DiskDir = None) -> None:
     with errors.status("measuring, a few seconds"):
         rows = examination.report(chosen, disk_dir)
     console.show_doctor(rows)
+
+
+@app.command()
+def selftest(
+    device: Device = "auto",
+    minutes: Annotated[float, typer.Option(help="About how long it takes.")] = 10.0,
+    only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Run this check alone; repeatable.")] = None,
+    changes: Changes = None, output: Json = None, disk_dir: DiskDir = None,
+) -> None:  # fmt: skip
+    """Check on this device that zobench is right and fast: a verdict of one page, and a JSON to attach to an issue."""
+    from zobench.cli import console
+    from zobench.machine.device import choose_device
+    from zobench.selftest import run as checks
+
+    if not 0 < minutes < float("inf"):
+        raise ValueError(f"`--minutes > 0` must hold, but got {minutes:g}; leave it out for 10")
+    wanted, values = checks.chosen(only or []), changed(changes)
+    check_folder("--disk-dir", disk_dir)
+    if output not in (None, "-"):
+        check_file("--json", Path(str(output)))
+    chosen, why = choose_device(str(values.pop("device", device)))
+    errors = console.error_console()
+    errors.print(why, style="dim")
+    with errors.status("checking") as line:
+        found = checks.selftest(
+            chosen, minutes * 60, wanted, values, disk_dir, lambda check: line.update(f"checking: {check.name}")
+        )
+    text = json.dumps(found.to_dict(), indent=1, allow_nan=False)
+    print(text if output == "-" else found.page())
+    if output not in (None, "-"):
+        Path(str(output)).write_text(text + "\n")
+    raise typer.Exit(1 if found.failed else 0)

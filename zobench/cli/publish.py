@@ -59,8 +59,8 @@ def writable(out: Path) -> None:
 
 def _figure(plot: Any, results: Path, out: Path) -> None:
     """Writes the figure's files, and prints where they are and what they lack."""
+    from zobench.recipes.reference import Reference
     from zobench.report import artifacts, publish
-    from zobench.report.reference import Reference
     from zobench.store import Store
 
     store = Store(results)

@@ -35,11 +35,11 @@ def list_(
     what: Annotated[
         str,
         typer.Argument(
-            help="models, methods, matrices, tables, figures, tasks, metrics, programs or fields [all but fields]."
+            help="models, methods, matrices, tables, figures, tasks, metrics, programs, gpus, fields [all but fields]."
         ),
     ] = "",
 ) -> None:
-    """List models, methods, matrices, tables, figures, tasks, metrics, programs, and the fields of a run."""
+    """List models, methods, matrices, tables, figures, tasks, metrics, programs, GPUs, and the fields of a run."""
     from zobench.cli import console
 
     console.show_lists(what)

@@ -36,6 +36,9 @@ def check_folder(folder: Path) -> None:
     """Raises ``ValueError`` if a checkpoint in ``folder`` would not be what transformers loads from there."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"a checkpoint needs a folder, but {folder} is a file; name another one")
+    for path in (folder / name for name in (SINGLE, INDEX, CONFIG)):
+        if path.is_dir():
+            raise ValueError(f"a checkpoint needs {path} to be a file or absent, but it is a folder; name another one")
     if (folder / ADAPTER).exists():
         raise ValueError(
             f"a checkpoint needs a folder without an adapter, but {folder} has {ADAPTER}, and transformers would load "

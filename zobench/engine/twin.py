@@ -256,12 +256,40 @@ def _compare(twin: nn.Module, batches: Sequence[Batch], make: Callable[[nn.Modul
             for losses, batch in zip(mine, batches, strict=True):
                 if not _near(losses[number], own := own_loss(plain, batch), close):
                     raise ValueError(
-                        f"losses at perturbed weights must be those of {type(twin).__name__} itself, but an engine's "
-                        f"is {losses[number]:.6f} and its own {own:.6f}; use another model"
+                        f"losses at perturbed weights must be those of {type(twin).__name__} itself, but "
+                        f"{_bypassed(plain, batch)}an engine's is {losses[number]:.6f} and its own {own:.6f}; use "
+                        "another model"
                     )
             _move(plain, z, -point.scale)
     finally:
         engine.close()
+
+
+def _bypassed(model: nn.Module, batch: Batch) -> str:
+    """The likely cause of such a refusal, or "": a module whose weights count although its forward is never called, so
+    that no engine can put a point's weights there."""
+    owners = {module: name for name, module in model.named_modules() if any(True for _ in module.parameters(False))}
+    called: set[nn.Module] = set()
+    hooks = [module.register_forward_pre_hook(lambda own, _: called.add(own)) for module in owners]
+    before = own_loss(model, batch)
+    for hook in hooks:
+        hook.remove()
+    for module, name in owners.items():
+        if module not in called and _counts(model, module, batch, before):
+            return f"its forward reads the weights of {name} without calling it: "
+    return ""
+
+
+@torch.no_grad()
+def _counts(model: nn.Module, module: nn.Module, batch: Batch, before: float) -> bool:
+    """Whether the loss, ``before``, changes with the module's own weights."""
+    kept = [(tensor, tensor.clone()) for tensor in module.parameters(recurse=False)]
+    for tensor, _ in kept:
+        tensor.mul_(2)
+    after = own_loss(model, batch)
+    for tensor, value in kept:
+        tensor.copy_(value)
+    return after != before
 
 
 def _directions(engine: _Engine, plain: nn.Module) -> dict[str, Tensor]:

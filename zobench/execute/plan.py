@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zobench import models, predict
-from zobench.execute.process import child_environment
-from zobench.machine.files import replace
-from zobench.machine.locks import locked
+from zobench.execute.process import ask
+from zobench.execute.rates import calibration
 from zobench.machine.memory import available_host_bytes, free_disk_bytes, is_in_memory
 from zobench.machine.nvml import full_uuid
 from zobench.result import Outcome, Result
@@ -27,9 +22,6 @@ from zobench.store import Store, is_current
 
 HOST_RESERVE = 1 << 30
 """Bytes of host memory left for the interpreter, the libraries and everything else on the machine."""
-
-BUSY_CORES = 0.5
-"""Cores kept busy by others from which on the machine's rates are not worth keeping."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,14 +63,15 @@ class Plan:
 
 
 def here(
-    cells: Sequence[RunSpec], store: Store, machine: str, device: str, retry: Collection[str], disk_dir: Path | None
-) -> Plan:
-    """Plans ``cells`` for ``device`` of this machine, whose rates are measured first if ``store`` has none.
+    cells: Sequence[RunSpec], store: Store, machine: str, device: str, retry: Collection[str], disk_dir: Path | None,
+    rates: dict[str, Any] | None = None,
+) -> Plan:  # fmt: skip
+    """Plans ``cells`` for ``device`` of this machine, whose rates are measured first if neither given nor known.
 
     ``machine``: its name, under which the store keeps its results. ``retry``: outcomes to run again. Raises ``OSError``
     if the machine cannot be measured, as without the device.
     """
-    rates = calibration(store.root, machine, device, disk_dir)
+    rates = rates or calibration(store.root, machine, device, disk_dir)
     room = limits(device, disk_dir)
     return Plan(steps=make(cells, store, machine, predict.Rates.of(rates), room, retry), rates=rates)
 
@@ -88,8 +81,7 @@ def limits(device: str, disk_dir: Path | None) -> Limits:
     device_bytes = devices = None
     if device.startswith("cuda"):
         # in a process of its own: a CUDA context in this one would disturb every cell of the sweep
-        program = "import sys, torch; print(torch.cuda.mem_get_info(sys.argv[1])[0], torch.cuda.device_count())"
-        device_bytes, devices = map(int, _ask(program, device).split())
+        device_bytes, devices = map(int, ask(_ROOM, device).split())
     folder = disk_dir or Path(tempfile.gettempdir())
     return Limits(
         device_bytes=device_bytes,
@@ -103,10 +95,8 @@ def limits(device: str, disk_dir: Path | None) -> Limits:
 
 def gpu_uuids() -> tuple[str, ...]:
     """The UUIDs of the GPUs that CUDA shows here, in its order."""
-    program = (
-        "import torch; print(*(torch.cuda.get_device_properties(i).uuid for i in range(torch.cuda.device_count())))"
-    )
-    return tuple(full_uuid(uuid) for uuid in _ask(program).split())
+    program = "from zobench.machine import accelerator; print(*(device.uuid() for device in accelerator.devices()))"
+    return tuple(full_uuid(uuid) for uuid in ask(program).split())
 
 
 def make(
@@ -133,7 +123,7 @@ def _decide(
         return Step(spec=spec, action="skip", reason=str(error), estimate=None)
     if stored is not None and (stored.outcome is Outcome.SKIPPED or not is_current(stored)):
         stored = None
-    if stored is not None and str(stored.outcome) not in retry:
+    if stored is not None and str(stored.outcome) not in retry and not stored.partial:
         told = "done" if stored.outcome is Outcome.OK else f"{stored.outcome} before: {stored.reason}"
         return Step(spec=spec, action="keep", reason=told, estimate=guess, earlier=stored)
     missing = absent(spec, room) or lacking((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
@@ -189,61 +179,8 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) -> dict[str, Any]:
-    """The machine's rates: measured at the first sweep into ``root``, then read from there.
-
-    Jobs that start together on one machine measure once: the others wait for the first, then read. Rates that were
-    measured while others kept the machine busy serve once, and are not kept: they would spoil every later plan.
-    """
-    path = root / ".calibration" / f"{machine}-{device.partition(':')[0]}.json"
-    if (kept := _kept_rates(path)) is not None:
-        return kept
-    with _alone(path.with_suffix(".lock")):
-        if (kept := _kept_rates(path)) is not None:
-            return kept
-        rates = json.loads(_ask(_CALIBRATE, device, str(disk_dir or tempfile.gettempdir())))
-        if (others := rates.get("other_cpu_cores") or 0.0) > BUSY_CORES:
-            rates["notes"] = [*rates["notes"], f"not kept, because other processes kept {others:.1f} cores busy"]
-            return dict(rates)
-        try:
-            replace(path, json.dumps(rates, indent=1, sort_keys=True).encode())
-        except OSError:
-            rates["notes"] = [*rates["notes"], f"not kept, because {path} cannot be written"]
-    return dict(rates)
-
-
-def _kept_rates(path: Path) -> dict[str, Any] | None:
-    """What an earlier sweep measured; None if it is not there, not whole, or of another version."""
-    try:
-        kept = dict(json.loads(path.read_text()))
-        predict.Rates.of(kept)
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return kept
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Holds the lock ``path`` inside the block; without a lock where its folder or file system does not allow one."""
-    with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            held.enter_context(locked(path))
-        yield
-
-
-_CALIBRATE = """
-import json, sys
-from zobench.measure.calibrate import calibrate
-print(json.dumps(calibrate(sys.argv[1], disk_dir=sys.argv[2])))
+_ROOM = """
+import sys
+from zobench.machine import accelerator
+print(accelerator.Accelerator(sys.argv[1]).free_bytes(), accelerator.count())
 """
-
-
-def _ask(program: str, *arguments: str) -> str:
-    """Runs ``program`` in a fresh Python process and returns what it prints. Raises ``OSError`` if it fails."""
-    command = [sys.executable, "-P", "-c", program, *arguments]
-    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        last = [f"exit code {done.returncode}", *done.stderr.strip().splitlines()][-1]
-        raise OSError(f"measuring this machine failed: {last}")
-    return done.stdout

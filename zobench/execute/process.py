@@ -17,7 +17,9 @@ from pathlib import Path
 
 from zobench.durable.scratch import clear
 from zobench.execute.outcome import failed, oom_kills
+from zobench.machine import deadline
 from zobench.machine.network import endpoint_of
+from zobench.measure import threads
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import PROGRAMS
@@ -58,10 +60,12 @@ def check_start(spec: RunSpec, timeout: float | None) -> None:
 
 def run_in_process(
     spec: RunSpec, *, timeout: float | None = None, disk_dir: Path | None = None,
-    while_waiting: Callable[[], None] = lambda: None,
+    while_waiting: Callable[[], None] = lambda: None, enough: float | None = None,
 ) -> Result:  # fmt: skip
     """Measures ``spec`` in a process of its own; ``timeout`` in seconds. Never raises for what the cell does.
 
+    ``enough``: seconds after which a cell that has taken a step keeps what it has, a partial result. On a CPU that
+    others use too it computes with as many threads as cores are idle when it begins; the result says so.
     ``while_waiting`` is called about ten times a second. A KeyboardInterrupt ends the cell's process and is passed on.
     A process that torchrun has started is a rank of the cell: it measures here, and gets the result of all.
     """
@@ -71,21 +75,25 @@ def run_in_process(
         os.environ |= _disk_folder(disk_dir)
         return measured(spec)
     try:
-        return _run(spec, timeout, disk_dir, while_waiting)
+        return _run(spec, timeout, disk_dir, while_waiting, deadline.environment(enough))
     except OSError as error:  # no process, or no folder for its answer
         outcome = Outcome.OOM if error.errno == errno.ENOMEM else Outcome.FAILED
         return failed(spec, outcome, f"the cell's process could not be run: {error}")
 
 
-def _run(spec: RunSpec, timeout: float | None, disk_dir: Path | None, while_waiting: Callable[[], None]) -> Result:
+def _run(
+    spec: RunSpec, timeout: float | None, disk_dir: Path | None, while_waiting: Callable[[], None], told: dict[str, str]
+) -> Result:
+    """``told``: what the cell finds in its environment beside what every cell does."""
+    own = threads.chosen() if spec.device == "cpu" and spec.gpus == 1 else None
+    environment = {**child_environment(disk_dir), **told, **(own.environment if own else {})}
     kills = oom_kills()
     with tempfile.TemporaryDirectory(prefix="zobench-") as folder:
         answer, errors = Path(folder, "result.json"), Path(folder, "stderr.txt")
         with errors.open("wb") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "zobench.execute.child", str(answer), str(os.getpid())],
-                stdin=subprocess.PIPE, stdout=stderr, stderr=stderr, env=child_environment(disk_dir),
-                start_new_session=True,
+                stdin=subprocess.PIPE, stdout=stderr, stderr=stderr, env=environment, start_new_session=True,
             )  # fmt: skip
             try:
                 expired = _wait(process, json.dumps(spec.to_dict()).encode(), timeout, while_waiting)
@@ -100,18 +108,35 @@ def _run(spec: RunSpec, timeout: float | None, disk_dir: Path | None, while_wait
             return _died(spec, process.returncode, said, oom_kills() > kills)
         try:
             result = Result.from_dict(json.loads(answer.read_text()))
-            told = result.outcome is not Outcome.FAILED or bool(result.traceback)
-            return result if told else replace(result, traceback=said)  # a rank that was lost can have said something
+            if result.outcome is Outcome.FAILED and not result.traceback:
+                result = replace(result, traceback=said)  # a rank that was lost can have said something
+            return result if own is None else _with_threads(result, own)
         except (OSError, ValueError) as error:
             return failed(spec, Outcome.FAILED, f"the cell's process ended without a result: {error}", said)
+
+
+def _with_threads(result: Result, own: threads.Threads) -> Result:
+    """The result with why it was computed with so many threads; a warning if others had some of the cores."""
+    warnings = [own.reason, *result.warnings] if own.are_fewer else result.warnings
+    return replace(result, environment={**result.environment, "threads_reason": own.reason}, warnings=warnings)
 
 
 def child_environment(disk_dir: Path | None = None) -> dict[str, str]:
     """The environment of a process that imports this zobench, installed or not."""
     source = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
-    quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    return {"GLIBC_TUNABLES": MALLOC, **os.environ, "PYTHONPATH": path, **quiet, **_disk_folder(disk_dir)}
+    usual = {"GLIBC_TUNABLES": MALLOC, **threads.WAITING}
+    return {**usual, **os.environ, "PYTHONPATH": path, "HF_HUB_DISABLE_PROGRESS_BARS": "1", **_disk_folder(disk_dir)}
+
+
+def ask(program: str, *arguments: str) -> str:
+    """Runs ``program`` in a fresh Python process and returns what it prints. Raises ``OSError`` if it fails."""
+    command = [sys.executable, "-P", "-c", program, *arguments]
+    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = [f"exit code {done.returncode}", *done.stderr.strip().splitlines()][-1]
+        raise OSError(f"measuring this machine failed: {last}")
+    return done.stdout
 
 
 def _disk_dir(disk_dir: Path | None) -> Path | None:

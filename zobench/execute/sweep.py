@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,16 +40,18 @@ def sweep(
     """Runs ``steps`` in order. ``budget`` and ``timeout`` (of one cell) in seconds.
 
     ``calibration``: the machine's rates, which travel with every new result (what share of the floor it reached).
-    A cell whose estimate does not fit what is left of the budget is skipped; a running cell may use all that is left.
+    Cells that are predicted not to fit what is left of the budget come last and get what is left then, if it holds one
+    step: they end early with the steps that they took. Where nothing fits, the first is tried: it may be faster.
     One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so far.
     """
-    progress, summary, started = progress or SweepHooks(), Summary(), time.monotonic()
-    for step in steps:
-        left = None if budget is None else budget - (time.monotonic() - started)
+    progress, summary, end = progress or SweepHooks(), Summary(), None if budget is None else time.monotonic() + budget
+    done: dict[int, Result] = {}
+    for place, step, left, over in _in_order(steps, end):
         try:
             progress.begin(step)
-            result = perform(step, left, timeout, disk_dir, calibration, progress.tick)
-            summary.results.append(result)
+            done[place] = result = (
+                _left_out(step, over) if over else perform(step, left, timeout, disk_dir, calibration, progress.tick)
+            )
             if not (budget is not None and step.action == "run" and result.outcome is Outcome.SKIPPED):
                 try:
                     save(step, result, store)  # that a budget left a cell out says nothing about the machine
@@ -59,7 +61,39 @@ def sweep(
         except KeyboardInterrupt:
             summary.interrupted = True
             break
+    summary.results = [done[place] for place in sorted(done)]
     return summary
+
+
+def _in_order(steps: Sequence[Step], end: float | None) -> Iterator[tuple[int, Step, float | None, str]]:
+    """(place, step, seconds that it may take, why it is left out or "") of each step, in the order of their turns.
+
+    ``end``: of the budget, by ``time.monotonic()``. None of a step's seconds: as many as it wants.
+    """
+    if end is None:
+        yield from ((place, step, None, "") for place, step in enumerate(steps))
+        return
+    late, hopeless = [], True
+    for place, step in enumerate(steps):
+        if step.action == "run" and step.estimate is not None and step.estimate.seconds > end - time.monotonic():
+            late.append((place, step))
+        else:
+            hopeless = hopeless and step.action == "skip"
+            yield place, step, end - time.monotonic(), ""
+    for place, step in late:
+        assert step.estimate is not None
+        left = end - time.monotonic()
+        begun = step.earlier is not None and step.earlier.partial
+        over = "" if not begun and (hopeless or step.estimate.least_seconds <= left) else over_budget(step, left)
+        hopeless = False
+        yield place, step, left, over
+
+
+def _left_out(step: Step, why: str) -> Result:
+    """The result of a step that the budget leaves out: what an earlier, smaller budget has kept of it, if anything."""
+    if step.earlier is not None and step.earlier.partial:
+        return step.earlier
+    return failed(step.spec, Outcome.SKIPPED, why)
 
 
 def save(step: Step, result: Result, store: Store) -> None:
@@ -67,9 +101,9 @@ def save(step: Step, result: Result, store: Store) -> None:
 
     Raises :class:`StoreError` if the disk refuses.
     """
-    if step.action == "keep" or (result.outcome is Outcome.SKIPPED and step.earlier is not None):
-        return
-    store.save(result)
+    nothing_new = result is step.earlier or (result.outcome is Outcome.SKIPPED and step.earlier is not None)
+    if step.action != "keep" and not nothing_new:
+        store.save(result)
 
 
 def perform(
@@ -91,12 +125,9 @@ def _one(
         return step.earlier
     if step.action == "skip":
         return failed(step.spec, Outcome.SKIPPED, step.reason)
-    assert step.estimate is not None
-    if left is not None and step.estimate.seconds > left:
-        return failed(step.spec, Outcome.SKIPPED, over_budget(step, left))
     bounds = [bound for bound in (left, timeout) if bound is not None]
     bound = min(bounds, default=None)
-    result = run_in_process(step.spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick)
+    result = run_in_process(step.spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, enough=left)
     if result.outcome is Outcome.TIMEOUT and bound is not None and bound == left:
         # skipped, so that the same sweep with a larger budget runs it
         return failed(step.spec, Outcome.SKIPPED, f"was stopped after {duration(bound)}, when the budget was used up")
@@ -107,6 +138,6 @@ def over_budget(step: Step, left: float) -> str:
     """The reason why a cell was skipped whose estimate exceeds the budget's ``left`` seconds."""
     assert step.estimate is not None
     return (
-        f"needs {duration(step.estimate.seconds)} of the budget, {duration(max(0, left))} are left "
+        f"needs {duration(step.estimate.least_seconds)} of the budget, {duration(max(0, left))} are left "
         f"(need predicted: {duration(step.estimate.step_seconds)} a step, from {step.estimate.source})"
     )

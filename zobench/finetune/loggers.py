@@ -14,10 +14,13 @@ from typing import Any, TextIO
 
 from zobench.finetune.callbacks import Callback, RunStart
 from zobench.finetune.progress import Evaluation, StepReport
+from zobench.machine.files import replace
 from zobench.result import Result
 from zobench.runspec import suggestion
 
 CSV_FILE, JSONL_FILE = "curve.csv", "curve.jsonl"
+MLFLOW_FILE = "mlflow_run_id"
+"""In the run's folder, which run of MLflow it is."""
 
 
 def step_row(step: StepReport) -> dict[str, float]:
@@ -166,26 +169,47 @@ class WeightsAndBiases(Curve):
 
 
 class MLflow(Curve):
-    """A run of MLflow, named by the spec's label, where its own environment variables say."""
+    """A run of MLflow, named by the spec's label, where its own environment variables say; one that goes on goes on
+    there. It is finished when it has ended, and killed when it was left before."""
 
     _client: Any = None
+    _ended = False
 
     def begin(self, start: RunStart) -> None:
         """See :class:`Curve`."""
         import mlflow
 
-        self._client = mlflow
-        mlflow.start_run(run_name=start.spec.label, tags={"zobench.hash": start.spec.hash})
-        mlflow.log_params(start.spec.to_dict())
+        self._client, kept = mlflow, start.folder / MLFLOW_FILE
+        if kept.is_file():
+            mlflow.start_run(run_id=kept.read_text(encoding="utf-8").strip())
+        else:
+            run = mlflow.start_run(run_name=start.spec.label, tags={"zobench.hash": start.spec.hash})
+            replace(kept, f"{run.info.run_id}\n".encode())
+            mlflow.log_params(start.spec.to_dict())
+        self._write_missing(kept.read_text(encoding="utf-8").strip(), _history(start))
+
+    def _write_missing(self, run_id: str, rows: Sequence[tuple[int, dict[str, float]]]) -> None:
+        """Writes what is known at the start and not there yet: a process that was killed may not have told its last."""
+        if not rows:
+            return
+        told = self._client.MlflowClient().get_metric_history
+        seen = {name: {one.step for one in told(run_id, name)} for name in {name for _, row in rows for name in row}}
+        for step, row in rows:
+            if left := {name: value for name, value in row.items() if step not in seen[name]}:
+                self.write(step, left)
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         """See :class:`Curve`."""
         self._client.log_metrics(dict(row), step=step)
 
+    def on_end(self, result: Result) -> None:
+        """See :class:`Callback`."""
+        self._ended = True
+
     def close(self) -> None:
         """See :class:`Callback`."""
         if self._client is not None:
-            self._client.end_run()
+            self._client.end_run("FINISHED" if self._ended else "KILLED")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from zobench.durable import fingerprint, journal, replay, snapshot
 from zobench.durable.journal import EvaluationItem, Item, JournalFile
 from zobench.durable.snapshot import SnapshotStart
@@ -23,14 +25,27 @@ JOURNAL = "journal.bin"
 
 def header_of(spec: RunSpec, model: PreTrainedModel) -> dict[str, Any]:
     """The journal's header. ``complete``: whether initial weights and journal give the run's weights; a journal has
-    nothing of what backpropagation changes."""
+    nothing of what backpropagation changes. ``threads``: sums on a CPU depend on how many there are."""
     base = fingerprint.of_base(spec, model, initial_weights(spec, model))
     return {
         "run": spec.hash,
         "spec": spec.to_dict(),
         "base": base,
         "complete": not METHODS.get(spec.method).backpropagates,
+        "threads": torch.get_num_threads(),
     }
+
+
+def same_threads(folder: Path, say: Callable[[str], None]) -> None:
+    """Makes this process compute with as many threads as the run in ``folder`` began with, if one has begun there: only
+    then are its losses the same bits."""
+    path = folder / JOURNAL
+    if not path.exists() or not journal.is_begun(path.read_bytes()):
+        return
+    begun = journal.read(path)[0].get("threads", torch.get_num_threads())
+    if begun != torch.get_num_threads():
+        torch.set_num_threads(begun)
+        say(f"threads: {begun}, as the run began")
 
 
 @contextmanager

@@ -181,6 +181,7 @@ def _trained(
 ) -> Result:  # fmt: skip
     """Trains and evaluates on dev. Imports and compiled kernels come before the observer starts: its baseline."""
     chosen, plan = planned(spec)
+    origin.same_threads(folder, progress.say)
     model = empty_model(spec)
     if not NOISES[spec.noise].in_place:
         kernels.prepare(spec.device)

@@ -9,13 +9,18 @@ def choose_device(wanted: str) -> tuple[str, str]:
     """(device, reason) for a spec's ``device``; raises ``ValueError`` for a CUDA device that is not there."""
     if wanted == "cpu":
         return "cpu", "device: cpu, as asked"
-    import torch
+    from zobench.machine import accelerator
 
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    count = accelerator.count()
     visible = f"{count or 'no'} CUDA device{'s are' if count > 1 else ' is'} visible"
     if wanted == "auto":
-        return ("cuda:0" if count else "cpu"), f"device: {'cuda:0' if count else 'cpu'}, because {visible}"
+        other = accelerator.refused()
+        beside = f", and {other} is not used" if other else ""
+        return ("cuda:0" if count else "cpu"), f"device: {'cuda:0' if count else 'cpu'}, because {visible}{beside}"
     family, _, index = wanted.partition(":")
+    if family in accelerator.REFUSED:
+        why = accelerator.REFUSED[family]
+        raise ValueError(f"`device` must be auto, cpu, cuda or cuda:N, but got {wanted!r}: {why}; use device=cpu")
     if family != "cuda" or not (index or "0").isdigit():
         raise ValueError(f"`device` must be auto, cpu, cuda or cuda:N, but got {wanted!r}; use device=auto")
     if int(index or 0) >= count:
@@ -27,9 +32,9 @@ def check_devices(spec: RunSpec) -> None:
     """Raises ``ValueError`` if ``spec`` needs more GPUs on a machine than this one has."""
     if not spec.device.startswith("cuda"):
         return
-    import torch
+    from zobench.machine import accelerator
 
-    needed, count = spec.gpus // spec.nodes, torch.cuda.device_count()
+    needed, count = spec.gpus // spec.nodes, accelerator.count()
     if needed > count:
         where = f", nodes={spec.nodes}" if spec.nodes > 1 else ""
         raise ValueError(

@@ -161,8 +161,10 @@ class PeakMemory:
         (square @ square).sum().item()
         del square
         if self.device.startswith("cuda"):
-            torch.cuda.synchronize(self.device)
-            torch.cuda.reset_peak_memory_stats(self.device)
+            from zobench.machine.accelerator import Accelerator
+
+            Accelerator(self.device).synchronize()
+            Accelerator(self.device).reset_peaks()
         if not reset_peak():
             self.notes.append("host peak: includes the time before the run (the system does not let it be reset)")
         self._baseline = vm_rss() or vm_hwm()
@@ -174,10 +176,10 @@ class PeakMemory:
         values: dict[str, int | None] = {"host_rss_peak_bytes": host, "host_rss_baseline_bytes": self._baseline}
         if not self.device.startswith("cuda"):
             return {"device_peak_bytes": None if host is None else max(0, host - self._baseline), **values}
-        import torch
+        from zobench.machine.accelerator import Accelerator
 
         return {
-            "device_peak_bytes": torch.cuda.max_memory_allocated(self.device),
-            "device_reserved_peak_bytes": torch.cuda.max_memory_reserved(self.device),
+            "device_peak_bytes": Accelerator(self.device).peak_bytes(),
+            "device_reserved_peak_bytes": Accelerator(self.device).reserved_peak_bytes(),
             **values,
         }

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 
 def cpus_near(device: str, root: str = "") -> frozenset[int] | None:
@@ -40,13 +39,9 @@ def _bus_address(device: str) -> str | None:
     """Where a CUDA device is on the PCI bus, as /sys spells it; None for other devices and before torch told it."""
     if not device.startswith("cuda"):
         return None
-    import torch
+    from zobench.machine.accelerator import Accelerator
 
-    place: Any = torch.cuda.get_device_properties(device)
-    try:
-        return f"{place.pci_domain_id:04x}:{place.pci_bus_id:02x}:{place.pci_device_id:02x}.0"
-    except AttributeError:
-        return None
+    return Accelerator(device).bus_address()
 
 
 def _nodes(root: str) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zobench.machine.directio import CHUNK, DirectFile, aligned, memory_of
 from zobench.measure.peers import between_rate
 from zobench.measure.readers import HostReader
+from zobench.measure.threads import others_between
 
 if TYPE_CHECKING:
     import torch
@@ -35,23 +36,12 @@ def calibrate(device: str, seconds: float = 5.0, disk_dir: str | os.PathLike[str
         "matmul_flops_per_second": {name: matmul_rate(device, name, seconds * 0.1) for name in products},
         "copy_bytes_per_second": copy_rate(device, seconds * 0.05),
         "noise_elements_per_second": noise_rates(device, seconds * 0.05),
-        "other_cpu_cores": _others(before, reader.read(), time.monotonic() - begin),
+        "other_cpu_cores": others_between(before, reader.read(), time.monotonic() - begin),
         **link_rates(device, notes),
         "between_ranks_bytes_per_second": between_rate(device, notes),
         **disk_rates(disk_dir or tempfile.gettempdir(), seconds * 0.4, notes),
     }
     return {**rates, "notes": notes}
-
-
-def _others(before: dict[str, float | None], after: dict[str, float | None], seconds: float) -> float | None:
-    """Cores that all other processes kept busy between two readings; None where the system does not tell."""
-    grown = []
-    for name in ("machine_busy_seconds", "cpu_seconds"):
-        first, last = before[name], after[name]
-        if first is None or last is None:
-            return None
-        grown.append(last - first)
-    return max(0.0, grown[0] - grown[1]) / seconds
 
 
 def matmul_rate(device: str, dtype: str, budget: float) -> float:
@@ -62,12 +52,11 @@ def matmul_rate(device: str, dtype: str, budget: float) -> float:
     """
     import torch
 
+    from zobench.machine import accelerator
+
     kind = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(dtype, torch.float32)
-    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, dtype == "tf32"
-    try:
+    with accelerator.tf32(dtype == "tf32"):
         return _matmul_rate(device, kind, budget)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _matmul_rate(device: str, kind: torch.dtype, budget: float) -> float:
@@ -126,13 +115,16 @@ def link_rates(device: str, notes: list[str], nbytes: int = 512 * MIB) -> dict[s
         return dict.fromkeys(names)
     import torch
 
+    from zobench.machine.accelerator import Accelerator
+
     hosts = [torch.ones(nbytes, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     devices = [torch.ones(nbytes, dtype=torch.uint8, device=device) for _ in range(2)]
-    streams = [torch.cuda.Stream(device) for _ in range(2)]
+    streams = [Accelerator(device).stream() for _ in range(2)]
+    Accelerator(device).synchronize()  # what was filled above is another stream's
 
     def copy(lane: int) -> None:
         ends = (devices[0], hosts[0]) if lane == 0 else (hosts[1], devices[1])
-        with torch.cuda.stream(streams[lane]):
+        with streams[lane]:
             ends[0].copy_(ends[1], non_blocking=True)
 
     up = nbytes / _best_seconds(device, lambda: copy(0), 0.2)
@@ -213,11 +205,11 @@ def _incompressible(buffer: torch.Tensor) -> torch.Tensor:
 
 def _best_seconds(device: str, action: Callable[[], Any], budget: float) -> float:
     """Seconds of the fastest of several runs after a first one; at least one run, then as many as the budget holds."""
-    import torch
+    from zobench.machine.accelerator import Accelerator
 
     def wait() -> None:
         if device.startswith("cuda"):
-            torch.cuda.synchronize(device)
+            Accelerator(device).synchronize()
 
     action()
     wait()

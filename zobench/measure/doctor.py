@@ -46,13 +46,13 @@ def report(
 
 
 def _machine(device: str, folder: str | os.PathLike[str]) -> list[Line]:
-    import torch
+    from zobench.machine import accelerator
 
     facts = environment.environment(device)
     versions = facts["versions"]
-    cuda = torch.cuda.is_available()
-    built = torch.version.cuda
+    cuda, built, other = accelerator.count() > 0, accelerator.platform(), accelerator.refused()
     remedy = "install an NVIDIA driver" if built else "install a torch built for CUDA, from pytorch.org"
+    remedy = f"{other} is not used" if other else remedy
     available, total = memory.available_host_bytes(), memory.total_host_bytes()
     free = memory.free_disk_bytes(folder)
     ram = "not known on this system" if available is None or total is None else f"{_gb(available)} of {_gb(total)}"

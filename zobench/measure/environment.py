@@ -18,6 +18,7 @@ from typing import Any
 
 from zobench.machine.memory import machine_bytes, total_host_bytes
 from zobench.machine.nvml import Nvml, full_uuid
+from zobench.measure.threads import available_cores
 from zobench.version import __version__
 
 CPU_FLAGS = {
@@ -35,16 +36,18 @@ def environment(device: str, module: Any | None = None) -> dict[str, Any]:
     """Everything about the machine and the software that a number may depend on. ``device``: "cpu" or "cuda:N"."""
     import torch
 
+    from zobench.machine import accelerator
+
     nvml = Nvml(module)
     facts = fingerprint_without_torch(nvml)
     return {
         **facts,
         "device": device,
         "gpu": _gpu_details(nvml, cuda_uuid(device)),
-        "cuda": torch.version.cuda if device.startswith("cuda") else None,
+        "cuda": accelerator.platform() if device.startswith("cuda") else None,
         "threads": torch.get_num_threads(),
         "cpu_flags": cpu_flags(),
-        "cores_available": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores_available": available_cores(),
         "memory_limit_bytes": total_host_bytes(),
         "numa_nodes": len(glob.glob("/sys/devices/system/node/node[0-9]*")) or None,
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -125,9 +128,9 @@ def cuda_uuid(device: str) -> str | None:
     """The UUID of CUDA device ``device`` as NVML spells it; None for the CPU."""
     if not device.startswith("cuda"):
         return None
-    import torch
+    from zobench.machine.accelerator import Accelerator
 
-    return full_uuid(str(torch.cuda.get_device_properties(device).uuid))
+    return full_uuid(Accelerator(device).uuid())
 
 
 def versions() -> dict[str, str | None]:
@@ -184,17 +187,21 @@ def torch_gpus() -> list[dict[str, Any]]:
 
     Asked in a process of its own, once: this one may have to do without torch, or with a part of the GPUs.
     """
-    if not (glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg")):  # the latter: Linux on Windows
+    others = ("/dev/dxg", "/dev/kfd")  # Linux on Windows, and AMD's GPUs
+    if not (glob.glob("/dev/nvidia[0-9]*") or any(map(os.path.exists, others))):
         return []
     shown = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    source = str(Path(__file__).resolve().parents[2])
+    shown["PYTHONPATH"] = os.pathsep.join(filter(None, [source, shown.get("PYTHONPATH")]))
     command = [sys.executable, "-P", "-c", _TORCH_GPUS]
     done = subprocess.run(command, env=shown, capture_output=True, text=True, check=False)
     return list(json.loads(done.stdout)) if done.returncode == 0 else []
 
 
 _TORCH_GPUS = """
-import json, torch
-gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+import json
+from zobench.machine import accelerator
+gpus = [device.properties() for device in accelerator.devices()]
 print(json.dumps([{"name": gpu.name, "memory_mib": gpu.total_memory // 2**20} for gpu in gpus]))
 """
 

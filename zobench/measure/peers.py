@@ -36,21 +36,23 @@ def between_rate(device: str, notes: list[str]) -> float | None:
 
 def _among_gpus(notes: list[str], nbytes: int = 256 * MIB) -> float | None:
     import torch
-    from torch.cuda import nccl
 
-    count = torch.cuda.device_count()
+    from zobench.machine import accelerator
+
+    devices = accelerator.devices()
+    count = len(devices)
     if count < 2:
         notes.append("between ranks: none, because one GPU is visible")
         return None
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # all GPUs are this process's: nobody else need reach it
     slice_bytes = nbytes // count
-    slices = [torch.ones(slice_bytes, dtype=torch.uint8, device=f"cuda:{index}") for index in range(count)]
-    slots = [torch.empty(slice_bytes * count, dtype=torch.uint8, device=f"cuda:{index}") for index in range(count)]
+    slices = [torch.ones(slice_bytes, dtype=torch.uint8, device=each.device) for each in devices]
+    slots = [torch.empty(slice_bytes * count, dtype=torch.uint8, device=each.device) for each in devices]
 
     def gather() -> None:
-        nccl.all_gather(slices, slots)
-        for index in range(count):
-            torch.cuda.synchronize(index)
+        accelerator.gather(slices, slots)
+        for each in devices:
+            each.synchronize()
 
     return slice_bytes * (count - 1) / _best_seconds(gather)
 

@@ -105,8 +105,11 @@ class Sampler:
 
 def _has_context() -> bool:
     """Whether this process may have a CUDA context already."""
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())
+    if "torch" not in sys.modules:
+        return False
+    from zobench.machine import accelerator
+
+    return accelerator.is_initialised()
 
 
 class Recorder:

@@ -37,8 +37,7 @@ class StepTimer:
     def _now(self) -> Any:
         if not self.device.startswith("cuda"):
             return time.perf_counter()
-        import torch
+        from zobench.machine.accelerator import Accelerator
 
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self.device))
-        return event
+        device = Accelerator(self.device)
+        return device.mark(device.current_stream())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from zobench.machine.errors import first_line
+from zobench.models import hub
 from zobench.models.identity import CONFIG, INDEX, SINGLE
 
 if TYPE_CHECKING:
@@ -26,15 +27,7 @@ def located(given: str) -> Path:
         return path
     if given.count("/") != 1 or given.startswith((".", "/", "~")):
         raise ValueError(f"`weights_path` must be a folder or a hub id (owner/name), but got {given!r}; check the path")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(given, allow_patterns=["*.safetensors", "*.json"]))
-    except (OSError, ValueError) as error:  # offline, no such repository, no access; no repository's name
-        raise ValueError(
-            f"cannot get the safetensors of {given!r} from the hub ({first_line(error)}); give weights_path=FOLDER "
-            "with them"
-        ) from error
+    return hub.downloaded(given, f"the safetensors of {given!r}", "give weights_path=FOLDER with them")
 
 
 def check_config(folder: Path) -> None:

@@ -91,6 +91,8 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
     positions = next((n for key in POSITIONS_KEYS if isinstance(n := getattr(text, key, None), int)), ANY_LENGTH)
     with _mendable(f"transformers must be able to build the {config.model_type} of {folder}/config.json, but cannot"):
         heads = int(getattr(text, "num_attention_heads", None) or 1)
+        if not int(text.vocab_size):
+            raise ValueError("vocab_size=0 leaves it no tokens")
         blank = Inspected(
             name=folder.name, model_type=config.model_type, masked=masked, layers=0, heads=heads, hidden=0, inner=0,
             vocab=int(text.vocab_size), max_positions=positions, tied=False, embedding_width=0,

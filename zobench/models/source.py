@@ -6,13 +6,11 @@ shown where the folder is not.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from zobench.machine.errors import first_line
-from zobench.models import gguf, identity
+from zobench.models import gguf, hub, identity
 from zobench.models.registry import ARCHITECTURES, get, is_registered
 from zobench.runspec import RunSpec
 
@@ -88,7 +86,7 @@ def folder(path: str, weights: bool) -> Path:
     if path in PACKAGED:
         return gguf.converted(_packaged(path))
     if _is_hub_id(path):
-        return _from_hub(path, weights)
+        return hub.downloaded(path, repr(path), "give a folder that holds it", weights=weights)
     place = Path(path)
     if place.suffix.lower() == ".gguf":
         if not place.is_file():
@@ -135,16 +133,3 @@ def _packaged(name: str) -> Path:
     if not files:
         raise ValueError(f"{name} needs the package that brings it, but it is not installed; {package.install}")
     return files[0]
-
-
-@functools.cache
-def _from_hub(hub_id: str, weights: bool) -> Path:
-    from huggingface_hub import snapshot_download
-
-    wanted = ["*.json", "*.model", "*.txt", *["*.safetensors"] * weights]
-    try:
-        return Path(snapshot_download(hub_id, allow_patterns=wanted))
-    except (OSError, ValueError) as error:  # offline, no such repository, no access; no repository's name
-        raise ValueError(
-            f"cannot get {hub_id!r} from the hub ({first_line(error)}); give a folder that holds it"
-        ) from error

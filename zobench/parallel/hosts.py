@@ -34,6 +34,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zobench.engine.tiers import pin, unpin
+from zobench.machine.accelerator import Accelerator
 from zobench.machine.directio import ALIGNMENT
 from zobench.machine.nvml import Nvml
 from zobench.parallel.world import PeerGoneError, World, group, telling, timeout
@@ -78,12 +79,13 @@ def transfers(spec: RunSpec, local_ranks: int) -> tuple[str, str]:
 
 def _slow_pair(count: int, nvml: Nvml) -> str:
     """Which two of the node's first ``count`` GPUs have no fast link between them, or ""."""
-    handles = [nvml.handle(str(torch.cuda.get_device_properties(index).uuid)) for index in range(count)]
+    devices = [Accelerator(f"cuda:{index}") for index in range(count)]
+    handles = [nvml.handle(device.uuid()) for device in devices]
     for a in range(count):
         for b in range(count):
             if a == b:
                 continue
-            if not torch.cuda.can_device_access_peer(a, b):
+            if not devices[a].reaches(b):
                 return f"cuda:{a} cannot access cuda:{b}"
             if None not in (handles[a], handles[b]):
                 status = nvml.ask("peer links", "nvmlDeviceGetP2PStatus", handles[a], handles[b], 2)  # 2: NVLink
@@ -326,7 +328,7 @@ class SharedTier:
     def _settle(self, slot: Tensor) -> None:
         """Waits for what the current stream copies: a count that is told must be true."""
         if slot.is_cuda:
-            torch.cuda.current_stream(slot.device).synchronize()
+            Accelerator(slot.device).current_stream().synchronize()
 
     def _await_filling(self, block: int) -> None:
         if block not in self._filled:

@@ -27,6 +27,7 @@ from zobench.machine.device import check_devices
 from zobench.machine.network import endpoint_of, parse_endpoint
 from zobench.machine.processes import LAUNCHER
 from zobench.machine.processes import end_with_launcher as end_with_launcher
+from zobench.measure.threads import COUNT, WAITING, available_cores
 from zobench.parallel.world import timeout
 from zobench.runspec import RunSpec
 
@@ -213,9 +214,9 @@ def _reach(host: str, port: int, key: str, patience: timedelta) -> TCPStore:
 
 
 def rank_environment(spec: RunSpec) -> dict[str, str]:
-    """What every rank finds in its environment, less what the user has put there: its share of the cores on a CPU."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = {"OMP_NUM_THREADS": str(max(1, cores // (spec.gpus // spec.nodes)))}
+    """What every rank finds in its environment, less what the user has put there: its share of the cores on a CPU,
+    and waits that leave a core to others."""
+    wanted = {COUNT: str(max(1, available_cores() // (spec.gpus // spec.nodes))), **WAITING}
     return {**wanted, **{name: os.environ[name] for name in wanted if name in os.environ}, LAUNCHER: str(os.getpid())}
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 
+from zobench.machine.accelerator import Accelerator
 from zobench.machine.device import check_devices
 from zobench.machine.network import LIBRARIES, address_towards, interface_of, socket_interface
 from zobench.parallel.mesh import Mesh
@@ -179,7 +180,7 @@ def rank_device(spec: RunSpec) -> str:
         return spec.device
     check_devices(spec)
     device = f"cuda:{os.environ['LOCAL_RANK']}"
-    torch.cuda.set_device(device)
+    Accelerator(device).make_current()
     return device
 
 

@@ -4,10 +4,12 @@ from zobench.predict.seconds import Estimate as Estimate
 from zobench.predict.seconds import Rates as Rates
 from zobench.predict.seconds import compute_seconds as compute_seconds
 from zobench.predict.seconds import estimate as estimate
+from zobench.predict.seconds import fastest_narrow as fastest_narrow
 from zobench.predict.seconds import floor_seconds as floor_seconds
 from zobench.predict.seconds import floor_share as floor_share
 from zobench.predict.seconds import is_sliced as is_sliced
 from zobench.predict.seconds import link_rate as link_rate
+from zobench.predict.seconds import operations as operations
 from zobench.predict.seconds import passes as passes
 from zobench.predict.seconds import predicted_step as predicted_step
 from zobench.predict.seconds import step_seconds as step_seconds

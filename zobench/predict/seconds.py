@@ -73,13 +73,18 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """Predicted peaks in bytes and durations in seconds; ``source`` says what the durations rest on."""
+    """Predicted peaks in bytes and durations in seconds; ``source`` says what the durations rest on.
+
+    ``least_seconds``: of the shortest part of the cell that is worth keeping: one step after the warm-up, where a cell
+    can end early.
+    """
 
     device_bytes: int
     host_bytes: int
     disk_bytes: int
     step_seconds: float
     seconds: float
+    least_seconds: float
     source: str
 
 
@@ -99,9 +104,10 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
     down = rates.bytes_down[spec.tier if ENGINES[spec.engine].is_streamed else "pageable"]
     setup = START_SECONDS + (moved / min(FILL_RATE, down) if TIERS[spec.tier].is_filled else 0)
     steps = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
+    whole, spared = setup + steps * seconds + _saving_seconds(spec, rates), (spec.steps - 1) * seconds
     return Estimate(
-        device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=seconds,
-        seconds=setup + steps * seconds + _saving_seconds(spec, rates), source=source,
+        device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=seconds, seconds=whole,
+        least_seconds=whole - (spared if spec.task == "none" and spec.gpus == 1 else 0), source=source,
     )  # fmt: skip
 
 
@@ -136,6 +142,14 @@ def predicted_step(result: Result) -> float | None:
     """The step of ``result`` by this module's formulas alone, with the rates that travel with it; None without them,
     and for a task, whose tokens are not counted."""
     return _by_its_rates(result, step_seconds)
+
+
+def fastest_narrow(rates: Rates) -> tuple[str | None, str]:
+    """(the 16-bit type in which this machine multiplies fastest, None if it is faster in fp32; a line that says why)"""
+    told = ", ".join(f"{name} {rates.flops[name] / 1e9:.0f}" for name in ("fp32", "fp16", "bf16"))
+    best = max(("fp16", "bf16"), key=lambda name: rates.flops[name])
+    chosen = best if rates.flops[best] >= rates.flops["fp32"] else None
+    return chosen, f"16 bits: {chosen or 'not measured, fp32 is faster'}; products of this machine in GFLOP/s: {told}"
 
 
 def floor_seconds(spec: RunSpec, rates: Rates) -> float:
@@ -202,12 +216,16 @@ def passes(spec: RunSpec) -> float:
     return count
 
 
+def operations(spec: RunSpec) -> float:
+    """Floating-point operations of a rank's products in a step: 2 per parameter and token in each forward."""
+    tokens = sizes.rows(spec) * sizes.usual(spec)
+    return 2 * models.parameter_count(*models.variant(spec)) * tokens * passes(spec)
+
+
 def _product_seconds(spec: RunSpec, rates: Rates, attention: int = 0) -> float:
     """Seconds of a rank's forwards of a step: 2 operations per parameter and token each, and those of attention."""
-    tokens = sizes.rows(spec) * sizes.usual(spec)
-    operations = 2 * models.parameter_count(*models.variant(spec)) * tokens * passes(spec)
     speed = rates.flops[spec.dtype if spec.autocast == "none" else spec.autocast] / _sharers(spec)
-    return (operations + attention) / speed
+    return (operations(spec) + attention) / speed
 
 
 def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
@@ -219,9 +237,14 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
     parameters = (sizes.trained_count(spec) + sizes.trained(spec)[1]) * spec.queries
     if NOISES[spec.noise].in_place:
         return kind.draws * kind.normals * parameters / rates.noise["torch"]
+    draws = (kind.counter_draws + pending(spec)) * kind.normals
+    return draws * parameters / (rates.noise["fused"] / _sharers(spec))
+
+
+def pending(spec: RunSpec) -> float:
+    """Updates of each query that a step goes over again with counter noise, in the mean of the run's steps."""
     middle = spec.warmup + (spec.steps + 1) / 2
-    pending = min(middle, (_kept_steps(spec) + 1) / 2)
-    return (kind.counter_draws + pending) * kind.normals * parameters / (rates.noise["fused"] / _sharers(spec))
+    return min(middle, (kept_steps(spec) + 1) / 2)
 
 
 def _local(spec: RunSpec) -> int:
@@ -280,10 +303,10 @@ def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, flo
     added = sizes.trained_count(spec, layers) * tuned
     written = added + (weights if sizes.tunes_all(spec) else 0)
     seconds = METHODS.get(spec.method).uploads * (weights + added) / up
-    return seconds, written / down / _kept_steps(spec)
+    return seconds, written / down / kept_steps(spec)
 
 
-def _kept_steps(spec: RunSpec) -> float:
+def kept_steps(spec: RunSpec) -> float:
     """After how many steps a run writes updates into the weights at rest; infinity if it is over before."""
     if spec.writeback_every != "inf":
         return int(spec.writeback_every)

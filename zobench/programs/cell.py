@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from zobench.engine.interface import MeasuredEngine, TunedEngine
 from zobench.engine.survival import Survival
 from zobench.finetune.assemble import empty_model, engine_config, planned, tuner
 from zobench.finetune.cautions import cautions
+from zobench.machine import deadline
 from zobench.machine.device import choose_device
 from zobench.machine.memory import is_in_memory, unique_bytes
 from zobench.measure import links
@@ -31,6 +33,7 @@ from zobench.measure.environment import environment
 from zobench.measure.observe import Observer
 from zobench.measure.timer import StepTimer
 from zobench.methods import Method
+from zobench.predict.footprint import PARTS_STEPS
 from zobench.programs.saving import Checkpoints, checkpoints
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, provenance
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 
 PARTS_REPEATS = 2
 """Repeats of each of the two measurements that ``parts`` asks for."""
+END_SECONDS = 1.0
+"""From a cell's last step to its result."""
 
 
 @dataclass
@@ -57,6 +62,7 @@ class Recording:
     warnings: list[str] = field(default_factory=list)
     window: tuple[float, float] = (0.0, 0.0)
     skipped: int = 0
+    partial: bool = False
 
 
 def run(spec: RunSpec, world: World | None = None) -> Result:
@@ -94,7 +100,7 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
         spec=spec, outcome=outcome, reason=reason, traceback=trace, environment=facts,
         samples=recording.samples, warmup=recording.warmup, parts=recording.parts, timeline=recording.timeline,
         memory={**seen.memory, **recording.memory}, power=seen.power, trace=seen.trace,
-        warnings=[*recording.warnings, *seen.warnings], skipped_updates=recording.skipped,
+        warnings=[*recording.warnings, *seen.warnings], skipped_updates=recording.skipped, partial=recording.partial,
     )  # fmt: skip
 
 
@@ -144,7 +150,8 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording, world:
         survival = Survival(local(engine)) if spec.survival else None
         begin = time.monotonic()
         with checkpoints(spec, engine, world, recording.parts, recording.memory, recording.warnings) as saved:
-            recording.samples = _steps(engine, method, work, spec.steps, recording, saved, watch)
+            enough = None if world is not None else partial(_enough, spec)
+            recording.samples = _steps(engine, method, work, spec.steps, recording, saved, watch, enough)
             recording.window = (begin, time.monotonic())
         recording.timeline += saved.events()
         if world is not None:
@@ -171,13 +178,20 @@ def _rates(spec: RunSpec) -> Iterator[float]:
 def _steps(
     engine: TunedEngine, method: Method, work: Iterator[tuple[Batch, float]], count: int, recording: Recording,
     saved: Checkpoints | None = None, watch: AbstractContextManager[object] | None = None,
+    enough: Callable[[float], bool] | None = None,
 ) -> dict[str, list[float | None]]:  # fmt: skip
     """Takes ``count`` steps, each timed, on a batch and with a learning rate of ``work``, inside ``watch``. With
-    ``saved``, checkpoints are taken between them, and the lanes of the last steps are recorded."""
+    ``saved``, checkpoints are taken between them, and the lanes of the last steps are recorded. No more of them once
+    ``enough`` says so, given a step's mean seconds."""
     timer = StepTimer(engine.config.device)
     losses: list[float | None] = []
     gradients: list[float | None] = []
+    began = time.monotonic()
     for index, (batch, rate) in enumerate(itertools.islice(work, count)):
+        if enough is not None and index and enough((time.monotonic() - began) / index):
+            recording.warnings.append(f"partial: {index} of {count} steps, because the time it was given was used up")
+            recording.partial = True
+            break
         method.lr = rate
         if saved is not None and index == max(0, count - saved.recorded):
             engine.record()
@@ -192,6 +206,12 @@ def _steps(
         recording.timeline = [list(event) for event in engine.timeline()]
     seconds: list[float | None] = [*timer.seconds()]
     return {"step_seconds": seconds, "loss": losses, "projected_grad": gradients}
+
+
+def _enough(spec: RunSpec, step_seconds: float) -> bool:
+    """Whether the time that the cell was given does not hold another step and what comes after the last one."""
+    left = deadline.left()
+    return left is not None and left < END_SECONDS + (1 + PARTS_STEPS * spec.parts) * step_seconds
 
 
 def _parts(engine: MeasuredEngine, step: Callable[[], object], device: str) -> dict[str, list[float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,21 @@ class Matrix:
     cells: tuple[RunSpec, ...]
 
 
-def load(path: Path, device: str, changes: Mapping[str, Any] | None = None) -> Matrix:
+NARROW = "fastest 16-bit"
+"""As a ``dtype``: whichever 16-bit type this machine multiplies fastest."""
+
+
+def load(
+    path: Path, device: str, changes: Mapping[str, Any] | None = None, narrow: Callable[[], str | None] = lambda: "bf16"
+) -> Matrix:
     """The matrix in ``path`` as it runs on ``device`` ("cpu", "cuda", "cuda:0"), with ``changes`` made to every cell.
 
     A list in ``[[variants]]`` or ``[[include]]`` stands for one of them per value, the product of all its lists.
     ``[on.cpu]`` and ``[on.cuda]`` hold what differs there. Cells that would run the same computation appear once. A
     cell that has all values of a rule of ``[[exclude]]`` (after ``changes``, defaults included) is left out. An option
-    of a plug-in is given, varied and excluded as ``options.NAME``. Raises
-    ``ValueError``, one line that names the file, for an unknown key or an impossible value.
+    of a plug-in is given, varied and excluded as ``options.NAME``. ``narrow`` is asked for what NARROW stands for, or
+    None: then its cells are left out. Raises ``ValueError``, one line that names the file, for an unknown key or an
+    impossible value.
     """
     try:
         body = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -43,7 +50,7 @@ def load(path: Path, device: str, changes: Mapping[str, Any] | None = None) -> M
             _check_section(section, _ON_KEYS, f"[on.{kind}]")
         body = _overlay(body, body.get("on", {}).get(device.split(":")[0], {}))
         cells: dict[str, RunSpec] = {}
-        for cell in _cells(body, device, dict(changes or {})):
+        for cell in _cells(body, device, dict(changes or {}), narrow):
             cells.setdefault(cell.hash, cell)  # one model may be there under two paths
         _check_names(cells.values())
         if not cells:
@@ -106,7 +113,9 @@ def _overlay(body: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def _cells(body: Mapping[str, Any], device: str, changes: dict[str, Any]) -> Iterable[RunSpec]:
+def _cells(
+    body: Mapping[str, Any], device: str, changes: dict[str, Any], narrow: Callable[[], str | None]
+) -> Iterable[RunSpec]:
     base, axes = flat(body.get("base", {})), flat(body.get("axes", {}))
     varied, included = ([flat(one) for one in rows] for rows in (body.get("variants", [{}]), body.get("include", ())))
     rules = [flat(rule) for rule in body.get("exclude", ())]
@@ -129,6 +138,10 @@ def _cells(body: Mapping[str, Any], device: str, changes: dict[str, Any]) -> Ite
     )
     for row in (*rows, *(one for item in included for one in _product(item))):
         values = {**base, **flat(row), **flat(changes)}
+        if values.get("dtype") == NARROW:
+            values["dtype"] = narrow()
+        if values.get("dtype", "") is None:
+            continue
         if not any(all(_value(values, key) == value for key, value in rule.items()) for rule in rules):
             yield _spec(values).resolve(device)
 

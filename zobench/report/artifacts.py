@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zobench import recipes
+from zobench.recipes.reference import PAPERS, Reference
 from zobench.report import facts as fact_tables
 from zobench.report.book import Artifact, Book
 from zobench.report.cells import belongs, meets
@@ -18,7 +19,6 @@ from zobench.report.draw import blank, chart, timelines
 from zobench.report.facts import Facts
 from zobench.report.formats import tidy
 from zobench.report.plot import Plot, load_plot
-from zobench.report.reference import PAPERS, Reference
 from zobench.report.render import grids, sheets
 from zobench.report.sheet import Sheet
 from zobench.report.summary import Filled

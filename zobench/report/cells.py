@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import textwrap
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from zobench.report.quantity import rounded
-from zobench.report.reference import Reference
+from zobench.recipes.reference import Reference
+from zobench.report.choice import Choice, choose, outcome_note
 from zobench.report.table import USUAL, Metric, Table, TableColumn, TableRow
 from zobench.report.terms import deviations, fields
 from zobench.report.toml import Where
 from zobench.result import Outcome, Result
-from zobench.result.quantity import Quantity
-from zobench.runspec import FIELDS, METHODS, RunSpec
+from zobench.result.quantity import Interval, Quantity
+from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.registries import METRICS
 
 _CPU_MEMORY = "Measured on a CPU: the process's peak resident memory above its baseline, not GPU memory."
@@ -24,13 +22,12 @@ _CUDA_MEMORY = "Measured as the allocator's peak; the paper reads NVML, which ad
 _BOUND = "seq_len"
 """With a task it only bounds an example's tokens: then a table that does not name it allows any."""
 DEVIATION = "Measured with "
-_LISTED = 3
-_LONGEST = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableCell:
-    """One cell. ``value`` is in the base unit; ``paper`` is the matching row of the papers' values.
+    """One cell. ``value`` is in the base unit: of its one result, or the mean of several ``results``. ``interval``: its
+    95 % interval, or the least and the most of several. ``paper`` is the matching row of the papers' values.
 
     ``caveats`` say how the measurement differs from what the heading promises; ``notes`` say how this cell came to be;
     ``lacks`` says why this version cannot measure it.
@@ -39,12 +36,18 @@ class TableCell:
     row: TableRow
     column: TableColumn
     metric: Metric
-    result: Result | None
+    results: tuple[Result, ...]
     value: float | None
+    interval: Interval | None
     paper: Mapping[str, str] | None
     caveats: tuple[str, ...]
     notes: tuple[str, ...]
     lacks: str = ""
+
+    @property
+    def result(self) -> Result | None:
+        """The result that is shown, the first of several."""
+        return self.results[0] if self.results else None
 
     @property
     def quantity(self) -> Quantity:
@@ -77,13 +80,13 @@ def fill(table: Table, results: Sequence[Result], reference: Reference) -> list[
     filled = []
     for row in table.rows:
         here = [result for result in candidates if _fits(result, row.where)]
-        matches = [_matches(table, row, column, here) for column in table.columns]
-        if row.extra and not any(matches):
+        choices = [_choice(table, row, column, here) for column in table.columns]
+        if row.extra and not any(choice.shown for choice in choices):
             continue
-        pairs = list(zip(table.columns, matches, strict=True))
+        pairs = list(zip(table.columns, choices, strict=True))
         filled.append(
             [
-                [_cell(table, row, column, metric, matched, reference) for column, matched in pairs]
+                [_cell(table, row, column, metric, choice, reference) for column, choice in pairs]
                 for metric in table.metrics
             ]
         )
@@ -116,6 +119,11 @@ def lacking(table: Table, row: TableRow, column: TableColumn) -> str:
     return table.lacks or row.lacks or column.lacks
 
 
+def is_meant(row: TableRow, column: TableColumn) -> bool:
+    """Whether anything can stand there: a row and a column that are both extra are of different models."""
+    return not (row.extra and column.extra)
+
+
 def conditions(table: Table, row: TableRow, column: TableColumn) -> Where:
     """What a result must satisfy to belong in a cell."""
     return {**_usual(table), **column.where, **row.where}
@@ -123,13 +131,14 @@ def conditions(table: Table, row: TableRow, column: TableColumn) -> Where:
 
 def belongs(table: Table, spec: RunSpec) -> bool:
     """Whether a run of ``spec`` has a place in ``table``."""
-    places = ((row, column) for row in table.rows for column in table.columns if not lacking(table, row, column))
+    every = ((row, column) for row in table.rows for column in table.columns if is_meant(row, column))
+    places = ((row, column) for row, column in every if not lacking(table, row, column))
     return any(meets(spec, conditions(table, row, column)) for row, column in places)
 
 
 def mismatch(table: Table, results: Sequence[Result]) -> str:
     """Why none of ``results`` has a place in ``table``: what it needs that none of them has; "" if one has a place."""
-    if any(_matches(table, row, column, results) for row in table.rows for column in table.columns):
+    if any(_choice(table, row, column, results).shown for row in table.rows for column in table.columns):
         return ""
     unmet = [
         f"{field}={' or '.join(map(str, values))}"
@@ -140,54 +149,35 @@ def mismatch(table: Table, results: Sequence[Result]) -> str:
     return f"none of these {len(results)} results belongs in {table.name}: {needs}"
 
 
-def _matches(table: Table, row: TableRow, column: TableColumn, results: Iterable[Result]) -> list[Result]:
-    """Results that satisfy all conditions of the cell, the preferred one first.
-
-    Preferred are, in order: finished ones, those with the least loss on dev (as the papers choose among learning rates:
-    the test set has no part in it), the values listed first in the table, fields at their usual values.
-    """
-    if lacking(table, row, column):
-        return []
+def _choice(table: Table, row: TableRow, column: TableColumn, results: Iterable[Result]) -> Choice:
+    """Of the results that satisfy all conditions of the cell, what it shows."""
+    if lacking(table, row, column) or not is_meant(row, column):
+        return Choice()
     where = conditions(table, row, column)
-    fitting = [result for result in results if _fits(result, where)]
-    return sorted(fitting, key=lambda result: _preference(where, result)) if len(fitting) > 1 else fitting
-
-
-def _preference(where: Where, result: Result) -> tuple[Any, ...]:
-    values = result.spec.to_dict()
-    listed = tuple(where[key].index(values[key]) for key in sorted(where))
-    usual = RunSpec(model="any", engine=result.spec.engine).resolve(result.spec.device).to_dict()
-    unusual = sum(values[key] != usual[key] for key in FIELDS if key not in where)
-    return result.outcome is not Outcome.OK, dev_loss(result), listed, unusual, result.spec.hash
-
-
-def dev_loss(result: Result) -> float:
-    """The least loss on dev of a run with a task; infinite where there is none, or it was not finite."""
-    loss = result.evaluation.get("best", {}).get("loss")
-    return math.inf if loss is None else float(loss)
+    return choose(where, [result for result in results if _fits(result, where)], row.over)
 
 
 def _cell(
-    table: Table, row: TableRow, column: TableColumn, metric: Metric, matched: Sequence[Result], reference: Reference
+    table: Table, row: TableRow, column: TableColumn, metric: Metric, choice: Choice, reference: Reference
 ) -> TableCell:
-    result = matched[0] if matched else None
+    result, quantity = choice.first, METRICS.get(column.quantity or metric.name)
     paper = reference.find(wanted) if (wanted := _reported(table, row, column, metric)) else None
     if paper is not None and paper["unit"] not in (units := METRICS.get(metric.name).units):
         raise ValueError(f"`{metric.name}` must be in {' or '.join(units)}, but got {paper['unit']}; convert it")
-    value = METRICS.get(column.quantity or metric.name).of(result) if result else None
-    notes = [] if result is None or result.outcome is Outcome.OK else [_outcome_note(result)]
-    if len(matched) > 1:
-        once = result is not None and result.evaluation and len(table.metrics) > 1
-        notes.append(_choice_note(matched, metric, None if once else METRICS.get(column.quantity or metric.name)))
+    value = choice.value(quantity)
+    once = result is not None and result.evaluation and len(table.metrics) > 1
+    notes = [] if result is None or result.outcome is Outcome.OK else [outcome_note(result)]
+    caveats = [_caveats(row, column, metric, one, paper) for one in choice.shown if value is not None]
     return TableCell(
         row=row,
         column=column,
         metric=metric,
-        result=result,
+        results=choice.shown,
         value=value,
+        interval=choice.interval(quantity),
         paper=paper,
-        caveats=_caveats(row, column, metric, result, paper) if result and value is not None else (),
-        notes=tuple(notes),
+        caveats=tuple(dict.fromkeys(itertools.chain(*caveats))),
+        notes=(*notes, *choice.note(metric, None if once else quantity)),
         lacks=lacking(table, row, column),
     )
 
@@ -199,35 +189,6 @@ def _reported(table: Table, row: TableRow, column: TableColumn, metric: Metric) 
     own = {"paper": table.paper, "artifact": table.artifact} if table.paper else {}
     wanted = {**own, "metric": metric.name, **table.reference, **column.reference, **row.reference}
     return wanted if "paper" in wanted else {}
-
-
-def needed(result: Result) -> str:
-    """``needs 27.2 GB``: what a skipped cell lacked, short enough for its place in the table, or ""."""
-    head, of, _ = result.reason.partition(" of ")
-    return head if result.outcome is Outcome.SKIPPED and of and head.startswith("needs ") else ""
-
-
-def _outcome_note(result: Result) -> str:
-    if needed(result):  # one note serves all cells that lacked the same thing
-        return f"skipped, by prediction: {result.reason.partition(' of ')[2].partition(' (')[0]}"
-    reason = textwrap.shorten(result.reason, _LONGEST, placeholder=" ...") or "no reason was recorded"
-    name = {"oom": "out of memory"}.get(result.outcome, str(result.outcome))
-    return f"{name}: {reason}"
-
-
-def _choice_note(matched: Sequence[Result], metric: Metric, quantity: Quantity | None) -> str:
-    """Says which of several results is shown and what the others came to in ``quantity``, or only how they ended."""
-    differing = [key for key in FIELDS if len({getattr(result.spec, key) for result in matched}) > 1]
-
-    def told(result: Result) -> str:
-        value = quantity.of(result) if quantity else None
-        ending = str(result.outcome) if value is None else rounded(value / metric.scale, metric.format)
-        return " ".join(f"{key}={getattr(result.spec, key)}" for key in differing) + f" ({ending})"
-
-    others = "; ".join(told(result) for result in matched[1 : 1 + _LISTED])
-    more = f"; and {len(matched) - 1 - _LISTED} more" if len(matched) > 1 + _LISTED else ""
-    chosen = ", by its loss on dev" if any(dev_loss(result) < math.inf for result in matched) else ""
-    return f"{len(matched)} results match. Shown{chosen}: {told(matched[0])}. Not shown: {others}{more}."
 
 
 def _evaluated(result: Result) -> list[str]:

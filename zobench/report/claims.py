@@ -132,7 +132,7 @@ def _held(
     for header, cells in _lines(table, claim, grid):
         if all(name in cells for name in claim.ratio):
             checked.append(of(claim, header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
-    own = [row for row in table.rows if not row.extra] if _by_column(table, claim) else list(table.columns)
+    own = [line for line in (table.rows if _by_column(table, claim) else table.columns) if not line.extra]
     ratios = tuple(one for one in checked if one is not None)
     return CheckedClaim(claim=claim, table=table, ratios=ratios, expected=len(claim.only) or len(own))
 
@@ -148,7 +148,7 @@ def _lines(table: Table, claim: Claim, grid: Grid) -> list[tuple[str, dict[str, 
     if _by_column(table, claim):
         lines = [(cells[0].row.header, {cell.column.header: cell for cell in cells}) for cells in by_row]
     else:
-        columns = zip(*by_row, strict=True)
+        columns = [cells for cells in zip(*by_row, strict=True) if not cells[0].column.extra]
         lines = [(cells[0].column.header, {cell.row.header: cell for cell in cells}) for cells in columns]
     return [(header, cells) for header, cells in lines if not claim.only or header in claim.only]
 

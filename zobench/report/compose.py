@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from zobench.report.cells import TableCell, needed
+from zobench.report.cells import TableCell
+from zobench.report.choice import needed
 from zobench.report.quantity import rounded
 from zobench.report.sheet import CellText, Group, Sheet, number
 from zobench.report.table import Table, TableColumn
@@ -13,6 +14,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import named
 from zobench.runspec.registries import METRICS
 from zobench.store import metrics
+from zobench.store.names import told_apart
 
 Grid = Sequence[Sequence[Sequence[TableCell]]]
 """Cells as ``[row][metric][column]``."""
@@ -62,10 +64,12 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
         *([table.caption] if table.caption else []),
         *_baseline(table, by_column),
         *_settings(cells),
+        *_shared_names(cells),
         *_units(table),
+        *_intervals(cells),
         *_legend(cells),
     ]
-    return _sheet(table, grid, "measured", machine, measured_on(cells, machine), entry, remarks)
+    return sheet_of(table, grid, "measured", machine, measured_on(cells, machine), entry, remarks)
 
 
 def _baseline(table: Table, by_column: bool) -> list[str]:
@@ -98,7 +102,7 @@ def paper_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
         remarks.append(f"{OUT_OF_MEMORY} means out of memory in the paper.")
     if any(cell.paper is None for cell in cells):
         remarks.append(f"{NO_VALUE} means that the paper reports no value.")
-    return _sheet(table, grid, "paper", machine, source, lambda group, k: _reported(group[k]), remarks)
+    return sheet_of(table, grid, "paper", machine, source, lambda group, k: _reported(group[k]), remarks)
 
 
 def _told(paper: Mapping[str, str]) -> str:
@@ -128,8 +132,9 @@ def _reportable(table: Table, grid: Grid) -> tuple[Table, Grid]:
 
 
 def _shown(table: Table, grid: Grid) -> tuple[Table, Grid]:
-    """All of a paper's table; of another, the columns in which anything was run."""
-    ks = [k for k in range(len(table.columns)) if table.paper or any(row[0][k].result for row in grid)]
+    """All of a paper's own columns; of others, those in which anything was run."""
+    own = [bool(table.paper) and not column.extra for column in table.columns]
+    ks = [k for k in range(len(table.columns)) if own[k] or any(row[0][k].result for row in grid)]
     return _cut(table, grid, range(len(table.metrics)), ks or range(1))
 
 
@@ -148,7 +153,7 @@ def measured_on(cells: Iterable[TableCell], machine: str | None) -> str:
     return f"measured on {machine}" + (f" ({about})" if about else "")
 
 
-def _sheet(
+def sheet_of(
     table: Table,
     grid: Grid,
     kind: str,
@@ -157,13 +162,16 @@ def _sheet(
     entry: Callable[[Sequence[TableCell], int], CellText],
     remarks: Sequence[str],
 ) -> Sheet:
+    """``table`` with the text that ``entry`` gives each cell of ``grid``, numbered notes, and ``remarks`` below."""
+    headings = [CellText(text=f"{metric.header} {_ARROW[metric.better]}", tone="label") for metric in table.metrics]
+    columns = [_column_label(column, kind) for column in table.columns]
+    body = [[[entry(row[j], k) for k in range(len(columns))] for j in range(len(headings))] for row in grid]
+    if table.groups == "columns":  # a metric each below a column's heading
+        body = [[list(values) for values in zip(*row, strict=True)] for row in body]
+        headings, columns = columns, headings
     groups = tuple(
-        Group(
-            header=CellText(text=f"{metric.header} {_ARROW[metric.better]}", tone="label"),
-            columns=tuple(_column_label(column, kind) for column in table.columns),
-            body=tuple(tuple(entry(row[j], k) for k in range(len(table.columns))) for row in grid),
-        )
-        for j, metric in enumerate(table.metrics)
+        Group(header=heading, columns=tuple(columns), body=tuple(tuple(row[i]) for row in body))
+        for i, heading in enumerate(headings)
     )
     sheet = Sheet(
         label="-".join((table.name, kind, machine or "none")),
@@ -203,7 +211,16 @@ def _measured(cell: TableCell, to_baseline: float | None) -> CellText:
     if cell.value is None:
         return CellText(text=cell.quantity.absent[0], tone="blank", own=cell.notes)
     text = rounded(cell.value / cell.metric.scale, cell.metric.format)
-    return CellText(text=text, detail=_times(to_baseline), own=cell.notes, shared=cell.caveats)
+    detail = " ".join(filter(None, (_between(cell), times(to_baseline))))
+    return CellText(text=text, detail=detail, own=cell.notes, shared=cell.caveats)
+
+
+def _between(cell: TableCell) -> str:
+    """``[60.7, 67.0]`` of a metric whose table shows its interval."""
+    if not cell.metric.interval or cell.interval is None:
+        return ""
+    low, high = (rounded(end / cell.metric.scale, cell.metric.format) for end in cell.interval)
+    return f"[{low}, {high}]"
 
 
 def _reported(cell: TableCell) -> CellText:
@@ -217,10 +234,10 @@ def _reported(cell: TableCell) -> CellText:
         text = rounded(cell.paper_value / cell.metric.scale, cell.metric.format)
     if cell.ratio is None:
         return CellText(text=text, tone="reported")
-    return CellText(text=text, detail=_times(cell.ratio), shared=cell.caveats)
+    return CellText(text=text, detail=times(cell.ratio), shared=cell.caveats)
 
 
-def _times(value: float | None) -> str:
+def times(value: float | None) -> str:
     """``(x0.57)``; three digits where two decimals would show fewer than two: ``(x0.0123)``."""
     if value is None:
         return ""
@@ -255,9 +272,30 @@ def _floors(results: Iterable[Result]) -> list[str]:
     return [f"These runs reach {span} % of this machine's floor: the least time that its measured rates allow a step."]
 
 
+def _shared_names(cells: Iterable[TableCell]) -> list[str]:
+    """A line for each name of a model that stands for several models here."""
+    results = {result.spec.hash: result for cell in cells for result in cell.results}
+    names = told_apart(results.values())
+    tagged: dict[str, list[str]] = {}
+    for key, name in names.items():
+        if name != results[key].spec.model:
+            tagged.setdefault(results[key].spec.model, []).append(name)
+    return [
+        f"Warning: {model} is the name of {len(set(those))} models here, {' and '.join(sorted(set(those)))}; give each "
+        'its own with name = "...".'
+        for model, those in tagged.items()
+    ]
+
+
 def _units(table: Table) -> list[str]:
     told = [(METRICS.get(metric.name).about, metric) for metric in table.metrics]
     return [about.format(unit=metric.unit, size=f"{metric.scale:.0f}") for about, metric in told if about]
+
+
+def _intervals(cells: Sequence[TableCell]) -> list[str]:
+    shown = [cell for cell in cells if cell.metric.interval and cell.interval is not None and len(cell.results) == 1]
+    names = joined(cell.metric.header for cell in shown)
+    return [f"In brackets after {names}: the 95 % interval."] if shown else []
 
 
 def _legend(cells: Sequence[TableCell]) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from zobench.report.cells import dev_loss, meets
+from zobench.report.cells import meets
 from zobench.report.chart import Chart, Mark, Panel, Series
+from zobench.report.choice import dev_loss
 from zobench.report.plot import Plot
 from zobench.result import Outcome, Result
 from zobench.runspec.registries import METRICS

@@ -67,11 +67,7 @@ def _caveats(cells: Sequence[TableCell]) -> list[str]:
     told = dict.fromkeys(caveat for cell in cells if cell.value is not None for caveat in cell.caveats)
     caveats = [caveat for caveat in told if not caveat.startswith("Warning")]
     timed = [cell for cell in cells if cell.value is not None and cell.quantity is METRICS.get(cell.metric.name)]
-    if any(
-        cell.quantity.interval(cell.result) is None
-        for cell in timed
-        if cell.result and METRICS.get(cell.metric.name).timed
-    ):
+    if any(cell.interval is None for cell in timed if cell.result and METRICS.get(cell.metric.name).timed):
         caveats.append("Without a 95 % interval: fewer than 6 steps were measured.")
     return caveats
 
@@ -135,8 +131,7 @@ def _in_unit(value: float | None, metric: Metric) -> float | None:
 def _mark(plot: Plot, cell: TableCell) -> Mark:
     """What was measured; else why a run ended without it; else what the footprint's formula predicts."""
     if cell.result is not None and cell.result.outcome is Outcome.OK:
-        interval = cell.quantity.interval(cell.result)
-        low, high = interval if interval and cell.value is not None else (None, None)
+        low, high = cell.interval if cell.interval and cell.value is not None else (None, None)
         value, least, most = (_in_unit(number, cell.metric) for number in (cell.value, low, high))
         return Mark(value=value, low=least, high=most, source=cell.quantity.source)
     if cell.result is not None and cell.result.outcome is not Outcome.SKIPPED:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures, html
 from zobench.report.book import Artifact, Book
 from zobench.report.compose import hardware
 from zobench.report.formats import latex, macros, markdown
-from zobench.report.reference import Reference
 from zobench.report.sheet import plain
 from zobench.report.summary import Filled, compared
 from zobench.result import Result

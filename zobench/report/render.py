@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from zobench.recipes.reference import Reference
 from zobench.report import facts
 from zobench.report.cells import fill
 from zobench.report.compose import Grid, measured, measured_sheet, paper_sheet
 from zobench.report.facts import Facts
 from zobench.report.formats import latex, markdown, terminal, tidy
-from zobench.report.reference import Reference
 from zobench.report.sheet import Sheet
 from zobench.report.table import Table
 from zobench.result import Result

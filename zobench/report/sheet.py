@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 class CellText:
     """Text of one place of a sheet, e.g. ``5098`` with detail ``(x0.57)``; ``marks`` are numbers of notes.
 
-    ``tone`` is "value" (it holds a measured number), "reported" (only the paper's), "failure", "blank" or "label".
+    ``tone`` is "value" (it holds a measured number), "predicted", "reported" (only the paper's), "failure", "blank" or
+    "label".
     Of its notes, ``shared`` ones move up to the heading if all values of a column have them, ``own`` ones stay.
     """
 

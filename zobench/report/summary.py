@@ -106,7 +106,8 @@ def _measured_claims(item: Filled, machine: str) -> list[claims.CheckedClaim]:
 
 def _unfilled(item: Filled) -> Grid:
     """The table's cells without their results: of a machine that measured none of them."""
-    return [[[replace(cell, result=None, value=None) for cell in group] for group in row] for row in item.grids[0][1]]
+    rows = item.grids[0][1]
+    return [[[replace(cell, results=(), value=None, interval=None) for cell in group] for group in row] for row in rows]
 
 
 def _coverage(filled: Sequence[Filled], machine: str | None) -> Sheet:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zobench.recipes.reference import COLUMNS
 from zobench.report import toml
-from zobench.report.reference import COLUMNS
 from zobench.report.toml import Where, check
 from zobench.runspec import FIELDS, RunSpec, check_value, named, suggestion
 from zobench.runspec.registries import METRICS
@@ -20,14 +20,16 @@ from zobench.runspec.registries import METRICS
 class TableRow:
     """The results that satisfy ``where``, and which of the paper's values they are (None: the paper has none).
 
-    An ``extra`` row is not in the paper's table; it is shown only if it was measured. ``lacks``: what keeps this
-    version from measuring it.
+    An ``extra`` row is not in the paper's table; it is shown only if it was measured. ``over``: a field such as seed:
+    the row shows the mean of the results that differ in it alone, with the least and the most. ``lacks``: what keeps
+    this version from measuring it.
     """
 
     header: str
     where: Where
     reference: Mapping[str, str] | None
     extra: bool = False
+    over: str = ""
     lacks: str = ""
 
 
@@ -35,6 +37,7 @@ class TableRow:
 class TableColumn:
     """Which results belong under ``header``, and which of the paper's values they are compared with, if any.
 
+    An ``extra`` column is not in the paper's table: it is shown only if it was measured, and no claim is about it.
     ``predicted``: a figure shows the predicted memory where nothing was measured. ``quantity``: what is shown in place
     of the metric that the paper calls it, in the same units.
     """
@@ -42,6 +45,7 @@ class TableColumn:
     header: str
     where: Where
     reference: Mapping[str, str] | None
+    extra: bool = False
     lacks: str = ""
     predicted: bool = False
     quantity: str = ""
@@ -51,7 +55,7 @@ class TableColumn:
 class Metric:
     """A quantity as a group of columns; ``better`` is "lower" or "higher", ``format`` a Python format like ``.0f``.
 
-    ``unit`` is the printed one, one of the quantity's units.
+    ``unit`` is the printed one, one of the quantity's units. ``interval``: whether each value's is shown beside it.
     """
 
     name: str
@@ -59,6 +63,7 @@ class Metric:
     format: str
     better: str
     unit: str
+    interval: bool = False
 
     @property
     def scale(self) -> float:
@@ -86,6 +91,7 @@ class Claim:
 class Table:
     """One table: metrics x columns across, rows down. Ratios are taken against the column, or the row, ``baseline``.
 
+    ``groups``: under which common headings the columns stand, those of the "metrics" or of the "columns".
     ``paper`` is "" for a table that no paper has; ``runner`` the matrix that measures it; ``lacks`` what keeps this
     version from measuring any of it; ``reference`` conditions on all of the paper's values.
     """
@@ -98,6 +104,7 @@ class Table:
     lacks: str
     caption: str
     baseline: str
+    groups: str
     where: Where
     reference: Mapping[str, str]
     row_header: str
@@ -112,6 +119,7 @@ FREE = named(lambda field: field.free)
 USUAL: Where = {field: (value,) for field, value in RunSpec(model="any").to_dict().items() if field not in FREE}
 
 WORDS = ("title", "paper", "artifact", "runner", "lacks", "caption", "baseline")
+GROUPS = ("metrics", "columns")
 BODY = {"where": dict, "reference": dict, "rows": dict, "columns": list, "metrics": list, "claims": list}
 
 
@@ -121,7 +129,7 @@ def load_table(path: Path) -> Table:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         needed = ("title", "rows", "columns", "metrics")
-        kinds: dict[str, Any] = {**dict.fromkeys(WORDS, str), **BODY}
+        kinds: dict[str, Any] = {**dict.fromkeys((*WORDS, "groups"), str), **BODY}
         check("the table", data, {key: kinds[key] for key in needed}, kinds)
         return parse(path.stem, data)
     except ValueError as error:
@@ -135,9 +143,12 @@ def parse(stem: str, data: Mapping[str, Any]) -> Table:
     header, rows = _rows(data["rows"])
     columns = tuple(_column(item) for item in data["columns"])
     words = {word: data.get(word, "") for word in WORDS}
+    if (groups := data.get("groups", GROUPS[0])) not in GROUPS:
+        raise ValueError(f"`groups` must be one of {', '.join(GROUPS)}, but got {groups!r}; leave it out")
     table = Table(
         **words,
         name=f"{words['paper']}/{words['artifact']}" if words["paper"] else stem,
+        groups=groups,
         where=toml.where("where", data.get("where", {})),
         reference=toml.reference(data.get("reference", {})),
         row_header=header,
@@ -208,14 +219,20 @@ def _rows(data: Mapping[str, Any]) -> tuple[str, tuple[TableRow, ...]]:
 
 
 def _variant(data: Mapping[str, Any]) -> TableRow:
-    check("[[rows.variants]]", data, {"header": str}, {"where": dict, "reference": dict, "extra": bool, "lacks": str})
+    check("[[rows.variants]]", data, {"header": str}, _ROW)
+    if (over := data.get("over", "")) and over not in FIELDS:
+        raise ValueError(f"unknown key {over!r} in `over`; {suggestion(over, FIELDS)}")
     return TableRow(
         header=data["header"],
         where=toml.where("rows.variants.where", data.get("where", {})),
         reference=toml.reference(data["reference"]) if "reference" in data else None,
         extra=data.get("extra", False),
+        over=over,
         lacks=data.get("lacks", ""),
     )
+
+
+_ROW = {"where": dict, "reference": dict, "extra": bool, "over": str, "lacks": str}
 
 
 def _product(fields: Mapping[str, Any]) -> list[TableRow]:
@@ -237,14 +254,17 @@ def _product(fields: Mapping[str, Any]) -> list[TableRow]:
 
 
 def _column(data: Mapping[str, Any]) -> TableColumn:
-    words = {"where": dict, "reference": dict, "lacks": str, "predicted": bool, "quantity": str}
+    words = {"where": dict, "reference": dict, "lacks": str, "predicted": bool, "quantity": str, "extra": bool}
     check("[[columns]]", data, {"header": str}, words)
+    if data.get("extra") and "reference" in data:
+        raise ValueError(f"an extra column must have no `reference`, but {data['header']!r} has one; leave one out")
     if (quantity := data.get("quantity", "")) and quantity not in METRICS.names():
         raise ValueError(f"unknown quantity {quantity!r}; {suggestion(quantity, METRICS.names())}")
     return TableColumn(
         header=data["header"],
         where=toml.where("columns.where", data.get("where", {})),
         reference=toml.reference(data["reference"]) if "reference" in data else None,
+        extra=data.get("extra", False),
         lacks=data.get("lacks", ""),
         predicted=data.get("predicted", False),
         quantity=data.get("quantity", ""),
@@ -252,7 +272,8 @@ def _column(data: Mapping[str, Any]) -> TableColumn:
 
 
 def _metric(data: Mapping[str, Any]) -> Metric:
-    check("[[metrics]]", data, dict.fromkeys(("name", "header", "format", "better"), str), {"unit": str})
+    needed = dict.fromkeys(("name", "header", "format", "better"), str)
+    check("[[metrics]]", data, needed, {"unit": str, "interval": bool})
     name = data["name"]
     if name not in METRICS.names():
         raise ValueError(f"unknown metric {name!r}; {suggestion(name, METRICS.names())}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zobench.report.reference import COLUMNS
+from zobench.recipes.reference import COLUMNS
 from zobench.runspec import check_key, check_value, suggestion
 
 Where = Mapping[str, tuple[Any, ...]]

@@ -38,6 +38,7 @@ class Result:
     ``timeline``: [lane, kind, block, start_s, end_s] of the last step, of the last two in a run with checkpoints.
     ``trace``: the process's memory over time, as :func:`zobench.measure.history.memory_over_time` makes it; empty if
     nothing was recorded.
+    ``partial``: whether it ended before its last step, because the time that a budget had left was used up.
     """
 
     spec: RunSpec
@@ -54,6 +55,7 @@ class Result:
     evaluation: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     skipped_updates: int = 0
+    partial: bool = False
     traceback: str = ""
 
     @property
@@ -87,6 +89,7 @@ class Result:
             **body,
             "tokens_per_step": self.tokens_per_step,
             "skipped_updates": self.skipped_updates,
+            **({"partial": True} if self.partial else {}),
             "traceback": self.traceback,
         }
 

@@ -18,7 +18,14 @@ from zobench.report import sheet as model
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _GAP, _EDGES = 2, 4
 """Characters between two columns, and those of the table's edges and of the first gap."""
-_STYLE = {"value": "", "reported": "", "failure": "yellow", "blank": "dim", "label": "bold"}
+_STYLE = {
+    "value": "",
+    "predicted": "bright_black",
+    "reported": "",
+    "failure": "yellow",
+    "blank": "dim",
+    "label": "bold",
+}
 
 
 def write(sheets: Iterable[model.Sheet], width: int, color: bool) -> str:
@@ -108,7 +115,7 @@ def _table(sheet: model.Sheet, columns: Sequence[tuple[model.CellText, list[Text
 
 def _aligned(entries: Sequence[model.CellText]) -> list[Text]:
     """The cells of one column, padded so that values end below values and ratios stand below ratios."""
-    numbers = [len(entry.text) for entry in entries if entry.tone in ("value", "reported")]
+    numbers = [len(entry.text) for entry in entries if entry.tone in ("value", "predicted", "reported")]
     return [Text(" " * (max(numbers, default=0) - len(entry.text))).append_text(_marked(entry)) for entry in entries]
 
 

@@ -65,7 +65,7 @@ def _measured(cell: TableCell, machine: str) -> dict[str, str]:
         "device": plain(result.spec.device),
         "dtype": result.spec.dtype,
         "tier": result.spec.tier,
-        "spec_hash": result.spec.hash,
+        "spec_hash": " ".join(one.spec.hash for one in cell.results),
         "notes": plain(" ".join((*cell.caveats, *cell.notes))),
     }
 

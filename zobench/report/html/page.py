@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zobench.recipes.reference import PAPERS
 from zobench.report.book import Artifact, Book
 from zobench.report.chart import Chart
 from zobench.report.html.machines import machines
 from zobench.report.html.runs import runs
-from zobench.report.reference import PAPERS
 from zobench.report.sheet import CellText, Group, Sheet, plain
 
 if TYPE_CHECKING:

@@ -1,0 +1,38 @@
+"""The last lines of a sweep: the comparison that its reader came for, and the next command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zobench.cli.found import closing, compared
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+
+
+def measured(seconds: float, peak: int | None, **changes: Any) -> Result:
+    spec = RunSpec(**{"model": "OPT-125M", "seq_len": 32, **changes}).resolve("cpu")
+    samples: dict[str, list[float | None]] = {"step_seconds": [seconds]}
+    return Result(spec=spec, outcome=Outcome.OK, samples=samples, memory={"device_peak_bytes": peak})
+
+
+def test_the_fastest_cell_stands_against_mezos_own_way_at_the_same_work() -> None:
+    plain = measured(4.0, 1000)
+    fast = measured(1.0, 250, engine="offload", tier="disk", noise="counter")
+    slower, longer = measured(2.0, 1, engine="offload"), measured(0.1, 1, engine="offload", seq_len=16)
+    assert compared([plain, slower, fast, longer]) == [
+        "OPT-125M fp32: offload/disk counter has 4.00x the tokens/s of MeZO's own way in 0.25 of its memory (measured "
+        "here)"
+    ]
+    assert compared([plain, measured(1.0, None, noise="counter")])[0].endswith(" of MeZO's own way (measured here)")
+    assert compared([plain, measured(5.0, 1, engine="offload")]) == []  # nothing is faster
+    assert compared([fast, longer]) == []
+
+
+def test_it_is_said_where_all_of_it_is_and_how_to_go_on() -> None:
+    waits = Result(spec=measured(1, 1).spec, outcome=Outcome.SKIPPED, reason="needs 5 min of the budget, 2 s are left")
+    unfit = Result(spec=measured(1, 1).spec, outcome=Outcome.SKIPPED, reason="needs 5 GB of host memory, 2 GB are free")
+    assert closing([waits, unfit], "mine", "zobench sweep main_table") == [
+        "all tables, figures and claims beside the papers': zobench report --results mine",
+        "1 cells wait for more time; they go on with: zobench sweep main_table",
+    ]
+    assert closing([unfit], "results", "") == ["all tables, figures and claims beside the papers': zobench report"]

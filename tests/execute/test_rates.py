@@ -1,0 +1,131 @@
+"""The machine's rates: measured once, kept for the next command, never kept or planned with from a busy time."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.rates import CALIBRATION, RATES
+from zobench import predict
+from zobench.execute import rates
+from zobench.execute.process import ask
+
+MACHINE = "cpu-2c-4f2a91"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What this user has kept before is none of these tests' business."""
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, *times: dict[str, Any]) -> list[dict[str, Any]]:
+    """Makes each measurement of the machine the next of ``times``; returns those that are left."""
+    left = list(times)
+    monkeypatch.setattr(rates, "ask", lambda *_: json.dumps(left.pop(0)))
+    return left
+
+
+def test_the_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def ask(program: str, *arguments: str) -> str:
+        asked.append(arguments)
+        return json.dumps(CALIBRATION)
+
+    monkeypatch.setattr(rates, "ask", ask)
+    for _ in range(2):
+        assert rates.calibration(tmp_path / "results", MACHINE, "cpu", tmp_path) == CALIBRATION
+    assert asked == [("cpu", str(tmp_path))]
+    rates.calibration(tmp_path / "results", MACHINE, "cuda:0", tmp_path)
+    assert len(asked) == 2
+
+
+BEFORE_COUNTER_NOISE = json.dumps(CALIBRATION | {"noise_elements_per_second": 3e8})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "{}", '{"copy_bytes_per_second": null}', pytest.param(BEFORE_COUNTER_NOISE, id="old")]
+)
+def test_rates_that_cannot_be_used_are_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    path = tmp_path / ".calibration" / f"{MACHINE}-cpu.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    monkeypatch.setattr(rates, "ask", lambda *_: json.dumps(CALIBRATION))
+    assert rates.calibration(tmp_path, MACHINE, "cpu", None) == CALIBRATION
+    assert json.loads(path.read_text()) == CALIBRATION
+
+
+def test_rates_that_cannot_be_kept_are_used_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "results").write_text("a file where the folder should be")
+    monkeypatch.setattr(rates, "ask", lambda *_: json.dumps(CALIBRATION))
+    found = rates.calibration(tmp_path / "results", MACHINE, "cpu", None)
+    assert found["notes"][0].startswith("not kept, because ")
+    assert predict.Rates.of(found) == RATES
+
+
+@pytest.mark.parametrize(("others", "kept"), [(0.1, True), (None, True), (2.5, False)])
+def test_rates_of_a_busy_machine_serve_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: float | None, kept: bool
+) -> None:
+    monkeypatch.setattr(rates, "ask", lambda *_: json.dumps(CALIBRATION | {"other_cpu_cores": others}))
+    found = rates.calibration(tmp_path, MACHINE, "cpu", None)
+    assert predict.Rates.of(found) == RATES
+    assert (tmp_path / ".calibration" / f"{MACHINE}-cpu.json").exists() == kept
+    assert any("kept 2.5 cores busy" in note for note in found["notes"]) != kept
+
+
+def test_a_measurement_that_fails_is_one_line() -> None:
+    with pytest.raises(OSError, match=r"^measuring this machine failed: ValueError: too slow$"):
+        ask("raise ValueError('too slow')")
+    with pytest.raises(OSError, match=r"^measuring this machine failed: exit code 3$"):
+        ask("raise SystemExit(3)")
+
+
+def test_a_user_measures_a_machine_once_for_all_results_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = measured(monkeypatch, CALIBRATION, CALIBRATION)
+    for folder in ("one", "two"):
+        assert rates.calibration(tmp_path / folder, MACHINE, "cpu", tmp_path) == CALIBRATION
+        assert (tmp_path / folder / ".calibration" / f"{MACHINE}-cpu.json").exists()
+    assert len(left) == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", str(int(os.environ.get("OMP_NUM_THREADS", "1")) + 1))  # another rate
+    rates.calibration(tmp_path / "three", MACHINE, "cpu", tmp_path)
+    assert not left
+
+
+SLOW = CALIBRATION | {"matmul_flops_per_second": {"fp32": 2e10, "fp16": 1e10, "bf16": 2e11}}
+OTHER_SOFTWARE = "cpu-2c-000000"
+
+
+def test_a_busy_machine_is_planned_with_the_rates_of_an_idle_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured(monkeypatch, CALIBRATION, SLOW | {"other_cpu_cores": 1.7}, SLOW | {"other_cpu_cores": 1.7})
+    rates.calibration(tmp_path / "before", OTHER_SOFTWARE, "cpu", tmp_path)
+    found = rates.calibration(tmp_path / "now", MACHINE, "cpu", tmp_path)
+    assert found == CALIBRATION | {"notes": found["notes"]}
+    assert found["notes"] == [
+        "not kept, because other processes kept 1.7 cores busy; planned with those of an idle time"
+    ]
+    assert not (tmp_path / "now" / ".calibration" / f"{MACHINE}-cpu.json").exists()
+
+
+def test_a_rate_far_below_the_last_one_is_measured_again_and_then_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = measured(monkeypatch, CALIBRATION, SLOW, CALIBRATION, SLOW, SLOW)
+    rates.calibration(tmp_path / "before", OTHER_SOFTWARE, "cpu", tmp_path)
+    assert rates.calibration(tmp_path / "chance", MACHINE, "cpu", tmp_path) == CALIBRATION
+    again = rates.calibration(tmp_path / "again", "cpu-2c-111111", "cpu", tmp_path)
+    assert again["notes"] == ["slower than before, measured twice: matmul fp32; is the machine throttled?"]
+    assert again["matmul_flops_per_second"] == SLOW["matmul_flops_per_second"]
+    assert not left

@@ -1,0 +1,78 @@
+"""Threads: as many as cores are idle, one line on why, and the user's own choice stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from zobench.measure import threads
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The user has chosen nothing, and this process may use four cores."""
+    for name in (threads.COUNT, *threads.WAITING):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(threads, "available_cores", lambda: 4)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(("busy", "count"), [(0.0, 4), (0.4, 4), (0.6, 3), (2.0, 2), (3.8, 1), (9.0, 1)])
+def test_as_many_threads_as_cores_are_idle(free: pytest.MonkeyPatch, busy: float, count: int) -> None:
+    free.setattr(threads, "other_cores", lambda: busy)
+    own = threads.chosen()
+    assert own is not None
+    assert (own.count, own.environment) == (count, {"OMP_NUM_THREADS": str(count)})
+    assert own.reason == (
+        "threads: 4, because the cores are idle"
+        if count == 4
+        else f"threads: {count} of 4, because other processes keep {busy:.1f} cores busy; OMP_NUM_THREADS sets another "
+        "number"
+    )
+
+
+def test_nothing_is_chosen_for_a_user_who_has_or_where_nobody_knows(free: pytest.MonkeyPatch) -> None:
+    free.setattr(threads, "other_cores", lambda: None)
+    assert threads.chosen() is None
+    free.setattr(threads, "other_cores", lambda: 3.0)
+    free.setenv("OMP_NUM_THREADS", "7")
+    free.setenv("OMP_WAIT_POLICY", "active")
+    threads.wait_passively()
+    assert threads.settle() == ""
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
+
+
+def test_this_process_computes_with_them(free: pytest.MonkeyPatch) -> None:
+    free.setattr(threads, "other_cores", lambda: 2.2)
+    threads.wait_passively()
+    before = torch.get_num_threads()
+    try:
+        assert threads.settle().startswith("threads: 2 of 4, ")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
+
+
+def test_the_command_line_waits_passively_before_torch_is_loaded() -> None:
+    program = (
+        "import os, sys\nfrom zobench.cli import main\n"
+        "try: main(['--version'])\nexcept SystemExit: print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    )
+    kept = {name: value for name, value in os.environ.items() if name not in threads.WAITING}
+    done = subprocess.run([sys.executable, "-c", program], env=kept, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "passive False"
+
+
+def test_a_neighbour_is_seen() -> None:
+    spin = [sys.executable, "-c", "while True: pass"]
+    neighbour = subprocess.Popen(spin)
+    try:
+        assert (threads.other_cores(0.5) or 0.0) > 0.3  # less where it shares its core with others
+    finally:
+        neighbour.kill()
+        neighbour.wait()

@@ -1,0 +1,158 @@
+"""The papers' programs on a virtual clock: errors against the papers' own values, which the page states."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from zobench.engine import schedule
+from zobench.predict import hardware
+from zobench.predict.allocator import LARGE_ROUND, MIDDLE_SEGMENT, SMALL_SEGMENT, Allocator
+from zobench.predict.clock import Clock
+from zobench.predict.published import evidence, fit, validation
+from zobench.predict.published.validation import Spread
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def memory():
+    return validation.memory_errors()
+
+
+def test_the_committed_constants_give_the_page_and_the_ranges_that_are_committed(memory):
+    page = validation.PAGE.read_text(encoding="utf-8")
+    written = page.partition(validation.BEGIN)[2].partition(validation.END)[0]
+    assert written == validation.page()
+    assert validation.ERRORS.read_text(encoding="utf-8") == validation.ranges()
+
+
+def test_held_out_errors_of_an_a100_are_within_the_bounds(memory):
+    seconds = Spread.of(validation.throughput_errors("A100-80GB"))
+    assert seconds.count == 159
+    assert (seconds.median <= 0.04, seconds.p90 <= 0.14) == (True, True), seconds
+    nbytes = Spread.of(validation.held_out(memory))
+    assert nbytes.count == 56
+    assert (nbytes.median <= 0.01, nbytes.p90 <= 0.05) == (True, True), nbytes
+
+
+def test_an_h20_with_two_anchors_is_within_its_bound_and_without_them_is_not():
+    anchored, alone = (Spread.of(validation.throughput_errors("H20-96GB", anchored=known)) for known in (True, False))
+    assert (anchored.count, alone.count) == (251, 253)
+    assert anchored.median <= 0.025 < alone.median
+
+
+def test_every_dash_of_the_papers_is_predicted_out_of_memory_and_no_other_cell():
+    cells = validation.out_of_memory()
+    assert sum(row["status"] == "oom" for row, _ in cells) == 14
+    assert [row for row, told in cells if told != (row["status"] == "oom")] == []
+
+
+def test_no_held_out_value_is_a_fitted_one():
+    fitted = {(row["model"], row["method"], row["dtype"], row["value"]) for _, _, row in fit.measured(*evidence.FITTED)}
+    for error in validation.throughput_errors("A100-80GB"):
+        row = error.row
+        plain = not (row["autocast"] or row["wire_dtype"] or row["switch"])
+        usual = plain and (row["batch_size"], row["seq_len"]) == ("1", "2048")
+        assert not (usual and (row["model"], row["method"], row["dtype"], row["value"]) in fitted), row
+
+
+def test_every_contradiction_names_values_that_are_there():
+    errors = [*validation.throughput_errors("A100-80GB"), *validation.throughput_errors("H20-96GB")]
+    for one in evidence.CONTRADICTIONS:
+        assert any(one.holds(error.row) for error in errors), one
+
+
+def test_the_fit_gives_the_committed_constants_again():
+    pytest.importorskip("scipy")
+    committed = hardware.load("a100-80gb-sxm")
+    again = fit.changed(committed, fit.fit())
+    for key in fit.PRIOR:
+        name = key.removesuffix("_us").removesuffix("_gbs")
+        assert getattr(again, name) == pytest.approx(getattr(committed, name), rel=1e-3), key
+
+
+def test_a_replay_that_forgets_what_an_update_allocates_is_found(monkeypatch, memory):
+    from zobench.predict.published import memory as replay
+
+    right = Spread.of(validation.held_out(memory))
+    replay.device_bytes.cache_clear()
+    monkeypatch.setattr(replay._Trace, "update", lambda self, sizes: None)
+    wrong = Spread.of(validation.held_out(validation.memory_errors()))
+    replay.device_bytes.cache_clear()
+    assert wrong.p90 > 1.5 * right.p90
+
+
+def _steady_step(blocks, slots, seconds):
+    clock, marks = Clock(), []
+    clock.run(schedule.prologue(blocks, slots), lambda op: seconds[op.kind])
+    for _ in range(4):
+        clock.run(schedule.traversal(blocks, slots), lambda op: seconds[op.kind])
+        marks.append(clock.lanes["compute"])
+    return marks[-1] - marks[-2]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "step"),
+    [
+        ({"compute": 3.0, "upload": 1.0, "offload": 2.0}, 24.0),  # what computes bounds it
+        ({"compute": 1.0, "upload": 3.0, "offload": 2.0}, 24.0),  # uploads do
+        ({"compute": 1.0, "upload": 2.0, "offload": 3.0}, 24.0),  # offloads do
+    ],
+)
+def test_the_slowest_lane_bounds_a_step_of_three_slots(seconds, step):
+    assert _steady_step(8, 3, seconds) == step
+
+
+def test_one_slot_runs_all_three_after_each_other():
+    assert _steady_step(8, 1, {"compute": 3.0, "upload": 1.0, "offload": 2.0}) == 8 * 6.0
+
+
+def test_segments_have_the_sizes_of_pytorchs():
+    allocator = Allocator()
+    small = allocator.allocate(1)
+    assert allocator.reserved == SMALL_SEGMENT
+    allocator.allocate(MIB)  # the rest of that segment serves it
+    assert allocator.reserved == SMALL_SEGMENT
+    middle = allocator.allocate(2 * MIB)
+    assert allocator.reserved == SMALL_SEGMENT + MIDDLE_SEGMENT
+    allocator.allocate(11 * MIB, stream=1)  # streams share nothing
+    assert allocator.reserved == SMALL_SEGMENT + MIDDLE_SEGMENT + 12 * MIB
+    allocator.release(small, middle)
+    again = allocator.allocate(20 * MIB)
+    assert (again.size, allocator.reserved) == (20 * MIB, SMALL_SEGMENT + MIDDLE_SEGMENT + 12 * MIB)
+    assert LARGE_ROUND == 2 * MIB
+
+
+def test_pieces_are_joined_again_and_none_is_given_twice():
+    allocator, draw = Allocator(), random.Random(0)
+    live, total = [], 0
+    for _ in range(3000):
+        if live and draw.random() < 0.5:
+            allocator.release(live.pop(draw.randrange(len(live))))
+        else:
+            piece = allocator.allocate(draw.choice([700, 90_000, 3 * MIB, 30 * MIB]), draw.randrange(2))
+            assert not piece.free
+            live.append(piece)
+        total = max(total, sum(piece.size for piece in live))
+        assert len({id(piece) for piece in live}) == len(live)
+    assert allocator.reserved >= total
+    allocator.release(*live)
+    free = [piece for pool in allocator._free.values() for _, _, piece in pool]
+    assert all(piece.before is None and piece.after is None for piece in free)  # each a whole segment
+    assert sum(piece.size for piece in free) == allocator.reserved
+
+
+def test_a_faster_link_hides_transfers_that_bound_a_step():
+    from zobench.predict.published.seconds import step_seconds
+
+    (cell,) = (
+        one for one, _, row in fit.measured("zo2", "table1") if (row["model"], row["dtype"]) == ("OPT-66B", "fp16")
+    )
+    gpu = hardware.load("a100-80gb-sxm")
+    fast, slow = step_seconds(cell, gpu.behind(4, 16)), step_seconds(cell, gpu.behind(4, 4))
+    assert slow == pytest.approx(4 * fast, rel=0.02)
+    resident = dataclasses.replace(cell, offloaded=False)
+    assert step_seconds(resident, gpu.behind(4, 4)) == step_seconds(resident, gpu)

@@ -1,0 +1,294 @@
+"""Commands for GPUs that are not here: plan, predict. Every number that they print is a prediction, and says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zobench.cli.common import Changes, Json, Model, Name, Results, app, changed, check_file, check_results, named
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from zobench.predict.choices import Choice, Place
+    from zobench.predict.gpu import Prediction
+    from zobench.predict.hardware import Gpu
+
+GpuName = Annotated[str, typer.Option("--gpu", metavar="GPU", help="Of `zobench list gpus`, a FILE.toml, or all.")]
+Link = Annotated[str | None, typer.Option(metavar="GENxLANES", help="The host's slot, as 4x16 [the card's own].")]
+Disk = Annotated[str | None, typer.Option(metavar="SPEED", help="A disk for the blocks, by its bytes a second: 5GB.")]
+
+
+_NUMBERS = ("tokens/s", "of best", "device", "host", "disk")
+_OF_GPUS = ("tokens/s", "range", "device", "host", "disk")
+
+
+@app.command()
+def plan(
+    model: Model = None,
+    name: Name = None,
+    gpu: GpuName = "all",
+    host: Annotated[str, typer.Option(metavar="SIZE", help="The host's memory.")] = "64GB",
+    seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens of a sequence.")] = None,
+    disk: Disk = None, link: Link = None, changes: Changes = None, output: Json = None,
+) -> None:  # fmt: skip
+    """Say whether a model can be tuned on a GPU, how fast, and with which settings; predicted, nothing runs."""
+    from zobench.cli import console
+    from zobench.predict import choices
+    from zobench.predict.choices import Place
+    from zobench.runspec import parse_size
+
+    values = {"dtype": "fp16"} | changed(named(changes, model=model, name=name))
+    values |= {} if seq_len is None else {"seq_len": seq_len}
+    sizes = {"host": parse_size("--host", host), "disk": 0 if disk is None else parse_size("--disk", disk)}
+    found = []
+    for one in _gpus(gpu, link):
+        place = Place(gpu=one, **sizes)
+        ways = choices.choices(values, place)
+        found.append((place, ways[0], choices.alternatives(ways[0], place), ways[1:]))
+    if output is not None:
+        told = [_plan_dict(place, best, others) for place, best, others, _ in found]
+        _write(output, told if gpu == "all" else told[0])
+    if output == "-":
+        return
+    screen = console.answer_console()
+    if len(found) == 1:
+        _show_one(screen, *found[0])
+    else:
+        found.sort(key=lambda row: (bool(row[1].lacks), row[1].prediction.step_seconds))
+        _show_all(screen, [(place, best) for place, best, _, _ in found])
+
+
+def _gpus(name: str, link: str | None) -> list[Gpu]:
+    """All GPUs, or the one called ``name``, in a slot ``link``."""
+    from zobench.predict import hardware
+
+    gpus = [hardware.load(one) for one in (hardware.names() if name == "all" else [name])]
+    if link is None:
+        return gpus
+    generation, _, lanes = link.partition("x")
+    if generation not in map(str, hardware.LANE_BYTES) or lanes not in ("1", "2", "4", "8", "16"):
+        raise ValueError(f"`--link` must be a generation and a number of lanes, but got {link!r}; write 4x16")
+    return [one.behind(int(generation), int(lanes)) for one in gpus]
+
+
+def _write(output: str, body: Any) -> None:
+    text = json.dumps(body, indent=1, allow_nan=False)
+    if output == "-":
+        print(text)
+        return
+    check_file("--json", Path(output))
+    Path(output).write_text(text + "\n", encoding="utf-8")
+
+
+def _plan_dict(place: Place, best: Choice, others: Sequence[Choice]) -> dict[str, Any]:
+    return {
+        "gpu": place.gpu.name, "host_bytes": place.host, "disk_bytes_per_second": place.disk,
+        "source": "predicted", "fits": not best.lacks, "best": _choice_dict(best),
+        "alternatives": [_choice_dict(one) for one in others],
+    }  # fmt: skip
+
+
+def _choice_dict(choice: Choice) -> dict[str, Any]:
+    return {**prediction_dict(choice.prediction), "lacks": choice.lacks}
+
+
+def prediction_dict(known: Prediction) -> dict[str, Any]:
+    """All that is predicted, as JSON."""
+    low, high = known.range
+    return {
+        "source": "predicted", "label": known.spec.label, "spec": _unusual(known), "bound": known.bound,
+        "tokens_per_second": known.tokens_per_second, "tokens_per_second_low": low, "tokens_per_second_high": high,
+        "step_seconds": known.step_seconds, "device_bytes": known.device_bytes, "host_bytes": known.host_bytes,
+        "disk_bytes": known.disk_bytes, "memory_share": known.memory_share, "seconds": dict(known.parts),
+    }  # fmt: skip
+
+
+def _unusual(known: Prediction) -> dict[str, Any]:
+    """The fields that are not at their defaults."""
+    from zobench.runspec import DECLARED
+
+    values = known.spec.to_dict()
+    return {key: value for key, value in values.items() if key == "model" or value != DECLARED[key].default}
+
+
+def _show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choice], ways: Sequence[Choice]) -> None:
+    from rich.text import Text
+
+    from zobench.cli import console, plan_view
+
+    known = best.prediction
+    screen.print(Text(f"{_about(known)} on {_where(place)}", style="bold"), soft_wrap=True)
+    if best.lacks:
+        least = min([best, *ways], key=lambda one: one.prediction.device_bytes + one.prediction.host_bytes)
+        told = f"does not fit ({least.lacks}): the least is {_bytes(least.prediction)}, with {_settings(least)}"
+        remedy = "" if place.disk else "; with --disk SPEED blocks can rest on a disk"
+        screen.print(Text(told + remedy, style="yellow"), soft_wrap=True)
+    else:
+        screen.print(
+            f"fits: {_rate(known)} tokens/s, {known.step_seconds:.3g} s a step; {_bytes(known)}", soft_wrap=True
+        )
+        screen.print(f"bound by: {known.bound} ({_shares(known)})", soft_wrap=True)
+        screen.print(f"settings: {_settings(best)}", soft_wrap=True)
+    rows = [best, *others, *_baselines([*ways], best, others)]
+    shared = plan_view.shared_words([one.spec.label for one in rows])
+    table = console.columns("otherwise", *_NUMBERS, "bound", "lacks", numbers=_NUMBERS)
+    for one in rows[1:]:
+        table.add_row(*(Text(text, style="dim" if one.lacks else "") for text in _row(one, best, shared)))
+    screen.print(table)
+    screen.print(Text(_footnote(place), style="dim"), soft_wrap=True)
+
+
+def _baselines(ways: Sequence[Choice], best: Choice, others: Sequence[Choice]) -> list[Choice]:
+    """MeZO and ZO2 as the papers run them, where they are not shown already."""
+    shown = {one.spec.hash for one in (best, *others)}
+    plain = [one for one in ways if one.spec.noise == "torch" and not one.spec.resident_blocks]
+    return [one for one in plain if one.spec.hash not in shown]
+
+
+def _row(one: Choice, best: Choice, shared: Sequence[str]) -> list[str]:
+    known = one.prediction
+    share = "" if best.lacks else f"x{known.tokens_per_second / best.prediction.tokens_per_second:.2f}"
+    label = " ".join(word for word in known.spec.label.split() if word not in shared)
+    return [label, f"~{_short(known.tokens_per_second)}", share, *_sizes(known), known.bound, one.lacks]
+
+
+def _show_all(screen: Console, rows: Sequence[tuple[Place, Choice]]) -> None:
+    from rich.text import Text
+
+    from zobench.cli import console
+
+    place, best = rows[0]
+    screen.print(Text(f"{_about(best.prediction)}, {_host(place)}", style="bold"), soft_wrap=True)
+    table = console.columns("GPU", *_OF_GPUS, "bound", "settings, or what lacks", numbers=_OF_GPUS)
+    for place, best in rows:
+        known = best.prediction
+        low, high = (_short(edge) for edge in known.range)
+        told = f"lacks {best.lacks}" if best.lacks else _settings(best, short=True)
+        rate = ("·", "", "", "", "", "") if best.lacks else (
+            f"~{_short(known.tokens_per_second)}", f"{low} to {high}", *_sizes(known))  # fmt: skip
+        cells = (place.gpu.name, *rate[:5], "" if best.lacks else known.bound, told)
+        table.add_row(*(Text(text, style="dim" if best.lacks else "") for text in cells))
+    screen.print(table)
+    screen.print(Text(_footnote(None), style="dim"), soft_wrap=True)
+
+
+def _about(known: Prediction) -> str:
+    spec = known.spec
+    return f"{spec.model} {spec.dtype}, batch {spec.batch_size}, {spec.seq_len} tokens"
+
+
+def _where(place: Place) -> str:
+    from zobench.execute.plan import gigabytes
+
+    gpu = place.gpu
+    link = f"PCIe {gpu.pcie_generation:.0f} x{gpu.pcie_lanes:.0f}"
+    return f"{gpu.name} ({gigabytes(int(gpu.memory))}, {link}), {_host(place)}"
+
+
+def _host(place: Place) -> str:
+    from zobench.execute.plan import gigabytes
+
+    disk = f", a disk of {gigabytes(int(place.disk))}/s" if place.disk else ""
+    return f"{gigabytes(int(place.host))} of host memory{disk}"
+
+
+def _rate(known: Prediction) -> str:
+    low, high = known.range
+    return f"~{_short(known.tokens_per_second)} ({_short(low)} to {_short(high)})"
+
+
+def _short(rate: float) -> str:
+    from zobench.report.quantity import rounded
+
+    return rounded(rate, ".0f")
+
+
+def _bytes(known: Prediction) -> str:
+    device, host, disk = _sizes(known)
+    more = [f"{host} of host memory"] * bool(host) + [f"{disk} of disk"] * bool(disk)
+    return ", ".join([f"{device} on the device", *more])
+
+
+def _sizes(known: Prediction) -> list[str]:
+    from zobench.execute.plan import gigabytes
+
+    return [gigabytes(size) if size else "" for size in (known.device_bytes, known.host_bytes, known.disk_bytes)]
+
+
+def _shares(known: Prediction) -> str:
+    """What a step spends, the largest first; transfers run beside the rest."""
+    parts = sorted(known.parts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {seconds:.2g} s" for name, seconds in parts if seconds > 0.01 * known.step_seconds)
+
+
+def _settings(choice: Choice, *, short: bool = False) -> str:
+    """As `zobench run` takes them."""
+    chosen = ("engine", "tier", "noise", "granularity", "slots", "resident_blocks", "writeback_every")
+    values: Mapping[str, Any] = _unusual(choice.prediction)
+    told = [f"{key}={values[key]}" for key in chosen if key in values and (key, values[key]) != ("tier", "pinned")]
+    told = [word for word in told if word != "tier=device"] or ["engine=resident"]
+    return " ".join(told if short else (f"--set {word}" for word in told))
+
+
+def _footnote(place: Place | None) -> str:
+    whose = {
+        "fitted": "on the GPU that the constants were fitted on", "anchored": "on a GPU with two cells of its own",
+        "other": "on a GPU known by its data sheet alone",
+    }  # fmt: skip
+    about = f" {whose[place.gpu.errors]}" if place else ""
+    return (
+        f"~ predicted, not measured. The range is what nine of ten of the papers' values were within{about}; zobench's "
+        "own engine has never run on such a GPU. `zobench list gpus` and docs/predictions.md say what is guessed."
+    )
+
+
+@app.command()
+def predict(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A matrix of `zobench list`, or a .toml file.")],
+    gpu: Annotated[str, typer.Option("--gpu", metavar="GPU", help="Of `zobench list gpus`, or a FILE.toml.")],
+    link: Link = None, disk: Disk = None, changes: Changes = None, results: Results = Path("results"),
+    form: Annotated[str, typer.Option("--format", help="terminal, markdown or latex.")] = "terminal",
+    output: Json = None,
+) -> None:  # fmt: skip
+    """Fill the tables of a matrix with predictions for a GPU, beside what was measured here and the paper's values."""
+    from zobench import recipes
+    from zobench.cli.cells import matrix_cells
+    from zobench.predict.gpu import predict as predicted
+    from zobench.runspec import parse_size
+
+    check_results(results)
+    speed = 0 if disk is None else parse_size("--disk", disk)
+    (place,) = _gpus(gpu, link) if gpu != "all" else _refuse_all()
+    matrix, cells, _ = matrix_cells(recipes.find("runners", name), "cuda:0", changed(changes))
+    needing = [cell for cell in cells if cell.tier in ("disk", "checkpoint")] if not speed else []
+    if needing:
+        raise ValueError(f"`--disk` must be given for {len(needing)} cells with a tier on a disk; add --disk 5GB")
+    known = [predicted(cell, place, speed) for cell in cells]
+    if output is not None:
+        _write(output, [{**prediction_dict(one), "fits": one.fits} for one in known])
+    if output != "-":
+        print(_tables(matrix.tables, known, place, results, form), end="")
+
+
+def _refuse_all() -> list[Gpu]:
+    raise ValueError("`--gpu` must be one GPU here, but got all; `zobench plan --gpu all` compares them")
+
+
+def _tables(names: Sequence[str], known: Sequence[Prediction], gpu: Gpu, results: Path, form: str) -> str:
+    """The matrix's tables: what is predicted of them, then what is stored, and the paper's values."""
+    from rich.console import Console
+
+    from zobench.report import artifacts, predicted
+    from zobench.report.table import Table
+    from zobench.store import Store
+
+    screen, stored = Console(), Store(results).load()
+    tables = [item for item in map(artifacts.load, names) if isinstance(item, Table)]
+    width = max(80, screen.width)
+    texts = [predicted.render(one, known, gpu, stored, form, width=width, color=screen.is_terminal) for one in tables]
+    return "\n".join(texts) + f"\n{_footnote(None)}\n"

@@ -1,0 +1,57 @@
+"""The last lines of a sweep: what was found, where the rest is, what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+from zobench.runspec.kinds import ENGINES, NOISES
+
+
+def closing(results: Sequence[Result], folder: str, again: str) -> list[str]:
+    """Lines on what was found in ``results``, where all of it can be seen, and the command that goes on."""
+    lines = [f"found: {text}" for text in compared(results)[:1]]
+    own = "" if folder == "results" else f" --results {folder}"
+    lines.append(f"all tables, figures and claims beside the papers': zobench report{own}")
+    left = sum((one.outcome is Outcome.SKIPPED and " of the budget" in one.reason) or one.partial for one in results)
+    if left:
+        lines.append(f"{left} cells wait for more time; they go on with: {again}")
+    return lines
+
+
+def compared(results: Sequence[Result]) -> list[str]:
+    """A line for each model and dtype of which MeZO's own way and a faster one were measured alike, the largest first:
+    the fastest cell's throughput and memory as multiples of MeZO's."""
+    alike: dict[tuple[object, ...], list[Result]] = {}
+    for one in results:
+        if one.outcome is Outcome.OK and one.step_seconds and one.spec.task == "none":
+            alike.setdefault(_compared_by(one.spec), []).append(one)
+    lines = []
+    for cells in reversed(alike.values()):
+        plain = next((one for one in cells if _is_plain(one.spec)), None)
+        best = min(cells, key=lambda one: one.step_seconds or 0.0)
+        if plain is not None and best is not plain:
+            lines.append(_against(best, plain))
+    return lines
+
+
+def _compared_by(spec: RunSpec) -> tuple[object, ...]:
+    same = (spec.model, spec.weights, spec.dtype, spec.autocast, spec.batch_size, spec.seq_len)
+    return *same, spec.method, spec.scheme, spec.queries, spec.gpus
+
+
+def _is_plain(spec: RunSpec) -> bool:
+    """Whether the cell is MeZO as its paper has it: all weights on the device, noise added to the weights in place."""
+    return not ENGINES[spec.engine].is_streamed and NOISES[spec.noise].in_place
+
+
+def _against(best: Result, plain: Result) -> str:
+    words = [word for word in best.spec.label.split() if word not in plain.spec.label.split()]
+    speed = (plain.step_seconds or 0.0) / (best.step_seconds or 1.0)
+    peaks = [one.memory.get("device_peak_bytes") for one in (best, plain)]
+    memory = f" in {peaks[0] / peaks[1]:.2f} of its memory" if peaks[0] and peaks[1] else ""
+    return (
+        f"{best.spec.model} {best.spec.dtype}: {' '.join(words)} has {speed:.2f}x the tokens/s of MeZO's own way"
+        f"{memory} (measured here)"
+    )

@@ -1,0 +1,157 @@
+"""The machine's rates: measured once when it is idle, kept for every later command, planned with from then on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zobench import predict
+from zobench.execute.process import ask
+from zobench.machine.files import replace
+from zobench.machine.locks import locked
+from zobench.measure.threads import COUNT
+from zobench.models import cache
+
+BUSY_CORES = 0.5
+"""Cores kept busy by others from which on the machine's rates are not worth keeping."""
+IMPLAUSIBLE = 3.0
+"""A machine that was this many times faster before is measured again."""
+_WORK = ("matmul_flops_per_second", "noise_elements_per_second", "copy_bytes_per_second")
+"""Rates that the same hardware reaches under any version of the software, give or take."""
+
+
+def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) -> dict[str, Any]:
+    """The machine's rates, with ``notes`` for people: those kept with the results in ``root``, else those that an
+    earlier command has kept for this user, else measured.
+
+    Jobs that start together on one machine measure once: the others wait for the first, then read. Rates measured while
+    others kept the machine busy are not kept; then this machine's rates under other software are planned with, if any
+    are known, and else these, because a plan needs some.
+    """
+    path, folder = root / ".calibration" / f"{machine}-{device.partition(':')[0]}.json", disk_dir or _temporary()
+    place = f"{device.partition(':')[0]}-{os.environ.get(COUNT, 'all')}-threads-{_disk(folder)}.json"
+    if (kept := _usable(_text(path))) is not None:
+        return kept
+    with _alone(path.with_suffix(".lock")):
+        kept = _usable(_text(path)) or _usable(cache.read("rates", f"{machine}-{place}"))
+        if kept is None:
+            kept, lasting = _measured(device, folder, _siblings(machine, place))
+            if not lasting:
+                return kept
+            cache.keep("rates", f"{machine}-{place}", _json(kept))
+        try:
+            replace(path, _json(kept).encode())
+        except OSError:
+            kept["notes"] = [*kept["notes"], f"not kept, because {path} cannot be written"]
+    return kept
+
+
+def _measured(device: str, folder: Path, earlier: Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:
+    """(the rates to plan with, whether they are worth keeping). ``earlier``: of the same hardware, or None."""
+    rates = _once(device, folder)
+    if slow := _slower(rates, earlier):
+        rates = _better(rates, _once(device, folder))
+    if others := _busy(rates):
+        told = f"not kept, because other processes kept {others:.1f} cores busy"
+        if earlier is not None:
+            return {**earlier, "notes": [*earlier["notes"], f"{told}; planned with those of an idle time"]}, False
+        return {**rates, "notes": [*rates["notes"], told]}, False
+    if slow and (still := _slower(rates, earlier)):
+        told = f"slower than before, measured twice: {', '.join(still)}; is the machine throttled?"
+        rates["notes"] = [*rates["notes"], told]
+    return rates, True
+
+
+def _once(device: str, folder: Path) -> dict[str, Any]:
+    return dict(json.loads(ask(_CALIBRATE, device, str(folder))))
+
+
+def _busy(rates: Mapping[str, Any]) -> float:
+    """Cores that others kept busy while the rates were measured, if they were too many; else 0."""
+    others = rates.get("other_cpu_cores") or 0.0
+    return others if others > BUSY_CORES else 0.0
+
+
+def _slower(rates: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> list[str]:
+    """The rates that were IMPLAUSIBLE times higher ``earlier``."""
+    before, now = _flat(earlier or {}), _flat(rates)
+    return [name for name, rate in before.items() if now.get(name, rate) * IMPLAUSIBLE < rate]
+
+
+def _better(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The second measurement, with whatever the first one did faster: others take time from both, and give none."""
+    best: dict[str, Any] = dict(second)
+    for name in _WORK:
+        one, two = first[name], second[name]
+        best[name] = {key: max(one[key], two[key]) for key in two} if isinstance(two, dict) else max(one, two)
+    return best
+
+
+def _flat(rates: Mapping[str, Any]) -> dict[str, float]:
+    """The rates of work by a name for people: ``matmul fp32``."""
+    flat: dict[str, float] = {}
+    for name in _WORK:
+        word, found = name.partition("_")[0], rates.get(name)
+        parts = {f"{word} {key}": rate for key, rate in found.items()} if isinstance(found, dict) else {word: found}
+        flat |= {key: rate for key, rate in parts.items() if rate}
+    return flat
+
+
+def _siblings(machine: str, place: str) -> dict[str, Any] | None:
+    """The newest rates kept of the same hardware under other software, which the end of ``machine`` stands for."""
+    found = (cache.root() / "rates").glob(f"{machine.rpartition('-')[0]}-*-{place}")
+    newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    return next((rates for path in newest if (rates := _usable(_text(path))) is not None), None)
+
+
+def _usable(text: str | None) -> dict[str, Any] | None:
+    """The rates of ``text``; None if there are none, or those of another version, which lack something."""
+    try:
+        kept = dict(json.loads(text or ""))
+        predict.Rates.of(kept)
+    except (ValueError, TypeError, KeyError):
+        return None
+    return kept
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None
+
+
+def _json(rates: Mapping[str, Any]) -> str:
+    return json.dumps(rates, indent=1, sort_keys=True)
+
+
+def _temporary() -> Path:
+    return Path(tempfile.gettempdir())
+
+
+def _disk(folder: Path) -> str:
+    """What names the disk that ``folder`` is on, or will be on."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    return f"{there.stat().st_dev:x}"
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Holds the lock ``path`` inside the block; without a lock where its folder or file system does not allow one."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(path))
+        yield
+
+
+_CALIBRATE = """
+import json, sys
+from zobench.measure.calibrate import calibrate
+print(json.dumps(calibrate(sys.argv[1], disk_dir=sys.argv[2])))
+"""

@@ -1,0 +1,94 @@
+"""How many threads compute on a CPU that others use too, and how these threads wait for each other."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from zobench.measure.readers import HostReader
+
+WAITING = {"OMP_WAIT_POLICY": "passive"}
+"""OpenMP's threads spin while they wait for the slowest one. Where another process has that one's core, they burn what
+it needs: see docs/design/PERFORMANCE.md, "A busy machine"."""
+COUNT = "OMP_NUM_THREADS"
+LOOK_SECONDS = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """``count`` threads on the ``cores`` that this process may use, of which others keep ``busy`` busy."""
+
+    count: int
+    cores: int
+    busy: float
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs in its environment to compute with them."""
+        return {COUNT: str(self.count)}
+
+    @property
+    def are_fewer(self) -> bool:
+        """Whether some cores are left to others."""
+        return self.count < self.cores
+
+    @property
+    def reason(self) -> str:
+        """A line on the choice."""
+        if not self.are_fewer:
+            return f"threads: {self.count}, because the cores are idle"
+        return (
+            f"threads: {self.count} of {self.cores}, because other processes keep {self.busy:.1f} cores busy; "
+            f"{COUNT} sets another number"
+        )
+
+
+def wait_passively() -> None:
+    """Sets how the threads of this process wait, unless the user has; it must not have loaded torch yet."""
+    for name, value in WAITING.items():
+        os.environ.setdefault(name, value)
+
+
+def settle() -> str:
+    """Makes this process compute with the threads that :func:`chosen` says; returns the reason, or "" without one."""
+    import torch
+
+    own = chosen()
+    if own is None:
+        return ""
+    torch.set_num_threads(own.count)
+    return own.reason
+
+
+def chosen() -> Threads | None:
+    """As many threads as cores are idle now, at least one; None where the user has set OMP_NUM_THREADS, and where the
+    system does not tell how busy it is."""
+    if COUNT in os.environ or (busy := other_cores()) is None:
+        return None
+    cores = available_cores()
+    return Threads(max(1, min(cores, round(cores - busy))), cores, busy)
+
+
+def other_cores(seconds: float = LOOK_SECONDS) -> float | None:
+    """Cores that all other processes keep busy, watched for ``seconds``; None where the system does not tell."""
+    reader, begin = HostReader(os.getpid()), time.monotonic()
+    first = reader.read()
+    time.sleep(seconds)
+    return others_between(first, reader.read(), time.monotonic() - begin)
+
+
+def others_between(first: dict[str, float | None], last: dict[str, float | None], seconds: float) -> float | None:
+    """Cores that all processes but the one that was read kept busy between two readings of :class:`HostReader`."""
+    grown = []
+    for name in ("machine_busy_seconds", "cpu_seconds"):
+        before, after = first[name], last[name]
+        if before is None or after is None:
+            return None
+        grown.append(after - before)
+    return max(0.0, grown[0] - grown[1]) / seconds
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

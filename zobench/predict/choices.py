@@ -1,0 +1,141 @@
+"""Which settings let a model be tuned on a GPU with a given host, which of them is fastest, and what others cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zobench import models
+from zobench.predict import footprint, gpu
+from zobench.predict.gpu import Prediction
+from zobench.predict.hardware import Gpu
+from zobench.runspec import RunSpec
+from zobench.runspec.kinds import ENGINES, NOISES, WIRES
+
+HOST_RESERVE = 4 << 30
+"""Bytes of host memory that are left to the system, the interpreter and the libraries."""
+INTERVALS = (1, 4, 16, "inf")
+"""Steps between two write-backs that are tried."""
+SAME = 1.02
+"""Steps that differ by less are called equally long, and the simpler settings are chosen."""
+LONG_RUN = footprint.CONSOLIDATE_AFTER
+"""Steps of the run that is planned for: with ``inf`` updates pile up until a journal is consolidated."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """One way to run: what is predicted of it, and ``lacks``: what does not suffice for it, or ""."""
+
+    prediction: Prediction
+    lacks: str
+
+    @property
+    def spec(self) -> RunSpec:
+        """Its settings."""
+        return self.prediction.spec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a model is to be tuned: a GPU, ``host`` bytes of memory, a ``disk`` of so many bytes/s, 0 for none."""
+
+    gpu: Gpu
+    host: float
+    disk: float = 0.0
+
+
+def choices(values: Mapping[str, Any], place: Place) -> list[Choice]:
+    """All ways to run the fields ``values`` at ``place``: the best, then what fits, fastest first, then what does not.
+
+    The best is the simplest that fits and is within :data:`SAME` of the fastest.
+    A field that ``values`` names stays; of what they leave open, engine, noise, granularity, slots, resident blocks,
+    tier and interval of write-backs are chosen. Wire formats are not: fp8 changes what is learned.
+    """
+    found: dict[str, Choice] = {}
+    for spec in _candidates(values, place):
+        choice = judged(spec, place)
+        found.setdefault(choice.spec.hash, choice)
+    ways = sorted(found.values(), key=lambda one: (bool(one.lacks), one.prediction.step_seconds))
+    limit = ways[0].prediction.step_seconds * SAME
+    best = next(one for one in found.values() if one.lacks == ways[0].lacks and one.prediction.step_seconds <= limit)
+    return [best, *(one for one in ways if one is not best)]
+
+
+def alternatives(best: Choice, place: Place) -> list[Choice]:
+    """``best`` with one setting changed each: what it would cost to choose that one otherwise."""
+    spec, found = best.spec, {best.spec.hash: best}
+    for changed in _neighbours(spec):
+        choice = judged(changed, place)
+        found.setdefault(choice.spec.hash, choice)
+    return list(found.values())[1:]
+
+
+def judged(spec: RunSpec, place: Place) -> Choice:
+    """What is predicted of ``spec`` at ``place``, and whether there is enough of everything for it."""
+    known = gpu.predict(spec, place.gpu, place.disk or 1.0)
+    room = place.gpu.memory * footprint.MARGIN
+    lacks = ""
+    if known.device_bytes > room:
+        lacks = "device memory" if known.device_bytes > place.gpu.memory else "device memory, within the error"
+    elif known.host_bytes > place.host - HOST_RESERVE:
+        lacks = "host memory"
+    elif known.disk_bytes and not place.disk:
+        lacks = "a disk"
+    return Choice(prediction=known, lacks=lacks)
+
+
+def _candidates(values: Mapping[str, Any], place: Place) -> Iterator[RunSpec]:
+    common = {"steps": LONG_RUN, **values}
+    tiers = ["pinned", *(["disk"] if place.disk else [])]
+    rows: list[dict[str, Any]] = [{"engine": "resident"}, {"engine": "resident", "noise": "counter"}]
+    for tier in tiers:
+        rows.append({"engine": "offload", "tier": tier})
+        for granularity, slots in footprint.FORMS:
+            form = {"engine": "offload", "tier": tier, "noise": "counter", "granularity": granularity, "slots": slots}
+            rows += [{**form, "writeback_every": every} for every in INTERVALS]
+    for row in rows:
+        if all(common.get(key, value) == value for key, value in row.items()):
+            plain = models.checked(RunSpec.from_dict({**common, **row}), "cuda:0")
+            yield plain
+            if ENGINES[plain.engine].is_streamed and "resident_blocks" not in common:
+                yield filled(plain, place)
+
+
+def filled(spec: RunSpec, place: Place) -> RunSpec:
+    """``spec`` with as many blocks on the device as it holds; as it is where none more fits."""
+    room = place.gpu.memory * footprint.MARGIN - place.gpu.driver
+    low, high = 0, models.of(spec).layers
+    while low < high:  # the most that fits, by halves
+        middle = -(-(low + high) // 2)
+        if footprint.memory(spec.replace(resident_blocks=middle))[0] <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return spec.replace(resident_blocks=low)
+
+
+def _neighbours(spec: RunSpec) -> Iterator[RunSpec]:
+    if not ENGINES[spec.engine].is_streamed:
+        yield from _with(spec, [{"noise": noise} for noise in NOISES])
+        return
+    layers = models.of(spec).layers
+    kept = {"resident_blocks": min(spec.resident_blocks, layers)}
+    yield from _with(spec, [{"resident_blocks": 0}])
+    if not NOISES[spec.noise].in_place:
+        forms = [{"granularity": granularity, "slots": slots, **kept} for granularity, slots in footprint.FORMS]
+        yield from _with(spec, [*forms, *({"writeback_every": every} for every in INTERVALS)])
+        plain = {"granularity": "block", "writeback_every": 1, "slots": 3}
+        yield from _with(spec, [{"noise": "torch", **plain}])
+    yield from _with(spec, [{"wire": name} for name, kind in WIRES.items() if kind.is_packed])
+
+
+def _with(spec: RunSpec, changes: Iterable[Mapping[str, Any]]) -> Iterator[RunSpec]:
+    """``spec`` with each of ``changes`` that it can have."""
+    for change in changes:
+        try:
+            changed = spec.replace(**change)
+        except ValueError:  # such as a wire format no narrower than its dtype
+            continue
+        if changed != spec:
+            yield changed

@@ -1,0 +1,313 @@
+"""zobench's own engine on a GPU that need not be there: seconds of a step, bytes, and what bounds it. No torch.
+
+Operations are priced by :class:`~zobench.predict.roofline.Roofline`; the engine's schedule runs on a virtual clock;
+memory is the planner's with the allocator's rounding and the driver's share. docs/predictions.md says how good that is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zobench import models
+from zobench.engine import schedule
+from zobench.engine.schedule import Op
+from zobench.predict import footprint, links, seconds, shapes, sizes
+from zobench.predict.allocator import Allocator
+from zobench.predict.clock import Clock
+from zobench.predict.hardware import Gpu
+from zobench.predict.roofline import Roofline
+from zobench.runspec import METHODS, RunSpec
+from zobench.runspec.kinds import AUTOCASTS, GRANULARITIES, NOISES, TIERS, WIDTHS
+
+ERRORS = Path(__file__).with_name("errors.toml")
+STEPS = 4
+"""Steps until each takes as long as the one before."""
+ROUNDS = (4, 8)
+"""Rounds of the slots that are simulated; longer models go on as between these two."""
+MOVE_WIDTHS, UPDATE_WIDTHS = 5, 7
+"""Times a weight's width that in-place passes read and write beside drawing z: z is scaled and added; the update scales
+twice and subtracts (:mod:`zobench.engine.perturb`)."""
+MOVE_KERNELS, UPDATE_KERNELS = 3, 4
+PERTURB_WIDTHS, FLIP_WIDTHS, KEEP_WIDTHS = 2, 3, 1
+"""Likewise with counter noise: W to W and S; 2 W - S; W where an update stays in it."""
+LOGIT_BYTES = 24
+"""Per logit: written, read, cast to float32, and read twice by its loss."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """Of ``spec`` on ``gpu``: seconds of a step, bytes at the peak of one device and of its host and disk.
+
+    ``parts``: seconds of a step by what takes them: products, attention, passes over activations, noise (with the
+    passes over weights), kernels' launches, upload, offload; those of the link may lie beside the others. ``share`` and
+    ``memory_share``: the errors that nine of ten held-out values stay within, as shares.
+    """
+
+    spec: RunSpec
+    gpu: Gpu
+    step_seconds: float
+    device_bytes: int
+    host_bytes: int
+    disk_bytes: int
+    parts: Mapping[str, float]
+    share: float
+    memory_share: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """As the papers count tokens: of the batch, once for all forwards."""
+        return self.spec.batch_size * sizes.usual(self.spec) / self.step_seconds
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Tokens per second that nine of ten such predictions would be within."""
+        return self.tokens_per_second / (1 + self.share), self.tokens_per_second / (1 - self.share)
+
+    @property
+    def bound(self) -> str:
+        """What takes longest of what a step cannot do without."""
+        computing = sum(value for name, value in self.parts.items() if name not in _MOVING)
+        moving = max(_MOVING, key=self._seconds)
+        if self._seconds(moving) > computing:
+            return "disk" if TIERS[self.spec.tier].is_file else f"link ({moving})"
+        return max((name for name in self.parts if name not in _MOVING), key=self._seconds)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the device's memory holds it."""
+        return self.device_bytes <= self.gpu.memory
+
+    def _seconds(self, part: str) -> float:
+        return self.parts.get(part, 0.0)
+
+
+_MOVING = ("upload", "offload")
+
+
+def predict(spec: RunSpec, gpu: Gpu, disk: float = 0.0) -> Prediction:
+    """What a step of ``spec`` (resolved for a CUDA device) takes on ``gpu``; ``disk``: bytes/s of a tier there."""
+    spec = footprint.fit(spec)[0]
+    costs = _Costs(spec, gpu, disk)
+    every, outside = costs.blocks(), costs.outside()
+    parts = {name: every[name] + outside[name] for name in every} | costs.moving()
+    device, host, kept = footprint.memory(spec)
+    shares = _errors()[gpu.errors]
+    return Prediction(
+        spec=spec, gpu=gpu, step_seconds=costs.step(sum(every.values()), sum(outside.values())), host_bytes=host,
+        device_bytes=_reserved(spec, device) + int(gpu.driver), disk_bytes=kept, parts=parts,
+        share=shares["throughput"], memory_share=shares["memory"],
+    )  # fmt: skip
+
+
+@functools.cache
+def _errors() -> Mapping[str, Mapping[str, float]]:
+    return tomllib.loads(ERRORS.read_text(encoding="utf-8"))
+
+
+def _reserved(spec: RunSpec, device: int) -> int:
+    """Bytes of the segments that the engine's ``device`` bytes lie in: slots and resident blocks are flat buffers."""
+    allocator, buffers = Allocator(), []
+    streamed = footprint.streamed_layers(spec)
+    if streamed:
+        buffers += [footprint.unit_bytes(spec, footprint.wire_width(spec))] * spec.slots
+    block = models.block_parameter_count(models.of(spec)) * WIDTHS[spec.dtype]
+    buffers += [block] * (models.of(spec).layers - streamed)
+    for nbytes in (*buffers, max(device - sum(buffers), 0)):
+        allocator.allocate(nbytes)
+    return allocator.reserved
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Seconds of the parts of a step of ``spec`` on one of its devices."""
+
+    spec: RunSpec
+    gpu: Gpu
+    disk: float
+
+    @property
+    def _price(self) -> Roofline:
+        """Prices without the kernels' own seconds, which are counted apart."""
+        return Roofline(dataclasses.replace(self.gpu, kernel=0.0))
+
+    @property
+    def _precision(self) -> str:
+        return self.spec.dtype if self.spec.autocast == "none" else self.spec.autocast
+
+    @property
+    def _tokens(self) -> float:
+        return sizes.rows(self.spec) * sizes.usual(self.spec)
+
+    @property
+    def kept(self) -> float:
+        """Write-backs of each block per step."""
+        return 1 / seconds.kept_steps(self.spec)
+
+    def blocks(self) -> dict[str, float]:
+        """Of all blocks, by what takes them."""
+        layers, forwards, block = models.of(self.spec).layers, seconds.passes(self.spec), self._block
+        forward = self._forward(block)
+        tensors = len(block.tensors) if sizes.tunes_all(self.spec) else 4
+        noise, kernels = self._noise(sizes.trained_count(self.spec) / layers, tensors)
+        if footprint.wire_width(self.spec) != WIDTHS[self.spec.dtype]:  # unpacked, and packed where it is kept
+            width = footprint.wire_width(self.spec) + WIDTHS[self.spec.dtype]
+            noise += self._price.passes(block.parameters * width * (1 + self.kept), 0)
+        kernels += forward.pop("kernels") * forwards
+        own = {name: value * forwards for name, value in forward.items()} | {"noise": noise}
+        own["kernels"] = kernels * self.gpu.kernel
+        return {name: value * layers for name, value in own.items()}
+
+    def outside(self) -> dict[str, float]:
+        """Of embedding and head, likewise."""
+        spec, model, forwards = self.spec, models.of(self.spec), seconds.passes(self.spec)
+        judged = min(sizes.judged(spec), self._tokens)
+        product = self._price.product(judged, model.embedding_width, model.vocab, self._precision)
+        nbytes = judged * model.vocab * LOGIT_BYTES + self._tokens * model.hidden * 10 * WIDTHS[spec.dtype]
+        noise, kernels = self._noise(sizes.trained(spec)[1], 5)
+        return {
+            "products": product * forwards, "attention": 0.0, "passes": self._price.passes(nbytes, 0) * forwards,
+            "noise": noise, "kernels": (kernels + 20 * forwards) * self.gpu.kernel,
+        }  # fmt: skip
+
+    def moving(self) -> dict[str, float]:
+        """Seconds of a step's transfers, by direction; none where nothing travels."""
+        if not footprint.streamed_layers(self.spec):
+            return {}
+        times = METHODS.get(self.spec.method).uploads * (1 if self.spec.fused_update else 2)
+        reads, writes = self.transfers(both=False), self.transfers(both=True)
+        upload = self.kept * writes["upload"] + (times - self.kept) * reads["upload"]
+        return {"upload": upload, "offload": self.kept * writes["offload"]}
+
+    def transfers(self, *, both: bool) -> dict[str, float]:
+        """Seconds of moving all streamed blocks once, each way; ``both``: with the link in use both ways."""
+        spec, gpu, ranks = self.spec, self.gpu, self.spec.gpus // self.spec.nodes
+        streamed = footprint.streamed_layers(spec)
+        weights = models.blocks_parameter_count(models.of(spec), streamed) * footprint.wire_width(spec)
+        own = sizes.state_width(spec) + (0 if sizes.tunes_all(spec) else sizes.ADAPTER_WIDTH)
+        added = sizes.trained_count(spec, streamed) * own
+        up, down = float(weights + added), float(added + (weights if sizes.tunes_all(spec) else 0))
+        if TIERS[spec.tier].is_file:
+            return {"upload": up * ranks / self.disk, "offload": down * ranks / self.disk}
+        rate = gpu.pcie * (gpu.link_both if both else gpu.link_one) if TIERS[spec.tier].is_pinned else gpu.pageable / 2
+        way = links.Links(link=rate, peers=gpu.nvlink or None)
+        sliced = ranks > 1 and spec.transfers != "whole" and (spec.transfers == "sliced" or gpu.nvlink > rate)
+        move = links.sliced_seconds if sliced else links.whole_seconds
+        return {"upload": move(up, ranks, way), "offload": links.offload_seconds(down, ranks, way)}
+
+    def step(self, blocks: float, outside: float) -> float:
+        """Seconds of a step whose blocks compute for ``blocks`` seconds: in the mean of those that write back and
+        those that do not. A further upload of a method writes nothing back."""
+        if not footprint.streamed_layers(self.spec):
+            return blocks + outside
+        uploads = METHODS.get(self.spec.method).uploads
+        reads = (
+            self._traversal(blocks / uploads, outside / uploads, writes=False) if self.kept < 1 or uploads > 1 else 0
+        )
+        writes = self._traversal(blocks / uploads, outside / uploads, writes=True) if self.kept else 0
+        return self.kept * writes + (uploads - self.kept) * reads
+
+    def _traversal(self, blocks: float, outside: float, *, writes: bool) -> float:
+        """Seconds of one way through the model, or of two without the fused update."""
+        spec, units = self.spec, footprint.streamed_layers(self.spec) * self._pieces
+        moved = self.transfers(both=writes)
+        update = 0.0 if spec.fused_update else self._update()
+        lanes = {
+            "compute": (blocks - update) / units, "update": update / units, "head": outside,
+            "upload": moved["upload"] / units + (0.0 if spec.reusable_memory else self._mallocs / self._pieces),
+            "offload": moved["offload"] / units if writes else 0.0,
+        }  # fmt: skip
+        if TIERS[spec.tier].is_file:  # both ways share the disk
+            lanes["upload"], lanes["offload"] = lanes["upload"] + lanes["offload"], 0.0
+        return simulate(spec, units, lanes)
+
+    @property
+    def _block(self) -> shapes.Block:
+        return shapes.block(models.of(self.spec))
+
+    @property
+    def _pieces(self) -> int:
+        """Units of a block."""
+        kind, width = GRANULARITIES[self.spec.granularity], footprint.wire_width(self.spec)
+        if kind.is_block:
+            return 1
+        tile = footprint.TILE_BYTES if kind.is_cut else 1 << 62
+        return sum(-(-rows * columns * width // tile) for rows, columns in self._block.linears)
+
+    @property
+    def _mallocs(self) -> float:
+        return self.gpu.malloc * len(self._block.tensors)
+
+    def _forward(self, block: shapes.Block) -> dict[str, float]:
+        """Of one forward of one block; ``kernels`` is their number."""
+        spec, model, price, tokens = self.spec, models.of(self.spec), self._price, self._tokens
+        products = sum(price.product(tokens, inner, columns, self._precision) for inner, columns in block.linears)
+        cast = AUTOCASTS[spec.autocast].is_cast
+        width = 4 if cast else WIDTHS[spec.dtype]
+        nbytes = tokens * (24 * model.hidden + (5 if block.gated else 2) * model.inner) * width
+        share = 1.0 if self._precision in ("fp32", "tf32") else self.gpu.fused_attention
+        rate = self.gpu.products("fp32" if self._precision == "tf32" else self._precision) * share
+        pairs = sizes.rows(spec) * sizes.usual(spec) ** 2
+        attention = 2 * pairs * model.attention_widths[0] / rate
+        if model.whole_attention:
+            attention = 2 * attention + price.passes(pairs * model.heads * 6 * width, 0)
+        return {
+            "products": products, "attention": attention,
+            "passes": price.passes(nbytes + (6 * block.parameters if cast else 0), 0),
+            "kernels": len(block.linears) + 6 + (40 if block.gated else 20) + (len(block.tensors) if cast else 0),
+        }  # fmt: skip
+
+    def _noise(self, elements: float, tensors: int) -> tuple[float, float]:
+        """Seconds of drawing z for ``elements`` tuned weights and of passing over them, and the number of kernels."""
+        spec, kind, price = self.spec, METHODS.get(self.spec.method), self._price
+        if not kind.draws:
+            return price.passes(elements * sizes.trained_width(spec) * UPDATE_WIDTHS, 0), 2.0 * tensors
+        width, queries = sizes.trained_width(spec), spec.queries
+        state = price.passes(elements * sizes.optimizer_width(spec) * 2, 0)
+        if NOISES[spec.noise].in_place:
+            moves = kind.draws - 1
+            drawn = price.normals(kind.draws * kind.normals * elements, width)
+            passes = price.passes(elements * width * (MOVE_WIDTHS * moves + UPDATE_WIDTHS), 0)
+            return queries * (drawn + passes) + state, queries * tensors * (MOVE_KERNELS * moves + UPDATE_KERNELS)
+        draws = (kind.counter_draws + seconds.pending(spec)) * kind.normals * queries
+        drawn = draws * elements / self.gpu.normals_per_second(counter=True)
+        made = price.passes(elements * width * (PERTURB_WIDTHS * kind.counter_draws * queries + KEEP_WIDTHS), 0)
+        flipped = price.passes(elements * width * FLIP_WIDTHS * kind.counter_draws * queries, 0)
+        return max(drawn, made) + flipped + state, 2.0 * kind.counter_draws * queries * tensors
+
+    def _update(self) -> float:
+        """Of the update of all blocks alone, which is a part of their noise."""
+        elements, width = sizes.trained_count(self.spec), sizes.trained_width(self.spec)
+        drawn = self._price.normals(elements, width)
+        tensors = len(self._block.tensors) * models.of(self.spec).layers
+        return drawn + self._price.passes(elements * width * UPDATE_WIDTHS, 0) + tensors * self.gpu.kernel
+
+
+def simulate(spec: RunSpec, units: int, lanes: Mapping[str, float], *, whole: bool = False) -> float:
+    """Seconds of a settled step of ``units`` streamed units, whose operations take the seconds in ``lanes``.
+
+    Of many units only some rounds of the slots are run, and the rest goes on like the last of them (``whole``: all).
+    """
+    slots = min(spec.slots, units)
+    few, more = (units % slots + slots * rounds for rounds in ROUNDS)
+    if whole or units <= more:
+        return _settled(spec, units, slots, lanes)
+    first, second = _settled(spec, few, slots, lanes), _settled(spec, more, slots, lanes)
+    return second + (units - more) * (second - first) / (more - few)
+
+
+def _settled(spec: RunSpec, units: int, slots: int, lanes: Mapping[str, float]) -> float:
+    """As :func:`simulate`, operation by operation."""
+    head = (Op("head", 0, 0, "compute", (("compute", units - 1),)),)
+    step = schedule.step(units, slots, spec.overlap, spec.fused_update)
+    probe = len(schedule.traversal(units, slots, spec.overlap))
+    clock, ends = Clock(), []
+    clock.run(schedule.prologue(units, slots, spec.overlap), lambda op: lanes[op.kind])
+    for _ in range(STEPS):
+        clock.run((*step[:probe], *head, *step[probe:]), lambda op: lanes[op.kind])
+        ends.append(clock.lanes["compute"])
+    return ends[-1] - ends[-2]

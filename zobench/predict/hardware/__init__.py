@@ -1,0 +1,237 @@
+"""GPUs as data: what their data sheets say and what of it is reached, each with its source and date. No torch.
+
+A GPU is one TOML file, here or a user's own: a ``name``, perhaps names that it is ``also`` called by and ``errors``,
+one of :data:`ERRORS`, and ``[[facts]]``, each group with one ``source`` of :data:`SOURCES`, a ``document`` and a
+``date``. A later group wins over an earlier one. What a GPU's file leaves out of :data:`SHARES` is taken from
+``zobench/predict/constants.toml``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench.runspec import suggestion
+
+ERRORS = ("fitted", "anchored", "other")
+"""The constants of all GPUs were fitted on it; some were fitted to cells that ran on it; neither."""
+SOURCES = ("data sheet", "measured", "fitted", "guessed")
+CONSTANTS = Path(__file__).parents[1] / "constants.toml"
+
+PEAKS: Mapping[str, float] = {
+    "sms": 1, "clock_ghz": 1e9, "memory_mib": 1 << 20, "fp32_tflops": 1e12, "tf32_tflops": 1e12, "fp16_tflops": 1e12,
+    "bf16_tflops": 1e12, "hbm_gbs": 1e9, "pcie_generation": 1, "pcie_lanes": 1, "nvlink_gbs": 1e9,
+}  # fmt: skip
+"""Keys that a GPU's file must have, in the unit of their names, and what a unit is in base units."""
+SHARES: Mapping[str, float] = {
+    "fp32_products": 1, "fp16_products": 1, "idle_tiles": 1, "passes": 1, "normals": 1, "counter_normals": 1,
+    "kernel_us": 1e-6, "link_both": 1, "link_one": 1, "pageable_gbs": 1e9, "fused_attention": 1, "malloc_us": 1e-6,
+    "driver_mib": 1 << 20,
+}  # fmt: skip
+"""Keys that it may have."""
+MAY_BE_ZERO = ("nvlink_gbs", "idle_tiles", "kernel_us", "malloc_us", "driver_mib")
+LANE_BYTES = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+"""Bytes per second of one lane of PCIe, one way, by generation."""
+
+
+_KEYS = ("name", "also", "errors", "facts")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a number comes from: one of :data:`SOURCES`, the document, the day."""
+
+    source: str
+    document: str
+    date: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """One GPU in base units: bytes, seconds, operations.
+
+    ``errors``: whose held-out errors are those of predictions for it, one of :data:`ERRORS`. Of the data sheet:
+    ``sms``, streaming multiprocessors; ``clock`` in Hz; ``memory``, bytes that programs can have;
+    peaks ``fp32``, ``tf32``, ``fp16``, ``bf16`` in FLOP/s, dense, with float32 sums; ``hbm`` in bytes/s; ``nvlink`` in
+    bytes/s, one way, 0 for none. Reached: ``fp32_products`` and ``fp16_products``, shares of the peaks by large
+    products; ``idle_tiles``, the share of a last wave of tiles that a product wastes; ``passes``, the share of ``hbm``
+    by elementwise passes; ``normals`` and ``counter_normals``, numbers per multiprocessor and clock drawn by torch and
+    by the counter kernels; ``kernel``, seconds that a kernel costs beside its work; ``link_both`` and ``link_one``,
+    shares of PCIe's rate by pinned copies each way with both directions or one in use; ``pageable``, bytes/s of
+    pageable copies, both ways together; ``fused_attention``, the share of a product's rate; ``malloc``, seconds of one
+    cudaMalloc with its cudaFree; ``driver``, bytes that the driver and libraries take.
+    """
+
+    name: str
+    also: tuple[str, ...]
+    errors: str
+    sms: float
+    clock: float
+    memory: float
+    fp32: float
+    tf32: float
+    fp16: float
+    bf16: float
+    hbm: float
+    pcie_generation: float
+    pcie_lanes: float
+    nvlink: float
+    fp32_products: float
+    fp16_products: float
+    idle_tiles: float
+    passes: float
+    normals: float
+    counter_normals: float
+    kernel: float
+    link_both: float
+    link_one: float
+    pageable: float
+    fused_attention: float
+    malloc: float
+    driver: float
+    origins: Mapping[str, Origin] = dataclasses.field(compare=False)
+
+    @property
+    def pcie(self) -> float:
+        """Bytes per second of its link, one way, by PCIe's own figures."""
+        return LANE_BYTES[int(self.pcie_generation)] * self.pcie_lanes
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second that elementwise passes reach."""
+        return self.hbm * self.passes
+
+    def products(self, precision: str) -> float:
+        """FLOP/s that large products reach in ``precision``: fp32, tf32, fp16 or bf16."""
+        peak: float = getattr(self, precision)
+        return peak * (self.fp32_products if precision == "fp32" else self.fp16_products)
+
+    def normals_per_second(self, *, counter: bool = False) -> float:
+        """Standard normals drawn per second, by torch's generator or by the counter kernels."""
+        return self.sms * self.clock * (self.counter_normals if counter else self.normals)
+
+    def behind(self, generation: int, lanes: int) -> Gpu:
+        """It in a slot of ``lanes`` lanes of PCIe ``generation``: the slower of card and host counts."""
+        ways = min((self.pcie, self.pcie_generation, self.pcie_lanes),
+                   (LANE_BYTES[generation] * lanes, float(generation), float(lanes)))  # fmt: skip
+        return dataclasses.replace(self, pcie_generation=ways[1], pcie_lanes=ways[2])
+
+
+def names() -> list[str]:
+    """Of the GPUs that zobench knows, sorted."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.toml"))
+
+
+def load(name: str, *, anchored: bool = True) -> Gpu:
+    """The GPU called ``name`` (``rtx-4090``), or that of a file ``FILE.toml``; not ``anchored``: without what was
+    fitted to cells that ran on it. Raises a ``ValueError`` of one line for an unknown name and any mistake in a file.
+    """
+    return _read(_path(name), anchored)
+
+
+@functools.cache
+def _by_name() -> Mapping[str, Path]:
+    """All names of all GPUs, in lower case."""
+    paths = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
+    others = {also.lower(): path for path in paths.values() for also in _parsed(path).get("also", ())}
+    return {**others, **paths}
+
+
+def _path(name: str) -> Path:
+    if name.endswith(".toml"):
+        if not (path := Path(name)).is_file():
+            raise ValueError(f"`--gpu` must be a GPU or a file, but there is no {name}; known: {', '.join(names())}")
+        return path
+    known = _by_name()
+    if (match := known.get(name.strip().lower().replace(" ", "-"))) is None:
+        raise ValueError(f"unknown GPU {name!r}; {suggestion(name.lower(), names())}")
+    return match
+
+
+@functools.cache
+def _read(path: Path, anchored: bool) -> Gpu:
+    try:
+        body = _parsed(path)
+        if unknown := set(body) - set(_KEYS):
+            raise ValueError(f"unknown key {min(unknown)!r}; {suggestion(min(unknown), _KEYS)}")
+        if (errors := body.get("errors", "other")) not in ERRORS:
+            raise ValueError(f"`errors` must be one of {', '.join(ERRORS)}, but got {errors!r}")
+        if errors == "anchored" and not anchored:
+            errors = "other"
+        values, origins = _facts(body.get("facts"), anchored)
+        if missing := [key for key in PEAKS if key not in values]:
+            raise ValueError(f"`{missing[0]}` must be given, but is not; add it to [[facts]]")
+        shared, theirs = _constants()
+        values, origins = {**shared, **values}, {**theirs, **origins}
+        if values["pcie_generation"] not in LANE_BYTES:
+            known = ", ".join(map(str, LANE_BYTES))
+            raise ValueError(f"`pcie_generation` must be one of {known}, but got {values['pcie_generation']:g}")
+        also = tuple(body.get("also", ()))
+        return Gpu(name=_text(body, "name"), also=also, errors=errors, origins=origins, **_plain(values))
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _constants() -> tuple[dict[str, float], dict[str, Origin]]:
+    return _facts(_parsed(CONSTANTS)["facts"], anchored=True)
+
+
+def _facts(groups: Any, anchored: bool) -> tuple[dict[str, float], dict[str, Origin]]:
+    """Key -> value in base units, and key -> origin, of all ``[[facts]]``."""
+    if not isinstance(groups, list) or not groups:
+        raise ValueError('a GPU needs facts, but has none; write [[facts]] with source = "data sheet"')
+    values: dict[str, float] = {}
+    origins: dict[str, Origin] = {}
+    for group in groups:
+        origin, units = _origin(group), {**PEAKS, **SHARES}
+        if not anchored and origin.source in ("fitted", "measured"):
+            continue
+        for key, value in group.items():
+            if key in ("source", "document", "date"):
+                continue
+            if key not in units:
+                raise ValueError(f"unknown key {key!r} in [[facts]]; {suggestion(key, units)}")
+            values[key], origins[key] = _number(key, value) * units[key], origin
+    return values, origins
+
+
+def _origin(group: Mapping[str, Any]) -> Origin:
+    source, date = _text(group, "source"), group.get("date")
+    if source not in SOURCES:
+        raise ValueError(f"`source` must be one of {', '.join(SOURCES)}, but got {source!r}")
+    if not isinstance(date, datetime.date):
+        raise ValueError(f"`date` must be a day, but got {date!r}; write date = 2026-01-31")
+    return Origin(source, _text(group, "document"), date.isoformat())
+
+
+def _text(group: Mapping[str, Any], key: str) -> str:
+    value = group.get(key)
+    if not isinstance(value, str) or not value:
+        raise ValueError(f'`{key}` must be text, but got {value!r}; write {key} = "..."')
+    return value
+
+
+def _number(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ValueError(f"`{key}` must be a number, but got {value!r}")
+    if not value and key not in MAY_BE_ZERO:
+        raise ValueError(f"`{key} > 0` must hold, but got {value!r}")
+    return float(value)
+
+
+def _plain(values: Mapping[str, float]) -> dict[str, float]:
+    """Without the units in their names, which base units are now: ``clock_ghz`` is ``clock``."""
+    units = ("_ghz", "_mib", "_tflops", "_gbs", "_us")
+    return {next((key.removesuffix(unit) for unit in units if key.endswith(unit)), key): value
+            for key, value in values.items()}  # fmt: skip

@@ -1,0 +1,143 @@
+"""Which of several results a cell shows: the preferred one, or all that differ in one field alone, as their mean."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zobench.report.quantity import rounded
+from zobench.report.table import Metric
+from zobench.report.toml import Where
+from zobench.result import Outcome, Result
+from zobench.result.quantity import Interval, Quantity
+from zobench.runspec import DECLARED, FIELDS, RunSpec
+
+_LISTED = 3
+_LONGEST = 200
+_IDENTITY = tuple(name for name, field in DECLARED.items() if not field.unhashed)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Of the results that belong in a cell ``shown``, one or several whose mean it shows, and the ``others``.
+
+    ``over``: the field in which those shown may differ, or "".
+    """
+
+    shown: tuple[Result, ...] = ()
+    others: tuple[Result, ...] = ()
+    over: str = ""
+
+    @property
+    def first(self) -> Result | None:
+        """What is said of the cell's run is of this one."""
+        return self.shown[0] if self.shown else None
+
+    def value(self, quantity: Quantity) -> float | None:
+        """``quantity``, of several results its mean, in its base unit; None if none has it."""
+        known = self._known(quantity)
+        if len(known) == 1:
+            return known[0]
+        return statistics.fmean(known) if known else None
+
+    def interval(self, quantity: Quantity) -> Interval | None:
+        """The least and the most of several; of one result its 95 % interval, if it has one."""
+        if len(self.shown) > 1:
+            known = self._known(quantity)
+            return (min(known), max(known)) if known else None
+        return quantity.interval(self.shown[0]) if self.shown else None
+
+    def _known(self, quantity: Quantity) -> list[float]:
+        return [value for result in self.shown if (value := quantity.of(result)) is not None]
+
+    def note(self, metric: Metric, quantity: Quantity | None) -> list[str]:
+        """Says of how many a mean is, which of several results is shown, and what the others came to in ``quantity``,
+        or only how they ended."""
+        said = []
+        if len(self.shown) > 1:
+            values = ", ".join(str(result.spec.value(self.over)) for result in self.shown)
+            said.append(f"The mean over {self.over} {values}; in brackets the least and the most.")
+        if not self.others:
+            return said
+        every = (*self.shown, *self.others)
+        differing = [key for key in FIELDS if len({getattr(result.spec, key) for result in every}) > 1]
+        said.append(_told_apart(every, len(self.shown), differing, metric, quantity))
+        return said
+
+
+def _told_apart(
+    every: Sequence[Result], shown: int, differing: Sequence[str], metric: Metric, quantity: Quantity | None
+) -> str:
+    def told(result: Result) -> str:
+        value = quantity.of(result) if quantity else None
+        ending = str(result.outcome) if value is None else rounded(value / metric.scale, metric.format)
+        return " ".join(f"{key}={getattr(result.spec, key)}" for key in differing) + f" ({ending})"
+
+    others = "; ".join(map(told, every[shown : shown + _LISTED]))
+    more = f"; and {len(every) - shown - _LISTED} more" if len(every) > shown + _LISTED else ""
+    chosen = ", by its loss on dev" if any(dev_loss(result) < math.inf for result in every) else ""
+    firsts = "; ".join(map(told, every[:shown]))
+    return f"{len(every)} results match. Shown{chosen}: {firsts}. Not shown: {others}{more}."
+
+
+def choose(where: Where, fitting: Sequence[Result], over: str) -> Choice:
+    """Which of the ``fitting`` results, which satisfy ``where``, the cell shows.
+
+    Preferred are, in order: finished ones, those with the least loss on dev (as the papers choose among learning rates:
+    the test set has no part in it), the values listed first in the table, fields at their usual values. ``over``: a
+    field; then results that differ in nothing else count together, by their mean loss on dev.
+    """
+    ordered = sorted(fitting, key=lambda result: _preference(where, result)) if len(fitting) > 1 else list(fitting)
+    groups: dict[Any, list[Result]] = {}
+    for result in ordered:
+        groups.setdefault(_apart_from(over, result) if over else result.spec.hash, []).append(result)
+    ranked = sorted(groups.values(), key=_rank) if over else list(groups.values())
+    if not ranked:
+        return Choice(over=over)
+    finished = [result for result in ranked[0] if result.outcome is Outcome.OK]
+    shown = sorted(finished or ranked[0][:1], key=lambda result: str(result.spec.value(over)) if over else "")
+    left = [result for result in ordered if result not in shown]
+    return Choice(tuple(shown), tuple(left), over)
+
+
+def _apart_from(over: str, result: Result) -> tuple[Any, ...]:
+    return tuple(getattr(result.spec, name) for name in _IDENTITY if name != over)
+
+
+def _rank(group: Iterable[Result]) -> tuple[bool, float]:
+    """Sorts groups: one that has a finished result first, then by the mean loss on dev."""
+    losses = [dev_loss(result) for result in group if result.outcome is Outcome.OK]
+    return not losses, statistics.fmean(losses) if losses else math.inf
+
+
+def _preference(where: Where, result: Result) -> tuple[Any, ...]:
+    values = result.spec.to_dict()
+    listed = tuple(where[key].index(values[key]) for key in sorted(where))
+    usual = RunSpec(model="any", engine=result.spec.engine).resolve(result.spec.device).to_dict()
+    unusual = sum(values[key] != usual[key] for key in FIELDS if key not in where)
+    return result.outcome is not Outcome.OK, dev_loss(result), listed, unusual, result.spec.hash
+
+
+def dev_loss(result: Result) -> float:
+    """The least loss on dev of a run with a task; infinite where there is none, or it was not finite."""
+    loss = result.evaluation.get("best", {}).get("loss")
+    return math.inf if loss is None else float(loss)
+
+
+def needed(result: Result) -> str:
+    """``needs 27.2 GB``: what a skipped cell lacked, short enough for its place in the table, or ""."""
+    head, of, _ = result.reason.partition(" of ")
+    return head if result.outcome is Outcome.SKIPPED and of and head.startswith("needs ") else ""
+
+
+def outcome_note(result: Result) -> str:
+    """Why a result that is not ok has no value."""
+    if needed(result):  # one note serves all cells that lacked the same thing
+        return f"skipped, by prediction: {result.reason.partition(' of ')[2].partition(' (')[0]}"
+    reason = textwrap.shorten(result.reason, _LONGEST, placeholder=" ...") or "no reason was recorded"
+    name = {"oom": "out of memory"}.get(result.outcome, str(result.outcome))
+    return f"{name}: {reason}"

@@ -1,0 +1,84 @@
+"""Kernel bits: noise and the passes over the weights on the device, against the reference in plain torch on the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from zobench import kernels
+from zobench.kernels import Span, Update, philox
+from zobench.kernels.base import DTYPES
+from zobench.selftest.verdict import Finding, Place, judged
+
+NAME = "kernel bits"
+SIZES = (1, 5, 4096, 20_001)
+"""Elements: less than a draw gives, odd, aligned, and several programs of a kernel."""
+STARTS = (0, 3, 2**33 + 1)
+"""First elements: of the tensor, of a tile that begins within a draw, and one that needs 64 bits."""
+
+
+def run(place: Place) -> list[Finding]:
+    """Seed after seed until the time is used, one round at least; stops at the first bit that differs."""
+    kernels.prepare(place.device)
+    end, seed, compared, wrong = time.monotonic() + place.seconds, 0, 0, ""
+    while not wrong and (seed == 0 or time.monotonic() < end):
+        seed += 1
+        for what, mine, reference in _round(place.device, seed * 2654435761):
+            compared += reference.numel()
+            if wrong := _differs(what, mine.cpu(), reference):
+                break
+    right = f"{compared / 1e6:.1f} M elements of noise, passes and flips have the reference's bits"
+    return [judged(NAME, wrong, right, elements=compared, seeds=seed)]
+
+
+def _round(device: str, seed: int) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """(what it is, the device's, the reference's) for every form of a call."""
+    for size in SIZES:
+        for start in STARTS:
+            span, mine, its = Span(seed % 97, start), torch.zeros(size, device=device), torch.zeros(size)
+            kernels.normals(seed, span, mine)
+            philox.normals(seed, span, its)
+            yield f"noise of {size} elements from {start}", mine, its
+            for dtype in DTYPES:
+                yield from _passes(device, seed, span, _weights(size, seed).to(dtype))
+    rows = torch.tensor([5, 0, 5, 2])
+    table = _weights(4 * 24, seed).view(4, 24)
+    mine = table.to(device)
+    kernels.advance(mine, Span(1, rows=rows.to(device)), _updates(seed), scratch=torch.empty_like(mine), seed=seed)
+    philox.advance(table, Span(1, rows=rows), _updates(seed), None, torch.empty_like(table), None, seed, 0.0)
+    yield "updated rows", mine, table
+
+
+def _weights(count: int, seed: int) -> Tensor:
+    return torch.randn(count, generator=torch.Generator().manual_seed(seed)) * 0.02
+
+
+def _updates(seed: int) -> list[Update]:
+    return [Update(seed + 1, 0.7, 1e-3, 0.1), Update(seed + 2, -1.3, 1e-3, 0.0)]
+
+
+def _passes(device: str, seed: int, span: Span, weights: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Updates and both perturbed copies in one pass, and a flip of one copy into the other."""
+    here, there = ([tensor.to(at) for tensor in (weights, weights, weights)] for at in (device, "cpu"))
+    here, there = ([tensor.clone() for tensor in tensors] for tensors in (here, there))
+    kernels.advance(here[0], span, _updates(seed), scratch=here[1], mirror=here[2], seed=seed, scale=1e-3)
+    philox.advance(there[0], span, _updates(seed), None, there[1], there[2], seed, 1e-3)
+    what = f"of {weights.numel()} elements from {span.start} in {str(weights.dtype).removeprefix('torch.')}"
+    for name, mine, its in zip(("updated weights", "W + eps z", "W - eps z"), here, there, strict=True):
+        yield f"{name} {what}", mine, its
+    kernels.flip(here[0], here[1])
+    yield f"flip {what}", here[1], there[2]
+
+
+def _differs(what: str, mine: Tensor, reference: Tensor) -> str:
+    """Where the bits differ first, or ""."""
+    bits = torch.int32 if reference.dtype == torch.float32 else torch.int16
+    other = (mine.view(-1).view(bits) != reference.view(-1).view(bits)).nonzero()
+    if not len(other):
+        return ""
+    at = int(other[0])
+    got, wanted = float(mine.view(-1)[at]), float(reference.view(-1)[at])
+    return f"{what}: {len(other)} of {reference.numel()} differ, first number {at}: {got!r}, and {wanted!r} is right"

@@ -1,0 +1,174 @@
+"""The engine: offloaded, resident, on the CPU, and with each of its lanes late, the same losses, g and weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from zobench import models
+from zobench.data.batch import Batch
+from zobench.engine.base import EngineConfig
+from zobench.engine.core import Engine
+from zobench.engine.lanes import Action, CudaLanes, Event, Lanes, ThreadLanes
+from zobench.engine.schedule import Op
+from zobench.machine.accelerator import Accelerator
+from zobench.methods.zo_sgd import ZOSGD
+from zobench.models.weights import RandomWeights
+from zobench.selftest.verdict import Finding, Place, judged
+
+MODEL = "opt-tiny"
+STEPS, LR, EPS = 4, 1e-3, 2**-6
+"""Of every run here. g is a difference of losses over 2 eps: this eps leaves it far above the rounding of a loss."""
+FORMS: dict[str, dict[str, Any]] = {
+    "torch noise": {},
+    "one slot": {"slots": 1},
+    "allocated slots": {"reusable_memory": False},
+    "counter noise": {"noise": "counter"},
+    "linear layers": {"noise": "counter", "granularity": "linear"},
+    "tiles": {"noise": "counter", "granularity": "tile", "slots": 2},
+    "a write-back in 3 steps": {"noise": "counter", "granularity": "linear", "writeback_every": 3},
+    "no write-back": {"noise": "counter", "writeback_every": "inf"},
+}
+"""How blocks are offloaded: each must leave the resident model's numbers."""
+LATE_SECONDS = 2e-3
+"""Of every operation on the lane that is late: many times what an operation on the tiny model takes."""
+ROUNDING = 2e-5
+"""Share of a loss by which two devices may differ: products in float32 are summed in another order."""
+
+
+class Trace(NamedTuple):
+    """The numbers of a run: the loss and g of each step, the weights afterwards, on the CPU."""
+
+    losses: list[float]
+    gradients: list[float]
+    weights: dict[str, Tensor]
+
+
+def trained(device: str, dtype: str = "fp32", lanes: Lanes | None = None, **changes: Any) -> Trace:
+    """A few steps of a tiny model with weight decay, offloaded unless ``changes`` say otherwise."""
+    model, ids = models.build(MODEL, dtype), torch.arange(40).view(2, 20)
+    tier = "pinned" if device.startswith("cuda") else "pageable"
+    config = EngineConfig(**{"device": device, "tier": tier, **changes})
+    with Engine(model, config, weights=RandomWeights(model, 0), lanes=lanes) as engine:
+        method = ZOSGD(lr=LR, eps=EPS, weight_decay=0.1)
+        taken = [method.step(engine, Batch(ids, ids)) for _ in range(STEPS)]
+        weights = {name: tensor.cpu().clone() for name, tensor in engine.named_tensors()}
+    return Trace([step.loss for step in taken], [step.projected_grad for step in taken], weights)
+
+
+class Residents:
+    """The numbers of the resident model, of which each kind is trained once: in 16 bits, an update that stays pending
+    is not rounded away."""
+
+    def __init__(self, device: str) -> None:
+        self._device, self._known = device, dict[tuple[Any, ...], Trace]()
+
+    def like(self, dtype: str, changes: dict[str, Any]) -> Trace:
+        """The steps that an offloaded model takes with ``changes``, with all blocks on the device."""
+        kind = {name: changes[name] for name in ("noise", "writeback_every") if name in changes}
+        key = dtype, *kind.items()
+        if key not in self._known:
+            self._known[key] = trained(self._device, dtype, placement="resident", **kind)
+        return self._known[key]
+
+
+def differs(mine: Trace, wanted: Trace, rounding: float = 0.0) -> str:
+    """The first number in which two runs differ, or ""; ``rounding`` is the share of a loss that is allowed.
+
+    g may then differ by the difference of two losses over 2 eps, weights by the updates that this makes.
+    """
+    allowed = rounding * max(map(abs, wanted.losses))
+    for what, own, its, most in (
+        ("the loss", mine.losses, wanted.losses, allowed),
+        ("g", mine.gradients, wanted.gradients, allowed / EPS),
+    ):
+        for step, (a, b) in enumerate(zip(own, its, strict=True), 1):
+            if not abs(a - b) <= most:
+                return f"{what} of step {step} is {a!r}, and {b!r} is right"
+    for name, tensor in wanted.weights.items():
+        worst = float((mine.weights[name].float() - tensor.float()).abs().max())
+        if not worst <= 6 * STEPS * LR * allowed / EPS:  # no |z| of these is above 6
+            return f"{name} differs by up to {worst:.3g}"
+    return ""
+
+
+def offloading(place: Place) -> list[Finding]:
+    """Offloaded in every form, in 32 and 16 bits, against resident, with ``==``."""
+    count, residents = 0, Residents(place.device)
+    for dtype in ("fp32", "fp16") if place.on_cuda else ("fp32", "bf16"):
+        for name, changes in FORMS.items():
+            count += 1
+            if found := differs(trained(place.device, dtype, **changes), residents.like(dtype, changes)):
+                return [judged("offload = resident", f"{name}, {dtype}: {found}", "", runs=count)]
+    right = f"losses, g and weights of {count} offloaded runs are the resident model's, bit for bit"
+    return [judged("offload = resident", "", right, runs=count)]
+
+
+def devices(place: Place) -> list[Finding]:
+    """The device against the CPU: counter noise has the same bits there, products the same up to their rounding."""
+    here, there = (trained(device, noise="counter") for device in (place.device, "cpu"))
+    found = differs(here, there, ROUNDING)
+    worst = max(abs(a / b - 1) for a, b in zip(here.losses, there.losses, strict=True))
+    right = f"losses differ from the CPU's by {worst:.1e} of them at most, g and weights within what that allows"
+    return [judged("device = CPU", found, right, loss_difference=worst, allowed=ROUNDING)]
+
+
+class Late:
+    """Lanes on which every operation of one lane begins late: ``spin`` runs before it, where it runs."""
+
+    def __init__(self, lanes: Lanes, lane: str, spin: Callable[[], None]) -> None:
+        self._lanes, self._lane, self._spin = lanes, lane, spin
+
+    def submit(self, op: Op, action: Action, after: Sequence[Any]) -> Any:
+        """See :class:`~zobench.engine.lanes.Lanes`."""
+
+        def late() -> None:
+            self._spin()
+            action()
+
+        return self._lanes.submit(op, late if op.lane == self._lane else action, after)
+
+    def wait(self, ticket: Any) -> None:
+        """See :class:`~zobench.engine.lanes.Lanes`."""
+        self._lanes.wait(ticket)
+
+    def drain(self) -> None:
+        """See :class:`~zobench.engine.lanes.Lanes`."""
+        self._lanes.drain()
+
+    def close(self) -> None:
+        """See :class:`~zobench.engine.lanes.Lanes`."""
+        self._lanes.close()
+
+    def record(self) -> None:
+        """See :class:`~zobench.engine.lanes.Lanes`."""
+        self._lanes.record()
+
+    def timeline(self) -> list[Event]:
+        """See :class:`~zobench.engine.lanes.Lanes`."""
+        return self._lanes.timeline()
+
+
+def late_lanes(device: str, lane: str) -> Lanes:
+    """The lanes that the engine uses on ``device``, one of them late: by a kernel that spins, or a thread's sleep."""
+    if not device.startswith("cuda"):
+        return Late(ThreadLanes(device), lane, lambda: time.sleep(LATE_SECONDS))
+    return Late(CudaLanes(device), lane, lambda: Accelerator(device).spin(LATE_SECONDS))
+
+
+def races(place: Place) -> list[Finding]:
+    """A wait that is missing shows where the operation that should have been waited for is late."""
+    count, residents = 0, Residents(place.device)
+    for lane in ("upload", "offload", "compute"):
+        for name in ("torch noise", "linear layers", "tiles"):
+            count += 1
+            changes = FORMS[name]
+            mine = trained(place.device, lanes=late_lanes(place.device, lane), **changes)
+            if found := differs(mine, residents.like("fp32", changes)):
+                return [judged("late copies", f"every {lane} late, {name}: {found}", "", runs=count)]
+    right = f"{count} runs with every upload, offload or computation {LATE_SECONDS * 1e3:g} ms late change no bit"
+    return [judged("late copies", "", right, runs=count)]

@@ -1,0 +1,140 @@
+"""Runs the checks, each in a process of its own: one that dies, hangs or breaks the device is one that failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zobench.execute.process import child_environment
+from zobench.machine.errors import first_line
+from zobench.runspec import suggestion
+from zobench.selftest.verdict import NEEDS_CUDA, Check, Finding, Place, Status, Verdict, absent
+
+PATIENCE = 60.0
+"""Seconds over twice its share that a check gets before it counts as hung: imports and compilers take a while."""
+
+
+def _named(module: str, function: str) -> Callable[[Place], list[Finding]]:
+    """A check's function, whose module imports torch when it is called."""
+
+    def called(place: Place) -> list[Finding]:
+        import importlib
+
+        found: list[Finding] = getattr(importlib.import_module(f"zobench.selftest.{module}"), function)(place)
+        return found
+
+    return called
+
+
+CHECKS = (
+    Check("kernels", ["kernel bits"], 0.1, _named("bits", "run")),
+    Check("offload", ["offload = resident"], 0.1, _named("engines", "offloading")),
+    Check("devices", ["device = CPU"], 0.05, _named("engines", "devices"), needs_cuda=True),
+    Check("races", ["late copies"], 0.1, _named("engines", "races")),
+    Check("memory", ["peak = ledger"], 0.1, _named("memory", "run"), needs_cuda=True),
+    Check("speed", ["main table", "link", "overlap"], 0.5, _named("speed", "run")),
+)
+"""Every check, in order. The shares leave some time for the start of each."""
+
+
+def chosen(names: Sequence[str]) -> list[Check]:
+    """The checks of these names, in order; all if there are none. Raises ``ValueError`` for an unknown one."""
+    known = [check.name for check in CHECKS]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"`--only` must be one of {', '.join(known)}, but got {name!r}; {suggestion(name, known)}")
+    return [check for check in CHECKS if not names or check.name in names]
+
+
+def selftest(
+    device: str, seconds: float, checks: Sequence[Check], changes: Mapping[str, Any] | None = None,
+    disk_dir: Path | None = None, begin: Callable[[Check], None] = lambda check: None,
+) -> Verdict:  # fmt: skip
+    """Runs ``checks`` on ``device`` ("cpu" or "cuda:N") in about ``seconds`` seconds; calls ``begin`` before each."""
+    began, findings = time.monotonic(), []
+    for check in checks:
+        begin(check)
+        place = Place(device=device, seconds=seconds * check.share, changes=changes or {}, disk_dir=disk_dir)
+        findings += apart(check, place)
+    return Verdict(device=device, machine=_facts(device), findings=findings, seconds=time.monotonic() - began)
+
+
+def apart(check: Check, place: Place) -> list[Finding]:
+    """What ``check`` finds in a process of its own."""
+    if check.needs_cuda and not place.on_cuda:
+        return absent(check.findings, NEEDS_CUDA)
+    told = {"device": place.device, "seconds": place.seconds, "changes": dict(place.changes)}
+    command = [sys.executable, "-P", "-m", "zobench.selftest.run", check.name, json.dumps(told)]
+    settings = {**child_environment(place.disk_dir), "TORCH_CUBLASLT_UNIFIED_WORKSPACE": "1"}  # one for all products
+    with tempfile.TemporaryFile("w+") as answer, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, env=settings, stdout=answer, stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            process.wait(2 * place.seconds + PATIENCE)
+        except subprocess.TimeoutExpired:
+            return _died(check, f"took longer than {2 * place.seconds + PATIENCE:.0f} s")
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if process.returncode == 0:
+            answer.seek(0)
+            return [
+                Finding(**{**row, "status": Status(row["status"])})
+                for row in json.loads(answer.read().splitlines()[-1])
+            ]
+        errors.seek(0)
+        return _died(check, _ending(process.returncode, errors.read()))
+
+
+def _ending(code: int, errors: str) -> str:
+    """How a process ended, and the last line that it said."""
+    how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    last = [line.strip() for line in errors.splitlines() if line.strip()][-1:]
+    return ": ".join([how, *last])
+
+
+def _died(check: Check, why: str) -> list[Finding]:
+    first, *others = check.findings
+    return [Finding(first, Status.FAILED, why), *absent(others, f"{first} failed")]
+
+
+def performed(check: Check, place: Place) -> list[Finding]:
+    """What ``check`` finds, here and now; an error is a failed check, with the error's line."""
+    try:
+        return check.run(place)
+    except Exception as error:  # whatever it is, it is what this check found
+        return _died(check, f"{type(error).__name__}: {first_line(error)}")
+
+
+def _facts(device: str) -> dict[str, Any]:
+    """What any result says of its machine, less what names this one GPU."""
+    from zobench.measure.environment import environment
+
+    facts = environment(device)
+    if facts["gpu"]:
+        facts["gpu"] = {key: value for key, value in facts["gpu"].items() if key != "uuid"}
+    return facts
+
+
+def main() -> None:
+    """``python -m zobench.selftest.run CHECK PLACE``: the findings of a check, as JSON in the last line."""
+    (check,) = chosen([sys.argv[1]])
+    told = json.loads(sys.argv[2])
+    folder = os.environ.get("ZOBENCH_DISK_DIR")
+    findings = performed(check, Place(**told, disk_dir=Path(folder) if folder else None))
+    rows = [{"name": f.name, "status": f.status, "told": f.told, "numbers": dict(f.numbers)} for f in findings]
+    print("\n" + json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

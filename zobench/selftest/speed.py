@@ -1,0 +1,111 @@
+"""Speed: one cell of the main table with its prediction beside it, the link and the overlap that it reached."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from zobench import models, predict, recipes
+from zobench.execute import plan
+from zobench.execute.process import run_in_process
+from zobench.measure.calibrate import calibrate
+from zobench.recipes import matrix
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+from zobench.runspec.kinds import ENGINES
+from zobench.selftest.verdict import NEEDS_CUDA, Finding, Place, Status, absent, judged
+
+NAMES = ("main table", "link", "overlap")
+CALIBRATION_SECONDS = 5.0
+FACTOR = 3.0
+"""Between a step's predicted and measured seconds, either way: more is a fault of one of the two."""
+MEMORY_FACTOR = 1.25
+LINK_SHARE = 0.7
+"""Of the calibrated link, that transfers of blocks without computations must reach."""
+HIDDEN_SHARE = 0.5
+"""Of the shorter of transfers and computations, that must hide under the longer."""
+SMALL = 0.05
+"""Share of a step below which there is too little to hide to tell."""
+
+
+def run(place: Place) -> list[Finding]:
+    """Calibrates, measures the largest cell that the time holds, and judges what it reached."""
+    seconds = min(CALIBRATION_SECONDS, place.seconds / 4)
+    calibration = calibrate(place.device, seconds, place.disk_dir)
+    rates = predict.Rates.of(calibration)
+    left = place.seconds - 2 * seconds
+    chosen = cell(place, rates, left)
+    if chosen is None:
+        why = f"no offloaded cell of the main table fits this machine in {plan.duration(max(left, 0.0))} (predicted)"
+        return absent(NAMES, why)
+    result = run_in_process(chosen, timeout=max(left * 2, 60.0), disk_dir=place.disk_dir)
+    if result.outcome is Outcome.CONTAMINATED:
+        return absent(NAMES, f"{chosen.label}: {result.outcome}: {result.reason}")
+    if result.outcome is not Outcome.OK:
+        return [
+            judged(NAMES[0], f"{chosen.label}: {result.outcome}: {result.reason}", ""),
+            *absent(NAMES[1:], "no cell"),
+        ]
+    first = beside_prediction(result, predict.estimate(chosen, rates))
+    if not place.on_cuda:
+        return [first, *absent(NAMES[1:], NEEDS_CUDA)]
+    alone = {name: statistics.median(result.parts[f"{name}_seconds"]) for name in ("transfer", "compute", "whole")}
+    return [first, link(alone, predict.transfer_seconds(chosen, rates), calibration), overlap(alone)]
+
+
+def cell(place: Place, rates: predict.Rates, seconds: float) -> RunSpec | None:
+    """The offloaded cell of the main table with the most parameters that fits memory and ``seconds``, if one does;
+    of two, the one with counter noise. It takes few steps, and its transfers and computations alone."""
+    room = plan.limits(place.device, place.disk_dir)
+    found: list[tuple[int, bool, RunSpec]] = []
+    changes = {"steps": 4, "warmup": 1, "parts": True, **place.changes}
+    for spec in matrix.load(recipes.find("runners", "main_table"), place.device, changes).cells:
+        if not ENGINES[spec.engine].is_streamed:
+            continue
+        guess = predict.estimate(spec, rates)
+        fits = not plan.lacking((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
+        if fits and guess.seconds <= seconds:
+            found.append((models.parameter_count(*models.variant(spec)), spec.noise == "counter", spec))
+    return max(found, key=lambda row: row[:2])[2] if found else None
+
+
+def beside_prediction(result: Result, guess: predict.Estimate) -> Finding:
+    """The cell's step and peak beside what was predicted."""
+    step, peak = result.step_seconds or 0.0, result.memory.get("device_peak_bytes") or 0
+    told = (
+        f"{result.spec.label}: {step:.3g} s a step, predicted {guess.step_seconds:.3g}; "
+        f"{peak / 1e6:.0f} MB of device memory, predicted {guess.device_bytes / 1e6:.0f}"
+    )
+    slow = not guess.step_seconds / FACTOR <= step <= guess.step_seconds * FACTOR
+    large = peak > guess.device_bytes * MEMORY_FACTOR
+    why = [f"the step is more than {FACTOR:g} times off"] * slow + [
+        f"the peak is above {MEMORY_FACTOR:g} times"
+    ] * large
+    return judged(
+        NAMES[0], f"{told}: {' and '.join(why)}" if why else "", told, step_seconds=step,
+        predicted_step_seconds=guess.step_seconds, device_peak_bytes=peak, predicted_device_bytes=guess.device_bytes,
+    )  # fmt: skip
+
+
+def link(alone: Mapping[str, float], predicted: float, calibration: Mapping[str, Any]) -> Finding:
+    """Transfers of all blocks without a computation, against the calibrated link. Seconds."""
+    share = predicted / alone["transfer"]
+    up, down = (calibration[f"link_{way}_bytes_per_second"] or 0.0 for way in ("up", "down"))
+    told = f"transfers alone reach {share:.0%} of the link ({up / 1e9:.3g} GB/s up, {down / 1e9:.3g} down)"
+    wrong = f"{told}, less than {LINK_SHARE:.0%}" if share < LINK_SHARE else ""
+    return judged(NAMES[1], wrong, told, share=share, up_bytes_per_second=up, down_bytes_per_second=down)
+
+
+def overlap(alone: Mapping[str, float]) -> Finding:
+    """How much of the shorter of transfers and computations a whole step hides under the longer. Seconds."""
+    shorter = min(alone["transfer"], alone["compute"])
+    if shorter < SMALL * alone["whole"]:
+        return Finding(NAMES[2], Status.ABSENT, "one of transfers and computations is too short to hide the other")
+    hidden = (alone["transfer"] + alone["compute"] - alone["whole"]) / shorter
+    told = (
+        f"{hidden:.0%} hidden: transfers {alone['transfer']:.3g} s, computations {alone['compute']:.3g} s, "
+        f"a step {alone['whole']:.3g} s"
+    )
+    wrong = f"{told}; less than {HIDDEN_SHARE:.0%}" if hidden < HIDDEN_SHARE else ""
+    return judged(NAMES[2], wrong, told, hidden=hidden, **{f"{name}_seconds": value for name, value in alone.items()})

@@ -1,0 +1,133 @@
+"""What a selftest finds: findings, the page and the JSON that they make. No host name, no path."""
+
+from __future__ import annotations
+
+import enum
+import getpass
+import re
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+SCHEMA_VERSION = 1
+"""1: the first."""
+NEEDS_CUDA = "needs a CUDA device"
+
+
+class Status(enum.StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    ABSENT = "not here"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found: ``told`` is one line, ``numbers`` what it was judged by (bytes, seconds, shares, counts)."""
+
+    name: str
+    status: Status
+    told: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a check runs, and how long it may: ``device`` is "cpu" or "cuda:N"; ``changes`` are made to the cell."""
+
+    device: str
+    seconds: float
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    disk_dir: Path | None = None
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device.startswith("cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check. ``findings``: the names of what it finds. ``share`` of the selftest's time, of which it may take more
+    only where a single round lasts longer; ``needs_cuda``: on another device there is nothing to find."""
+
+    name: str
+    findings: Sequence[str]
+    share: float
+    run: Callable[[Place], list[Finding]]
+    needs_cuda: bool = False
+
+
+def judged(name: str, wrong: str, right: str, **numbers: float) -> Finding:
+    """A finding that is ok, and tells ``right``, unless something is ``wrong``."""
+    return Finding(name, Status.FAILED if wrong else Status.OK, wrong or right, numbers)
+
+
+def absent(names: Sequence[str], why: str) -> list[Finding]:
+    """Findings that cannot be made here."""
+    return [Finding(name, Status.ABSENT, why) for name in names]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """All findings on one device. ``machine``: facts of it and of the software that any result carries."""
+
+    device: str
+    machine: Mapping[str, Any]
+    findings: Sequence[Finding]
+    seconds: float
+
+    @property
+    def failed(self) -> bool:
+        """Whether a check failed."""
+        return any(finding.status is Status.FAILED for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types, to attach to an issue or a pull request."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "verdict": str(Status.FAILED if self.failed else Status.OK),
+            "device": self.device,
+            "machine": anonymous(dict(self.machine)),
+            "seconds": round(self.seconds, 1),
+            "findings": [anonymous(asdict(finding)) for finding in self.findings],
+        }
+
+    def page(self) -> str:
+        """The verdict on a page of text."""
+        facts, width = self.machine, max(len(finding.name) for finding in self.findings)
+        versions = facts["versions"]
+        software = [f"zobench {versions['zobench']}", f"torch {versions['torch']}", f"Python {versions['python']}"]
+        if facts.get("cuda"):
+            software.insert(2, f"CUDA {facts['cuda']}")
+        counts = Counter(finding.status for finding in self.findings)
+        total = ", ".join(f"{counts[status]} {status}" for status in Status)
+        return "\n".join([
+            f"{facts['description']}; device {self.device}",
+            ", ".join(software),
+            "",
+            *(f"{one.status:<8}  {one.name:<{width}}  {without_places(one.told)}" for one in self.findings),
+            "",
+            f"{total}, in {self.seconds / 60:.1f} minutes",
+        ])  # fmt: skip
+
+
+def anonymous(value: Any) -> Any:
+    """JSON types in which no text has a path, this machine's or this user's name."""
+    if isinstance(value, dict):
+        return {key: anonymous(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [anonymous(item) for item in value]
+    return without_places(value) if isinstance(value, str) else value
+
+
+def without_places(text: str) -> str:
+    """``text`` with the last name of each path in place of the path, and without the names of machine and user."""
+    text = re.sub(r"(?<![\w.])(?:~|[A-Za-z]:)?(?:[/\\][^\s/\\'\":,;()]+)+[/\\]([^\s/\\'\":,;()]*)", r"\1", text)
+    for name, word in ((socket.gethostname(), "HOST"), (getpass.getuser(), "USER")):
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", word, text) if len(name) > 2 else text
+    return text
