@@ -146,7 +146,7 @@ class _Costs:
     @property
     def kept(self) -> float:
         """Write-backs of each block per step."""
-        return 0.0 if self.spec.writeback_every == "inf" else 1 / int(self.spec.writeback_every)
+        return 1 / seconds.kept_steps(self.spec)
 
     def blocks(self) -> dict[str, float]:
         """Of all blocks, by what takes them."""
