@@ -98,3 +98,7 @@ def test_a_name_of_cudas_outside_its_module_is_found(text: str, tmp_path: Path) 
         (tmp_path / name).write_text(f"import torch\n{text}\n")
     (tmp_path / "other.py").write_text("built = torch.version.cuda\n")
     assert _names_cuda(tmp_path) == ["engine.py"]
+
+
+def test_only_the_accelerator_names_cudas_part_of_torch() -> None:
+    assert _names_cuda(ROOT / "zobench") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -16,10 +17,11 @@ from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 
 from tests.support.rates import CALIBRATION, RATES, calibrate
 from zobench import cli, predict, recipes
-from zobench.cli import measure
+from zobench.cli import console, measure
 from zobench.execute import plan, process, rates
 from zobench.predict import footprint
 from zobench.recipes import matrix
@@ -30,8 +32,9 @@ from zobench.store import Store, StoreError, files
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
 GB = 10**9
 OPTIONS = {
-    "sweep": 17, "ablate": 8, "run": 11, "table": 4, "list": 0, "doctor": 2, "reproduce": 7, "report": 2, "status": 1,
-    "cancel": 1, "results": 4, "plan": 9, "predict": 7, "compare": 5, "trace": 2, "finetune": 15, "search": 13,
+    "sweep": 18, "ablate": 9, "run": 11, "table": 4, "list": 0, "doctor": 2, "reproduce": 7, "report": 2, "status": 1,
+    "cancel": 1, "selftest": 6, "results": 4, "plan": 9, "predict": 7, "compare": 5, "trace": 2, "finetune": 15,
+    "search": 13,
 }  # fmt: skip
 """Options per command. A new one needs a user, and a change here."""
 
@@ -630,3 +633,23 @@ def test_a_run_that_takes_long_says_how_long_before_it_starts_and_one_that_canno
     assert f"\ntime: about {plan.duration(guess.seconds)} (predicted): 6 steps of {each}\n" in err
     _, _, err = zobench("run", "--device", "cpu", "--model", "opt-tiny")
     assert (len(cells), "time: " in err) == (2, False)
+
+
+def test_without_a_terminal_a_cell_that_takes_long_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    spec = RunSpec(model="opt-tiny").resolve("cpu")
+    step = plan.Step(spec=spec, action="run", reason="", estimate=predict.estimate(spec, RATES))
+    for terminal, lines in ((False, [60, 120, 240, 480, 960, 1560]), (True, [])):
+        written = io.StringIO()
+        screen = Console(file=written, force_terminal=terminal, width=200, highlight=False)
+        bar = console.SweepProgress(screen, [step])
+        bar.begin(step)
+        start = clock[0]
+        for _ in range(1700):
+            clock[0] += 1.0
+            bar.tick()
+        of = plan.duration(step.estimate.seconds) if step.estimate else ""
+        told = [f"running  {spec.label}  {plan.duration(at)} of about {of} (predicted)" for at in lines]
+        assert written.getvalue().splitlines() == told
+        assert clock[0] == start + 1700

@@ -347,6 +347,11 @@ def test_a_text_too_long_is_named_with_its_remedy(tmp_path: Path, tokenizer: Any
         assert told in str(error.value)
         number = int(np.random.RandomState(0).permutation(12)[0]) + 1
         assert str(error.value).startswith(f"train text, example {number} of {folder}/train.tsv: ")
+    with pytest.raises(ValueError, match=r"; use seq_len=\d+, which the longest needs, or use truncate") as error:
+        load(run.replace(seq_len=10), tokenizer, folder)
+    needed = int(str(error.value).partition("use seq_len=")[2].partition(",")[0])
+    train = load(run.replace(seq_len=10, truncate=True), tokenizer, folder).splits["train"]
+    assert needed == max(item.length for item in train)
     data = load(run.replace(seq_len=10, truncate=True), tokenizer, folder)
     assert data.facts["truncated"] == {"train": 5, "dev": 2, "test": 5}
     kept, whole = data.splits["test"][0].rows[0], tokenizer(first.prompt)["input_ids"]

@@ -1,13 +1,12 @@
 """CudaLanes without a GPU: fake streams and events carry vector clocks, so a missing wait between streams shows."""
 
-import contextlib
-
 import pytest
 import torch
 
 from tests.support.races import model, resident
 from zobench import ZOSGD, Batch, Engine, EngineConfig
 from zobench.engine.lanes import CudaLanes
+from zobench.machine.accelerator import Accelerator
 from zobench.models.weights import RandomWeights
 
 
@@ -17,9 +16,15 @@ class Stream:
     made = 0
     current = None
 
-    def __init__(self, device=None):
+    def __init__(self):
         Stream.made += 1
         self.name, self.clock = Stream.made, {}
+
+    def __enter__(self):
+        self.previous, Stream.current = Stream.current, self
+
+    def __exit__(self, *_):
+        Stream.current = self.previous
 
     def wait_event(self, event):
         for name, time in event.clock.items():
@@ -27,10 +32,7 @@ class Stream:
 
 
 class Event:
-    def __init__(self, enable_timing=False):
-        self.clock = {}
-
-    def record(self, stream):
+    def __init__(self, stream):
         stream.clock[stream.name] = stream.clock.get(stream.name, 0) + 1
         self.clock = dict(stream.clock)
 
@@ -40,20 +42,11 @@ class Event:
 
 @pytest.fixture
 def fake_cuda(monkeypatch):
-    default = Stream()
-
-    @contextlib.contextmanager
-    def on(stream):
-        previous, Stream.current = Stream.current, stream
-        yield
-        Stream.current = previous
-
-    Stream.current = default
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "stream", on)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream.current)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    Stream.current = Stream()
+    monkeypatch.setattr(Accelerator, "stream", lambda self: Stream())
+    monkeypatch.setattr(Accelerator, "mark", lambda self, stream, timed=True: Event(stream))
+    monkeypatch.setattr(Accelerator, "current_stream", lambda self: Stream.current)
+    monkeypatch.setattr(Accelerator, "synchronize", lambda self: None)
 
 
 class Watched(CudaLanes):

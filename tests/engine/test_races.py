@@ -218,9 +218,9 @@ def counted_steps(monkeypatch, **config):
     counted, skeleton, ids = Counted(monkeypatch), model(4), torch.arange(10).view(1, 10)
     with Engine(skeleton, EngineConfig(slots=2, **config), weights=RandomWeights(skeleton, 0)) as engine:
         slot = engine.pipeline._new_slot
-        engine.pipeline._new_slot = lambda: (
+        engine.pipeline._new_slot = lambda nbytes: (
             counted.calls.update(allocate=counted.calls["allocate"] + 1),
-            slot(),
+            slot(nbytes),
         )[1]
         method = ZOSGD(lr=1e-3)
         method.step(engine, Batch(ids, ids))

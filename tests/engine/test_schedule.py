@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zobench.engine.schedule import Op, prologue, step, traversal
+from tests.support import link
+from zobench.engine.schedule import Op, numbered, places, prologue, step, traversal
 
 SIZES = list(itertools.product(range(1, 8), range(1, 5)))
 
@@ -72,6 +73,67 @@ def test_without_one_kind_of_dependency_a_slot_is_overwritten_or_read_too_early(
     ops = [*prologue(5, 2), *traversal(5, 2), *traversal(5, 2)]
     broken = [Op(op.kind, op.block, op.slot, op.lane, () if op.kind == kind else op.after) for op in ops]
     assert not all(holds(broken, order) for order in ORDERS)
+
+
+def overwrites(ops, ring, preference):
+    """As :func:`holds`, where blocks lie at ``ring``: whether a block is uploaded onto bytes that another still has."""
+    waits, done, there = dependencies(ops), set(), {}
+    while len(done) < len(ops):
+        ready = [i for i in range(len(ops)) if i not in done and done.issuperset(waits[i])]
+        assert ready, "the schedule waits for itself"
+        index = min(ready, key=lambda i: (preference.index(ops[i].kind), i))
+        op = ops[index]
+        first, last = ring[op.block]
+        if op.kind == "upload":
+            if any(begin < last and first < end for begin, end in there.values()):
+                return True
+            there[op.block] = first, last
+        elif op.block not in there:
+            return True
+        elif op.kind == "offload":
+            del there[op.block]
+        done.add(index)
+    return False
+
+
+RINGS = st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 4))
+
+
+@given(RINGS, st.booleans())
+def test_in_a_ring_of_bytes_no_order_of_the_lanes_overwrites_a_block_in_use(form, overlap):
+    sizes, slots = form
+    ring = places(sizes, slots)
+    assert all(last - first == size and first >= 0 for (first, last), size in zip(ring, sizes, strict=True))
+    assert max(last for _, last in ring) <= slots * max(sizes)
+    once = traversal(len(sizes), slots, overlap, ring=ring)
+    assert sorted(op.block for op in once if op.kind == "upload") == list(range(len(sizes)))
+    assert all(op.slot == numbered(ring)[op.block] for op in once)
+    ops = [*prologue(len(sizes), slots, overlap, ring=ring), *once * 3]
+    assert not any(overwrites(ops, ring, order) for order in ORDERS)
+
+
+@pytest.mark.parametrize("kind", ["compute", "offload", "upload"])
+def test_in_a_ring_without_one_kind_of_dependency_it_is_overwritten_or_read_too_early(kind):
+    sizes = [2, 2, 2, 2, 8, 8] * 3
+    ring = places(sizes, 2)
+    ops = [*prologue(len(sizes), 2, ring=ring), *traversal(len(sizes), 2, ring=ring) * 2]
+    broken = [Op(op.kind, op.block, op.slot, op.lane, () if op.kind == kind else op.after) for op in ops]
+    assert any(overwrites(broken, ring, order) for order in ORDERS)
+
+
+def test_blocks_of_one_size_are_in_slots_in_turn():
+    assert numbered(places([7] * 8, 3)) == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+@pytest.mark.parametrize("model", link.MODELS)
+@pytest.mark.parametrize("gpu", link.GPUS)
+def test_with_linear_layers_a_step_is_as_short_as_with_blocks_of_more_memory(model, gpu):
+    """On lanes of assumed rates. With as many slots of the largest layer's size, uploads wait for its write-back."""
+    blocks, layers = link.units(model, gpu, "block"), link.units(model, gpu, "linear")
+    whole, cut = link.seconds(blocks, gpu), link.seconds(layers, gpu)
+    assert link.bound(blocks, gpu) <= whole * (1 + 1e-9)
+    assert cut < 1.05 * whole
+    assert link.seconds(layers, gpu, ring=places([1] * len(layers), 3)) > 1.2 * whole
 
 
 def test_an_upload_waits_for_the_last_write_of_the_block_it_reads():

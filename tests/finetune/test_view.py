@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from tests.support.tables import tuned
 from zobench.cli import tuning_view
-from zobench.cli.tuning_view import TuningBar
+from zobench.cli.tuning_view import TuningBar, show_result
 from zobench.finetune.progress import Evaluation, StepReport
 
 
@@ -24,6 +26,8 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(
     hooks.begin(10, 110)
     hooks.evaluated(Evaluation(split="dev", step=10, loss=0.5, accuracy=0.625, count=8, best=True))
     hooks.evaluated(Evaluation(split="dev", step=20, loss=0.6, accuracy=0.75, count=8))
+    hooks.evaluated(Evaluation(split="dev", step=25, loss=0.9, accuracy=0.6, count=8, best=True, gained=False))
+    hooks.evaluated(Evaluation(split="dev", step=26, loss=0.5, accuracy=0.625, count=8, best=True))
     clock[0] += 4.0
     hooks.step(StepReport(step=30, loss=0.51234, g=-1.5, lr=1e-6, skipped=2))
     (task,) = bar._bars.tasks
@@ -34,6 +38,7 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(
     written = console.file.getvalue()  # type: ignore[attr-defined]
     assert "step 10: dev accuracy 62.5%, loss 0.5000 (best)" in written
     assert "step 20: dev accuracy 75.0%, loss 0.6000\n" in written
+    assert "step 25: dev accuracy 60.0%, loss 0.9000 (best after the start)" in written
 
 
 def test_the_next_run_of_a_search_has_a_bar_of_its_own(spec: Any) -> None:
@@ -49,3 +54,14 @@ def test_the_next_run_of_a_search_has_a_bar_of_its_own(spec: Any) -> None:
     assert "dev" not in task.fields["told"]
     told = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert told == [spec(lr=1e-3).label, spec(lr=1e-4).label]
+
+
+def test_a_run_that_only_lost_says_so_and_its_best_is_one_after_the_start() -> None:
+    lost, won = (tuned(0.5, dev_loss=loss) for loss in (0.8, 0.6))
+    for result, told in ((lost, True), (won, False)):
+        console = Console(file=io.StringIO(), width=200)
+        show_result(console, replace(result, samples={"step_seconds": [1.0]}))
+        written = console.file.getvalue()  # type: ignore[attr-defined]
+        line = "warning: the loss on dev was 0.7000 at the start and never below it after a step: this run learnt not"
+        assert (line in written, "dev, best after the start" in written) == (told, told)
+        assert ("dev at its best" in written) is not told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 
@@ -355,3 +356,18 @@ def test_trls_trainer_takes_the_engines_steps(tmp_path):
     assert told(run, "projected_grad") == gradients
     with pytest.raises(ValueError, match="checkpointing` has no meaning"):
         ZOSFTTrainer(made("opt"), trl.SFTConfig(**usual), train_dataset=texts, processing_class=words())
+
+
+def test_a_trainer_counts_the_parameters_that_are_tuned(tmp_path, caplog):
+    model = made("opt")
+    tuned = sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad)
+    run = trainer(tmp_path, model, max_steps=1)
+    logger = logging.getLogger("transformers.trainer")
+    logger.addHandler(caplog.handler)
+    logger.setLevel(logging.INFO)
+    try:
+        run.train()
+    finally:
+        logger.removeHandler(caplog.handler)
+        logger.setLevel(logging.NOTSET)
+    assert f"Number of trainable parameters = {tuned:,}" in caplog.text

@@ -13,6 +13,7 @@ from zobench import Engine, EngineConfig, models
 from zobench.engine import build
 from zobench.engine.tiers import HostTier
 from zobench.machine import numa
+from zobench.machine.accelerator import Accelerator
 from zobench.models.weights import RandomWeights
 
 GPU = "0000:c1:00.0"
@@ -102,7 +103,7 @@ def test_registered_memory_is_portable_and_exact(monkeypatch):
 
     runtime = types.SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=calls.append)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
-    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    monkeypatch.setattr(Accelerator, "current", lambda self: contextlib.nullcontext())
     tier = HostTier([4096, 3 * 4096], pinned=True)
     for block in range(2):
         tier.fill(block, torch.Tensor.zero_)

@@ -23,6 +23,7 @@ from zobench.data.batch import Batch
 from zobench.engine import EngineConfig, tiers
 from zobench.engine.backprop import Backprop
 from zobench.engine.logits import drive_to_head
+from zobench.engine.wire import CUDA_CHUNK_ELEMENTS
 from zobench.finetune import assemble
 from zobench.measure.ledger import Ledger
 from zobench.models.weights import RandomWeights, materialise
@@ -76,7 +77,15 @@ def test_a_wire_format_is_the_width_at_rest_and_in_the_slots(dtype: str, wire: s
     own = WIDTHS[dtype]
     plain, packed = memory(cell(dtype=dtype)), memory(cell(dtype=dtype, wire=wire))
     assert packed[1] == 24 * BLOCK * width + FILLERS * BLOCK * own  # each filler packs from a whole block
-    assert plain[0] - packed[0] == 3 * BLOCK * (own - width) - BLOCK * own  # narrower slots, and one unpacked block
+    piece = 4 * CUDA_CHUNK_ELEMENTS if wire == "fp8" else 0
+    assert plain[0] - packed[0] == 3 * BLOCK * (own - width) - BLOCK * own - piece  # narrower slots, one unpacked block
+
+
+def test_on_a_cuda_device_updates_are_written_after_fewer_steps_where_the_tier_can_be_written() -> None:
+    assert footprint.consolidate_after(cell(writeback_every="inf")) == footprint.CUDA_CONSOLIDATE_AFTER
+    assert footprint.consolidate_after(cell(writeback_every="inf", device="cpu")) == footprint.CONSOLIDATE_AFTER
+    spec = cell(tier="checkpoint", weights="pretrained", writeback_every="inf")
+    assert footprint.consolidate_after(spec) == footprint.CONSOLIDATE_AFTER
 
 
 def test_a_checkpoint_takes_no_room_of_its_own() -> None:

@@ -73,6 +73,15 @@ def test_an_unknown_name_is_one_line_with_the_nearest_and_the_list(tree: Path) -
     )
 
 
+def test_of_many_names_an_error_tells_the_nearest_and_the_list_that_has_them_all() -> None:
+    with pytest.raises(ValueError, match="no such recipe") as caught:
+        recipes.find_any(("tables", "plots"), "zo2/tabel1")
+    told = "no such recipe in tables or plots: 'zo2/tabel1'; did you mean zo2/table1 or "
+    assert str(caught.value).startswith(told)
+    assert str(caught.value).endswith("? see `zobench list tables`; or give the path of a .toml file")
+    assert len(str(caught.value)) < 200
+
+
 @pytest.mark.parametrize("name", ["", "\0", "x" * 5000, "nothing/like/it.toml"])
 def test_a_name_that_cannot_be_a_file_is_the_same_one_line_error(tree: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"no such recipe in tables: .*; known: main; or give the path"):

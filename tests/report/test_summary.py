@@ -74,6 +74,8 @@ def test_without_results_there_is_one_coverage_and_every_claim_is_open(table: Ta
     assert coverage.source == "nothing measured yet"
     assert lines(coverage) == {"p/t1": ["6", "0", "·", "·", "·", "·", "·"]}
     assert {len(row) for row in lines(claims).values()} == {2}
+    told = {sheet.source for sheet in sheets(filled(table, []), 3)}
+    assert told == {"none of the 3 results here is of the papers' tables"}
 
 
 def test_machines_are_never_mixed(table: Table) -> None:

@@ -17,7 +17,8 @@ from zobench.report import compose, plot, table
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, FIELDS, INCIDENTAL, RunSpec, check_value, declared_options, parse_value
 from zobench.runspec import fields as fields_module
-from zobench.runspec.fields import Number, Since
+from zobench.runspec.fields import Since
+from zobench.runspec.numeric import Number
 from zobench.runspec.registry import Registry
 from zobench.store import frame
 from zobench.store.query import conditions, select

@@ -345,3 +345,17 @@ def test_a_model_named_like_a_path_is_merged_into_its_machines_folder(tmp_path: 
     (path,) = into.glob("*/*.json")
     assert path.parent == into / MACHINE
     assert {entry for entry in tmp_path.rglob("*") if entry.is_file()} == {path, into / ".lock"}
+
+
+def test_where_the_terminal_is_narrow_the_models_name_stays_and_less_goes_below(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for result in RUNS:
+        Store(tmp_path).save(result)
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = command(capsys, "results", str(tmp_path))
+    heading, *rows = out.splitlines()[1:]
+    assert heading.split()[0] == "model"
+    assert {"step", "run"} <= set(heading.split())
+    assert max(map(len, out.splitlines())) <= 80
+    assert {row.split()[0] for row in rows if row[:1].strip()} >= {result.spec.model for result in RUNS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from zobench.runspec.registry import Registry
 from zobench.store import metrics
 
 MIB = 2**20
+_FIRST, _SELDOM = 60.0, 600.0
+"""Seconds after which a line tells of a cell that still runs, and the most between two of them."""
 _STYLES = {
     Outcome.OK: "green", Outcome.SKIPPED: "dim", Outcome.CONTAMINATED: "yellow",
     Outcome.OOM: "yellow", Outcome.TIMEOUT: "yellow", Outcome.FAILED: "red",
@@ -65,11 +68,14 @@ def numbers(result: Result) -> str:
 
 
 class SweepProgress:
-    """A progress bar on a terminal, one line per finished cell anywhere; the ETA rests on the plan's estimates."""
+    """A progress bar on a terminal, one line per finished cell anywhere; the ETA rests on the plan's estimates, and is
+    no later than the end of the ``budget``, in seconds. Where there is no terminal, a line now and then of a cell that
+    takes long."""
 
-    def __init__(self, console: Console, steps: Sequence[Step]) -> None:
+    def __init__(self, console: Console, steps: Sequence[Step], budget: float | None = None) -> None:
         self._console = console
-        self._left = [step.estimate.seconds if step.action == "run" and step.estimate else 0.0 for step in steps]
+        self._end = math.inf if budget is None else time.monotonic() + budget
+        self._left = {step.spec.hash: step.estimate.seconds for step in steps if step.action == "run" and step.estimate}
         self._bar = Progress(
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[eta]}"),
             console=console, transient=True, disable=not console.is_terminal,
@@ -77,6 +83,8 @@ class SweepProgress:
         self._task: TaskID = self._bar.add_task("", total=len(steps), eta="")
         self._done = 0
         self._told: set[str] = set()
+        self._step: Step | None = None
+        self._begun, self._next = 0.0, 0.0
 
     def __enter__(self) -> SweepProgress:
         self._bar.start()
@@ -87,16 +95,26 @@ class SweepProgress:
 
     def begin(self, step: Step) -> None:
         """A cell starts."""
-        left = sum(self._left[self._done :])
+        self._step, self._begun, self._next = step, time.monotonic(), _FIRST
+        left = max(0.0, min(sum(self._left.values()), self._end - time.monotonic()))
         self._bar.update(self._task, description=step.spec.label, eta=f"about {duration(left)} left")
 
     def tick(self) -> None:
-        """Redraws, about ten times a second."""
+        """Redraws, about ten times a second; without a terminal says after a minute, and then ever less often, but at
+        least every ten, which cell runs."""
         self._bar.refresh()
+        spent = time.monotonic() - self._begun
+        if self._console.is_terminal or self._step is None or spent < self._next:
+            return
+        self._next += min(self._next, _SELDOM)
+        guess = self._step.estimate
+        of = "" if guess is None else f" of about {duration(guess.seconds)} (predicted)"
+        self._console.print(Text(f"running  {self._step.spec.label}  {duration(spent)}{of}"), soft_wrap=True)
 
     def end(self, step: Step, result: Result) -> None:
         """A cell is done: one line, unless it was only kept."""
         self._done += 1
+        self._left.pop(step.spec.hash, None)
         self._bar.update(self._task, completed=self._done)
         if step.action == "run" and result.outcome is not Outcome.SKIPPED:
             self._console.print(outcome_line(result), soft_wrap=True)

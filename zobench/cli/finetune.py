@@ -70,16 +70,8 @@ def finetune(
     quiet = output == "-" or not leads()
     if output is not None and not quiet:
         check_file("--json", Path(output))
-    options = named(
-        changes,
-        model=model,
-        name=name,
-        task=task,
-        method=method,
-        scheme=scheme,
-        steps=steps,
-        weights_path=weights_path,
-    )
+    given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
+    options = named(changes, **given, weights_path=weights_path)
     spec, notes = _spec(changed(options), device)
     folder = _folder(out, spec)
     data_dir = data_dir or usual_data_dir()
@@ -204,15 +196,8 @@ def _finetune_again(
     """The words of the same ``zobench finetune``, with every option spelt out; ``places``: files and folders."""
     given = [word for option, place in places.items() if place is not None for word in (option, str(place))]
     changes = [f"--set={option}" for option in options]
-    return [
-        "finetune",
-        *changes,
-        "--device",
-        device,
-        *given,
-        *["--resume"] * resume,
-        *(f"--log={name}" for name in log),
-    ]
+    flags = [*["--resume"] * resume, *(f"--log={name}" for name in log)]
+    return ["finetune", *changes, "--device", device, *given, *flags]
 
 
 def _as_ranks(arguments: list[str], spec: RunSpec) -> int:

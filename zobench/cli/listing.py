@@ -38,12 +38,13 @@ _VERDICTS = {Verdict.SAME: "green", Verdict.FASTER: "green", Verdict.SLOWER: "re
 
 @dataclass(frozen=True, slots=True)
 class ListColumn:
-    """A heading, its cells, and their styles (one for all, or one each)."""
+    """A heading, its cells, and their styles (one for all, or one each). ``kept``: others give way before it."""
 
     name: str
     cells: Sequence[str]
     right: bool = False
     styles: Sequence[str] = ()
+    kept: bool = False
 
     @property
     def width(self) -> int:
@@ -59,11 +60,12 @@ class ListColumn:
 def show(console: Console, columns: Sequence[ListColumn]) -> None:
     """Columns side by side; the last one is text that wraps, below the others where the terminal is narrow.
 
-    Columns from the left that do not fit go into that text. rich's own table would take half a millisecond per row.
+    Columns from the left that do not fit go into that text, those that are kept after all others. rich's own table
+    would take half a millisecond per row.
     """
     *fixed, last = columns
     while len(fixed) > 1 and sum(column.width + 1 for column in fixed) > console.width:
-        last = _joined(fixed.pop(0), last)
+        last = _joined(fixed.pop(next((n for n, column in enumerate(fixed) if not column.kept), 0)), last)
     widths = [column.width for column in fixed]
     wanted = min(_NARROW, last.width)
     gap = " " * (2 if sum(widths) + 2 * len(widths) + wanted <= console.width else 1)
@@ -119,17 +121,17 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
         [
             *(_about(name, cells) for name, cells in about.items() if name not in common),
             ListColumn("tokens/s", [_number(one.get("throughput")) for one in measured], right=True),
-            ListColumn("step s", [_number(one.get("step_seconds")) for one in measured], right=True),
+            ListColumn("step s", [_number(one.get("step_seconds")) for one in measured], right=True, kept=True),
             ListColumn("MB", [_number(one.get("device_peak_bytes"), MIB) for one in measured], right=True),
             *_accuracies(measured),
-            ListColumn("run", _short([spec.hash for spec in specs])),
+            ListColumn("run", _short([spec.hash for spec in specs]), kept=True),
             ListColumn("other", [_other(result) for result in results]),
         ],
     )  # fmt: skip
     console.print(Text(_MEASURED, style="dim"))
 
 
-_COUNTS = ("batch", "tokens")
+_COUNTS, _KEPT = ("batch", "tokens"), ("model", "outcome")
 _TUNED = named(lambda field: field.listed)
 """Fields with a column where a run has something else than usual."""
 _MEASURED = (
@@ -140,7 +142,8 @@ _MEASURED = (
 
 def _about(name: str, cells: Sequence[str]) -> ListColumn:
     styles = [_OUTCOMES[Outcome(cell)] for cell in cells] if name == "outcome" else ()
-    return ListColumn(name, list(map(printable, cells)), right=name in _COUNTS, styles=styles)
+    told = list(map(printable, cells))
+    return ListColumn(name, told, right=name in _COUNTS, styles=styles, kept=name in _KEPT)
 
 
 def _usual(name: str) -> str:
@@ -160,7 +163,7 @@ def _accuracies(measured: Sequence[Mapping[str, float | None]]) -> list[ListColu
     for title, name in _SCORES.items():
         scale = 100 if title.endswith("%") else 1
         cells = ["" if (value := one.get(name)) is None else f"{scale * value:.1f}" for one in measured]
-        columns += [ListColumn(title, cells, right=True)] if any(cells) else []
+        columns += [ListColumn(title, cells, right=True, kept=True)] if any(cells) else []
     return columns
 
 

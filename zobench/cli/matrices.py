@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -55,6 +56,7 @@ def run_matrix(
         raise ValueError(f"the matrix {name} must make a run that is shown, but makes none here; name another runner")
     refuse_twice(results, cells)
     limit = parse_seconds("--budget", budget or matrix.budget)
+    first = parse_seconds(f"{path.name}: selftest", matrix.selftest)
     tables = matrix.tables if tables is None else tables
     _check_tables(tables)
     here.say(memory_note)
@@ -65,6 +67,8 @@ def run_matrix(
         plan_view.show_short_plan(errors, matrix.title, planned.steps, limit)
     if dry_run:
         return
+    if first is not None:
+        here.test_first(first)
     summary = _run(planned, store, limit, bound, disk_dir, errors)
     _finish(summary, tables, results, here.machine, errors, f"zobench sweep {name}")
 
@@ -105,6 +109,26 @@ class _Here:
                 self.say(f"warning: this machine's rates were {note}", "yellow")
         return rates
 
+    def test_first(self, seconds: float) -> None:
+        """Runs the selftest, shows its page and keeps its JSON, unless this machine has passed it. One that failed is
+        no reason to measure nothing."""
+        from zobench.execute.plan import duration
+        from zobench.machine.files import replace
+        from zobench.selftest.run import CHECKS, selftest
+
+        path = self._store.root / ".selftest" / f"{self.machine}-{self._device.partition(':')[0]}.json"
+        if path.exists() and json.loads(path.read_text())["verdict"] == "ok":
+            self.say(f"selftest: ok before, see {path}")
+            return
+        with self._errors.status("selftest, about " + duration(seconds)):
+            found = selftest(self._device, seconds, CHECKS, disk_dir=self._disk_dir)
+        self.say(found.page(), "yellow" if found.failed else "dim")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace(path, json.dumps(found.to_dict(), indent=1, allow_nan=False).encode())
+        except OSError as error:
+            self.say(f"warning: the selftest's JSON was not kept: {error.strerror}", "yellow")
+
     @cached_property
     def narrow(self) -> str | None:
         """The 16-bit type that this machine is fastest in; None if it is faster in 32 bits."""
@@ -135,7 +159,7 @@ def _run(
     with keeping(store, errors):
         # again: nothing kept a sweep from being submitted before this one had the lock
         refuse_twice(store.root, [step.spec for step in planned.steps])
-        with console.SweepProgress(errors, planned.steps) as bar:
+        with console.SweepProgress(errors, planned.steps, budget) as bar:
             return sweep(
                 planned.steps, store, budget=budget, timeout=timeout, disk_dir=disk_dir, calibration=planned.rates,
                 progress=SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
@@ -74,7 +75,7 @@ class TuningBar:
     def _evaluated(self, seen: Evaluation) -> None:
         if seen.best:
             self._best = f", best dev {score(seen.names[0], seen.accuracy)}"
-        mark = " (best)" if seen.best else ""
+        mark = (" (best)" if seen.gained else " (best after the start)") if seen.best else ""
         told = ", ".join(f"{_words(name)} {score(name, value)}" for name, value in seen.scores.items())
         self._console.print(f"step {seen.step}: {seen.split} {told}, loss {seen.loss:.4f}{mark}", soft_wrap=True)
 
@@ -85,15 +86,28 @@ def show_result(console: Console, result: Result) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("", "step", *map(_words, result.scores), "loss", "majority"):
         table.add_column(name, justify="right" if name else "left", header_style="dim")
-    for name, key, split in (("dev at the start", "start", "dev"), ("dev at its best", "best", "dev"),
-                             ("test, with the best", "test", "test")):  # fmt: skip
+    lost = _only_lost(evaluation)
+    best = "dev, best after the start" if lost else "dev at its best"
+    rows = (("dev at the start", "start", "dev"), (best, "best", "dev"), ("test, with the best", "test", "test"))
+    for name, key, split in rows:
         row = evaluation[key]
         share = evaluation["majority"][split]
         told = (score(one, row[one]) for one in result.scores)
         table.add_row(name, str(row["step"]), *told, _number(row["loss"]), "—" if share is None else f"{share:.1%}")
     console.print(table)
-    show_warnings(console, map(printable, result.warnings))
+    show_warnings(console, map(printable, (*result.warnings, *lost)))
     console.print(Text(", ".join(_costs(result))))
+
+
+def _only_lost(evaluation: Mapping[str, Any]) -> tuple[str, ...]:
+    """A warning if dev was better at the start than after any step, whose weights are kept all the same."""
+    start, best = (evaluation[key]["loss"] for key in ("start", "best"))
+    if start is None or (best is not None and best < start):
+        return ()
+    return (
+        f"the loss on dev was {start:.4f} at the start and never below it after a step: this run learnt nothing; try "
+        "another lr",
+    )
 
 
 def score(name: str, value: float | None) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ from zobench.engine.blocks import Unit
 from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, Hosts, HostTier, NoTier, Tier, allocate
 from zobench.engine.wire import FORMATS
+from zobench.machine.accelerator import Accelerator, tf32
 from zobench.machine.device import choose_device
 from zobench.models.weights import Weights
 from zobench.runspec.kinds import AUTOCASTS, TIERS, WIRES
@@ -26,12 +29,8 @@ def precision(config: EngineConfig) -> Iterator[None]:
     """Inside, products run in the precision that ``config.autocast`` names."""
     kind = AUTOCASTS[config.autocast]
     if kind.is_tf32:
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = True
-        try:
+        with tf32(True):
             yield
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
     elif kind.is_cast:
         # without its cache of casts, which would keep the first point's weights for the second
         with torch.autocast(config.device.split(":")[0], FORMATS[kind.name], cache_enabled=False):
@@ -156,9 +155,29 @@ def _check_head(model: nn.Module) -> None:
             )
 
 
-def new_slot(nbytes: int, config: EngineConfig) -> Tensor:
-    """A uint8 buffer on the device."""
+def slot_maker(config: EngineConfig) -> Callable[[int], Tensor]:
+    """What allocates uint8 buffers of so many bytes on the device."""
     if config.device.startswith("cuda") and not config.reusable_memory:
-        # The ablation pays the device's own malloc per transfer, as the paper describes; the cache would hide it.
-        torch.cuda.empty_cache()
-    return allocate(nbytes, config.device)
+        return FreshMemory(config.device)
+    return lambda nbytes: allocate(nbytes, config.device)
+
+
+class FreshMemory:
+    """Buffers on a CUDA device, each from the device's own malloc, and freed there once nobody has them any more.
+
+    The ablation of reusable memory pays that for every transfer, as the paper describes (ZO2 section D.2); the
+    allocator's cache would hide it. What others have cached stays, so nobody waits for that.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = Accelerator(device)
+        self._lent: list[tuple[Any, weakref.ref[Tensor]]] = []
+
+    def __call__(self, nbytes: int) -> Tensor:
+        """A uint8 buffer; first those that were let go of are freed, for whose last use this waits."""
+        self._lent = [(pool, buffer) for pool, buffer in self._lent if buffer() is not None]
+        pool = self._device.pool()
+        with self._device.within(pool):
+            buffer = allocate(nbytes, str(self._device.device))
+        self._lent.append((pool, weakref.ref(buffer)))
+        return buffer

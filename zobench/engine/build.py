@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from zobench.engine import head, history, linear
 from zobench.engine.arithmetic import Arithmetic
-from zobench.engine.assemble import by_tensor, make_tier, new_slot, stream_thresholds, streamed_modules
+from zobench.engine.assemble import by_tensor, make_tier, slot_maker, stream_thresholds, streamed_modules
 from zobench.engine.base import EngineConfig, Entry
 from zobench.engine.blocks import Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.follow import Marks
@@ -162,12 +162,12 @@ def _stream(
     _fill(tier, units, config, source, wire)
     if hosts is not None and source.start is not None:
         _agree(units, hosts, source.start)
-    waits = TIERS[config.tier].is_file or (hosts is not None and hosts.waits)
+    waits = not TIERS[config.tier].is_pinned or (hosts is not None and hosts.waits)  # a copy stops who issues it
     streams = config.device.startswith("cuda") and not waits
     lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))
     written = _written(units, sizes, config, wire)
     pipeline = Pipeline(
-        units, sizes, written, tier, lanes, functools.partial(new_slot, max(sizes), config),
+        units, sizes, written, tier, lanes, slot_maker(config),
         slots=config.slots, overlap=config.overlap, reusable_memory=config.reusable_memory,
     )  # fmt: skip
     return Stream(tier=tier, lanes=lanes, pipeline=pipeline, sizes=sizes, written=written, ring=ring)

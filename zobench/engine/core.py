@@ -35,6 +35,7 @@ from zobench.engine.objective import Objective
 from zobench.engine.pipeline import Pipeline
 from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import Hosts
+from zobench.machine.accelerator import Accelerator
 from zobench.models import blocks as find_blocks
 from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import ModelWeights, Weights
@@ -79,7 +80,7 @@ class Engine:
         self.forwards, self.thresholds = built.forwards, built.thresholds
         self.blocks, self.residents, self.units = self.rest.blocks, self.rest.residents, self.rest.units
         if config.device.startswith("cuda"):
-            torch.cuda.synchronize(config.device)  # the lanes' streams start with nothing of the building in flight
+            Accelerator(config.device).synchronize()  # the lanes' streams start with nothing of the building in flight
 
     # --- the public operations -------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from zobench.engine.schedule import Op
+from zobench.machine.accelerator import Accelerator
 
 Action = Callable[[], None]
 Event = tuple[str, str, int, float, float]
@@ -72,11 +73,11 @@ class Ticket:
 class ThreadLanes:
     """One worker thread per transfer lane; with a CUDA device each worker has a stream of its own and syncs it.
 
-    Right for a CPU device, and for the disk tier, whose reads block the thread that issues them.
+    Right for a CPU device, and for tiers whose copies block the thread that issues them: disks and pageable memory.
     """
 
     def __init__(self, device: str = "cpu") -> None:
-        self._cuda = torch.device(device) if device.startswith("cuda") else None
+        self._cuda = Accelerator(device) if device.startswith("cuda") else None
         self._queues: dict[str, queue.SimpleQueue[Any]] = {}
         self._threads: list[threading.Thread] = []
         self._last: dict[str, Ticket] = {}
@@ -106,7 +107,7 @@ class ThreadLanes:
         if self._error is not None:  # of any operation: a write-back that failed has nobody else waiting for it
             raise self._error
         if self._cuda is not None:
-            torch.cuda.synchronize(self._cuda)
+            self._cuda.synchronize()
 
     def close(self) -> None:
         for lane in self._queues.values():
@@ -132,7 +133,7 @@ class ThreadLanes:
         thread.start()
 
     def _work(self, jobs: queue.SimpleQueue[Any]) -> None:
-        stream = torch.cuda.stream(torch.cuda.Stream(self._cuda)) if self._cuda is not None else nullcontext()
+        stream = self._cuda.stream() if self._cuda is not None else nullcontext()
         with torch.inference_mode(), stream:
             while (job := jobs.get()) is not None:
                 self._run(*job)
@@ -144,7 +145,7 @@ class ThreadLanes:
             start = time.perf_counter()
             action()
             if self._cuda is not None:
-                torch.cuda.current_stream(self._cuda).synchronize()
+                self._cuda.current_stream().synchronize()
             if (events := self._events) is not None and start >= self._origin:
                 events.append((op.lane, op.kind, op.block, start - self._origin, time.perf_counter() - self._origin))
             ticket.finish()
@@ -158,14 +159,14 @@ class CudaLanes:
     """Three CUDA streams ordered by events; the host never waits inside a step (ZO2 section 5.2)."""
 
     def __init__(self, device: str) -> None:
-        self._device = torch.device(device)
-        self._streams: dict[str, torch.cuda.Stream] = {}
-        self._recorded: list[tuple[Op, torch.cuda.Event, torch.cuda.Event]] = []
-        self._origin: torch.cuda.Event | None = None
+        self._device = Accelerator(device)
+        self._streams: dict[str, torch.Stream] = {}
+        self._recorded: list[tuple[Op, torch.Event, torch.Event]] = []
+        self._origin: torch.Event | None = None
 
-    def submit(self, op: Op, action: Action, after: Sequence[torch.cuda.Event]) -> torch.cuda.Event:
+    def submit(self, op: Op, action: Action, after: Sequence[torch.Event]) -> torch.Event:
         stream = self._stream(op.lane)
-        with nullcontext() if op.lane == "compute" else torch.cuda.stream(stream):
+        with nullcontext() if op.lane == "compute" else stream:
             for event in after:
                 stream.wait_event(event)
             start = self._mark(stream) if self._origin is not None else None
@@ -175,11 +176,11 @@ class CudaLanes:
             self._recorded.append((op, start, end))
         return end
 
-    def wait(self, ticket: torch.cuda.Event) -> None:
+    def wait(self, ticket: torch.Event) -> None:
         ticket.synchronize()
 
     def drain(self) -> None:
-        torch.cuda.synchronize(self._device)
+        self._device.synchronize()
 
     def close(self) -> None:
         self.drain()
@@ -187,8 +188,7 @@ class CudaLanes:
 
     def record(self) -> None:
         self._recorded = []
-        self._origin = torch.cuda.Event(enable_timing=True)
-        self._origin.record(torch.cuda.current_stream(self._device))
+        self._origin = self._device.mark(self._device.current_stream())
 
     def timeline(self) -> list[Event]:
         self.drain()
@@ -198,14 +198,12 @@ class CudaLanes:
         seconds = [(op, origin.elapsed_time(a) / 1e3, origin.elapsed_time(b) / 1e3) for op, a, b in self._recorded]
         return sorted(((op.lane, op.kind, op.block, a, b) for op, a, b in seconds), key=lambda event: event[3])
 
-    def _stream(self, lane: str) -> torch.cuda.Stream:
+    def _stream(self, lane: str) -> torch.Stream:
         if lane == "compute":
-            return torch.cuda.current_stream(self._device)
+            return self._device.current_stream()
         if lane not in self._streams:
-            self._streams[lane] = torch.cuda.Stream(self._device)
+            self._streams[lane] = self._device.stream()
         return self._streams[lane]
 
-    def _mark(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=self._origin is not None)
-        event.record(stream)
-        return event
+    def _mark(self, stream: torch.Stream) -> torch.Event:
+        return self._device.mark(stream, timed=self._origin is not None)

@@ -3,60 +3,65 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from zobench.engine import schedule
 from zobench.engine.blocks import Unit
 from zobench.engine.lanes import Lanes
 from zobench.engine.tiers import Tier
+from zobench.machine.accelerator import Accelerator
 
 
 class Pipeline:
     """Units in a tier, slots on the device, lanes between them.
 
     ``sizes``: bytes of each unit at rest, ``written`` how many of them, from its front on, are written back if it is
-    dirty. ``new_slot()`` allocates a slot. With ``reusable_memory`` off a slot is
-    allocated at each upload and freed at each offload (ZO2 section D.2).
+    dirty. ``new_slot(nbytes)`` allocates device memory. There is room for ``slots`` of the largest unit; smaller ones
+    lie closer (:func:`zobench.engine.schedule.places`). With ``reusable_memory`` off a slot is allocated at each upload
+    and freed at each offload (ZO2 section D.2).
     """
 
     def __init__(
         self, units: Sequence[Unit], sizes: Sequence[int], written: Sequence[int], tier: Tier, lanes: Lanes,
-        new_slot: Callable[[], Tensor], *, slots: int, overlap: bool, reusable_memory: bool,
+        new_slot: Callable[[int], Tensor], *, slots: int, overlap: bool, reusable_memory: bool,
     ) -> None:  # fmt: skip
         self._units, self._sizes, self._written, self._tier, self._lanes = units, sizes, written, tier, lanes
         self._new_slot, self._reusable = new_slot, reusable_memory
-        count = min(slots, len(units))
-        self.slots: list[Tensor | None] = [new_slot() if reusable_memory else None for _ in range(count)]
-        self._ops = {work: schedule.traversal(len(units), slots, overlap, work=work) for work in ("compute", "update")}
-        self._fill_slots = schedule.prologue(len(units), slots, overlap)
+        ring = schedule.places(sizes if reusable_memory else [max(sizes)] * len(sizes), slots)
+        self._numbers = schedule.numbered(ring)
+        self.depth = _depth(ring)
+        """How many units that follow one another have places of their own."""
+        used = list(dict.fromkeys(ring))
+        memory = new_slot(max(last for _, last in used)) if reusable_memory else None
+        self.slots: list[Tensor | None] = [None if memory is None else memory[first:last] for first, last in used]
+        self._turns = {
+            work: _turns(schedule.traversal(len(units), slots, overlap, work=work, ring=ring))
+            for work in ("compute", "update")
+        }
+        self._fill_slots = schedule.prologue(len(units), slots, overlap, ring=ring)
         self._primed = self._broken = False
         self._tickets: dict[schedule.Key, Any] = {}
         self._position = 0
         self._transfers = True
 
-    @property
-    def depth(self) -> int:
-        """How many slots there are."""
-        return len(self.slots)
-
     def compute(self, block: int, action: Callable[[], None], work: str = "compute") -> None:
         """Runs ``action`` while the block's slot is its unit's buffer, then issues the transfers that follow it."""
-        ops = self._ops[work]
-        if self._broken or ops[self._position].block != block:
+        if self._broken or self._position != block:
             raise RuntimeError("the engine must not be used after an error in a step, but was; build a new one")
         self._broken = True  # until this block is through
         if not self._primed:
             self._primed = True
             for op in self._fill_slots:
                 self._issue(op)
-        self._issue(ops[self._position], action)
-        for op in ops[self._position + 1 : self._position + 3]:
+        first, *transfers = self._turns[work][block]
+        self._issue(first, action)
+        for op in transfers:
             self._issue(op)
-        self._position = (self._position + 3) % len(ops)
+        self._position = (block + 1) % len(self._units)
         self._broken = False
 
     def drain(self) -> None:
@@ -82,15 +87,15 @@ class Pipeline:
     def alone(self, kind: str, blocks: Sequence[int]) -> None:
         """Runs the transfers of ``kind`` (upload, offload) of these blocks one after the other, and nothing else.
 
-        Call between traversals. Block i has slot i mod ``depth``, and an offload takes what that holds, so upload the
-        same blocks just before it. The slots are filled anew afterwards.
+        Call between traversals. An offload takes what the block's place holds, so upload the same blocks, at most
+        ``depth`` that follow one another, just before it. The slots are filled anew afterwards.
         """
         assert self._position == 0, "transfers alone in the middle of a traversal"
         self.drain()
         self._primed = False
         for block in blocks:
             self._units[block].dirty = kind == "offload"
-            self._issue(schedule.Op(kind, block, block % len(self.slots), kind))
+            self._issue(schedule.Op(kind, block, self._numbers[block], kind))
         self.drain()
 
     @contextlib.contextmanager
@@ -124,7 +129,7 @@ class Pipeline:
 
     def _upload(self, _: Unit, block: int, slot: int) -> None:
         if not self._reusable:
-            self.slots[slot] = self._new_slot()
+            self.slots[slot] = self._new_slot(max(self._sizes))
         buffer = self.slots[slot]
         assert buffer is not None
         if self._transfers:
@@ -152,4 +157,23 @@ class Pipeline:
     def _used(self, buffer: Tensor) -> None:
         """Tells CUDA's allocator that this lane reads a slot that another lane allocated and somebody will free."""
         if not self._reusable and buffer.is_cuda:
-            buffer.record_stream(torch.cuda.current_stream(buffer.device))
+            buffer.record_stream(Accelerator(buffer.device).current_stream())
+
+
+def _turns(ops: Sequence[schedule.Op]) -> list[list[schedule.Op]]:
+    """The operations of a traversal by block: its work first, and the transfers that follow it."""
+    turns: list[list[schedule.Op]] = []
+    for op in ops:
+        if op.kind not in ("upload", "offload"):
+            turns.append([])
+        turns[-1].append(op)
+    return turns
+
+
+def _depth(ring: Sequence[schedule.Place]) -> int:
+    """The most blocks of which any that follow one another lie apart."""
+    for depth in range(len(ring), 1, -1):
+        windows = (sorted(ring[first : first + depth]) for first in range(len(ring) - depth + 1))
+        if all(a[1] <= b[0] for window in windows for a, b in itertools.pairwise(window)):
+            return depth
+    return 1

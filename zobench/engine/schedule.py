@@ -7,6 +7,7 @@ already upload the first blocks of the next.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 Key = tuple[str, int]
@@ -29,29 +30,72 @@ class Op:
         return (self.kind, self.block)
 
 
-def prologue(n_blocks: int, n_slots: int, overlap: bool = True) -> tuple[Op, ...]:
+Place = tuple[int, int]
+"""Where a block lies on the device: its first byte, and the one after its last."""
+
+
+def places(sizes: Sequence[int], slots: int) -> tuple[Place, ...]:
+    """Where blocks of ``sizes`` bytes lie in a ring of ``slots`` times the largest: one after another, and from its
+    front again where the next does not fit. Of small blocks more are there at once than of large ones."""
+    ring, first, placed = slots * max(sizes, default=0), 0, []
+    for size in sizes:
+        first = first if first + size <= ring else 0
+        placed.append((first, first + size))
+        first += size
+    return tuple(placed)
+
+
+def prologue(n_blocks: int, n_slots: int, overlap: bool = True, ring: Sequence[Place] = ()) -> tuple[Op, ...]:
     """The uploads that fill the slots before the first traversal."""
-    lane = "upload" if overlap else "compute"
-    return tuple(Op("upload", block, block, lane) for block in range(min(n_blocks, n_slots)))
+    ring = ring or places([1] * n_blocks, n_slots)
+    lane, numbers, before = "upload" if overlap else "compute", numbered(ring), _before(ring)
+    return tuple(Op("upload", block, numbers[block], lane) for block in range(n_blocks) if before[block] < 0)
 
 
-def traversal(n_blocks: int, n_slots: int, overlap: bool = True, work: str = "compute") -> tuple[Op, ...]:
-    """One pass over all blocks, in issue order: ``work`` on block i, its offload, then the upload that takes its slot.
+def traversal(
+    n_blocks: int, n_slots: int, overlap: bool = True, work: str = "compute", ring: Sequence[Place] = ()
+) -> tuple[Op, ...]:
+    """One pass over all blocks, in issue order: ``work`` on block i, its offload, then the uploads that take its place.
 
-    Block i uses slot i mod n_slots. The upload takes the slot's next block, of the next traversal where this one has no
-    more; it waits for the offload that empties the slot and for the last write of the block it reads.
+    ``ring``: the blocks' places, by default ``n_slots`` slots of one size, of which block i has i mod n_slots; an
+    operation's ``slot`` is the number of its place. An upload comes as soon as nothing that it overwrites is to come,
+    in the next traversal where this one has no more; it waits for the offload that empties its place and for the last
+    write of the block it reads.
     ``overlap=False`` puts everything on one lane (ZO2 table 3, "no scheduler overlap").
     """
-    slots = min(n_blocks, n_slots)
+    ring = ring or places([1] * n_blocks, n_slots)
     upload, offload = ("upload", "offload") if overlap else ("compute", "compute")
+    numbers, followers = numbered(ring), [list[int]() for _ in range(n_blocks)]
+    before = _before(ring)
+    for position in sorted((at if before[at] >= 0 else at + n_blocks) for at in range(n_blocks)):
+        followers[before[position % n_blocks] % n_blocks].append(position % n_blocks)
     ops = []
     for block in range(n_blocks):
-        slot = block % slots
-        following = block + slots if block + slots < n_blocks else slot
-        ops.append(Op(work, block, slot, "compute", (("upload", block),)))
-        ops.append(Op("offload", block, slot, offload, ((work, block),)))
-        ops.append(Op("upload", following, slot, upload, tuple({("offload", block): 0, ("offload", following): 0})))
+        ops.append(Op(work, block, numbers[block], "compute", (("upload", block),)))
+        ops.append(Op("offload", block, numbers[block], offload, ((work, block),)))
+        for following in followers[block]:
+            after = tuple({("offload", block): 0, ("offload", following): 0})
+            ops.append(Op("upload", following, numbers[following], upload, after))
     return tuple(ops)
+
+
+def numbered(ring: Sequence[Place]) -> list[int]:
+    """The number of each block's place, in the order of their first use."""
+    numbers = {place: number for number, place in enumerate(dict.fromkeys(ring))}
+    return [numbers[place] for place in ring]
+
+
+def _before(ring: Sequence[Place]) -> list[int]:
+    """The last block before each that uses some of its bytes, itself in the traversal before at the latest; those of
+    that traversal count from -n_blocks on."""
+    n_blocks, found = len(ring), []
+    for block, (first, last) in enumerate(ring):
+        at = block - 1
+        while not (ring[at][0] < last and first < ring[at][1]):  # from the end again, below 0
+            at -= 1
+        found.append(at)
+    assert all(block - at <= n_blocks for block, at in enumerate(found))
+    return found
 
 
 def step(n_blocks: int, n_slots: int, overlap: bool = True, fused_update: bool = True) -> tuple[Op, ...]:

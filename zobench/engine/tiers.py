@@ -15,10 +15,8 @@ from typing import BinaryIO, Protocol
 import torch
 from torch import Tensor
 
+from zobench.machine.accelerator import Accelerator
 from zobench.machine.directio import DirectFile, aligned, memory_of
-
-PORTABLE = 1
-"""cudaHostRegisterPortable: pinned for every device of the process, not only for the one that is current."""
 
 
 class Tier(Protocol):
@@ -113,7 +111,7 @@ class HostTier:
             memory = self._blocks[block]
             write(memory)
             if self._pinned:  # after the pages were touched, which is what registering would otherwise wait for
-                pin(memory, self._device)
+                Accelerator(self._device).register(memory)
                 self._registered.append(memory)
 
     def upload(self, block: int, slot: Tensor) -> None:
@@ -130,28 +128,12 @@ class HostTier:
 
     def close(self) -> None:
         for memory in self._registered:
-            unpin(memory, self._device)
+            Accelerator(self._device).unregister(memory)
         self._registered.clear()
         self._blocks.clear()
 
     def _of(self, block: int) -> Tensor:
         return self._blocks[block % len(self._blocks)]
-
-
-def pin(memory: Tensor, device: str) -> None:
-    """Registers memory with CUDA, at its exact size."""
-    with torch.cuda.device(device):  # else a filler thread would wake the first GPU
-        code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), PORTABLE)
-    if int(code) != 0:
-        raise MemoryError(
-            f"pinning {memory.numel()} bytes of host memory failed (CUDA error {code}); use tier=pageable"
-        )
-
-
-def unpin(memory: Tensor, device: str) -> None:
-    """Undoes :func:`pin`, before the memory is unmapped."""
-    with torch.cuda.device(device):
-        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
 
 
 class DiskTier:
@@ -184,7 +166,7 @@ class DiskTier:
         self._file.read_into(memory_of(buffer), self._offsets[block % self._ring])
         if buffer is not slot:
             slot.copy_(buffer, non_blocking=True)
-            torch.cuda.current_stream(slot.device).synchronize()
+            Accelerator(slot.device).current_stream().synchronize()
 
     def offload(self, block: int, slot: Tensor) -> None:
         buffer = slot if slot.device.type == "cpu" else self._stage("offload", slot)

@@ -18,6 +18,8 @@ FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4
 E4M3_MAX = 448.0
 CHUNK_ELEMENTS = 1 << 20
 """Elements that an encoding to fp8 scales at once: its temporary."""
+CUDA_CHUNK_ELEMENTS = 1 << 24
+"""The same on a CUDA device, where a launch costs more than the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Wire:
             scale = item.scale(slot)
             torch.linalg.vector_norm(source, float("inf"), dim=1, keepdim=True, dtype=torch.float32, out=scale)
             scale.div_(E4M3_MAX).clamp_(min=torch.finfo(torch.float32).tiny)
-            rows = max(1, CHUNK_ELEMENTS // source.shape[1])
+            rows = max(1, (CUDA_CHUNK_ELEMENTS if source.is_cuda else CHUNK_ELEMENTS) // source.shape[1])
             values = item.values(slot)
             for first in range(0, source.shape[0], rows):
                 chunk = slice(first, first + rows)

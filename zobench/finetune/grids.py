@@ -81,9 +81,11 @@ def defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     grid = shipped(method, scheme)
     usual = {key: listed[0] for key, listed in grid.axes.items()}
     usual |= {"steps": METHODS.get(method).steps, "batch_size": BATCH}
-    usual["eval_every"] = max(1, int(values.get("steps", usual["steps"])) // EVALUATIONS)
+    steps = int(values.get("steps", usual["steps"]))
+    usual["eval_every"] = max(1, steps // EVALUATIONS)
+    count = steps // usual["eval_every"]
     missing = {key: value for key, value in usual.items() if key not in values}
-    origins = dict.fromkeys(grid.axes, grid.source) | {"eval_every": f"for {EVALUATIONS} evaluations"}
+    origins = dict.fromkeys(grid.axes, grid.source) | {"eval_every": f"for {count} evaluation{'s' * (count != 1)}"}
     groups: dict[str, list[str]] = {}
     for key, value in missing.items():
         groups.setdefault(origins.get(key, "ZO-Bench"), []).append(f"{key}={value}")

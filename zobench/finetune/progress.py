@@ -25,8 +25,9 @@ class StepReport:
 class Evaluation:
     """The loss and the accuracy on ``split`` ("dev" or "test") after ``step`` steps, and of how many examples.
 
-    ``best``: whether it is the best on dev so far, and so what would be kept if the run ended now. ``names``: what the
-    task's goal is scored by. ``accuracy`` is the first of these scores, of an answer its F1, of plain text the
+    ``best``: whether it is the best on dev after any step so far, and so what would be kept if the run ended now;
+    ``gained``: whether its loss is below that of the start, which is no result of training and never kept. ``names``:
+    what the task's goal is scored by. ``accuracy`` is the first of these scores, of an answer its F1, of plain text the
     perplexity; ``second`` is the other one, where there are two. ``count`` are the tokens of a plain text.
     """
 
@@ -36,6 +37,7 @@ class Evaluation:
     accuracy: float
     count: int
     best: bool = False
+    gained: bool = True
     names: tuple[str, ...] = ("accuracy",)
     second: float = 0.0
 

@@ -74,7 +74,7 @@ class Record:
         row = next(row for row in self.curve if row[0] == step)
         return Evaluation(
             split="dev", step=step, loss=row[1], accuracy=row[2], count=self.count, best=row == self.best,
-            names=self.names, second=row[-1] if len(self.names) > 1 else 0.0,
+            gained=row[1] < self.curve[0][1], names=self.names, second=row[-1] if len(self.names) > 1 else 0.0,
         )  # fmt: skip
 
 

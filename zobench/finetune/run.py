@@ -84,12 +84,21 @@ def run(
             if examine and leads:
                 check_winner(spec.hash, folder)
                 seal.break_for(spec.label)
-                if not told.started:  # an earlier process has trained
-                    told.start(_begun(spec, folder, journal.read(folder / JOURNAL)[1], data))
-                result = examined(result, folder, data, words, progress, stop, told)
-                _keep(folder, result)
-                told.end(result)
-                snapshot.prune(folder, ())
+                result = _tested(result, folder, data, words, progress, stop, told)
+    return result
+
+
+def _tested(
+    result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, progress: Hooks, stop: Stop,
+    callbacks: Callbacks,
+) -> Result:  # fmt: skip
+    """The trained ``result`` with its one look at the test set; the run ends with it, and its snapshots go."""
+    if not callbacks.started:  # an earlier process has trained
+        callbacks.start(_begun(result.spec, folder, journal.read(folder / JOURNAL)[1], data))
+    result = examined(result, folder, data, words, progress, stop, callbacks)
+    _keep(folder, result)
+    callbacks.end(result)
+    snapshot.prune(folder, ())
     return result
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -138,7 +138,7 @@ class ZOMixin:
 
     def _wrap_model(self, *args: Any, **kwargs: Any) -> nn.Module:
         """What a Trainer may move, prepare and walk over in the model's place: the engine places the weights."""
-        return _Nothing()
+        return _Nothing(sum(tensor.numel() for tensor in self.model.parameters() if tensor.requires_grad))
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
         """Nothing: see :meth:`_wrap_model`."""
@@ -187,7 +187,15 @@ class ZOTrainer(ZOMixin, Trainer):  # type: ignore[misc]
 
 
 class _Nothing(nn.Module):
-    """A model without weights."""
+    """A model without weights, of which a Trainer that counts them is told ``count``."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """One without memory: nothing can be moved, and it has no gradient."""
+        yield nn.Parameter(torch.empty(self._count, device="meta"))
 
 
 def _batch(inputs: Mapping[str, Any]) -> Batch:

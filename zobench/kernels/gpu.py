@@ -24,6 +24,7 @@ from torch import Tensor
 
 from zobench.kernels import philox
 from zobench.kernels.base import Flat, Span, Update, width_of
+from zobench.machine.accelerator import Accelerator
 
 BLOCK = 256
 """Counters per program: two per thread, so that 16-bit weights move in 16-byte pieces too."""
@@ -273,7 +274,7 @@ class Launcher:
             return
         index = first.device.index
         if index != _active().get_current_device():
-            with torch.cuda.device(index):
+            with Accelerator(first.device).current():
                 self(programs, dtype, tensors, numbers, *known)
             return
         form = (index, dtype, *known, *(None if tensor is None else tensor.data_ptr() & 15 for tensor in tensors))

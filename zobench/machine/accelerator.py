@@ -106,9 +106,9 @@ class Accelerator:
         """The stream on which this thread issues."""
         return torch.accelerator.current_stream(self.device)
 
-    def mark(self, stream: torch.Stream) -> torch.Event:
-        """An event that ``stream`` reaches now; two of them have a time between them."""
-        event = torch.Event(self.device, enable_timing=True)
+    def mark(self, stream: torch.Stream, timed: bool = True) -> torch.Event:
+        """An event that ``stream`` reaches now; two that are ``timed`` have a time between them."""
+        event = torch.Event(self.device, enable_timing=timed)
         event.record(stream)
         return event
 
@@ -131,10 +131,6 @@ class Accelerator:
     def reset_peaks(self) -> None:
         """The peaks start again from what is in use now."""
         torch.accelerator.reset_peak_memory_stats(self.device)
-
-    def empty_cache(self) -> None:
-        """Gives the memory that the allocator keeps for later back to the device; waits for it."""
-        torch.accelerator.empty_cache()
 
     # --- CUDA's own -------------------------------------------------------------------------------------------------
 
@@ -161,6 +157,17 @@ class Accelerator:
     def reaches(self, other: int) -> bool:
         """Whether it can read the memory of the device with this index."""
         return torch.cuda.can_device_access_peer(self._index, other)
+
+    def pool(self) -> Any:
+        """A pool for :meth:`within`; when nobody has it or its tensors any more its memory is freed."""
+        with self.current():
+            return torch.cuda.MemPool()
+
+    @contextlib.contextmanager
+    def within(self, pool: Any) -> Iterator[None]:
+        """Inside, tensors come from the device's own malloc, into ``pool``, and not from what the allocator keeps."""
+        with self.current(), torch.cuda.use_mem_pool(pool):
+            yield
 
     def register(self, memory: Tensor) -> None:
         """Pins host memory of any size where it lies. Raises ``MemoryError`` where CUDA refuses."""

@@ -7,6 +7,8 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +46,33 @@ def _convert(file: Path, folder: Path) -> None:
     _say(f"{file.name}: converting it to safetensors, once; they will be in {folder}")
     begin, temporary = time.monotonic(), Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
-        _write_model(file, temporary)
-        _write_tokenizer(file, temporary)
+        with _without_bars():
+            _write_model(file, temporary)
+            _write_tokenizer(file, temporary)
         temporary.chmod(0o755)
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _say(f"{file.name}: converted in {time.monotonic() - begin:.0f} s")
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Inside, transformers shows no progress of its own: a line of ours says what happens."""
+    from transformers import modeling_gguf_pytorch_utils
+    from transformers.utils import logging as told
+
+    reader: Any = modeling_gguf_pytorch_utils
+    logging: Any = told
+    shown, bar = logging.is_progress_bar_enabled(), reader.tqdm
+    logging.disable_progress_bar()
+    reader.tqdm = lambda items, **_: items
+    try:
+        yield
+    finally:
+        reader.tqdm = bar
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _write_model(file: Path, folder: Path) -> None:

@@ -33,7 +33,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zobench.engine.tiers import pin, unpin
 from zobench.machine.accelerator import Accelerator
 from zobench.machine.directio import ALIGNMENT
 from zobench.machine.nvml import Nvml
@@ -308,7 +307,7 @@ class SharedTier:
 
     def close(self) -> None:
         for memory in self._registered:
-            unpin(memory, self._device)
+            Accelerator(self._device).unregister(memory)
         self._registered.clear()
         self._blocks = []
         self._counts.close()  # the last that holds the memory: it must not stay until the engine is collected
@@ -349,5 +348,5 @@ class SharedTier:
         if self._gather is None:
             self._counts.wait(TOUCHED, block)
             memory = self._blocks[block]
-        pin(memory, self._device)
+        Accelerator(self._device).register(memory)
         self._registered.append(memory)

@@ -20,6 +20,8 @@ CPU_HEAP = 64 << 20
 """What the C library's heap keeps of freed pieces below 4 MiB while units are streamed (measured: 50 to 100 MB)."""
 CONSOLIDATE_AFTER = 256
 """Steps whose updates a journal holds with writeback_every=inf; a checkpoint's blocks then get a copy on the disk."""
+CUDA_CONSOLIDATE_AFTER = 16
+"""The same on a CUDA device with a tier of its own: a draw costs more there than what crosses the link in its time."""
 PARTS_STEPS = 5
 """Steps that ``parts`` adds."""
 RANK_BYTES = 300 << 20
@@ -71,7 +73,7 @@ def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
     tier = TIERS[spec.tier]
     if not tier.is_file:
         return device, host, 0, at_rest
-    return device, host, at_rest if tier.is_filled or _consolidates(spec) else 0, 0
+    return device, host, at_rest if tier.is_filled or consolidates(spec) else 0, 0
 
 
 def _blocks_bytes(spec: RunSpec, count: int, width: int) -> int:
@@ -200,6 +202,8 @@ def _scratch(spec: RunSpec) -> int:
     definition = kind.definition(spec)
     heap += _tangents(spec) if kind.tangents else 0
     on_cuda = spec.device.startswith("cuda")
+    if on_cuda and WIRES[spec.wire].is_scaled:
+        heap += min(_PIECE, _largest_trained(spec)) * 4
     if NOISES[spec.noise].in_place:
         largest = _largest_trained(spec) if on_cuda else 0
         together = spec.queries if definition.rule else 1  # a rule needs all of a step's directions at once
@@ -214,7 +218,7 @@ def _scratch(spec: RunSpec) -> int:
 
 
 _PIECE = 1 << 24
-"""Elements that a rule or a mask takes at once on a CUDA device, with counter noise."""
+"""Elements that a rule, a mask or an encoding to fp8 takes at once on a CUDA device."""
 
 
 def _largest_trained(spec: RunSpec) -> int:
@@ -246,11 +250,17 @@ def _staging(spec: RunSpec) -> int:
     tier = TIERS[spec.tier]
     if not tier.is_file:
         return 0
-    lanes = 2 if tier.is_filled else 3 if _consolidates(spec) else 1
+    lanes = 2 if tier.is_filled else 3 if consolidates(spec) else 1
     return lanes * unit_bytes(spec, wire_width(spec))
 
 
-def _consolidates(spec: RunSpec) -> bool:
+def consolidates(spec: RunSpec) -> bool:
     """Whether a run of ``spec`` with writeback_every=inf is so long that its journal is written into the weights."""
     passes = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0) + spec.survival
-    return passes > CONSOLIDATE_AFTER
+    return passes > consolidate_after(spec)
+
+
+def consolidate_after(spec: RunSpec) -> int:
+    """After how many steps writeback_every=inf writes pending updates into the weights at rest all the same."""
+    is_written = spec.device.startswith("cuda") and TIERS[spec.tier].is_filled
+    return CUDA_CONSOLIDATE_AFTER if is_written else CONSOLIDATE_AFTER

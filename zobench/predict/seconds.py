@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,15 @@ from typing import Any
 from zobench import models
 from zobench.parallel.mesh import divided
 from zobench.predict import links, sizes
-from zobench.predict.footprint import PARTS_STEPS, fit, memory, streamed_layers, wire_width
+from zobench.predict.footprint import (
+    PARTS_STEPS,
+    consolidate_after,
+    consolidates,
+    fit,
+    memory,
+    streamed_layers,
+    wire_width,
+)
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, INCIDENTAL, METHODS, RunSpec, named
 from zobench.runspec.kinds import ENGINES, NOISES, TIERS, WIDTHS
@@ -235,7 +244,7 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
 def pending(spec: RunSpec) -> float:
     """Updates of each query that a step goes over again with counter noise, in the mean of the run's steps."""
     middle = spec.warmup + (spec.steps + 1) / 2
-    return middle if spec.writeback_every == "inf" else min(middle, (int(spec.writeback_every) + 1) / 2)
+    return min(middle, (_kept_steps(spec) + 1) / 2)
 
 
 def _local(spec: RunSpec) -> int:
@@ -294,7 +303,14 @@ def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, flo
     added = sizes.trained_count(spec, layers) * tuned
     written = added + (weights if sizes.tunes_all(spec) else 0)
     seconds = METHODS.get(spec.method).uploads * (weights + added) / up
-    return seconds, 0.0 if spec.writeback_every == "inf" else written / down / int(spec.writeback_every)
+    return seconds, written / down / _kept_steps(spec)
+
+
+def _kept_steps(spec: RunSpec) -> float:
+    """After how many steps a run writes updates into the weights at rest; infinity if it is over before."""
+    if spec.writeback_every != "inf":
+        return int(spec.writeback_every)
+    return consolidate_after(spec) if consolidates(spec) else math.inf
 
 
 def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:

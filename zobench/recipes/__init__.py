@@ -11,6 +11,10 @@ KINDS = {"runners": "runners", "tables": "tables", "plots": "plots", "paper": "r
 """Kind of recipe -> its folder in the source tree. In a wheel all of them lie under ``zobench/recipes/``."""
 
 _SUFFIX = {"runners": ".toml", "tables": ".toml", "plots": ".toml", "paper": ".csv"}
+_LISTS = {"runners": "matrices", "tables": "tables", "plots": "figures", "paper": "tables"}
+"""Kind of recipe -> what `zobench list` calls it."""
+FEW, LONGEST = 8, 80
+"""Names that an error lists, and characters that it repeats."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -30,7 +34,7 @@ def names(kind: str) -> list[str]:
 def find(kind: str, name_or_path: str | Path) -> Path:
     """The file of a recipe: an existing path wins, then ``./<kind>/<name>``, then the shipped one of that name.
 
-    Raises ``ValueError`` with the nearest names and all of them.
+    Raises ``ValueError`` with the nearest names, and with all of them where they are few.
     """
     return find_any((kind,), name_or_path)[1]
 
@@ -47,8 +51,9 @@ def find_any(kinds: Sequence[str], name_or_path: str | Path) -> tuple[str, Path]
     known = [known for kind in kinds for known in names(kind)]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    where, listed = " or ".join(kinds), ", ".join(known) or "none"
-    raise ValueError(f"no such recipe in {where}: {text!r}; {hint}known: {listed}; or give the path of a {suffix} file")
+    listed = f"known: {', '.join(known) or 'none'}" if len(known) <= FEW else f"see `zobench list {_LISTS[kinds[0]]}`"
+    where, shown = " or ".join(kinds), repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
+    raise ValueError(f"no such recipe in {where}: {shown}; {hint}{listed}; or give the path of a {suffix} file")
 
 
 def _places(kind: str) -> tuple[Path, Path]:

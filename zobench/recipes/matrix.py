@@ -12,7 +12,7 @@ from typing import Any
 from zobench import models
 from zobench.runspec import SEQ_LEN, RunSpec, check_key, flat, suggestion, value_in
 
-_KEYS = ("title", "tables", "budget", "base", "axes", "variants", "include", "exclude", "on")
+_KEYS = ("title", "tables", "selftest", "budget", "base", "axes", "variants", "include", "exclude", "on")
 _ON_KEYS = ("budget", "base", "axes", "variants", "include", "exclude")
 
 
@@ -23,6 +23,8 @@ class Matrix:
     title: str
     tables: tuple[str, ...]
     budget: str | None
+    selftest: str | None
+    """How long the selftest may take with which a sweep of it begins; None: it begins without one."""
     cells: tuple[RunSpec, ...]
 
 
@@ -61,6 +63,7 @@ def load(
         title=body.get("title", path.stem),
         tables=tuple(body.get("tables", ())),
         budget=body.get("budget"),
+        selftest=body.get("selftest"),
         cells=tuple(cells.values()),
     )
 
@@ -80,6 +83,7 @@ def _check_names(cells: Iterable[RunSpec]) -> None:
 
 _SHAPES: dict[str, tuple[type, type | None, str]] = {
     "title": (str, None, 'title = "..."'),
+    "selftest": (str, None, 'selftest = "3m"'),
     "budget": (str, None, 'budget = "9m"'),
     "tables": (list, str, 'tables = ["..."]'),
     "base": (dict, None, "[base]"),

@@ -129,7 +129,7 @@ def book(results: Sequence[Result], problems: Sequence[str], reference: Referenc
     ordered = sorted(results, key=lambda result: (machine_of(result), result.spec.label, result.spec.hash))
     whole = Book(
         title="Zeroth-order fine-tuning: the papers and this hardware",
-        summary=tuple(summary_sheets(filled)),
+        summary=tuple(summary_sheets(filled, len(results))),
         artifacts=tuple(artifact for artifact, _ in made),
         results=tuple(ordered),
         problems=(*problems, *broken, *failed),

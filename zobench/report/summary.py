@@ -39,8 +39,8 @@ def compared(grid: Grid) -> list[TableCell]:
     return [cell for row in grid for group in row for cell in group if cell.ratio is not None]
 
 
-def sheets(filled: Sequence[Filled]) -> list[Sheet]:
-    """What it comes to, coverage and ratios for each machine, then the claims."""
+def sheets(filled: Sequence[Filled], count: int = 0) -> list[Sheet]:
+    """What it comes to, coverage and ratios for each machine, then the claims; of ``count`` results in all."""
     machines = sorted({machine for item in filled for machine, _ in item.grids if machine is not None})
     everywhere: list[str | None] = [*machines] or [None]
     shown = [
@@ -49,6 +49,9 @@ def sheets(filled: Sequence[Filled]) -> list[Sheet]:
         *(_ratios(filled, machine) for machine in machines),
         _claims(filled, machines),
     ]
+    if count and not machines:
+        told = f"none of the {count} results here is of the papers' tables"
+        shown = [replace(sheet, source=told) for sheet in shown]
     return [sheet for sheet in shown if sheet.rows]
 
 

@@ -1,8 +1,8 @@
 """The spec of a run: everything that decides what one cell of a matrix computes. Knows nothing else."""
 
 from zobench.runspec.fields import SpecField as SpecField
-from zobench.runspec.fields import parse_size as parse_size
-from zobench.runspec.fields import size_text as size_text
+from zobench.runspec.numeric import parse_size as parse_size
+from zobench.runspec.numeric import size_text as size_text
 from zobench.runspec.options import flat as flat
 from zobench.runspec.registries import METHODS as METHODS
 from zobench.runspec.registries import SCHEMES as SCHEMES

@@ -13,11 +13,8 @@ from zobench.runspec import registries
 from zobench.runspec.constraints import check_constraints
 from zobench.runspec.fields import (
     FileWord,
-    Interval,
-    Number,
     RegistryWord,
     Since,
-    Size,
     Switch,
     Table,
     Text,
@@ -29,6 +26,7 @@ from zobench.runspec.fields import (
     options_of,
 )
 from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, NOISES, TIERS, WIRES
+from zobench.runspec.numeric import Interval, Number, Size
 from zobench.runspec.options import Options, nested, settled
 from zobench.runspec.words import SEQ_LEN
 

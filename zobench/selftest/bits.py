@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zobench import kernels
-from zobench.kernels import Span, Update, philox
+from zobench.kernels import Flat, Segment, Span, Update, philox
 from zobench.kernels.base import DTYPES
 from zobench.selftest.verdict import Finding, Place, judged
 
@@ -50,6 +50,8 @@ def _round(device: str, seed: int) -> Iterator[tuple[str, Tensor, Tensor]]:
     kernels.advance(mine, Span(1, rows=rows.to(device)), _updates(seed), scratch=torch.empty_like(mine), seed=seed)
     philox.advance(table, Span(1, rows=rows), _updates(seed), None, torch.empty_like(table), None, seed, 0.0)
     yield "updated rows", mine, table
+    for dtype in DTYPES:
+        yield from _units(device, seed, dtype)
 
 
 def _weights(count: int, seed: int) -> Tensor:
@@ -71,6 +73,22 @@ def _passes(device: str, seed: int, span: Span, weights: Tensor) -> Iterator[tup
         yield f"{name} {what}", mine, its
     kernels.flip(here[0], here[1])
     yield f"flip {what}", here[1], there[2]
+
+
+def _units(device: str, seed: int, dtype: torch.dtype) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Several tensors in one flat buffer, one of them a tile and one without weight decay, in one launch."""
+    flat = Flat(dtype, [Segment(3, 0, 0, 4096), Segment(4, 3, 4096, 1000), Segment(5, 0, 5120, 640, decayed=False)])
+    weights = _weights(5760, seed)
+    weights[5096:5120] = 0  # what pads the second
+    there = [weights.to(dtype).view(torch.uint8).clone() for _ in range(2)]
+    here = [tensor.to(device) for tensor in there]
+    kernels.advance_flat(here[0], flat, _updates(seed), scratch=here[1], seed=seed, scale=1e-3)
+    philox.advance_flat(there[0], flat, _updates(seed), None, there[1], seed, 1e-3)
+    for name, mine, its in zip(("updated weights", "W + eps z"), here, there, strict=True):
+        for part in flat.segments:
+            own = slice(part.offset, part.offset + part.numel)
+            what = f"{name} of tensor {part.tensor_id} of a unit in {str(dtype).removeprefix('torch.')}"
+            yield what, mine.view(dtype)[own].cpu(), its.view(dtype)[own]
 
 
 def _differs(what: str, mine: Tensor, reference: Tensor) -> str:

@@ -18,7 +18,7 @@ from zobench.machine.errors import first_line
 from zobench.runspec import suggestion
 from zobench.selftest.verdict import NEEDS_CUDA, Check, Finding, Place, Status, Verdict, absent
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds over twice its share that a check gets before it counts as hung: imports and compilers take a while."""
 
 

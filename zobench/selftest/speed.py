@@ -60,7 +60,10 @@ def cell(place: Place, rates: predict.Rates, seconds: float) -> RunSpec | None:
     room = plan.limits(place.device, place.disk_dir)
     found: list[tuple[int, bool, RunSpec]] = []
     changes = {"steps": 4, "warmup": 1, "parts": True, **place.changes}
-    for spec in matrix.load(recipes.find("runners", "main_table"), place.device, changes).cells:
+    cells = matrix.load(
+        recipes.find("runners", "main_table"), place.device, changes, lambda: predict.fastest_narrow(rates)[0]
+    ).cells
+    for spec in cells:
         if not ENGINES[spec.engine].is_streamed:
             continue
         guess = predict.estimate(spec, rates)

@@ -87,7 +87,8 @@ class Encoder:
     """Encodes for a causal or a ``masked`` language model with at most ``limit`` tokens per text.
 
     ``truncate``: a longer text loses tokens from the left, after the special tokens it begins with (MeZO); else it is
-    an error, which names ``limit_text``.
+    an error, which names ``limit_text``. ``room``: tokens that are left for an answer; ``positions``: the model's, 0 if
+    they are not known.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -95,13 +96,17 @@ class Encoder:
     limit: int
     limit_text: str
     truncate: bool
+    room: int = 0
+    positions: int = 0
 
     def encode(self, examples: Sequence[Example], places: Sequence[str]) -> list[Encoded]:
         """The examples encoded; ``places`` name them in errors (``ValueError``)."""
         one = self._masked if self.masked else self._causal
         texts = [self._texts(example) for example in examples]
-        ids = iter(self._ids([text for several in texts for text in several]))
+        tokens = self._ids([text for several in texts for text in several])
         head, tail = self._edges()
+        self._check_lengths(texts, tokens, 0 if self.masked else tail, places)
+        ids = iter(tokens)
         return [
             one(example, [next(ids) for _ in several], head, tail, place)
             for example, several, place in zip(examples, texts, places, strict=True)
@@ -111,9 +116,11 @@ class Encoder:
         """The tokens of each prompt alone, without what the tokenizer puts after a text."""
         head, tail = self._edges()
         prompts = []
-        for ids, place in zip(self._ids([example.prompt for example in examples]), places, strict=True):
+        tokens = self._ids([example.prompt for example in examples])
+        self._check_lengths([[example.prompt] for example in examples], tokens, tail, places)
+        for ids in tokens:
             whole = ids[: len(ids) - tail]
-            prompts.append((*whole[:head], *whole[head + self._excess(len(whole), place) :]))
+            prompts.append((*whole[:head], *whole[head + self._excess(len(whole)) :]))
         return prompts
 
     def _texts(self, example: Example) -> list[str]:
@@ -140,7 +147,7 @@ class Encoder:
         rows: list[tuple[int, ...]] = []
         candidates = []
         for whole in wholes:
-            excess = self._excess(len(whole), place)
+            excess = self._excess(len(whole))
             start = _shared(prompt, whole) - excess
             if start < max(head, 1):
                 raise ValueError(
@@ -165,7 +172,7 @@ class Encoder:
 
     def _masked(self, example: Example, ids: list[list[int]], head: int, tail: int, place: str) -> Encoded:
         whole = ids[0]
-        excess = self._excess(len(whole), place)
+        excess = self._excess(len(whole))
         kept = (*whole[:head], *whole[head + excess :])
         mask = self.tokenizer.mask_token_id
         if kept.count(mask) != 1:
@@ -182,13 +189,25 @@ class Encoder:
             raise ValueError(f"a label word must be one token, but got {len(ids)} for {text!r}; use another tokenizer")
         return int(ids[0])
 
-    def _excess(self, length: int, place: str) -> int:
-        if length > self.limit and not self.truncate:
-            raise ValueError(
-                f"{place}: a text must have at most {self.limit} tokens ({self.limit_text}), but got {length}; "
-                "use truncate=true to cut its prompt from the left"
-            )
+    def _excess(self, length: int) -> int:
         return max(0, length - self.limit)
+
+    def _check_lengths(
+        self, texts: Sequence[Sequence[str]], tokens: Sequence[Sequence[int]], tail: int, places: Sequence[str]
+    ) -> None:
+        """Raises ``ValueError`` for the first text that is longer than the limit, unless it may be cut; with the
+        ``seq_len`` that the longest needs, where the model has as many positions."""
+        lengths = [len(ids) - tail for ids in tokens]
+        if self.truncate or max(lengths, default=0) <= self.limit:
+            return
+        owners = [place for several, place in zip(texts, places, strict=True) for _ in several]
+        place, length = next((place, one) for place, one in zip(owners, lengths, strict=True) if one > self.limit)
+        needed = max(lengths) + self.room
+        larger = f"use seq_len={needed}, which the longest needs, or " if needed <= self.positions else ""
+        raise ValueError(
+            f"{place}: a text must have at most {self.limit} tokens ({self.limit_text}), but got {length}; {larger}"
+            "use truncate=true to cut its prompt from the left"
+        )
 
 
 def _shared(left: Sequence[int], right: Sequence[int]) -> int:

@@ -174,6 +174,7 @@ def _encoder(spec: RunSpec, task: Task, tokenizer: PreTrainedTokenizerBase, mask
     told = f"seq_len={spec.seq_len}, the model's positions {positions}"
     return Encoder(
         tokenizer=tokenizer, masked=masked, limit=limit - room, truncate=spec.truncate,
+        room=room, positions=positions,
         limit_text=f"{told}, less {room} for the answer" if room else told,
     )  # fmt: skip
 

@@ -1,0 +1,315 @@
+"""The selftest: right where zobench is, and each check fails on the fault that it is there for."""
+
+import json
+import os
+import stat
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from zobench import RunSpec, predict
+from zobench.cli import main, matrices
+from zobench.engine.lanes import ThreadLanes
+from zobench.engine.tiers import HostTier
+from zobench.kernels import cpu
+from zobench.result import Outcome, Result
+from zobench.selftest import bits, engines, run, speed, verdict
+from zobench.selftest.verdict import Check, Finding, Place, Status, Verdict
+
+HERE = Place(device="cpu", seconds=0.0)
+FACTS = {
+    "description": "a machine",
+    "versions": {"zobench": "1", "torch": "2", "python": "3"},
+    "cuda": None,
+    "gpu": None,
+}
+
+
+@pytest.fixture
+def few_forms(monkeypatch):
+    forms = {name: engines.FORMS[name] for name in ("torch noise", "linear layers", "tiles")}
+    monkeypatch.setattr(engines, "FORMS", forms)
+
+
+def test_the_kernels_have_the_references_bits(monkeypatch):
+    monkeypatch.setattr(bits, "SIZES", (5, 4096))
+    (found,) = bits.run(HERE)
+    assert (found.status, found.numbers["seeds"]) == (Status.OK, 1)
+    assert found.numbers["elements"] > 80_000
+
+
+@pytest.mark.parametrize(
+    ("function", "written", "dtype", "named"),
+    [
+        ("normals", 2, torch.float32, "noise"),
+        ("advance", 0, torch.float32, "updated weights"),
+        ("advance", 4, torch.bfloat16, "W + eps z"),
+        ("advance", 5, torch.float16, "W - eps z"),
+        ("flip", 1, torch.float16, "flip"),
+    ],
+)
+def test_one_wrong_bit_of_one_number_is_found(function, written, dtype, named, monkeypatch):
+    """``written``: the place among its arguments of what the function writes."""
+    plain = getattr(cpu, function)
+    monkeypatch.setattr(bits, "SIZES", (4096,))
+
+    def wrong(*arguments):
+        plain(*arguments)
+        out = arguments[written]
+        if out is not None and out.dtype == dtype and out.numel() == 4096:
+            out.view(-1).view(torch.int32 if dtype == torch.float32 else torch.int16)[777] ^= 1
+
+    monkeypatch.setattr(cpu, function, wrong)
+    (found,) = bits.run(HERE)
+    assert found.status is Status.FAILED
+    assert found.told.startswith(f"{named} of 4096 elements from 0"), found.told
+    assert ": 1 of 4096 differ, first number 777: " in found.told
+
+
+@pytest.mark.usefixtures("few_forms")
+def test_offloaded_runs_have_the_resident_models_numbers_and_a_wrong_block_is_found(monkeypatch):
+    (found,) = engines.offloading(HERE)
+    assert (found.status, found.numbers) == (Status.OK, {"runs": 6})
+    upload = HostTier.upload
+    monkeypatch.setattr(HostTier, "upload", lambda self, block, slot: upload(self, 0 if block == 1 else block, slot))
+    (found,) = engines.offloading(HERE)
+    assert found.status is Status.FAILED
+    assert found.told.startswith("torch noise, fp32: the loss of step 1 is ")
+
+
+@pytest.mark.parametrize("kind", ["upload", "compute"])
+def test_a_missing_wait_is_found(kind, monkeypatch):
+    """Operations of this kind do not wait for those before them: a copy that is late comes too late. Offloads cannot
+    run before a computation on a CPU, see tests/nullcuda."""
+    submit = ThreadLanes.submit
+    monkeypatch.setattr(
+        ThreadLanes,
+        "submit",
+        lambda self, op, action, after: submit(self, op, action, () if op.kind == kind else after),
+    )
+    (check,) = run.chosen(["races"])
+    (found,) = run.performed(check, HERE)
+    assert found.status is Status.FAILED, found.told
+
+
+def test_with_every_wait_late_lanes_change_no_bit(monkeypatch):
+    monkeypatch.setattr(engines, "LATE_SECONDS", 5e-4)
+    (found,) = engines.races(HERE)
+    assert (found.status, found.numbers) == (Status.OK, {"runs": 9})
+
+
+def test_what_two_devices_may_differ_by_is_what_the_rounding_of_a_loss_allows():
+    right = engines.trained("cpu", noise="counter")
+    assert engines.differs(right, right) == ""
+    loss, g = right.losses[0], right.gradients[0]
+    near = right._replace(losses=[loss * (1 + 1e-6), *right.losses[1:]], gradients=[g + 1e-4, *right.gradients[1:]])
+    assert engines.differs(near, right, engines.ROUNDING) == ""
+    assert engines.differs(near, right).startswith("the loss of step 1 is ")
+    sign = right._replace(gradients=[-g, *right.gradients[1:]])
+    assert engines.differs(sign, right, engines.ROUNDING) == f"g of step 1 is {-g!r}, and {g!r} is right"
+    start = engines.trained("cpu", noise="counter", placement="resident").weights
+    name = next(name for name in start if name.endswith("fc1.weight"))
+    still = right._replace(weights={**right.weights, name: right.weights[name] + 1e-3})
+    assert engines.differs(still, right, engines.ROUNDING) == f"{name} differs by up to 0.001"
+    nothing = right._replace(losses=[float("nan")] * engines.STEPS)
+    assert engines.differs(nothing, right, engines.ROUNDING).startswith("the loss of step 1 is nan")
+
+
+# --- speed ------------------------------------------------------------------------------------------------------------
+
+LINK = {"link_up_bytes_per_second": 24e9, "link_down_bytes_per_second": 22e9}
+
+
+def test_the_link_is_judged_by_what_it_was_calibrated_at():
+    found = speed.link({"transfer": 1.0}, 0.9, LINK)
+    assert (found.status, found.told) == (Status.OK, "transfers alone reach 90% of the link (24 GB/s up, 22 down)")
+    assert speed.link({"transfer": 2.0}, 0.9, LINK).status is Status.FAILED
+
+
+def test_overlap_is_what_the_shorter_hides_under_the_longer():
+    hidden = speed.overlap({"transfer": 1.0, "compute": 3.0, "whole": 3.2})
+    assert (hidden.status, hidden.numbers["hidden"]) == (Status.OK, pytest.approx(0.8))
+    serial = speed.overlap({"transfer": 1.0, "compute": 3.0, "whole": 4.0})
+    assert (serial.status, serial.numbers["hidden"]) == (Status.FAILED, 0.0)
+    assert speed.overlap({"transfer": 0.01, "compute": 3.0, "whole": 3.0}).status is Status.ABSENT
+
+
+@pytest.mark.parametrize(
+    ("step", "peak", "told"),
+    [(0.9, 95, ""), (3.1, 95, ": the step is more than 3 times off"), (0.3, 95, ": the step is more than 3 times off"),
+     (1.0, 126, ": the peak is above 1.25 times"),
+     (9.0, 126, ": the step is more than 3 times off and the peak is above 1.25 times")],
+)  # fmt: skip
+def test_a_cell_is_judged_by_its_prediction(step, peak, told):
+    spec = RunSpec(model="OPT-125M", dtype="fp16", engine="offload", steps=1).resolve("cuda:0")
+    result = Result(
+        spec=spec, outcome=Outcome.OK, samples={"step_seconds": [step]}, memory={"device_peak_bytes": peak * 10**6}
+    )
+    guess = predict.Estimate(
+        device_bytes=10**8,
+        host_bytes=0,
+        disk_bytes=0,
+        step_seconds=1.0,
+        seconds=9.0,
+        least_seconds=1.0,
+        source="calibration",
+    )
+    found = speed.beside_prediction(result, guess)
+    assert found.status is (Status.FAILED if told else Status.OK)
+    assert found.told.endswith(f"{peak} MB of device memory, predicted 100{told}")
+
+
+def test_the_cell_is_the_largest_offloaded_one_of_the_main_table_that_fits(monkeypatch):
+    rates = predict.Rates(
+        flops=dict.fromkeys(("fp32", "fp16", "bf16"), 1e14), noise=dict.fromkeys(("torch", "counter", "fused"), 1e11),
+        bytes_up=dict.fromkeys(("pinned", "pageable", "disk"), 2e10),
+        bytes_down=dict.fromkeys(("pinned", "pageable", "disk"), 2e10), disk_both=2e10,
+    )  # fmt: skip
+    room = speed.plan.Limits(device_bytes=8 * 10**10, host_bytes=40 * 10**9, disk_bytes=10**12)
+    monkeypatch.setattr(speed.plan, "limits", lambda device, folder: room)
+    gpu = Place(device="cuda:0", seconds=300.0)
+    chosen = speed.cell(gpu, rates, 300.0)
+    assert (chosen.model, chosen.dtype, chosen.noise, chosen.parts) == ("OPT-13B", "fp16", "counter", True)
+    smaller = speed.cell(gpu, rates, 20.0)
+    assert predict.estimate(smaller, rates).seconds <= 20 < predict.estimate(chosen, rates).seconds
+    assert speed.cell(gpu, rates, 1.0) is None
+    told = Place(device="cuda:0", seconds=300.0, changes={"model": "OPT-350M"})
+    assert speed.cell(told, rates, 300.0).model == "OPT-350M"
+
+
+# --- processes, page, command -------------------------------------------------------------------------------------
+
+
+def test_a_check_that_raises_is_failed_with_the_errors_line_and_its_other_findings_are_not_here():
+    def fails(place):
+        raise RuntimeError("the device is gone\nwith a trace")
+
+    found = run.performed(Check("speed", ["main table", "link"], 0.1, fails), HERE)
+    assert found == [
+        Finding("main table", Status.FAILED, "RuntimeError: the device is gone"),
+        Finding("link", Status.ABSENT, "main table failed"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo 'CUDA error' >&2; kill -ABRT $$", "ended by SIGABRT: CUDA error"),
+        ("exit 3", "ended with exit code 3"),
+        ("sleep 60", "took longer than 0 s"),
+    ],
+)
+def test_a_check_whose_process_dies_or_hangs_is_failed_and_the_rest_goes_on(script, told, monkeypatch, tmp_path):
+    program = tmp_path / "python"
+    good = json.dumps([{"name": "late copies", "status": "ok", "told": "fine", "numbers": {}}])
+    program.write_text(f"#!/bin/sh\ncase $* in *races*) echo '{good}'; exit 0;; esac\n{script}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(run, "sys", SimpleNamespace(executable=str(program)))
+    monkeypatch.setattr(run, "PATIENCE", 0.4)
+    monkeypatch.setattr(run, "_facts", lambda device: FACTS)
+    begun = []
+    found = run.selftest("cpu", 0.0, run.chosen(["offload", "races"]), begin=lambda check: begun.append(check.name))
+    assert [(one.name, one.status, one.told) for one in found.findings] == [
+        ("offload = resident", Status.FAILED, told),
+        ("late copies", Status.OK, "fine"),
+    ]
+    assert (found.failed, begun) == (True, ["offload", "races"])
+
+
+def test_no_path_and_no_name_of_the_machine_or_the_user_is_on_the_page_or_in_the_json(monkeypatch):
+    monkeypatch.setattr(verdict.socket, "gethostname", lambda: "node17")
+    monkeypatch.setattr(verdict.getpass, "getuser", lambda: "mary")
+    said = "OSError: [Errno 28] No space: '/home/mary/tmp/zobench-1/a.bin' on node17; 5 GB/s of 1/2, ~/x/y.py, mary"
+    findings = [Finding("kernel bits", Status.FAILED, said, {"seeds": 1}), Finding("link", Status.ABSENT, "no GPU")]
+    found = Verdict(device="cpu", machine={**FACTS, "notes": ["read /etc/x/nvml.so"]}, findings=findings, seconds=90.0)
+    clean = "OSError: [Errno 28] No space: 'a.bin' on HOST; 5 GB/s of 1/2, y.py, USER"
+    assert found.page() == (
+        "a machine; device cpu\nzobench 1, torch 2, Python 3\n\n"
+        f"failed    kernel bits  {clean}\nnot here  link         no GPU\n\n"
+        "0 ok, 1 failed, 1 not here, in 1.5 minutes"
+    )
+    told = found.to_dict()
+    assert (told["schema_version"], told["verdict"], told["device"]) == (1, "failed", "cpu")
+    assert told["findings"][0] == {"name": "kernel bits", "status": "failed", "told": clean, "numbers": {"seeds": 1}}
+    assert told["machine"]["notes"] == ["read nvml.so"]
+
+
+def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_failed(tmp_path, monkeypatch, capsys):
+    """One check in its own process, as a user runs it; those that need a GPU say so."""
+    file = tmp_path / "selftest.json"
+    arguments = ["selftest", "--device=cpu", "--minutes=0.001", "--only=kernels", "--only=memory", f"--json={file}"]
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    page = capsys.readouterr().out
+    assert "\nok        kernel bits    1.0 M elements of noise" in page
+    assert "\nnot here  peak = ledger  needs a CUDA device\n" in page
+    told = json.loads(file.read_text())
+    assert [one["status"] for one in told["findings"]] == ["ok", "not here"]
+    assert os.uname().nodename not in file.read_text() or len(os.uname().nodename) < 3
+    monkeypatch.setattr(run, "apart", lambda check, place: [Finding(check.name, Status.FAILED, "wrong")])
+    with pytest.raises(SystemExit) as ended:
+        main(arguments[:-1])
+    assert ended.value.code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["--only", "kernel"],
+            "`--only` must be one of kernels, offload, devices, races, memory, speed, but got 'kernel'; did you mean "
+            "kernels?",
+        ),
+        (["--minutes", "0"], "`--minutes > 0` must hold, but got 0; leave it out for 10"),
+        (
+            ["--device", "xpu"],
+            "`device` must be auto, cpu, cuda or cuda:N, but got 'xpu': torch cannot register host memory with an XPU, "
+            "from which blocks would be streamed; use device=cpu",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(arguments, told, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["selftest", *arguments])
+    assert (ended.value.code, capsys.readouterr().err) == (2, f"zobench: {told}\n")
+
+
+# --- a sweep that begins with it --------------------------------------------------------------------------------------
+
+
+def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(monkeypatch, tmp_path, capsys):
+    calibration = {"notes": []}
+    happened, outcome = [], [Status.FAILED, Status.OK]
+
+    def tested(device, seconds, checks, disk_dir=None):
+        happened.append((device, seconds))
+        findings = [Finding("kernel bits", outcome[len(happened) // 2], "what was found")]
+        return Verdict(device=device, machine=FACTS, findings=findings, seconds=1.0)
+
+    def ran(*_):
+        happened.append("cells")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "selftest", tested)
+    monkeypatch.setattr(matrices, "_run", ran)
+    monkeypatch.setattr(matrices._Here, "rates", calibration)
+    monkeypatch.setattr(matrices._Here, "plan", lambda self, cells, again: SimpleNamespace(steps=[], rates=calibration))
+    file = tmp_path / "mine.toml"
+    file.write_text('selftest = "90s"\n[base]\nmodel = "opt-tiny"\n')
+    command = ["sweep", str(file), "--device=cpu", f"--results={tmp_path / 'results'}"]
+    for times in range(3):
+        with pytest.raises(SystemExit):
+            main(command)
+        said = capsys.readouterr().err
+        assert ("what was found" in said) == (times < 2)
+    assert "selftest: ok before, see " in said
+    assert happened == [("cpu", 90.0), "cells", ("cpu", 90.0), "cells", "cells"]
+    (kept,) = (tmp_path / "results" / ".selftest").iterdir()
+    assert json.loads(kept.read_text())["verdict"] == "ok"
+    file.write_text('selftest = "soon"\n[base]\nmodel = "opt-tiny"\n')
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    told = "zobench: `mine.toml: selftest` must be a time, but got 'soon'; write 90s, 10m or 2h\n"
+    assert (ended.value.code, capsys.readouterr().err.splitlines(True)[-1]) == (2, told)
