@@ -104,7 +104,7 @@ def write(folder: Path, text: str) -> str:
         ("run opt-tiny", "Got unexpected extra argument"),
         ("runn", "No such command 'runn'."),
         ("sweep", "Missing argument 'NAME|FILE'"),
-        ("sweep main_tabel", "no such recipe in runners: 'main_tabel'; did you mean main_table? known: ablation, "),
+        ("sweep main_tabel", "no such recipe in runners: 'main_tabel'; did you mean main_table? see "),
         ("sweep smoke --set seqlen=32", "unknown key 'seqlen'; did you mean seq_len"),
         ("sweep smoke --set steps=0", "smoke.toml: `steps >= 1` must hold, but got steps=0; "),
         ("sweep smoke --set device=gpu", "`device` must be auto, cpu, cuda or cuda:N, but got 'gpu'; use device=auto"),

@@ -78,7 +78,7 @@ def test_reproduce_measures_then_shows_the_table(tiny: Path, zobench: Any, machi
     code, out, err = zobench("reproduce", "mine", "--device", "cpu")
     assert code == 0, err
     assert f"measured on {machine}" in out
-    assert re.search(r"opt-tiny +\d+ +\d+ \(x\d\.\d\d\)", out)
+    assert re.search(r"opt-tiny +\d+ +\d+ \(x\d+\.\d\d\)", out)
     assert out.count("Tiny\n") == 1
     assert [result.outcome for result in Store(tiny / "results").load()] == ["ok", "ok"]
 

@@ -92,6 +92,13 @@ def test_a_predicted_table_has_no_empty_cell_and_marks_every_number(zobench: Any
     assert paper.count("~") == 1  # the footnote's: no number of the paper's has one
 
 
+def test_a_matrix_without_a_table_of_what_is_predicted_lists_its_cells(zobench: Any, here: Any) -> None:
+    for name in ("distzo2_links", "distzo2_nodes"):  # link rates alone; no table at all
+        code, out, _ = zobench("predict", name, "--gpu", "h100-sxm")
+        assert code == 0
+        assert re.search(r"^\S+ offload/pinned .* ~\d+ ", out, re.MULTILINE), out
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -164,6 +164,19 @@ def test_copies_of_pageable_memory_are_issued_by_threads_of_their_own():
     assert issued == {"zobench-upload"}
 
 
+def test_an_unknown_triton_launches_in_its_own_way_and_gives_the_same(monkeypatch):
+    from zobench.kernels import gpu
+
+    known = trained(CUDA)
+    for name in ("_draws", "_advances", "_flips"):
+        monkeypatch.setattr(gpu, name, gpu.Launcher(getattr(gpu, name)._kernel))
+    monkeypatch.setattr(gpu, "KNOWN_TRITON", False)
+    other = trained(CUDA)
+    assert gpu._advances._forms == {}
+    assert known[0] == other[0]
+    assert all(torch.equal(known[1][name], value) for name, value in other[1].items())
+
+
 def calls_of_a_step(layers):
     """Calls of Python's and of C's functions in a warm step."""
     model, ids = model_of(layers), torch.arange(20, device=CUDA).view(1, 20)

@@ -56,8 +56,8 @@ def engine_step(spec, count, lanes):
     units = [SimpleNamespace(dirty=False, buffer=None) for _ in range(count)]
     clock, ends = VirtualLanes(lanes), []
     pipeline = Pipeline(
-        units, [8] * count, [8] * count, NoTier(), clock, lambda: torch.empty(8, dtype=torch.uint8), slots=spec.slots,
-        overlap=spec.overlap, reusable_memory=True,
+        units, [8] * count, [8] * count, NoTier(), clock, lambda nbytes: torch.empty(nbytes, dtype=torch.uint8),
+        slots=spec.slots, overlap=spec.overlap, reusable_memory=True,
     )  # fmt: skip
     for _ in range(gpu.STEPS):
         for work in ("compute",) if spec.fused_update else ("compute", "update"):

@@ -307,7 +307,21 @@ def _tables(names: Sequence[str], known: Sequence[Prediction], gpu: Gpu, results
     from zobench.store import Store
 
     screen, stored = Console(), Store(results).load()
-    tables = [item for item in map(artifacts.load, names) if isinstance(item, Table)]
+    items = [item for item in map(artifacts.load, names) if isinstance(item, Table)]
+    tables = [item for item in items if any(metric.name in predicted.VALUES for metric in item.metrics)]
+    if not tables:
+        _list(known)
     width = max(80, screen.width)
     texts = [predicted.render(one, known, gpu, stored, form, width=width, color=screen.is_terminal) for one in tables]
     return "\n".join(texts) + f"\n{_footnote(None)}\n"
+
+
+def _list(known: Sequence[Prediction]) -> None:
+    """The cells of a matrix that has no table of what is predicted."""
+    from zobench.cli import console
+
+    table = console.columns("cell", "tokens/s", "device", "host", "disk", "bound", numbers=_NUMBERS)
+    for one in known:
+        rate = f"~{_short(one.tokens_per_second)}" if one.fits else "out of memory"
+        table.add_row(one.spec.label, rate, *_sizes(one), one.bound)
+    console.answer_console().print(table)

@@ -59,8 +59,7 @@ def run_matrix(
     first = parse_seconds(f"{path.name}: selftest", matrix.selftest)
     tables = matrix.tables if tables is None else tables
     _check_tables(tables)
-    here.say(memory_note)
-    planned = here.plan(cells, again)
+    planned = here.plan(cells, again, memory_note)
     if dry_run or verbose:
         plan_view.show_plan(console.answer_console() if dry_run else errors, matrix.title, planned.steps, limit)
     else:
@@ -90,7 +89,7 @@ class _Here:
         facts = fingerprint_without_torch()
         self.machine: str = facts["machine"]
         self._store, self._device, self._disk_dir, self._errors = store, device, disk_dir, errors
-        self.say(f"{why}; machine {self.machine} ({facts['description']})")
+        self._introduction = f"{why}; machine {self.machine} ({facts['description']})"
 
     def say(self, text: str, style: str = "dim") -> None:
         """Prints ``text``, if there is one."""
@@ -102,6 +101,7 @@ class _Here:
         """The machine's rates, measured where nobody has kept them."""
         from zobench.execute.rates import calibration
 
+        self.say(self._introduction)
         with self._errors.status("measuring this machine's rates, once"):
             rates = calibration(self._store.root, self.machine, self._device, self._disk_dir)
         for note in rates["notes"]:
@@ -138,11 +138,13 @@ class _Here:
         self.say(told)
         return chosen
 
-    def plan(self, cells: Sequence[RunSpec], retry: Collection[str]) -> Plan:
-        """The plan of ``cells``; what is stored and cannot be read is said."""
+    def plan(self, cells: Sequence[RunSpec], retry: Collection[str], note: str) -> Plan:
+        """The plan of ``cells``, after the ``note`` on them; what is stored and cannot be read is said."""
         from zobench.execute import plan
 
-        planned = plan.here(cells, self._store, self.machine, self._device, retry, self._disk_dir, self.rates)
+        rates = self.rates
+        self.say(note)
+        planned = plan.here(cells, self._store, self.machine, self._device, retry, self._disk_dir, rates)
         for problem in self._store.problems:
             self.say(f"not read: {problem}", "yellow")
         return planned
@@ -178,11 +180,11 @@ def _finish(
     console.show_summary(errors, summary.results, summary.unsaved, summary.interrupted)
     for name in tables:
         print("\n" + table_text(name, results, "terminal", machine, summary.results), end="")
+    if summary.interrupted:
+        raise typer.Exit(130)
     errors.print()
     for line in closing(summary.results, str(results), again):
         errors.print(line, markup=False, soft_wrap=True)
-    if summary.interrupted:
-        raise typer.Exit(130)
     broken = summary.unsaved or any(result.outcome is Outcome.FAILED for result in summary.results)
     raise typer.Exit(1 if broken else 0)
 

@@ -32,8 +32,8 @@ OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 FLIP_BLOCK = 2048
 """Elements per program of ``flip``."""
 
-KNOWN_TRITON = triton.__version__.startswith("3.")
-"""Whether a compiled kernel is called as ``Launcher`` does."""
+KNOWN_TRITON = triton.__version__.startswith("3.7.")
+"""Whether a compiled kernel is called as ``Launcher`` does; others may want other arguments."""
 
 _COLUMNS = tl.constexpr(6)
 """Of a table of segments, int64: its first program, its place in the buffer, its first element, how many it has, its

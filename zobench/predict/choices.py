@@ -20,7 +20,7 @@ INTERVALS = (1, 4, 16, "inf")
 SAME = 1.02
 """Steps that differ by less are called equally long, and the simpler settings are chosen."""
 LONG_RUN = footprint.CONSOLIDATE_AFTER
-"""Steps of the run that is planned for: with ``inf`` updates pile up until a journal is consolidated."""
+"""Steps of the run that is planned for: with ``inf`` updates pile up until they are consolidated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

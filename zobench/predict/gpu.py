@@ -146,7 +146,7 @@ class _Costs:
     @property
     def kept(self) -> float:
         """Write-backs of each block per step."""
-        return 0.0 if self.spec.writeback_every == "inf" else 1 / int(self.spec.writeback_every)
+        return 1 / seconds.kept_steps(self.spec)
 
     def blocks(self) -> dict[str, float]:
         """Of all blocks, by what takes them."""
@@ -291,7 +291,8 @@ class _Costs:
 def simulate(spec: RunSpec, units: int, lanes: Mapping[str, float], *, whole: bool = False) -> float:
     """Seconds of a settled step of ``units`` streamed units, whose operations take the seconds in ``lanes``.
 
-    Of many units only some rounds of the slots are run, and the rest goes on like the last of them (``whole``: all).
+    Units count as equally large. Of many only some rounds of the slots are run, and the rest goes on like the last of
+    them (``whole``: all are run).
     """
     slots = min(spec.slots, units)
     few, more = (units % slots + slots * rounds for rounds in ROUNDS)

@@ -244,7 +244,7 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
 def pending(spec: RunSpec) -> float:
     """Updates of each query that a step goes over again with counter noise, in the mean of the run's steps."""
     middle = spec.warmup + (spec.steps + 1) / 2
-    return min(middle, (_kept_steps(spec) + 1) / 2)
+    return min(middle, (kept_steps(spec) + 1) / 2)
 
 
 def _local(spec: RunSpec) -> int:
@@ -303,10 +303,10 @@ def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, flo
     added = sizes.trained_count(spec, layers) * tuned
     written = added + (weights if sizes.tunes_all(spec) else 0)
     seconds = METHODS.get(spec.method).uploads * (weights + added) / up
-    return seconds, written / down / _kept_steps(spec)
+    return seconds, written / down / kept_steps(spec)
 
 
-def _kept_steps(spec: RunSpec) -> float:
+def kept_steps(spec: RunSpec) -> float:
     """After how many steps a run writes updates into the weights at rest; infinity if it is over before."""
     if spec.writeback_every != "inf":
         return int(spec.writeback_every)

@@ -35,9 +35,11 @@ def run(place: Place) -> list[Finding]:
     calibration = calibrate(place.device, seconds, place.disk_dir)
     rates = predict.Rates.of(calibration)
     left = place.seconds - 2 * seconds
-    chosen = cell(place, rates, left)
+    chosen = cell(place, rates, left / 2)
     if chosen is None:
-        why = f"no offloaded cell of the main table fits this machine in {plan.duration(max(left, 0.0))} (predicted)"
+        why = (
+            f"no offloaded cell of the main table fits this machine in {plan.duration(max(left / 2, 0.0))} (predicted)"
+        )
         return absent(NAMES, why)
     result = run_in_process(chosen, timeout=max(left * 2, 60.0), disk_dir=place.disk_dir)
     if result.outcome is Outcome.CONTAMINATED:
