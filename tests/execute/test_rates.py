@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,15 @@ def test_a_rate_far_below_the_last_one_is_measured_again_and_then_said(
     assert again["notes"] == ["slower than before, measured twice: matmul fp32; is the machine throttled?"]
     assert again["matmul_flops_per_second"] == SLOW["matmul_flops_per_second"]
     assert not left
+
+
+def test_rates_of_a_busy_machine_serve_the_next_commands_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    left = measured(monkeypatch, SLOW | {"other_cpu_cores": 1.7}, CALIBRATION)
+    first = rates.calibration(tmp_path / "one", MACHINE, "cpu", tmp_path)
+    assert rates.calibration(tmp_path / "two", MACHINE, "cpu", tmp_path) == first
+    assert len(left) == 1
+    [kept] = (own_cache / "busy-rates").iterdir()
+    os.utime(kept, (0, time.time() - rates.BUSY_SECONDS - 1))
+    assert rates.calibration(tmp_path / "two", MACHINE, "cpu", tmp_path) == CALIBRATION

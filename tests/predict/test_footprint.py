@@ -86,6 +86,9 @@ def test_on_a_cuda_device_updates_are_written_after_fewer_steps_where_the_tier_c
     assert footprint.consolidate_after(cell(writeback_every="inf", device="cpu")) == footprint.CONSOLIDATE_AFTER
     spec = cell(tier="checkpoint", weights="pretrained", writeback_every="inf")
     assert footprint.consolidate_after(spec) == footprint.CONSOLIDATE_AFTER
+    for tier, steps in (("pinned", footprint.CUDA_CONSOLIDATE_AFTER), ("checkpoint", footprint.CONSOLIDATE_AFTER)):
+        config = EngineConfig(device="cuda:0", tier=tier, noise="counter", writeback_every="inf")
+        assert config.keep_steps == steps  # of the engine itself too
 
 
 def test_a_checkpoint_takes_no_room_of_its_own() -> None:
@@ -95,7 +98,7 @@ def test_a_checkpoint_takes_no_room_of_its_own() -> None:
 
 
 def test_a_checkpoint_gets_a_copy_on_the_disk_once_its_journal_is_written_into_it() -> None:
-    assert EngineConfig().consolidate_after == footprint.CONSOLIDATE_AFTER
+    assert EngineConfig(writeback_every="inf").keep_steps == footprint.CONSOLIDATE_AFTER
     spec = cell(tier="checkpoint", weights="pretrained", writeback_every="inf", warmup=3, resident_blocks=4)
     for more in ({"steps": 253}, {"steps": 248, "parts": True}, {"steps": 252, "survival": True}):
         assert memory(spec.replace(**more))[2] == 0

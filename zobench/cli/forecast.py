@@ -64,11 +64,13 @@ def plan(
 
 
 def _positive(option: str, text: str) -> int:
-    """Bytes of the size ``text``. Raises ``ValueError`` with ``option``'s name unless it is above 0."""
+    """Bytes of the size ``text``. Raises ``ValueError`` with ``option``'s name unless it is above 0 and has a unit."""
     from zobench.runspec import parse_size
 
     if (nbytes := parse_size(option, text)) <= 0:
         raise ValueError(f"`{option} > 0` must hold, but got {text!r}; leave it out")
+    if text.strip().isdecimal():
+        raise ValueError(f"`{option}` must have a unit, but got {text!r}; write {option} {text.strip()}GB")
     return nbytes
 
 

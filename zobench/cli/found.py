@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES, NOISES
+from zobench.store.compare import DISTURBED, Verdict, judge
+
+TOLERANCE = 0.05
+"""Of step times that count as the same."""
 
 
 def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> list[str]:
@@ -22,7 +26,7 @@ def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> li
 
 def compared(results: Sequence[Result]) -> list[str]:
     """A line for each model and dtype of which MeZO's own way and a faster one were measured alike, the largest first:
-    the fastest cell's throughput and memory as multiples of MeZO's."""
+    the fastest cell's throughput and memory as multiples of MeZO's. Only differences that ``zobench compare`` finds."""
     alike: dict[tuple[object, ...], list[Result]] = {}
     for one in results:
         if one.outcome is Outcome.OK and one.step_seconds and one.spec.task == "none":
@@ -31,8 +35,11 @@ def compared(results: Sequence[Result]) -> list[str]:
     for cells in reversed(alike.values()):
         plain = next((one for one in cells if _is_plain(one.spec)), None)
         best = min(cells, key=lambda one: one.step_seconds or 0.0)
-        if plain is not None and best is not plain:
-            lines.append(_against(best, plain))
+        if plain is None or best is plain:
+            continue
+        told = judge(plain.measured_seconds, best.measured_seconds, TOLERANCE)
+        if told.verdict is Verdict.FASTER and told.interval is not None:
+            lines.append(_against(best, plain, told.interval))
     return lines
 
 
@@ -46,12 +53,15 @@ def _is_plain(spec: RunSpec) -> bool:
     return not ENGINES[spec.engine].is_streamed and NOISES[spec.noise].in_place
 
 
-def _against(best: Result, plain: Result) -> str:
+def _against(best: Result, plain: Result, interval: tuple[float, float]) -> str:
+    """``interval``: 95 %, of the step times' ratio."""
     words = [word for word in best.spec.label.split() if word not in plain.spec.label.split()]
     speed = (plain.step_seconds or 0.0) / (best.step_seconds or 1.0)
     peaks = [one.memory.get("device_peak_bytes") for one in (best, plain)]
     memory = f" in {peaks[0] / peaks[1]:.2f} of its memory" if peaks[0] and peaks[1] else ""
+    busy = any(text.startswith(DISTURBED) for one in (best, plain) for text in one.warnings)
+    where = "measured here, while others were busy" if busy else "measured here"
     return (
-        f"{best.spec.model} {best.spec.dtype}: {' '.join(words)} has {speed:.2f}x the tokens/s of MeZO's own way"
-        f"{memory} (measured here)"
+        f"{best.spec.model} {best.spec.dtype}: {' '.join(words)} has {speed:.2f}x (95 % {1 / interval[1]:.2f} to "
+        f"{1 / interval[0]:.2f}) the tokens/s of MeZO's own way{memory} ({where})"
     )

@@ -92,6 +92,12 @@ _CHOICES = {
 """A spec's words, without those that are gone when it is resolved."""
 
 
+CONSOLIDATE_AFTER = 256
+"""Steps whose updates a journal holds with writeback_every=inf; a checkpoint's blocks then get a copy on the disk."""
+CUDA_CONSOLIDATE_AFTER = 16
+"""The same on a CUDA device with a tier of its own: a draw costs more there than what crosses the link in its time."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
     """Where the weights live, and which mechanisms are on. The defaults are ZO2 as published (ZO2 5.2, D.2, D.3).
@@ -116,7 +122,7 @@ class EngineConfig:
     slots: int = 3
     resident_blocks: int = 0
     writeback_every: int | str = 1
-    consolidate_after: int = 256
+    consolidate_after: int | None = None
     wire: str = "none"
     autocast: str = "none"
     overlap: bool = True
@@ -146,7 +152,12 @@ class EngineConfig:
     @property
     def keep_steps(self) -> float:
         """After how many steps pending entries are written into the weights at rest."""
-        return self.consolidate_after if isinstance(self.writeback_every, str) else self.writeback_every
+        if not isinstance(self.writeback_every, str):
+            return self.writeback_every
+        if self.consolidate_after is not None:
+            return self.consolidate_after
+        written = self.device.startswith("cuda") and TIERS[self.tier].is_filled
+        return CUDA_CONSOLIDATE_AFTER if written else CONSOLIDATE_AFTER
 
 
 def _at_least(name: str, lowest: int) -> tuple[Callable[[EngineConfig], bool], str]:
@@ -171,7 +182,10 @@ _CONSTRAINTS: tuple[tuple[Callable[[EngineConfig], bool], str], ...] = (
         "use writeback_every=1 to write every step, as published",
     ),
     _at_least("resident_blocks", 0),
-    _at_least("consolidate_after", 1),
+    (
+        lambda it: it.consolidate_after is None or it.consolidate_after >= 1,
+        "`consolidate_after >= 1` must hold, but got {0.consolidate_after}; use its default",
+    ),
     _at_least("logits_bytes", 1),
     (
         lambda it: it.streams or not (WIRES[it.wire].is_packed or it.resident_blocks or it.shared_blocks),

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from zobench.models import cache
 
 BUSY_CORES = 0.5
 """Cores kept busy by others from which on the machine's rates are not worth keeping."""
+BUSY_SECONDS = 900.0
+"""So long those of a busy machine serve the commands that follow."""
 IMPLAUSIBLE = 3.0
 """A machine that was this many times faster before is measured again."""
 _WORK = ("matmul_flops_per_second", "noise_elements_per_second", "copy_bytes_per_second")
@@ -30,25 +33,37 @@ def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) ->
     earlier command has kept for this user, else measured.
 
     Jobs that start together on one machine measure once: the others wait for the first, then read. Rates measured while
-    others kept the machine busy are not kept; then this machine's rates under other software are planned with, if any
-    are known, and else these, because a plan needs some.
+    others kept the machine busy serve for BUSY_SECONDS at most; this machine's rates under other software are planned
+    with instead, if any are known.
     """
     path, folder = root / ".calibration" / f"{machine}-{device.partition(':')[0]}.json", disk_dir or _temporary()
     place = f"{device.partition(':')[0]}-{os.environ.get(COUNT, 'all')}-threads-{_disk(folder)}.json"
     if (kept := _usable(_text(path))) is not None:
         return kept
     with _alone(path.with_suffix(".lock")):
-        kept = _usable(_text(path)) or _usable(cache.read("rates", f"{machine}-{place}"))
+        name = f"{machine}-{place}"
+        kept = _usable(_text(path)) or _usable(cache.read("rates", name))
         if kept is None:
+            if (lately := _usable(_lately(name))) is not None:
+                return lately
             kept, lasting = _measured(device, folder, _siblings(machine, place))
+            cache.keep("rates" if lasting else "busy-rates", name, _json(kept))
             if not lasting:
                 return kept
-            cache.keep("rates", f"{machine}-{place}", _json(kept))
         try:
             replace(path, _json(kept).encode())
         except OSError:
             kept["notes"] = [*kept["notes"], f"not kept, because {path} cannot be written"]
     return kept
+
+
+def _lately(name: str) -> str | None:
+    """What a command of the last BUSY_SECONDS found on a busy machine: the next one would wait for no better."""
+    try:
+        age = time.time() - (cache.root() / "busy-rates" / name).stat().st_mtime
+    except OSError:
+        return None
+    return cache.read("busy-rates", name) if 0 <= age < BUSY_SECONDS else None
 
 
 def _measured(device: str, folder: Path, earlier: Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:

@@ -17,7 +17,7 @@ from zobench.engine.interface import Start, TunedEngine
 from zobench.methods import Method
 from zobench.methods.engines import EngineParts
 from zobench.models.weights import PretrainedWeights, RandomWeights, Weights
-from zobench.predict.footprint import SHARED_BLOCKS, consolidate_after, fit, memory
+from zobench.predict.footprint import SHARED_BLOCKS, fit, memory
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES
 from zobench.schemes.base import Scheme
@@ -131,7 +131,6 @@ def engine_config(spec: RunSpec) -> EngineConfig:
         shared_blocks=SHARED_BLOCKS if spec.weights == "shared" else None, disk_dir=disk_dir(),
         noise=spec.noise, granularity=spec.granularity, writeback_every=spec.writeback_every, wire=spec.wire,
         autocast=spec.autocast, resident_blocks=spec.resident_blocks, compile=spec.compile,
-        consolidate_after=consolidate_after(spec),
     )  # fmt: skip
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from zobench import models
+from zobench.engine.base import CONSOLIDATE_AFTER as CONSOLIDATE_AFTER
+from zobench.engine.base import CUDA_CONSOLIDATE_AFTER as CUDA_CONSOLIDATE_AFTER
 from zobench.parallel.mesh import divided
 from zobench.predict import backward, sizes
 from zobench.runspec import METHODS, RunSpec, size_text
@@ -18,10 +20,6 @@ HEAD_TILE_BYTES = 16 << 20
 """With counter noise the head is perturbed in tiles of its vocabulary of about this size."""
 CPU_HEAP = 64 << 20
 """What the C library's heap keeps of freed pieces below 4 MiB while units are streamed (measured: 50 to 100 MB)."""
-CONSOLIDATE_AFTER = 256
-"""Steps whose updates a journal holds with writeback_every=inf; a checkpoint's blocks then get a copy on the disk."""
-CUDA_CONSOLIDATE_AFTER = 16
-"""The same on a CUDA device with a tier of its own: a draw costs more there than what crosses the link in its time."""
 PARTS_STEPS = 5
 """Steps that ``parts`` adds."""
 RANK_BYTES = 300 << 20
