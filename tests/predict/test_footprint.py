@@ -98,7 +98,7 @@ def test_a_checkpoint_takes_no_room_of_its_own() -> None:
 
 
 def test_a_checkpoint_gets_a_copy_on_the_disk_once_its_journal_is_written_into_it() -> None:
-    assert EngineConfig(writeback_every="inf").keep_steps == footprint.CONSOLIDATE_AFTER
+    assert EngineConfig(noise="counter", writeback_every="inf").keep_steps == footprint.CONSOLIDATE_AFTER
     spec = cell(tier="checkpoint", weights="pretrained", writeback_every="inf", warmup=3, resident_blocks=4)
     for more in ({"steps": 253}, {"steps": 248, "parts": True}, {"steps": 252, "survival": True}):
         assert memory(spec.replace(**more))[2] == 0
