@@ -73,6 +73,21 @@ def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, here
     assert ["lacks" in line for line in lines] == [False] * len(fitting) + [True] * (len(told) - len(fitting))
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("gpu", ["rtx-4090", "all"])
+def test_a_plan_has_no_word_cut_at_any_width(width: int, gpu: str, zobench: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = zobench("plan", "--model", "OPT-175B", "--gpu", gpu, "--host", "512GB")
+    rows = [line for line in out.splitlines() if "~" in line and not line.startswith(("~", "fits:"))]
+    words = [word for line in out.splitlines() for word in line.split() if "=" in word]
+    assert len(rows) >= 8
+    assert "…" not in out
+    assert max(map(len, rows)) <= width
+    assert all(re.fullmatch(r"\w+=[\w.]+:?", word) for word in words)
+    if gpu == "rtx-4090":
+        assert {"granularity=block", "slots=2", "writeback_every=1"} <= set(words)
+
+
 def test_a_model_that_does_not_fit_says_what_comes_nearest(zobench: Any) -> None:
     _, out, _ = zobench("plan", "--model", "OPT-66B", "--gpu", "rtx-4090", "--host", "64GB")
     assert "does not fit (host memory): nearest is" in out

@@ -13,6 +13,7 @@ from zobench.cli.common import Changes, Json, Model, Name, Results, app, changed
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table as RichTable
 
     from zobench.predict.choices import Choice, Place
     from zobench.predict.gpu import Prediction
@@ -26,6 +27,8 @@ Disk = Annotated[str | None, typer.Option(metavar="SPEED", help="A disk for the 
 _NUMBERS = ("tokens/s", "of best", "device", "host", "disk")
 _CHOSEN = ("engine", "tier", "noise", "granularity", "slots", "resident_blocks", "writeback_every")
 _OF_GPUS = ("tokens/s", "range", "device", "host", "disk")
+_LEAST = 20
+"""Characters that the column which folds must have: the longest setting has 19."""
 
 
 @app.command()
@@ -128,8 +131,6 @@ def _unusual(known: Prediction) -> dict[str, Any]:
 def _show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choice], ways: Sequence[Choice]) -> None:
     from rich.text import Text
 
-    from zobench.cli import console
-
     known = best.prediction
     screen.print(Text(f"{_about(known)} on {_where(place)}", style="bold"), soft_wrap=True)
     if best.lacks:
@@ -144,13 +145,34 @@ def _show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choi
         )
         screen.print(f"bound by: {known.bound} ({_shares(known)})", soft_wrap=True)
         screen.print(f"settings: {_settings(best)}", soft_wrap=True)
-    table = console.columns("otherwise", *_NUMBERS, "bound", "lacks", numbers=_NUMBERS)
     rows = [(_difference(one, best), one) for one in others]
-    rows += [(_settings(one, short=True), one) for one in _baselines(ways, best, others)]
-    for label, one in rows:
-        table.add_row(*(Text(text, style="dim" if one.lacks else "") for text in (label, *_row(one, best))))
-    screen.print(table)
+    rows += [(_words(one), one) for one in _baselines(ways, best, others)]
+    lines = [(_row(one, best, label), bool(one.lacks)) for label, one in rows]
+    screen.print(_table((*_NUMBERS, "bound", "otherwise"), lines, ("bound",), screen.width))
     screen.print(Text(_footnote(place), style="dim"), soft_wrap=True)
+
+
+def _table(
+    names: Sequence[str], rows: Sequence[tuple[Sequence[str], bool]], spare: Sequence[str], width: int
+) -> RichTable:
+    """``rows`` of texts and whether they are dim. The last column alone folds; columns without any text are left out,
+    and those of ``spare``, in turn, where it would have less than :data:`_LEAST` characters of ``width``."""
+    from rich.text import Text
+
+    from zobench.cli import console
+
+    wide = {name: max((len(row[k]) for row, _ in rows), default=0) for k, name in enumerate(names[:-1])}
+    shown = {name: max(len(name), most) + 2 for name, most in wide.items() if most}
+    for name in spare:
+        if width - sum(shown.values()) < _LEAST:
+            shown.pop(name, None)
+    kept = [k for k, name in enumerate(names) if name in shown or name == names[-1]]
+    table = console.columns(*(names[k] for k in kept), numbers=(*_NUMBERS, *_OF_GPUS))
+    for column in table.columns[:-1]:
+        column.no_wrap = True
+    for row, dim in rows:
+        table.add_row(*(Text(row[k], style="dim" if dim else "", overflow="fold") for k in kept))
+    return table
 
 
 def _baselines(ways: Sequence[Choice], best: Choice, others: Sequence[Choice]) -> list[Choice]:
@@ -167,30 +189,41 @@ def _difference(one: Choice, best: Choice) -> str:
     )
 
 
-def _row(one: Choice, best: Choice) -> list[str]:
+def _row(one: Choice, best: Choice, label: str) -> list[str]:
     known = one.prediction
     share = "" if best.lacks else f"x{known.tokens_per_second / best.prediction.tokens_per_second:.2f}"
-    return [f"~{_short(known.tokens_per_second)}", share, *_sizes(known), known.bound, one.lacks]
+    told = f"{label}: lacks {one.lacks}" if one.lacks else label
+    return [f"~{_short(known.tokens_per_second)}", share, *_sizes(known), _bound(known), told]
+
+
+def _bound(known: Prediction) -> str:
+    """In a word: of the link its direction."""
+    return known.bound.removeprefix("link (").removesuffix(")")
 
 
 def _show_all(screen: Console, rows: Sequence[tuple[Place, Choice]]) -> None:
     from rich.text import Text
 
-    from zobench.cli import console
-
     place, best = rows[0]
     screen.print(Text(f"{_about(best.prediction)}, {_host(place)}", style="bold"), soft_wrap=True)
-    table = console.columns("GPU", *_OF_GPUS, "bound", "settings, or what lacks", numbers=_OF_GPUS)
-    for place, best in rows:
-        known = best.prediction
-        low, high = (_short(edge) for edge in known.range)
-        told = f"lacks {best.lacks}" if best.lacks else _settings(best, short=True)
-        rate = ("·", "", "", "", "", "") if best.lacks else (
-            f"~{_short(known.tokens_per_second)}", f"{low} to {high}", *_sizes(known))  # fmt: skip
-        cells = (place.gpu.name, *rate[:5], "" if best.lacks else known.bound, told)
-        table.add_row(*(Text(text, style="dim" if best.lacks else "", overflow="fold") for text in cells))
-    screen.print(table)
+    words = [_words(best).split() for _, best in rows if not best.lacks]
+    shared = [word for word in words[0] if all(word in other for other in words)] if len(words) > 1 else []
+    if shared:
+        screen.print(f"settings of all that fit: {' '.join(shared)}")
+    lines = [([place.gpu.name, *_of_gpu(best, shared)], bool(best.lacks)) for place, best in rows]
+    names = ("GPU", *_OF_GPUS, "bound", "settings")
+    screen.print(_table(names, lines, ("bound", "range", "disk", "host"), screen.width))
     screen.print(Text(_footnote(None), style="dim"), soft_wrap=True)
+
+
+def _of_gpu(best: Choice, shared: Sequence[str]) -> list[str]:
+    """What a GPU's best choice comes to, with the settings that are not ``shared`` by all; or what it lacks."""
+    if best.lacks:
+        return ["·", *[""] * len(_OF_GPUS), f"lacks {best.lacks}"]
+    known = best.prediction
+    low, high = (_short(edge) for edge in known.range)
+    numbers = [f"~{_short(known.tokens_per_second)}", f"{low} to {high}", *_sizes(known)]
+    return [*numbers, _bound(known), " ".join(word for word in _words(best).split() if word not in shared)]
 
 
 def _about(known: Prediction) -> str:
@@ -242,12 +275,15 @@ def _shares(known: Prediction) -> str:
     return ", ".join(f"{name} {seconds:.2g} s" for name, seconds in parts if seconds > 0.01 * known.step_seconds)
 
 
-def _settings(choice: Choice, *, short: bool = False) -> str:
+def _settings(choice: Choice) -> str:
     """As `zobench run` takes them."""
-    values: Mapping[str, Any] = _unusual(choice.prediction)
-    told = [f"{key}={values[key]}" for key in _CHOSEN if key in values and values[key] not in ("pinned", "device")]
-    told = told or ["engine=resident"]
-    return " ".join(told if short else (f"--set {word}" for word in told))
+    return " ".join(f"--set {word}" for word in _words(choice).split())
+
+
+def _words(choice: Choice) -> str:
+    """The engine, and the settings that are not the usual ones: ``engine=offload granularity=linear``."""
+    values: Mapping[str, Any] = {"engine": choice.spec.engine, **_unusual(choice.prediction)}
+    return " ".join(f"{key}={values[key]}" for key in _CHOSEN if values.get(key, "pinned") not in ("pinned", "device"))
 
 
 def _footnote(place: Place | None) -> str:
