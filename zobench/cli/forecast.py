@@ -339,12 +339,13 @@ def _tables(names: Sequence[str], known: Sequence[Prediction], gpu: Gpu, results
     from rich.console import Console
 
     from zobench.report import artifacts, predicted
+    from zobench.report.forecasts import VALUES
     from zobench.report.table import Table
     from zobench.store import Store
 
     screen, stored = Console(), Store(results).load()
     items = [item for item in map(artifacts.load, names) if isinstance(item, Table)]
-    tables = [item for item in items if any(metric.name in predicted.VALUES for metric in item.metrics)]
+    tables = [item for item in items if any(metric.name in VALUES for metric in item.metrics)]
     if not tables:
         _list(known)
     width = max(80, screen.width)
