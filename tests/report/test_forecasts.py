@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.papers import MEASURED, REFERENCE
 from zobench import recipes
-from zobench.report import claims, forecasts
+from zobench.report import artifacts, claims, forecasts
 from zobench.report.cells import TableCell
 from zobench.report.compose import paper_sheet, predicted_sheet
 from zobench.report.formats import latex, terminal
@@ -91,6 +91,15 @@ def test_claims_are_checked_on_predictions_apart_from_what_was_measured(filled: 
     (sheet,) = [one for one in sheets(filled) if one.title == "Claims of the papers"]
     assert [column.text for column in sheet.groups[0].columns] == ["Bound", "The paper's own values", "Predicted"]
     assert "Predicted, apart from what was measured: " in sheet.remarks[-1]
+
+
+def test_a_figure_of_costs_that_nobody_measured_draws_what_is_predicted_and_says_for_what() -> None:
+    artifact, _ = artifacts.make(artifacts.load("distzo2/figure6"), [], REFERENCE)
+    (chart,) = artifact.charts
+    marks = [mark for panel in chart.panels for series in panel.series for mark in series.marks]
+    assert len(marks) == 15
+    assert all(mark.source == "predicted" and mark.value for mark in marks)
+    assert chart.source.startswith("Predicted for zobench's engine on A100 80GB SXM; nine of ten")
 
 
 def test_predictions_are_grey_with_a_tilde_in_every_format() -> None:

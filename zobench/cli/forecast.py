@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from zobench.predict.choices import Choice, Place
     from zobench.predict.gpu import Prediction
     from zobench.predict.hardware import Gpu
+    from zobench.result import Result
 
 GpuName = Annotated[str, typer.Option("--gpu", metavar="GPU", help="Of `zobench list gpus`, a FILE.toml, or all.")]
 Link = Annotated[str | None, typer.Option(metavar="GENxLANES", help="The host's slot, as 4x16 [the card's own].")]
 Disk = Annotated[str | None, typer.Option(metavar="SPEED", help="A disk for the blocks, by its bytes a second: 5GB.")]
-
+Anchor = Annotated[
+    list[Path] | None,
+    typer.Option("--anchor", metavar="RESULT", help="A stored run on this GPU, to fit to; repeatable."),
+]
 
 _NUMBERS = ("tokens/s", "of best", "device", "host", "disk")
 _CHOSEN = ("engine", "tier", "noise", "granularity", "slots", "resident_blocks", "writeback_every")
@@ -38,7 +42,7 @@ def plan(
     gpu: GpuName = "all",
     host: Annotated[str, typer.Option(metavar="SIZE", help="The host's memory.")] = "64GB",
     seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens of a sequence.")] = None,
-    disk: Disk = None, link: Link = None, changes: Changes = None, output: Json = None,
+    disk: Disk = None, link: Link = None, anchor: Anchor = None, changes: Changes = None, output: Json = None,
 ) -> None:  # fmt: skip
     """Say whether a model can be tuned on a GPU, how fast, and with which settings; predicted, nothing runs."""
     from zobench.cli import console
@@ -49,7 +53,7 @@ def plan(
     values |= {} if seq_len is None else {"seq_len": seq_len}
     sizes = {"host": _positive("--host", host), "disk": 0 if disk is None else _positive("--disk", disk)}
     found = []
-    for one in _gpus(gpu, link):
+    for one in _gpus(gpu, link, anchor):
         place = Place(gpu=one, **sizes)
         ways = choices.choices(values, place)
         found.append((place, ways[0], choices.alternatives(ways[0], place), ways[1:]))
@@ -66,6 +70,16 @@ def plan(
         _show_all(screen, [(place, best) for place, best, _, _ in found])
 
 
+def _result(path: Path) -> Result:
+    """The result in a file. Raises ``ValueError`` that names it."""
+    from zobench.store.reading import read
+
+    try:
+        return read(path)
+    except ValueError as error:
+        raise ValueError(f"`--anchor` must be a stored result, but {path} is none: {error}") from error
+
+
 def _positive(option: str, text: str) -> int:
     """Bytes of the size ``text``. Raises ``ValueError`` with ``option``'s name unless it is above 0."""
     from zobench.runspec import parse_size
@@ -75,17 +89,37 @@ def _positive(option: str, text: str) -> int:
     return nbytes
 
 
-def _gpus(name: str, link: str | None) -> list[Gpu]:
-    """All GPUs, or the one called ``name``, in a slot ``link``."""
+def _gpus(name: str, link: str | None, anchors: Sequence[Path] | None = None) -> list[Gpu]:
+    """All GPUs, or the one called ``name``, in a slot ``link``, fitted to the runs in the files ``anchors``."""
     from zobench.predict import hardware
 
+    if anchors and name == "all":
+        raise ValueError("`--anchor` must be of one GPU, but got --gpu all; name the one that it ran on")
     gpus = [hardware.load(one) for one in (hardware.names() if name == "all" else [name])]
     if link is None:
-        return gpus
+        return [_fitted(one, anchors) for one in gpus]
     generation, _, lanes = link.partition("x")
     if generation not in map(str, hardware.LANE_BYTES) or lanes not in ("1", "2", "4", "8", "16"):
         raise ValueError(f"`--link` must be a generation and a number of lanes, but got {link!r}; write 4x16")
-    return [one.behind(int(generation), int(lanes)) for one in gpus]
+    return [_fitted(one.behind(int(generation), int(lanes)), anchors) for one in gpus]
+
+
+def _fitted(gpu: Gpu, anchors: Sequence[Path] | None) -> Gpu:
+    """``gpu`` fitted to the runs in the files ``anchors``, if there are any, and what that came to."""
+    if not anchors:
+        return gpu
+    from zobench.cli import console
+    from zobench.predict.anchor import anchor
+
+    results = [_result(path) for path in anchors]
+    found = anchor(gpu, results)
+    pairs = zip(results, found.errors, strict=True)
+    missed = ", ".join(f"{one.spec.label} {100 * error:+.1f} %" for one, error in pairs)
+    told = f"{gpu.name} fitted to {missed} (predicted against measured)"
+    if found.gpu.errors != "anchored":
+        told += "; not met well enough for a narrower range"
+    console.error_console().print(told, style="dim", markup=False, soft_wrap=True)
+    return found.gpu
 
 
 def _write(output: str, body: Any) -> None:
@@ -288,7 +322,7 @@ def _words(choice: Choice) -> str:
 
 def _footnote(place: Place | None) -> str:
     whose = {
-        "fitted": "on the GPU that the constants were fitted on", "anchored": "on a GPU with two cells of its own",
+        "fitted": "on the GPU that the constants were fitted on", "anchored": "on a GPU fitted to runs of its own",
         "other": "on a GPU known by its data sheet alone",
     }  # fmt: skip
     about = f" {whose[place.gpu.errors]}" if place else ""
@@ -302,7 +336,8 @@ def _footnote(place: Place | None) -> str:
 def predict(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A matrix of `zobench list`, or a .toml file.")],
     gpu: Annotated[str, typer.Option("--gpu", metavar="GPU", help="Of `zobench list gpus`, or a FILE.toml.")],
-    link: Link = None, disk: Disk = None, changes: Changes = None, results: Results = Path("results"),
+    link: Link = None, disk: Disk = None, anchor: Anchor = None, changes: Changes = None,
+    results: Results = Path("results"),
     form: Annotated[str, typer.Option("--format", help="terminal, markdown or latex.")] = "terminal",
     output: Json = None,
 ) -> None:  # fmt: skip
@@ -313,7 +348,7 @@ def predict(
 
     check_results(results)
     speed = 0 if disk is None else _positive("--disk", disk)
-    (place,) = _gpus(gpu, link) if gpu != "all" else _refuse_all()
+    (place,) = _gpus(gpu, link, anchor) if gpu != "all" else _refuse_all()
     matrix, cells, _ = matrix_cells(recipes.find("runners", name), "cuda:0", changed(changes))
     cells = tuple(
         cell for cell in cells if cell.checkpoint == "none" and cell.task == "none"
