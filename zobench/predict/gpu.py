@@ -254,7 +254,7 @@ class _Costs:
         cast = AUTOCASTS[spec.autocast].is_cast
         width = 4 if cast else WIDTHS[spec.dtype]
         nbytes = tokens * (24 * model.hidden + (5 if block.gated else 2) * model.inner) * width
-        share = 1.0 if self._precision in ("fp32", "tf32") else self.gpu.fused_attention
+        share = self.gpu.fp32_attention if self._precision in ("fp32", "tf32") else self.gpu.fused_attention
         rate = self.gpu.products("fp32" if self._precision == "tf32" else self._precision) * share
         pairs = sizes.rows(spec) * sizes.usual(spec) ** 2
         attention = 2 * pairs * model.attention_widths[0] / rate
@@ -280,7 +280,7 @@ class _Costs:
             passes = price.passes(elements * width * (MOVE_WIDTHS * moves + UPDATE_WIDTHS), 0)
             return queries * (drawn + passes) + state, queries * tensors * (MOVE_KERNELS * moves + UPDATE_KERNELS)
         draws = (kind.counter_draws + seconds.pending(spec)) * kind.normals * queries
-        drawn = draws * elements / self.gpu.normals_per_second(counter=True)
+        drawn = draws * elements / self.gpu.normals_per_second(width, counter=True)
         made = price.passes(elements * width * (PERTURB_WIDTHS * kind.counter_draws * queries + KEEP_WIDTHS), 0)
         flipped = price.passes(elements * width * FLIP_WIDTHS * kind.counter_draws * queries, 0)
         return max(drawn, made) + flipped + state, 2.0 * kind.counter_draws * queries * units
