@@ -25,10 +25,15 @@ quick: $(VENV)/.dev
 # what continuous integration has the time for.
 NULLCUDA = OMP_NUM_THREADS=1 $$($(BIN)/python -m tests.nullcuda.build) -m pytest -n $(WORKERS) -p tests.nullcuda.plugin
 
+# The kernels' compiler beside the pinned one: whoever has a newer torch has a newer Triton.
+OTHER_TRITON = 3.9.0
+
 nullcuda: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.nullcuda.build
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/nullcuda
 	OMP_NUM_THREADS=1 ZOBENCH_ALL_KERNELS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/kernels/test_ahead_of_time.py
+	$(BIN)/pip install -q --no-deps --upgrade --target $(VENV)/other-triton triton==$(OTHER_TRITON)
+	OMP_NUM_THREADS=1 PYTHONPATH=$(VENV)/other-triton $(BIN)/python -m pytest -n $(WORKERS) tests/kernels/test_ahead_of_time.py
 	$(NULLCUDA) -m gpu
 
 nullcuda-quick: $(VENV)/.dev

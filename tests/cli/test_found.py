@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from zobench.cli.found import closing, compared
+from zobench.cli.matrices import _again
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 
@@ -31,8 +33,17 @@ def test_the_fastest_cell_stands_against_mezos_own_way_at_the_same_work() -> Non
 def test_it_is_said_where_all_of_it_is_and_how_to_go_on() -> None:
     waits = Result(spec=measured(1, 1).spec, outcome=Outcome.SKIPPED, reason="needs 5 min of the budget, 2 s are left")
     unfit = Result(spec=measured(1, 1).spec, outcome=Outcome.SKIPPED, reason="needs 5 GB of host memory, 2 GB are free")
-    assert closing([waits, unfit], "mine", "zobench sweep main_table") == [
-        "all tables, figures and claims beside the papers': zobench report --results mine",
-        "1 cells wait for more time; they go on with: zobench sweep main_table",
-    ]
-    assert closing([unfit], "results", "") == ["all tables, figures and claims beside the papers': zobench report"]
+    told = "all tables, figures and claims beside the papers': zobench report"
+    again = "zobench sweep main_table"
+    assert closing([waits, unfit], 1, "mine", again) == [
+        f"{told} --results mine", f"1 cell waits for more time; to go on: {again}"
+    ]  # fmt: skip
+    assert closing([waits], 3, "results", again)[1].startswith("3 cells wait for more time; ")
+    assert closing([unfit], 0, "results", again) == [told]
+
+
+def test_the_command_that_goes_on_has_the_options_of_this_one() -> None:
+    assert _again("main_table", None, "auto", Path("results"), None) == "zobench sweep main_table"
+    assert _again("m.toml", ["model=a b", "steps=3"], "cpu", Path("/mine"), Path("disk")) == (
+        "zobench sweep m.toml --set 'model=a b' --set steps=3 --device cpu --disk-dir disk --results /mine"
+    )

@@ -399,13 +399,19 @@ def test_a_table_larger_than_the_scratch_is_settled_in_place(monkeypatch, tied, 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_pass_draws_z_twice_per_step_and_never_for_rows_that_nobody_reads(monkeypatch, tied):
     drawn = []
-    real = kernels.advance
+    real, real_flat = kernels.advance, kernels.advance_flat
 
     def advance(master, span, updates, *, scratch=None, **more):
         drawn.append((span.tensor_id, master.numel() * (len(updates) + (scratch is not None))))
         real(master, span, updates, scratch=scratch, **more)
 
+    def advance_flat(master, flat, updates, *, scratch=None, **more):
+        draws = len(updates) + (scratch is not None)
+        drawn.extend((segment.tensor_id, segment.numel * draws) for segment in flat.segments)
+        real_flat(master, flat, updates, scratch=scratch, **more)
+
     monkeypatch.setattr(kernels, "advance", advance)
+    monkeypatch.setattr(kernels, "advance_flat", advance_flat)
     model = models.build("opt-tiny", "fp32", tied)
     with Engine(model, EngineConfig(noise="counter"), weights=weights.RandomWeights(model, 3)) as engine:
         method, data = ZOSGD(lr=LR), batches("opt-tiny", count=3)

@@ -79,6 +79,20 @@ def test_a_cell_is_told_when_to_end_and_with_how_many_threads_to_compute(
     assert len((tmp_path / "told").read_text().split()) == 2  # without a budget nobody says when
 
 
+def test_a_cell_whose_time_is_up_ends_with_a_step_at_least() -> None:
+    spec = RunSpec(model="opt-tiny", seq_len=8, steps=10**6, warmup=1).resolve("cpu")
+    result = run_in_process(spec, timeout=120, enough=1.0)
+    assert (result.outcome, result.partial) == (Outcome.OK, True), result.reason
+    assert 1 <= len(result.measured_seconds) < 10**6
+
+
+def test_an_answer_counts_however_late_the_process_ends(child: Any, tmp_path: Path) -> None:
+    whole = Result(spec=SPEC, outcome=Outcome.OK, environment={"machine": "m"})
+    (tmp_path / "answer").write_text(json.dumps(whole.to_dict()))
+    assert child(f'cat {tmp_path}/answer > "$4"; sleep 60', timeout=1) == whole
+    assert child("sleep 60", timeout=1).outcome is Outcome.TIMEOUT
+
+
 @pytest.mark.parametrize("end", ["exit 3", "kill -9 $$", "sleep 60"])
 def test_what_a_dead_cell_has_left_in_the_disk_folder_is_removed(child: Any, tmp_path: Path, end: str) -> None:
     disk = tmp_path / "disk"

@@ -43,6 +43,10 @@ def result(spec: RunSpec, outcome: Outcome = Outcome.OK, reason: str = "") -> Re
     return Result(spec=spec, outcome=outcome, reason=reason, environment={"machine": MACHINE})
 
 
+def took(spec: RunSpec, steps: int, partial: bool = True) -> Result:
+    return dataclasses.replace(result(spec), samples={"step_seconds": [1.0] * steps}, partial=partial)
+
+
 class Runner:
     """Stands in for the process of a cell; ``behaviours``: by seed, what a cell does instead of being ok."""
 
@@ -156,7 +160,7 @@ def test_the_budget_counts_what_cells_took_not_what_was_predicted(run: Any, monk
     summary, runner = run([step(0), step(1), step(2, seconds=4)], Runner(cell0=slow), budget=60.0)
     assert runner.ran == [0, 2]
     assert summary.results[1].reason.partition(" (")[0].endswith("5 s are left")
-    assert runner.timeouts == [60, 5]
+    assert runner.timeouts == [60 + module.GRACE, 5 + module.GRACE]
 
 
 def test_what_is_left_of_the_budget_goes_to_cells_that_can_end_early(
@@ -164,7 +168,7 @@ def test_what_is_left_of_the_budget_goes_to_cells_that_can_end_early(
 ) -> None:
     """They come after those that fit, told how long they may take, and keep what they took."""
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
-    partial: Behaviour = lambda spec: dataclasses.replace(result(spec), partial=True)  # noqa: E731
+    partial: Behaviour = lambda spec: took(spec, 2)  # noqa: E731
     steps = [step(0, seconds=300, least=50), step(1, seconds=20), step(2, seconds=300, least=90)]
     summary, runner = run(steps, Runner(cell0=partial), budget=60.0)
     assert (runner.ran, runner.enough) == ([1, 0], [60, 60])
@@ -175,10 +179,25 @@ def test_what_is_left_of_the_budget_goes_to_cells_that_can_end_early(
     _, runner = run(
         [step(0, seconds=300, least=50, earlier=found), step(1, "keep", earlier=result(cell(1)))], budget=60.0
     )
-    assert runner.ran == []  # the same budget would give the same part
+    assert runner.ran == []  # the same budget would give the same part, one of two steps of 60 s more
     summary, runner = run([step(0, seconds=300, least=50, earlier=found)], budget=600.0)
     assert runner.ran == [0]
     assert not summary.results[0].partial
+
+
+def test_a_part_is_replaced_by_a_longer_one_only(run: Any, results: Store) -> None:
+    """A budget that holds more steps than are known runs the cell again; what it then took less of does not count."""
+    known = took(cell(0), 2)
+    results.save(known)
+    for steps, budget, kept in ((1, 200.0, 2), (3, 200.0, 3), (20, 5000.0, 20)):
+        again: Behaviour = lambda spec, n=steps: took(spec, n, n < 20)  # type: ignore[misc]  # noqa: E731
+        run([step(0, seconds=300, least=50, earlier=known)], Runner(cell0=again), budget=budget)
+        found = results.find(cell(0), MACHINE)
+        assert found is not None
+        assert (len(found.measured_seconds), found.partial) == (kept, kept < 20)
+    whole = found
+    run([step(0, seconds=300, least=50, earlier=whole)], Runner(cell0=lambda spec: took(spec, 3)), budget=200.0)
+    assert results.find(cell(0), MACHINE) == whole
 
 
 def test_where_nothing_fits_the_first_is_tried(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -76,3 +77,17 @@ def test_a_neighbour_is_seen() -> None:
     finally:
         neighbour.kill()
         neighbour.wait()
+
+
+def test_only_the_cores_that_this_process_may_use_count(free: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Slurm and containers bind a process to some cores of a large machine; what the others do is no news."""
+    free.setattr(os, "sched_getaffinity", lambda pid: {1, 2})
+    rows = [
+        "cpu 900 0 900 9 9 0 0 0",
+        "cpu0 800 0 800 9 9 0 0 0",
+        "cpu1 50 0 50 9 9 0 0 0",
+        "cpu2 100 50 0 9 9 25 25 0",
+    ]
+    (tmp_path / "stat").write_text("\n".join([*rows, "intr 1 2 3", ""]))
+    assert threads._busy_seconds(str(tmp_path / "stat")) == 300 / os.sysconf("SC_CLK_TCK")
+    assert threads._busy_seconds(str(tmp_path / "nothing")) is None

@@ -9,14 +9,14 @@ from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES, NOISES
 
 
-def closing(results: Sequence[Result], folder: str, again: str) -> list[str]:
-    """Lines on what was found in ``results``, where all of it can be seen, and the command that goes on."""
+def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> list[str]:
+    """Lines on what was found in ``results``, where all of it can be seen, and, if cells ``wait``, how they go on."""
     lines = [f"found: {text}" for text in compared(results)[:1]]
     own = "" if folder == "results" else f" --results {folder}"
     lines.append(f"all tables, figures and claims beside the papers': zobench report{own}")
-    left = sum((one.outcome is Outcome.SKIPPED and " of the budget" in one.reason) or one.partial for one in results)
-    if left:
-        lines.append(f"{left} cells wait for more time; they go on with: {again}")
+    if wait:
+        cells = "1 cell waits" if wait == 1 else f"{wait} cells wait"
+        lines.append(f"{cells} for more time; to go on: {again}")
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -39,6 +40,7 @@ def run_matrix(
     from zobench.cli.jobs import refuse_twice
     from zobench.execute.process import torchrun_ranks
     from zobench.machine.device import choose_device
+    from zobench.result import Outcome
     from zobench.store import Store
 
     if torchrun_ranks():
@@ -69,7 +71,21 @@ def run_matrix(
     if first is not None:
         here.test_first(first)
     summary = _run(planned, store, limit, bound, disk_dir, errors)
-    _finish(summary, tables, results, here.machine, errors, f"zobench sweep {name}")
+    waiting = [
+        step for step, result in zip(planned.steps, summary.results, strict=False)
+        if step.action == "run" and (result.outcome is Outcome.SKIPPED or result.partial)
+    ]  # fmt: skip
+    command = _again(name, changes, device, results, disk_dir)
+    _finish(summary, tables, results, here.machine, errors, (len(waiting), command))
+
+
+def _again(name: str, changes: Sequence[str] | None, device: str, results: Path, disk_dir: Path | None) -> str:
+    """The command that runs the same cells into the same store."""
+    given = {"--device": device if device != "auto" else None, "--disk-dir": disk_dir}
+    given["--results"] = None if results == Path("results") else results
+    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    sets = [word for change in changes or () for word in ("--set", change)]
+    return shlex.join(["zobench", "sweep", name, *sets, *words])
 
 
 def _check_tables(names: Sequence[str]) -> None:
@@ -169,10 +185,10 @@ def _run(
 
 
 def _finish(
-    summary: Summary, tables: Sequence[str], results: Path, machine: str, errors: Console, again: str
+    summary: Summary, tables: Sequence[str], results: Path, machine: str, errors: Console, waiting: tuple[int, str]
 ) -> NoReturn:
-    """Shows what the sweep came to, prints its tables, and says how to go on. Exit code 130: interrupted, 1: a cell
-    failed or is lost."""
+    """Shows what the sweep came to, prints its tables, and says how to go on: ``waiting``: how many cells are left, and
+    the command for them. Exit code 130: interrupted, 1: a cell failed or is lost."""
     from zobench.cli import console
     from zobench.cli.found import closing
     from zobench.result import Outcome
@@ -183,7 +199,7 @@ def _finish(
     if summary.interrupted:
         raise typer.Exit(130)
     errors.print()
-    for line in closing(summary.results, str(results), again):
+    for line in closing(summary.results, waiting[0], str(results), waiting[1]):
         errors.print(line, markup=False, soft_wrap=True)
     broken = summary.unsaved or any(result.outcome is Outcome.FAILED for result in summary.results)
     raise typer.Exit(1 if broken else 0)

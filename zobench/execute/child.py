@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from zobench.machine.files import replace
 from zobench.machine.processes import end_with
 from zobench.runspec import RunSpec
 
@@ -31,7 +32,7 @@ def main() -> None:
         from zobench import programs
 
         result = programs.run(spec)  # imports torch: seconds in which the parent may already be gone
-    answer.write_text(json.dumps(result.to_dict(), allow_nan=False))
+    replace(answer, json.dumps(result.to_dict(), allow_nan=False).encode())  # there as a whole or not at all
 
 
 if __name__ == "__main__":

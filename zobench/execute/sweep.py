@@ -14,6 +14,9 @@ from zobench.execute.process import run_in_process
 from zobench.result import Outcome, Result
 from zobench.store import Store, StoreError
 
+GRACE = 15.0
+"""Seconds that a cell has beyond its budget to end the step that it is in and to write its result."""
+
 
 @dataclass
 class SweepHooks:
@@ -83,10 +86,16 @@ def _in_order(steps: Sequence[Step], end: float | None) -> Iterator[tuple[int, S
     for place, step in late:
         assert step.estimate is not None
         left = end - time.monotonic()
-        begun = step.earlier is not None and step.earlier.partial
-        over = "" if not begun and (hopeless or step.estimate.least_seconds <= left) else over_budget(step, left)
+        over = "" if hopeless or _worth(step) <= left else over_budget(step, left)
         hopeless = False
         yield place, step, left, over
+
+
+def _worth(step: Step) -> float:
+    """The seconds from which on a part of the cell is worth its time: more steps than are known of it already."""
+    assert step.estimate is not None
+    known = len(step.earlier.measured_seconds) if step.earlier is not None and step.earlier.partial else 0
+    return step.estimate.least_seconds + known * step.estimate.step_seconds
 
 
 def _left_out(step: Step, why: str) -> Result:
@@ -101,9 +110,16 @@ def save(step: Step, result: Result, store: Store) -> None:
 
     Raises :class:`StoreError` if the disk refuses.
     """
-    nothing_new = result is step.earlier or (result.outcome is Outcome.SKIPPED and step.earlier is not None)
-    if step.action != "keep" and not nothing_new:
+    if step.action != "keep" and not _says_less(result, step.earlier):
         store.save(result)
+
+
+def _says_less(result: Result, earlier: Result | None) -> bool:
+    """Whether the ``earlier`` result of the same cell should stay: this one never ran, or has no more steps of it."""
+    if earlier is None or result is earlier:
+        return earlier is not None
+    shorter = earlier.outcome is Outcome.OK and len(result.measured_seconds) <= len(earlier.measured_seconds)
+    return result.outcome is Outcome.SKIPPED or (result.partial and shorter)
 
 
 def perform(
@@ -125,12 +141,12 @@ def _one(
         return step.earlier
     if step.action == "skip":
         return failed(step.spec, Outcome.SKIPPED, step.reason)
-    bounds = [bound for bound in (left, timeout) if bound is not None]
-    bound = min(bounds, default=None)
+    last = None if left is None else left + GRACE
+    bound = min((one for one in (last, timeout) if one is not None), default=None)
     result = run_in_process(step.spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, enough=left)
-    if result.outcome is Outcome.TIMEOUT and bound is not None and bound == left:
+    if result.outcome is Outcome.TIMEOUT and left is not None and bound == last:
         # skipped, so that the same sweep with a larger budget runs it
-        return failed(step.spec, Outcome.SKIPPED, f"was stopped after {duration(bound)}, when the budget was used up")
+        return failed(step.spec, Outcome.SKIPPED, f"was stopped after {duration(left)}, when the budget was used up")
     return result
 
 
@@ -138,6 +154,6 @@ def over_budget(step: Step, left: float) -> str:
     """The reason why a cell was skipped whose estimate exceeds the budget's ``left`` seconds."""
     assert step.estimate is not None
     return (
-        f"needs {duration(step.estimate.least_seconds)} of the budget, {duration(max(0, left))} are left "
+        f"needs {duration(_worth(step))} of the budget, {duration(max(0, left))} are left "
         f"(need predicted: {duration(step.estimate.step_seconds)} a step, from {step.estimate.source})"
     )

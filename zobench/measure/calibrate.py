@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.machine.directio import CHUNK, DirectFile, aligned, memory_of
 from zobench.measure.peers import between_rate
-from zobench.measure.readers import HostReader
-from zobench.measure.threads import others_between
+from zobench.measure.threads import Neighbours
 
 if TYPE_CHECKING:
     import torch
@@ -26,17 +25,16 @@ def calibrate(device: str, seconds: float = 5.0, disk_dir: str | os.PathLike[str
 
     FLOP/s, bytes/s and elements/s; copy counts bytes read plus bytes written; "both" is the sum of two directions at
     once; "between ranks" is what each of them receives. None where there is no such thing here, and ``notes`` say why.
-    ``other_cpu_cores``: how many cores others kept busy while products, copies and noise were measured.
+    ``other_cpu_cores``: how many of this process's cores others kept busy during products, copies and noise.
     """
     notes: list[str] = []
-    reader, begin = HostReader(os.getpid()), time.monotonic()
-    before = reader.read()
+    neighbours = Neighbours()
     products = ("fp32", "fp16", "bf16", *(("tf32",) if device.startswith("cuda") else ()))
     rates: dict[str, Any] = {
         "matmul_flops_per_second": {name: matmul_rate(device, name, seconds * 0.1) for name in products},
         "copy_bytes_per_second": copy_rate(device, seconds * 0.05),
         "noise_elements_per_second": noise_rates(device, seconds * 0.05),
-        "other_cpu_cores": others_between(before, reader.read(), time.monotonic() - begin),
+        "other_cpu_cores": neighbours.cores(),
         **link_rates(device, notes),
         "between_ranks_bytes_per_second": between_rate(device, notes),
         **disk_rates(disk_dir or tempfile.gettempdir(), seconds * 0.4, notes),

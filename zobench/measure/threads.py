@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-
-from zobench.measure.readers import HostReader
+from pathlib import Path
 
 WAITING = {"OMP_WAIT_POLICY": "passive"}
 """OpenMP's threads spin while they wait for the slowest one. Where another process has that one's core, they burn what
@@ -71,22 +70,42 @@ def chosen() -> Threads | None:
 
 
 def other_cores(seconds: float = LOOK_SECONDS) -> float | None:
-    """Cores that all other processes keep busy, watched for ``seconds``; None where the system does not tell."""
-    reader, begin = HostReader(os.getpid()), time.monotonic()
-    first = reader.read()
+    """Of the cores that this process may use those that others keep busy, watched for ``seconds``; None where the
+    system does not tell."""
+    watch = Neighbours()
     time.sleep(seconds)
-    return others_between(first, reader.read(), time.monotonic() - begin)
+    return watch.cores()
 
 
-def others_between(first: dict[str, float | None], last: dict[str, float | None], seconds: float) -> float | None:
-    """Cores that all processes but the one that was read kept busy between two readings of :class:`HostReader`."""
-    grown = []
-    for name in ("machine_busy_seconds", "cpu_seconds"):
-        before, after = first[name], last[name]
-        if before is None or after is None:
+class Neighbours:
+    """How many of the cores that this process may use others keep busy, from its making on."""
+
+    def __init__(self) -> None:
+        self._begin, self._busy, self._own = time.monotonic(), _busy_seconds(), _own_seconds()
+
+    def cores(self) -> float | None:
+        """Cores, on average since then; None where the system does not tell."""
+        busy = _busy_seconds()
+        if busy is None or self._busy is None:
             return None
-        grown.append(after - before)
-    return max(0.0, grown[0] - grown[1]) / seconds
+        others = busy - self._busy - (_own_seconds() - self._own)
+        return max(0.0, others) / (time.monotonic() - self._begin)
+
+
+def _own_seconds() -> float:
+    told = os.times()
+    return told.user + told.system
+
+
+def _busy_seconds(stat: str = "/proc/stat") -> float | None:
+    """Seconds that the cores which this process may use were busy: user, nice, system, irq, softirq."""
+    names = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else {"cpu"}
+    try:
+        rows = [line.split() for line in Path(stat).read_text().splitlines()]
+    except OSError:
+        return None
+    ticks = [int(row[place]) for row in rows if row and row[0] in names for place in (1, 2, 3, 6, 7)]
+    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
 
 def available_cores() -> int:

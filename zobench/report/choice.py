@@ -25,12 +25,13 @@ _IDENTITY = tuple(name for name, field in DECLARED.items() if not field.unhashed
 class Choice:
     """Of the results that belong in a cell ``shown``, one or several whose mean it shows, and the ``others``.
 
-    ``over``: the field in which those shown may differ, or "".
+    ``over``: the field in which those shown may differ, or ""; ``asked``: how many values of it the table asks for.
     """
 
     shown: tuple[Result, ...] = ()
     others: tuple[Result, ...] = ()
     over: str = ""
+    asked: int = 0
 
     @property
     def first(self) -> Result | None:
@@ -61,6 +62,9 @@ class Choice:
         if len(self.shown) > 1:
             values = ", ".join(str(result.spec.value(self.over)) for result in self.shown)
             said.append(f"The mean over {self.over} {values}; in brackets the least and the most.")
+        elif self.shown and self.over and self.asked > 1:
+            only = self.shown[0].spec.value(self.over)
+            said.append(f"Of {self.asked} values of {self.over} only {only} was measured yet.")
         if not self.others:
             return said
         every = (*self.shown, *self.others)
@@ -101,17 +105,17 @@ def choose(where: Where, fitting: Sequence[Result], over: str) -> Choice:
     finished = [result for result in ranked[0] if result.outcome is Outcome.OK]
     shown = sorted(finished or ranked[0][:1], key=lambda result: str(result.spec.value(over)) if over else "")
     left = [result for result in ordered if result not in shown]
-    return Choice(tuple(shown), tuple(left), over)
+    return Choice(tuple(shown), tuple(left), over, asked=len(where.get(over, ())))
 
 
 def _apart_from(over: str, result: Result) -> tuple[Any, ...]:
     return tuple(getattr(result.spec, name) for name in _IDENTITY if name != over)
 
 
-def _rank(group: Iterable[Result]) -> tuple[bool, float]:
-    """Sorts groups: one that has a finished result first, then by the mean loss on dev."""
+def _rank(group: Iterable[Result]) -> tuple[int, float]:
+    """Sorts groups: that with most finished results first, as one lucky seed is no mean; then by mean loss on dev."""
     losses = [dev_loss(result) for result in group if result.outcome is Outcome.OK]
-    return not losses, statistics.fmean(losses) if losses else math.inf
+    return -len(losses), statistics.fmean(losses) if losses else math.inf
 
 
 def _preference(where: Where, result: Result) -> tuple[Any, ...]:
