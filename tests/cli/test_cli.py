@@ -32,8 +32,9 @@ from zobench.store import Store, StoreError, files
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
 GB = 10**9
 OPTIONS = {
+    "calibrate": 3,
     "sweep": 18, "ablate": 9, "run": 11, "table": 4, "list": 0, "doctor": 2, "reproduce": 7, "report": 2, "status": 1,
-    "cancel": 1, "selftest": 6, "results": 4, "plan": 9, "predict": 7, "compare": 5, "trace": 2, "finetune": 15,
+    "cancel": 1, "selftest": 6, "results": 4, "plan": 10, "predict": 8, "compare": 5, "trace": 2, "finetune": 15,
     "search": 13,
 }  # fmt: skip
 """Options per command. A new one needs a user, and a change here."""

@@ -73,6 +73,21 @@ def test_all_gpus_are_compared_those_that_lack_something_last(zobench: Any, here
     assert ["lacks" in line for line in lines] == [False] * len(fitting) + [True] * (len(told) - len(fitting))
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("gpu", ["rtx-4090", "all"])
+def test_a_plan_has_no_word_cut_at_any_width(width: int, gpu: str, zobench: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = zobench("plan", "--model", "OPT-175B", "--gpu", gpu, "--host", "512GB")
+    rows = [line for line in out.splitlines() if "~" in line and not line.startswith(("~", "fits:"))]
+    words = [word for line in out.splitlines() for word in line.split() if "=" in word]
+    assert len(rows) >= 8
+    assert "…" not in out
+    assert max(map(len, rows)) <= width
+    assert all(re.fullmatch(r"\w+=[\w.]+:?", word) for word in words)
+    if gpu == "rtx-4090":
+        assert {"granularity=block", "slots=2", "writeback_every=1"} <= set(words)
+
+
 def test_a_model_that_does_not_fit_says_what_comes_nearest(zobench: Any) -> None:
     _, out, _ = zobench("plan", "--model", "OPT-66B", "--gpu", "rtx-4090", "--host", "64GB")
     assert "does not fit (host memory): nearest is" in out
@@ -86,10 +101,29 @@ def test_a_predicted_table_has_no_empty_cell_and_marks_every_number(zobench: Any
     predicted, _, paper = out.partition("paper (zo2 table1)")
     rows = [line for line in predicted.splitlines() if line.startswith("| OPT-")]
     assert len(rows) >= 9
-    cells = [cell.strip().removeprefix("\\") for row in rows for cell in row.split("|")[2:-1]]
+    cells = [cell.strip().removeprefix("*").removeprefix("\\") for row in rows for cell in row.split("|")[2:-1]]
     assert all(cell.startswith(("~", "-")) for cell in cells), cells
     assert "predicted for A100 80GB SXM, not measured" in predicted
     assert paper.count("~") == 1  # the footnote's: no number of the paper's has one
+
+
+def test_a_run_of_ones_own_narrows_a_plan(zobench: Any, here: Any) -> None:
+    from zobench.predict import gpu, hardware
+    from zobench.result import Outcome, Result
+    from zobench.runspec import RunSpec
+    from zobench.store import Store
+
+    spec = RunSpec(model="OPT-1.3B", dtype="fp16").resolve("cuda:0")
+    seconds = 1.3 * gpu.predict(spec, hardware.load("rtx-4090")).step_seconds
+    own = Result(spec=spec, outcome=Outcome.OK, environment={"machine": "m"}, samples={"step_seconds": [seconds]})
+    path = str(Store(here / "own").save(own))
+    plain = ("plan", "--model", "OPT-2.7B", "--gpu", "rtx-4090", "--json", "-")
+    before, (_, out, err) = json.loads(zobench(*plain)[1])["best"], zobench(*plain, "--anchor", path)
+    after = json.loads(out)["best"]
+    assert re.match(r"RTX 4090 fitted to OPT-1.3B .* [+-]\d\.\d % \(predicted against measured\)", err)
+    assert after["tokens_per_second"] < before["tokens_per_second"] * 0.9
+    spreads = [one["tokens_per_second_high"] / one["tokens_per_second_low"] for one in (before, after)]
+    assert spreads[1] < 1.2 < spreads[0]
 
 
 def test_a_matrix_without_a_table_of_what_is_predicted_lists_its_cells(zobench: Any, here: Any) -> None:
@@ -108,6 +142,10 @@ def test_a_matrix_without_a_table_of_what_is_predicted_lists_its_cells(zobench: 
         (["plan", "--model", "OPT-13B", "--disk", "0GB"], "`--disk > 0` must hold, but got '0GB'; leave it out"),
         (["plan", "--model", "OPT-13B", "--gpu", "t4", "--link", "9x16"],
          "`--link` must be a generation and a number of lanes, but got '9x16'; write 4x16"),
+        (["plan", "--model", "OPT-13B", "--anchor", "x"],
+         "`--anchor` must be of one GPU, but got --gpu all; name the one that it ran on"),
+        (["plan", "--model", "OPT-13B", "--gpu", "t4", "--anchor", "disk.toml"],
+         "`--anchor` must be a stored result, but disk.toml is none"),
         (["predict", "main_table", "--gpu", "all"],
          "`--gpu` must be one GPU here, but got all; `zobench plan --gpu all` compares them"),
         (["predict", "zo_bench_accuracy", "--gpu", "h200"],

@@ -198,6 +198,7 @@ def test_an_empty_book_says_so() -> None:
 
 MEASURED = sheet(("A", entry("1"), entry("2")))
 REPORTED = sheet(("A", entry("1", "reported"), entry("2", "reported")))
+PREDICTED = sheet(("A", entry("~1", "predicted"), entry("~-", "predicted")))
 BLANK = sheet(("A", entry("·", "blank"), entry("·", "blank")))
 TIMELINE = Chart(
     name="t", kind="timeline", title="t", source="s",
@@ -217,7 +218,9 @@ TIMELINE = Chart(
         ({"sheets": (REPORTED,), "runner": ""}, "not a measurement"),
         ({"sheets": (REPORTED,), "charts": (chart(),)}, "not measured"),
         ({"sheets": (), "charts": (chart(),)}, "measured"),
-        ({"sheets": (), "charts": (chart(source="predicted"),)}, "not measured"),
+        ({"sheets": (), "charts": (chart(source="predicted"),)}, "predicted"),
+        ({"sheets": (PREDICTED, REPORTED)}, "predicted"),
+        ({"sheets": (MEASURED, PREDICTED, REPORTED)}, "partly"),
         ({"sheets": (), "charts": (TIMELINE,)}, "measured"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from zobench.cli import finetune, forecast, jobs, measure, publish, show, stored  # noqa: F401  their commands are its
+from zobench.cli import calibrate, finetune, forecast, jobs, measure, publish, show, stored  # noqa: F401  their commands are its
 from zobench.cli.common import FIELDS_ARE_LISTED, app
 from zobench.version import __version__
 

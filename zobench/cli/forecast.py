@@ -13,19 +13,26 @@ from zobench.cli.common import Changes, Json, Model, Name, Results, app, changed
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table as RichTable
 
     from zobench.predict.choices import Choice, Place
     from zobench.predict.gpu import Prediction
     from zobench.predict.hardware import Gpu
+    from zobench.result import Result
 
 GpuName = Annotated[str, typer.Option("--gpu", metavar="GPU", help="Of `zobench list gpus`, a FILE.toml, or all.")]
 Link = Annotated[str | None, typer.Option(metavar="GENxLANES", help="The host's slot, as 4x16 [the card's own].")]
 Disk = Annotated[str | None, typer.Option(metavar="SPEED", help="A disk for the blocks, by its bytes a second: 5GB.")]
-
+Anchor = Annotated[
+    list[Path] | None,
+    typer.Option("--anchor", metavar="RESULT", help="A stored run on this GPU, to fit to; repeatable."),
+]
 
 _NUMBERS = ("tokens/s", "of best", "device", "host", "disk")
 _CHOSEN = ("engine", "tier", "noise", "granularity", "slots", "resident_blocks", "writeback_every")
 _OF_GPUS = ("tokens/s", "range", "device", "host", "disk")
+_LEAST = 20
+"""Characters that the column which folds must have: the longest setting has 19."""
 
 
 @app.command()
@@ -35,7 +42,7 @@ def plan(
     gpu: GpuName = "all",
     host: Annotated[str, typer.Option(metavar="SIZE", help="The host's memory.")] = "64GB",
     seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens of a sequence.")] = None,
-    disk: Disk = None, link: Link = None, changes: Changes = None, output: Json = None,
+    disk: Disk = None, link: Link = None, anchor: Anchor = None, changes: Changes = None, output: Json = None,
 ) -> None:  # fmt: skip
     """Say whether a model can be tuned on a GPU, how fast, and with which settings; predicted, nothing runs."""
     from zobench.cli import console
@@ -46,7 +53,7 @@ def plan(
     values |= {} if seq_len is None else {"seq_len": seq_len}
     sizes = {"host": _positive("--host", host), "disk": 0 if disk is None else _positive("--disk", disk)}
     found = []
-    for one in _gpus(gpu, link):
+    for one in _gpus(gpu, link, anchor):
         place = Place(gpu=one, **sizes)
         ways = choices.choices(values, place)
         found.append((place, ways[0], choices.alternatives(ways[0], place), ways[1:]))
@@ -63,6 +70,16 @@ def plan(
         _show_all(screen, [(place, best) for place, best, _, _ in found])
 
 
+def _result(path: Path) -> Result:
+    """The result in a file. Raises ``ValueError`` that names it."""
+    from zobench.store.reading import read
+
+    try:
+        return read(path)
+    except ValueError as error:
+        raise ValueError(f"`--anchor` must be a stored result, but {path} is none: {error}") from error
+
+
 def _positive(option: str, text: str) -> int:
     """Bytes of the size ``text``. Raises ``ValueError`` with ``option``'s name unless it is above 0 and has a unit."""
     from zobench.runspec import parse_size
@@ -74,17 +91,37 @@ def _positive(option: str, text: str) -> int:
     return nbytes
 
 
-def _gpus(name: str, link: str | None) -> list[Gpu]:
-    """All GPUs, or the one called ``name``, in a slot ``link``."""
+def _gpus(name: str, link: str | None, anchors: Sequence[Path] | None = None) -> list[Gpu]:
+    """All GPUs, or the one called ``name``, in a slot ``link``, fitted to the runs in the files ``anchors``."""
     from zobench.predict import hardware
 
+    if anchors and name == "all":
+        raise ValueError("`--anchor` must be of one GPU, but got --gpu all; name the one that it ran on")
     gpus = [hardware.load(one) for one in (hardware.names() if name == "all" else [name])]
     if link is None:
-        return gpus
+        return [_fitted(one, anchors) for one in gpus]
     generation, _, lanes = link.partition("x")
     if generation not in map(str, hardware.LANE_BYTES) or lanes not in ("1", "2", "4", "8", "16"):
         raise ValueError(f"`--link` must be a generation and a number of lanes, but got {link!r}; write 4x16")
-    return [one.behind(int(generation), int(lanes)) for one in gpus]
+    return [_fitted(one.behind(int(generation), int(lanes)), anchors) for one in gpus]
+
+
+def _fitted(gpu: Gpu, anchors: Sequence[Path] | None) -> Gpu:
+    """``gpu`` fitted to the runs in the files ``anchors``, if there are any, and what that came to."""
+    if not anchors:
+        return gpu
+    from zobench.cli import console
+    from zobench.predict.anchor import anchor
+
+    results = [_result(path) for path in anchors]
+    found = anchor(gpu, results)
+    pairs = zip(results, found.errors, strict=True)
+    missed = ", ".join(f"{one.spec.label} {100 * error:+.1f} %" for one, error in pairs)
+    told = f"{gpu.name} fitted to {missed} (predicted against measured)"
+    if found.gpu.errors != "anchored":
+        told += "; not met well enough for a narrower range"
+    console.error_console().print(told, style="dim", markup=False, soft_wrap=True)
+    return found.gpu
 
 
 def _write(output: str, body: Any) -> None:
@@ -130,8 +167,6 @@ def _unusual(known: Prediction) -> dict[str, Any]:
 def _show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choice], ways: Sequence[Choice]) -> None:
     from rich.text import Text
 
-    from zobench.cli import console
-
     known = best.prediction
     screen.print(Text(f"{_about(known)} on {_where(place)}", style="bold"), soft_wrap=True)
     if best.lacks:
@@ -146,13 +181,34 @@ def _show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choi
         )
         screen.print(f"bound by: {known.bound} ({_shares(known)})", soft_wrap=True)
         screen.print(f"settings: {_settings(best)}", soft_wrap=True)
-    table = console.columns("otherwise", *_NUMBERS, "bound", "lacks", numbers=_NUMBERS)
     rows = [(_difference(one, best), one) for one in others]
-    rows += [(_settings(one, short=True), one) for one in _baselines(ways, best, others)]
-    for label, one in rows:
-        table.add_row(*(Text(text, style="dim" if one.lacks else "") for text in (label, *_row(one, best))))
-    screen.print(table)
+    rows += [(_words(one), one) for one in _baselines(ways, best, others)]
+    lines = [(_row(one, best, label), bool(one.lacks)) for label, one in rows]
+    screen.print(_table((*_NUMBERS, "bound", "otherwise"), lines, ("bound",), screen.width))
     screen.print(Text(_footnote(place), style="dim"), soft_wrap=True)
+
+
+def _table(
+    names: Sequence[str], rows: Sequence[tuple[Sequence[str], bool]], spare: Sequence[str], width: int
+) -> RichTable:
+    """``rows`` of texts and whether they are dim. The last column alone folds; columns without any text are left out,
+    and those of ``spare``, in turn, where it would have less than :data:`_LEAST` characters of ``width``."""
+    from rich.text import Text
+
+    from zobench.cli import console
+
+    wide = {name: max((len(row[k]) for row, _ in rows), default=0) for k, name in enumerate(names[:-1])}
+    shown = {name: max(len(name), most) + 2 for name, most in wide.items() if most}
+    for name in spare:
+        if width - sum(shown.values()) < _LEAST:
+            shown.pop(name, None)
+    kept = [k for k, name in enumerate(names) if name in shown or name == names[-1]]
+    table = console.columns(*(names[k] for k in kept), numbers=(*_NUMBERS, *_OF_GPUS))
+    for column in table.columns[:-1]:
+        column.no_wrap = True
+    for row, dim in rows:
+        table.add_row(*(Text(row[k], style="dim" if dim else "", overflow="fold") for k in kept))
+    return table
 
 
 def _baselines(ways: Sequence[Choice], best: Choice, others: Sequence[Choice]) -> list[Choice]:
@@ -169,30 +225,41 @@ def _difference(one: Choice, best: Choice) -> str:
     )
 
 
-def _row(one: Choice, best: Choice) -> list[str]:
+def _row(one: Choice, best: Choice, label: str) -> list[str]:
     known = one.prediction
     share = "" if best.lacks else f"x{known.tokens_per_second / best.prediction.tokens_per_second:.2f}"
-    return [f"~{_short(known.tokens_per_second)}", share, *_sizes(known), known.bound, one.lacks]
+    told = f"{label}: lacks {one.lacks}" if one.lacks else label
+    return [f"~{_short(known.tokens_per_second)}", share, *_sizes(known), _bound(known), told]
+
+
+def _bound(known: Prediction) -> str:
+    """In a word: of the link its direction."""
+    return known.bound.removeprefix("link (").removesuffix(")")
 
 
 def _show_all(screen: Console, rows: Sequence[tuple[Place, Choice]]) -> None:
     from rich.text import Text
 
-    from zobench.cli import console
-
     place, best = rows[0]
     screen.print(Text(f"{_about(best.prediction)}, {_host(place)}", style="bold"), soft_wrap=True)
-    table = console.columns("GPU", *_OF_GPUS, "bound", "settings, or what lacks", numbers=_OF_GPUS)
-    for place, best in rows:
-        known = best.prediction
-        low, high = (_short(edge) for edge in known.range)
-        told = f"lacks {best.lacks}" if best.lacks else _settings(best, short=True)
-        rate = ("·", "", "", "", "", "") if best.lacks else (
-            f"~{_short(known.tokens_per_second)}", f"{low} to {high}", *_sizes(known))  # fmt: skip
-        cells = (place.gpu.name, *rate[:5], "" if best.lacks else known.bound, told)
-        table.add_row(*(Text(text, style="dim" if best.lacks else "", overflow="fold") for text in cells))
-    screen.print(table)
+    words = [_words(best).split() for _, best in rows if not best.lacks]
+    shared = [word for word in words[0] if all(word in other for other in words)] if len(words) > 1 else []
+    if shared:
+        screen.print(f"settings of all that fit: {' '.join(shared)}")
+    lines = [([place.gpu.name, *_of_gpu(best, shared)], bool(best.lacks)) for place, best in rows]
+    names = ("GPU", *_OF_GPUS, "bound", "settings")
+    screen.print(_table(names, lines, ("bound", "range", "disk", "host"), screen.width))
     screen.print(Text(_footnote(None), style="dim"), soft_wrap=True)
+
+
+def _of_gpu(best: Choice, shared: Sequence[str]) -> list[str]:
+    """What a GPU's best choice comes to, with the settings that are not ``shared`` by all; or what it lacks."""
+    if best.lacks:
+        return ["·", *[""] * len(_OF_GPUS), f"lacks {best.lacks}"]
+    known = best.prediction
+    low, high = (_short(edge) for edge in known.range)
+    numbers = [f"~{_short(known.tokens_per_second)}", f"{low} to {high}", *_sizes(known)]
+    return [*numbers, _bound(known), " ".join(word for word in _words(best).split() if word not in shared)]
 
 
 def _about(known: Prediction) -> str:
@@ -244,17 +311,20 @@ def _shares(known: Prediction) -> str:
     return ", ".join(f"{name} {seconds:.2g} s" for name, seconds in parts if seconds > 0.01 * known.step_seconds)
 
 
-def _settings(choice: Choice, *, short: bool = False) -> str:
+def _settings(choice: Choice) -> str:
     """As `zobench run` takes them."""
-    values: Mapping[str, Any] = _unusual(choice.prediction)
-    told = [f"{key}={values[key]}" for key in _CHOSEN if key in values and values[key] not in ("pinned", "device")]
-    told = told or ["engine=resident"]
-    return " ".join(told if short else (f"--set {word}" for word in told))
+    return " ".join(f"--set {word}" for word in _words(choice).split())
+
+
+def _words(choice: Choice) -> str:
+    """The engine, and the settings that are not the usual ones: ``engine=offload granularity=linear``."""
+    values: Mapping[str, Any] = {"engine": choice.spec.engine, **_unusual(choice.prediction)}
+    return " ".join(f"{key}={values[key]}" for key in _CHOSEN if values.get(key, "pinned") not in ("pinned", "device"))
 
 
 def _footnote(place: Place | None) -> str:
     whose = {
-        "fitted": "on the GPU that the constants were fitted on", "anchored": "on a GPU with two cells of its own",
+        "fitted": "on the GPU that the constants were fitted on", "anchored": "on a GPU fitted to runs of its own",
         "other": "on a GPU known by its data sheet alone",
     }  # fmt: skip
     about = f" {whose[place.gpu.errors]}" if place else ""
@@ -268,7 +338,8 @@ def _footnote(place: Place | None) -> str:
 def predict(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A matrix of `zobench list`, or a .toml file.")],
     gpu: Annotated[str, typer.Option("--gpu", metavar="GPU", help="Of `zobench list gpus`, or a FILE.toml.")],
-    link: Link = None, disk: Disk = None, changes: Changes = None, results: Results = Path("results"),
+    link: Link = None, disk: Disk = None, anchor: Anchor = None, changes: Changes = None,
+    results: Results = Path("results"),
     form: Annotated[str, typer.Option("--format", help="terminal, markdown or latex.")] = "terminal",
     output: Json = None,
 ) -> None:  # fmt: skip
@@ -279,7 +350,7 @@ def predict(
 
     check_results(results)
     speed = 0 if disk is None else _positive("--disk", disk)
-    (place,) = _gpus(gpu, link) if gpu != "all" else _refuse_all()
+    (place,) = _gpus(gpu, link, anchor) if gpu != "all" else _refuse_all()
     matrix, cells, _ = matrix_cells(recipes.find("runners", name), "cuda:0", changed(changes))
     cells = tuple(
         cell for cell in cells if cell.checkpoint == "none" and cell.task == "none"
@@ -305,12 +376,13 @@ def _tables(names: Sequence[str], known: Sequence[Prediction], gpu: Gpu, results
     from rich.console import Console
 
     from zobench.report import artifacts, predicted
+    from zobench.report.forecasts import VALUES
     from zobench.report.table import Table
     from zobench.store import Store
 
     screen, stored = Console(), Store(results).load()
     items = [item for item in map(artifacts.load, names) if isinstance(item, Table)]
-    tables = [item for item in items if any(metric.name in predicted.VALUES for metric in item.metrics)]
+    tables = [item for item in items if any(metric.name in VALUES for metric in item.metrics)]
     if not tables:
         _list(known)
     width = max(80, screen.width)

@@ -66,11 +66,11 @@ def _matmul_rate(device: str, kind: torch.dtype, budget: float) -> float:
         x = torch.full((rows, inner), 0.01, dtype=kind, device=device)
         weight = torch.full((outer, inner), 0.01, dtype=kind, device=device)
         # several runs of a short product: one that another process disturbed must not end the row
-        once = _best_seconds(device, lambda x=x, w=weight: torch.nn.functional.linear(x, w), budget / 40)  # type: ignore[misc]
+        once = best_seconds(device, lambda x=x, w=weight: torch.nn.functional.linear(x, w), budget / 40)  # type: ignore[misc]
         if (rows, inner) == (2048, width) or once * 3 > budget / 8:  # the next shape is 8 to 16 times the work
             break
         rows, inner, outer = min(2048, rows * 4), min(width, inner * 2), min(4 * width, outer * 2)
-    best = min(once, _best_seconds(device, lambda: torch.nn.functional.linear(x, weight), budget - 2 * once))
+    best = min(once, best_seconds(device, lambda: torch.nn.functional.linear(x, weight), budget - 2 * once))
     return 2.0 * rows * inner * outer / best
 
 
@@ -81,7 +81,7 @@ def copy_rate(device: str, budget: float) -> float:
     nbytes = (1024 if device.startswith("cuda") else 128) * MIB
     source = torch.ones(nbytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * nbytes / _best_seconds(device, lambda: target.copy_(source), budget)
+    return 2 * nbytes / best_seconds(device, lambda: target.copy_(source), budget)
 
 
 def noise_rates(device: str, budget: float) -> dict[str, float]:
@@ -102,7 +102,7 @@ def noise_rates(device: str, budget: float) -> dict[str, float]:
         "counter": lambda: kernels.normals(0, span, plus),
         "fused": lambda: kernels.advance(weights, span, [], scratch=plus, mirror=minus, seed=1, scale=1e-3),
     }
-    return {name: plus.numel() / _best_seconds(device, draw, budget) for name, draw in draws.items()}
+    return {name: plus.numel() / best_seconds(device, draw, budget) for name, draw in draws.items()}
 
 
 def link_rates(device: str, notes: list[str], nbytes: int = 512 * MIB) -> dict[str, float | None]:
@@ -125,14 +125,14 @@ def link_rates(device: str, notes: list[str], nbytes: int = 512 * MIB) -> dict[s
         with streams[lane]:
             ends[0].copy_(ends[1], non_blocking=True)
 
-    up = nbytes / _best_seconds(device, lambda: copy(0), 0.2)
-    down = nbytes / _best_seconds(device, lambda: copy(1), 0.2)
+    up = nbytes / best_seconds(device, lambda: copy(0), 0.2)
+    down = nbytes / best_seconds(device, lambda: copy(1), 0.2)
 
     def copy_both() -> None:
         copy(0)
         copy(1)
 
-    both = 2 * nbytes / _best_seconds(device, copy_both, 0.2)
+    both = 2 * nbytes / best_seconds(device, copy_both, 0.2)
     return dict(zip(names, (up, down, both), strict=True))
 
 
@@ -201,7 +201,7 @@ def _incompressible(buffer: torch.Tensor) -> torch.Tensor:
     return buffer
 
 
-def _best_seconds(device: str, action: Callable[[], Any], budget: float) -> float:
+def best_seconds(device: str, action: Callable[[], Any], budget: float) -> float:
     """Seconds of the fastest of several runs after a first one; at least one run, then as many as the budget holds."""
     from zobench.machine.accelerator import Accelerator
 

@@ -96,12 +96,17 @@ def predict(spec: RunSpec, gpu: Gpu, disk: float = 0.0) -> Prediction:
     every, outside = costs.blocks(), costs.outside()
     parts = {name: every[name] + outside[name] for name in every} | costs.moving()
     device, host, kept = footprint.memory(spec)
-    shares = _errors()[gpu.errors]
+    shares = errors(gpu)
     return Prediction(
         spec=spec, gpu=gpu, step_seconds=costs.step(sum(every.values()), sum(outside.values())), host_bytes=host,
         device_bytes=_reserved(spec, device) + int(gpu.driver), disk_bytes=kept, parts=parts,
         share=shares["throughput"], memory_share=shares["memory"],
     )  # fmt: skip
+
+
+def errors(gpu: Gpu) -> Mapping[str, float]:
+    """ "throughput" and "memory" -> the error that nine of ten held-out values stay within, as a share."""
+    return _errors()[gpu.errors]
 
 
 @functools.cache
@@ -249,7 +254,7 @@ class _Costs:
         cast = AUTOCASTS[spec.autocast].is_cast
         width = 4 if cast else WIDTHS[spec.dtype]
         nbytes = tokens * (24 * model.hidden + (5 if block.gated else 2) * model.inner) * width
-        share = 1.0 if self._precision in ("fp32", "tf32") else self.gpu.fused_attention
+        share = self.gpu.fp32_attention if self._precision in ("fp32", "tf32") else self.gpu.fused_attention
         rate = self.gpu.products("fp32" if self._precision == "tf32" else self._precision) * share
         pairs = sizes.rows(spec) * sizes.usual(spec) ** 2
         attention = 2 * pairs * model.attention_widths[0] / rate
@@ -275,7 +280,7 @@ class _Costs:
             passes = price.passes(elements * width * (MOVE_WIDTHS * moves + UPDATE_WIDTHS), 0)
             return queries * (drawn + passes) + state, queries * tensors * (MOVE_KERNELS * moves + UPDATE_KERNELS)
         draws = (kind.counter_draws + seconds.pending(spec)) * kind.normals * queries
-        drawn = draws * elements / self.gpu.normals_per_second(counter=True)
+        drawn = draws * elements / self.gpu.normals_per_second(width, counter=True)
         made = price.passes(elements * width * (PERTURB_WIDTHS * kind.counter_draws * queries + KEEP_WIDTHS), 0)
         flipped = price.passes(elements * width * FLIP_WIDTHS * kind.counter_draws * queries, 0)
         return max(drawn, made) + flipped + state, 2.0 * kind.counter_draws * queries * units

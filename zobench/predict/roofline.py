@@ -35,7 +35,7 @@ class Roofline:
 
     def normals(self, elements: float, width: int) -> float:
         """torch's normals written as ``width`` bytes each; without the kernels' own cost."""
-        return elements * max(1 / self.gpu.normals_per_second(), width / self.gpu.bandwidth)
+        return elements * max(1 / self.gpu.normals_per_second(width), width / self.gpu.bandwidth)
 
 
 def _width(precision: str) -> int:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from zobench.predict.forecast import Forecast
 from zobench.recipes.reference import Reference
 from zobench.report.choice import Choice, choose, outcome_note
 from zobench.report.table import USUAL, Metric, Table, TableColumn, TableRow
@@ -30,7 +31,7 @@ class TableCell:
     95 % interval, or the least and the most of several. ``paper`` is the matching row of the papers' values.
 
     ``caveats`` say how the measurement differs from what the heading promises; ``notes`` say how this cell came to be;
-    ``lacks`` says why this version cannot measure it.
+    ``lacks`` says why this version cannot measure it; ``forecast`` what it should come to on the paper's GPU.
     """
 
     row: TableRow
@@ -43,6 +44,7 @@ class TableCell:
     caveats: tuple[str, ...]
     notes: tuple[str, ...]
     lacks: str = ""
+    forecast: Forecast | None = None
 
     @property
     def result(self) -> Result | None:
@@ -73,7 +75,11 @@ class TableCell:
         return self.value / self.paper_value if self.value is not None and self.paper_value else None
 
 
-def fill(table: Table, results: Sequence[Result], reference: Reference) -> list[list[list[TableCell]]]:
+Grid = Sequence[Sequence[Sequence[TableCell]]]
+"""Cells as ``[row][metric][column]``."""
+
+
+def fill(table: Table, results: Sequence[Result], reference: Reference) -> Grid:
     """Cells as ``[row][metric][column]``; ``results`` are of one machine. Extra rows without one are left out."""
     common = {field: values for field, values in _usual(table).items() if field not in _elsewhere(table)}
     candidates = [result for result in results if _fits(result, common)]

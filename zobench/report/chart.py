@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 KINDS = ("bars", "lines", "heatmap", "timeline")
 
@@ -48,7 +48,7 @@ class Panel:
 
     ``limit``: (value, label) of a line across, such as the memory of a device. A heat map has one row per series and
     colours ``marks`` by value, named by ``y_label``; its colours part at the limit, as ratios do at (1.0, "equal").
-    ``events`` are a timeline's; ``message`` stands in place of a panel without anything.
+    ``events`` are a timeline's, of ``source``; ``message`` stands in place of a panel without anything.
     """
 
     title: str = ""
@@ -61,6 +61,7 @@ class Panel:
     log_y: bool = False
     limit: tuple[float, str] | None = None
     events: tuple[Event, ...] = ()
+    source: str = field(default="measured", repr=False)
     message: str = ""
 
 

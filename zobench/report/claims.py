@@ -1,4 +1,4 @@
-"""Claims: what the papers say of their tables, held against their own values and against what was measured."""
+"""Claims: what the papers say of their tables, held against their own values, and what was measured and predicted."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from zobench.runspec.registries import METRICS
 from zobench.store.ranks import ratio_interval
 
 HOLDS, FAILS, UNSHOWN, OPEN = "holds", "does not hold", "not shown", "not measured"
+UNTOLD = "not predicted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +90,20 @@ def reported(table: Table, grid: Grid) -> list[CheckedClaim]:
 def measured(table: Table, grid: Grid) -> list[CheckedClaim]:
     """The table's claims, held against what was measured of the rows that they are about."""
     return [_held(table, claim, grid, _measured_ratio) for claim in table.claims]
+
+
+def predicted(table: Table, grid: Grid) -> list[CheckedClaim]:
+    """The table's claims, held against what is predicted of the rows that they are about."""
+    return [_held(table, claim, grid, _predicted_ratio) for claim in table.claims]
+
+
+def _predicted_ratio(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
+    """Its interval takes the two errors as independent of each other."""
+    first, second = over.forecast, under.forecast
+    if first is None or second is None or first.value is None or not second.value:
+        return None
+    value, share = first.value / second.value, math.hypot(first.share, second.share)
+    return Ratio(header=header, value=value, low=value / (1 + share), high=value * (1 + share))
 
 
 def _reported_ratio(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from zobench.report.cells import Grid as Grid
 from zobench.report.cells import TableCell
 from zobench.report.choice import needed
 from zobench.report.quantity import rounded
@@ -16,12 +17,16 @@ from zobench.runspec.registries import METRICS
 from zobench.store import metrics
 from zobench.store.names import told_apart
 
-Grid = Sequence[Sequence[Sequence[TableCell]]]
-"""Cells as ``[row][metric][column]``."""
-
 NO_VALUE = "·"
 OUT_OF_MEMORY = "-"
 LACKING = "not yet"
+MEASURED_ALONE = "n/a"
+OOM_AHEAD = f"~{OUT_OF_MEMORY} means predicted out of memory."
+_PREDICTED_BY = {
+    (True, False): "by a model of the paper's program", (False, True): "by a model of zobench's own engine",
+    (True, True): "a paper's columns by a model of its program, others by one of zobench's own engine",
+}  # fmt: skip
+"""(Whether any is of a paper's program, whether any is of zobench's engine) -> words."""
 _ARROW = {"lower": "↓", "higher": "↑"}
 _SETTINGS = named(lambda field: field.timing)
 _TUNED = named(lambda field: field.tuning)
@@ -48,8 +53,9 @@ def measured(grid: Grid) -> bool:
     return any(cell.result is not None for cell in _flat(grid))
 
 
-def measured_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
-    """What was measured on ``machine``, each value with its ratio to the baseline column, as the papers print it."""
+def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = False) -> Sheet:
+    """What was measured on ``machine``, each value with its ratio to the baseline column, as the papers print it.
+    ``fill``: what was not run shows what is predicted of it, for the paper's GPU."""
     table, grid = _shown(table, grid)
     cells = _flat(grid)
     by_column = table.baseline in [column.header for column in table.columns]
@@ -57,6 +63,8 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
 
     def entry(group: Sequence[TableCell], k: int) -> CellText:
         cell = group[k]
+        if fill and not_run(cell) and (cell.forecast or METRICS.get(cell.metric.name).share):
+            return _predicted(cell, None)
         relative = not METRICS.get(cell.metric.name).share and not _is_baseline(cell, table.baseline)
         return _measured(cell, ratio(cell.value, bases.get(_place(cell, by_column))) if relative else None)
 
@@ -67,9 +75,11 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
         *_shared_names(cells),
         *_units(table),
         *_intervals(cells),
-        *_legend(cells),
+        *(_filled_legend(cells) if fill else _legend(cells)),
     ]
-    return sheet_of(table, grid, "measured", machine, measured_on(cells, machine), entry, remarks)
+    ahead = [cell for cell in cells if fill and not_run(cell)]
+    source = "; ~ predicted for ".join(filter(None, (measured_on(cells, machine), _places(ahead))))
+    return sheet_of(table, grid, "measured", machine, source, entry, remarks)
 
 
 def _baseline(table: Table, by_column: bool) -> list[str]:
@@ -87,8 +97,73 @@ def _is_baseline(cell: TableCell, baseline: str) -> bool:
     return baseline in (cell.column.header, cell.row.header)
 
 
-def paper_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
-    """What the paper reports, and in parentheses how many times that much was measured; only columns it can have."""
+def predicted_sheet(table: Table, grid: Grid) -> Sheet:
+    """What is predicted of each cost for the paper's GPU, and in parentheses how many times the paper's value."""
+    js = [j for j in range(len(table.metrics)) if any(cell.forecast for row in grid for cell in row[j])]
+    ks = [k for k in range(len(table.columns)) if any(group[k].forecast for row in grid for group in row)]
+    table, grid = _cut(table, grid, js, ks)
+    cells = _flat(grid)
+
+    def entry(group: Sequence[TableCell], k: int) -> CellText:
+        known, reported = group[k].forecast, group[k].paper_value
+        return _predicted(group[k], ratio(known.value, reported) if known else None)
+
+    source = f"predicted for {_places(cells)}, not measured"
+    remarks = [*_predictors(cells), "(x) is predicted / paper."]
+    return sheet_of(table, grid, "predicted", None, source, entry, remarks)
+
+
+def not_run(cell: TableCell) -> bool:
+    """Whether nothing was tried: there is no result, or one that says why there is none."""
+    return cell.result is None or cell.result.outcome is Outcome.SKIPPED
+
+
+def _places(cells: Iterable[TableCell]) -> str:
+    return joined(cell.forecast.gpu.name for cell in cells if cell.forecast)
+
+
+def _predicted(cell: TableCell, to_paper: float | None) -> CellText:
+    """The forecast of a cell; of a share, which only what was measured has, a word in its place."""
+    if cell.forecast is None:
+        return CellText(text=MEASURED_ALONE if METRICS.get(cell.metric.name).share else NO_VALUE, tone="blank")
+    if cell.forecast.value is None:
+        return CellText(text=f"~{OUT_OF_MEMORY}", tone="predicted", shared=cell.forecast.notes)
+    text = f"~{rounded(cell.forecast.value / cell.metric.scale, cell.metric.format)}"
+    return CellText(text=text, detail=times(to_paper), tone="predicted", shared=cell.forecast.notes)
+
+
+def _predictors(cells: Sequence[TableCell]) -> list[str]:
+    """Whose predictions the cells have, for which GPU, and how far off they may be."""
+    known = [(cell.metric.header.partition(" (")[0], cell.forecast) for cell in cells if cell.forecast]
+    own = {one.own for _, one in known}
+    if not known:
+        return []
+    by = _PREDICTED_BY[False in own, True in own]
+    shares: dict[str, list[str]] = {}
+    for name, one in known:
+        shares.setdefault(name, []).append(f"{100 * one.share:.1f}")
+    within = ", ".join(f"{joined(texts)} % ({name})" for name, texts in shares.items())
+    told = [
+        f"~ is predicted for the {_places(cells)}: {by}. Nine of ten such values are within {within} of the papers'."
+    ]
+    if True in own:
+        told.append("zobench's engine has never run on such a GPU, so its own errors may be larger.")
+    return told + ([OOM_AHEAD] if any(one.value is None for _, one in known) else [])
+
+
+def _filled_legend(cells: Sequence[TableCell]) -> list[str]:
+    """As :func:`_legend`, where what was not run shows its forecast."""
+    rest = [cell for cell in cells if not not_run(cell)]
+    empty = [cell for cell in cells if not_run(cell)]
+    shares = any(METRICS.get(cell.metric.name).share for cell in empty)
+    blank = [cell for cell in empty if not cell.forecast and not METRICS.get(cell.metric.name).share]
+    alone = [f"{MEASURED_ALONE}: only what was measured has it."] if shares else []
+    return [*_legend([*rest, *blank]), *_predictors(empty), *alone]
+
+
+def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = False) -> Sheet:
+    """What the paper reports, and in parentheses how many times that much was measured; only columns it can have.
+    ``fill``: of what was not run, how many times that much is predicted."""
     table, grid = _reportable(table, grid)
     cells = _flat(grid)
     where = joined(hardware(cell.paper) for cell in cells if cell.paper)
@@ -98,11 +173,13 @@ def paper_sheet(table: Table, grid: Grid, machine: str | None) -> Sheet:
         remarks = [f"(x) is measured / paper; {measured_on(cells, machine)}."]
     else:
         remarks = [*([table.caption] if table.caption else []), _unmeasured(table, grid)]
+    if fill and any(_foretold(cell) for cell in cells):
+        remarks.append(f"~(x) is predicted / paper, for the {_places(cells)}.")
     if any(cell.paper and cell.paper["status"] == "oom" for cell in cells):
         remarks.append(f"{OUT_OF_MEMORY} means out of memory in the paper.")
     if any(cell.paper is None for cell in cells):
         remarks.append(f"{NO_VALUE} means that the paper reports no value.")
-    return sheet_of(table, grid, "paper", machine, source, lambda group, k: _reported(group[k]), remarks)
+    return sheet_of(table, grid, "paper", machine, source, lambda group, k: _reported(group[k], fill), remarks)
 
 
 def _told(paper: Mapping[str, str]) -> str:
@@ -223,8 +300,14 @@ def _between(cell: TableCell) -> str:
     return f"[{low}, {high}]"
 
 
-def _reported(cell: TableCell) -> CellText:
-    """The paper's value exactly as it is printed there, and measured / paper."""
+def _foretold(cell: TableCell) -> float | None:
+    """Predicted / paper of what was not run."""
+    known = cell.forecast if not_run(cell) else None
+    return ratio(known.value, cell.paper_value) if known else None
+
+
+def _reported(cell: TableCell, fill: bool) -> CellText:
+    """The paper's value exactly as it is printed there, and measured / paper, or where there is none predicted."""
     if cell.paper is None:
         return CellText(text=NO_VALUE, tone="blank")
     if cell.paper_value is None:
@@ -233,7 +316,8 @@ def _reported(cell: TableCell) -> CellText:
     if cell.paper["unit"] != cell.metric.unit:
         text = rounded(cell.paper_value / cell.metric.scale, cell.metric.format)
     if cell.ratio is None:
-        return CellText(text=text, tone="reported")
+        share = _foretold(cell) if fill else None
+        return CellText(text=text, detail=f"~{times(share)}" if share else "", tone="reported")
     return CellText(text=text, detail=times(cell.ratio), shared=cell.caveats)
 
 

@@ -38,6 +38,7 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
         [
             *([measured_on(cells, machine)] if machine else []),
             *(["predicted by formula, for a CUDA device"] if predicted else []),
+            *_predicted_for(cells, marks),
             *_paper_source(plot, cells),
         ]
     )
@@ -50,6 +51,19 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
         source=told[:1].upper() + told[1:],
         panels=tuple(panels),
         remarks=tuple(remarks),
+    )
+
+
+def _predicted_for(cells: Sequence[TableCell], marks: Mapping[tuple[str, str, str], Mark]) -> list[str]:
+    """For which GPU the marks are predicted that no formula of the figure's own gives, and how far off they may be."""
+    ahead = [cell.forecast for cell in cells if not _is_footprint(cell) and marks[_key(cell)].source == "predicted"]
+    gpus = joined(known.gpu.name for known in ahead if known)
+    shares = joined(f"{100 * known.share:.1f}" for known in ahead if known)
+    whose = "zobench's engine" if any(known.own for known in ahead if known) else "the paper's program"
+    return (
+        [f"predicted for {whose} on {gpus}; nine of ten of the papers' values were within {shares} % of such"]
+        if gpus
+        else []
     )
 
 
@@ -129,7 +143,8 @@ def _in_unit(value: float | None, metric: Metric) -> float | None:
 
 
 def _mark(plot: Plot, cell: TableCell) -> Mark:
-    """What was measured; else why a run ended without it; else what the footprint's formula predicts."""
+    """What was measured; else why a run ended without it; else what is predicted: of a figure's columns of memory by
+    the footprint's formula, of others on the paper's GPU."""
     if cell.result is not None and cell.result.outcome is Outcome.OK:
         low, high = cell.interval if cell.interval and cell.value is not None else (None, None)
         value, least, most = (_in_unit(number, cell.metric) for number in (cell.value, low, high))
@@ -139,7 +154,15 @@ def _mark(plot: Plot, cell: TableCell) -> Mark:
         return Mark(failure="out of memory" if oom else "did not finish")
     if _is_footprint(cell):
         return _predicted(plot, cell)
-    return Mark()
+    return _foretold(cell) if cell.forecast else Mark()
+
+
+def _foretold(cell: TableCell) -> Mark:
+    """What is predicted of the cell on the paper's GPU."""
+    assert cell.forecast is not None
+    if cell.forecast.value is None:
+        return Mark(source="predicted", failure="predicted out of memory")
+    return Mark(value=cell.forecast.value / cell.metric.scale, source="predicted")
 
 
 def _predicted(plot: Plot, cell: TableCell) -> Mark:

@@ -10,6 +10,7 @@ from zobench.predict.hardware import Gpu
 from zobench.recipes.reference import Reference
 from zobench.report.cells import TableCell, conditions, fill, meets
 from zobench.report.compose import NO_VALUE, OUT_OF_MEMORY, sheet_of, times
+from zobench.report.forecasts import VALUES
 from zobench.report.formats import latex, markdown, terminal
 from zobench.report.quantity import rounded
 from zobench.report.render import grids, sheets
@@ -18,12 +19,6 @@ from zobench.report.table import Table, TableRow
 from zobench.result import Result
 from zobench.runspec import suggestion
 
-VALUES: Mapping[str, Callable[[Prediction], float]] = {
-    "gpu_memory": lambda known: known.device_bytes,
-    "throughput": lambda known: known.tokens_per_second,
-    "step_time": lambda known: known.step_seconds,
-}
-"""Metric -> its predicted value in the base unit."""
 FORMS: Mapping[str, Callable[[Sequence[Sheet], int, bool], str]] = {
     "terminal": terminal.write,
     "markdown": lambda sheets, width, color: markdown.write(sheets),
@@ -38,7 +33,7 @@ def render(
     if form not in FORMS:
         raise ValueError(f"unknown format {form!r}; {suggestion(form, FORMS)}")
     reference = Reference.load()
-    others = sheets(table, grids(table, stored, None, reference))
+    others = sheets(table, grids(table, stored, None, reference, foretold=False))
     return FORMS[form]([sheet(table, known, gpu, reference), *others], width, color)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from zobench.recipes.reference import Reference
-from zobench.report import facts
+from zobench.report import facts, forecasts
 from zobench.report.cells import fill
-from zobench.report.compose import Grid, measured, measured_sheet, paper_sheet
+from zobench.report.compose import Grid, measured, measured_sheet, paper_sheet, predicted_sheet
 from zobench.report.facts import Facts
 from zobench.report.formats import latex, markdown, terminal, tidy
 from zobench.report.sheet import Sheet
@@ -42,7 +42,7 @@ def render(
         numbers = tidy.texts(shown)
     else:
         filled = grids(item, results, machine, reference or Reference.load())
-        shown, numbers = list(sheets(item, filled)), tidy.write(item, filled)
+        shown, numbers = list(sheets(item, filled, apart=False)), tidy.write(item, filled)
     if fmt == "csv":
         return numbers
     if fmt == "markdown":
@@ -53,9 +53,10 @@ def render(
 
 
 def grids(
-    table: Table, results: Sequence[Result], machine: str | None, reference: Reference
+    table: Table, results: Sequence[Result], machine: str | None, reference: Reference, *, foretold: bool = True
 ) -> list[tuple[str | None, Grid]]:
-    """Filled cells of each machine that has any result in this table; without one, the empty table once."""
+    """Filled cells of each machine that has any result in this table; without one, the empty table once.
+    ``foretold``: with a forecast in each cell of a paper's table that can have one."""
     by_machine: dict[str, list[Result]] = {}
     for result in results:
         by_machine.setdefault(place_of(result), []).append(result)
@@ -67,14 +68,21 @@ def grids(
             raise ValueError(f"no results of machine {machine!r}; {suggestion(machine, sorted(by_machine))}")
         by_machine = here
     filled = [(name, fill(table, by_machine[name], reference)) for name in sorted(by_machine)]
-    return [(name, grid) for name, grid in filled if measured(grid)] or [(None, fill(table, [], reference))]
+    shown: list[tuple[str | None, Grid]] = [(name, grid) for name, grid in filled if measured(grid)]
+    shown = shown or [(None, fill(table, [], reference))]
+    return [(name, forecasts.added(table, grid) if foretold else grid) for name, grid in shown]
 
 
-def sheets(table: Table, filled: Sequence[tuple[str | None, Grid]]) -> Iterator[Sheet]:
-    """What was measured on each machine, and beside it what the paper reports."""
-    for machine, grid in filled:
-        reported = any(cell.paper is not None for row in grid for group in row for cell in group)
+def sheets(table: Table, filled: Sequence[tuple[str | None, Grid]], *, apart: bool = True) -> Iterator[Sheet]:
+    """Per machine what was measured, and what the paper reports. Between them what is predicted, once; not ``apart``:
+    where anything was measured, only in place of what was not."""
+    for i, (machine, grid) in enumerate(filled):
+        cells = [cell for row in grid for group in row for cell in group]
+        reported = any(cell.paper is not None for cell in cells)
+        fill_in = not apart and machine is not None
         if machine is not None or (grid and not reported):
-            yield measured_sheet(table, grid, machine)
+            yield measured_sheet(table, grid, machine, fill=fill_in)
+        if not i and not fill_in and any(cell.forecast for cell in cells):
+            yield predicted_sheet(table, grid)
         if reported:
-            yield paper_sheet(table, grid, machine)
+            yield paper_sheet(table, grid, machine, fill=fill_in)

@@ -99,7 +99,7 @@ def _lift(group: Group) -> tuple[list[str], list[list[str]]]:
 
 def _common(entries: Sequence[CellText]) -> list[str] | None:
     """Shared notes that all values among ``entries`` carry; None if there is no value."""
-    values = [entry for entry in entries if entry.tone == "value"]
+    values = [one for one in entries if one.tone == "value"] or [one for one in entries if one.tone == "predicted"]
     if not values:
         return None
     return [text for text in values[0].shared if all(text in entry.shared for entry in values)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from zobench.report import claims
 from zobench.report.cells import TableCell
 from zobench.report.compose import Grid, joined, measurable, needs
+from zobench.report.forecasts import FITTED
 from zobench.report.sheet import CellText, Group, Sheet, number
 from zobench.report.table import Table
 from zobench.runspec.registries import METRICS
@@ -45,6 +46,7 @@ def sheets(filled: Sequence[Filled], count: int = 0) -> list[Sheet]:
     everywhere: list[str | None] = [*machines] or [None]
     shown = [
         _glance(filled, machines),
+        *([_layers(filled)] if any(cell.forecast for item in filled for cell in own_cells(item.grids[0][1])) else []),
         *(_coverage(filled, machine) for machine in everywhere),
         *(_ratios(filled, machine) for machine in machines),
         _claims(filled, machines),
@@ -77,6 +79,47 @@ def _glance(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
     told = "measured" if machines else "nothing measured yet"
     remarks = [f"{word}: {meaning}." for word, meaning in _VERDICTS.items()] + _caveats(filled, machines)
     return _sheet("glance", "At a glance", told, "The papers' tables and this hardware", rows, headers, body, remarks)
+
+
+def _layers(filled: Sequence[Filled]) -> Sheet:
+    """Per table: how many of its values were measured here, are only predicted, or neither, and why."""
+    body = [_layered(item) for item in filled]
+    sums = [sum(int(line[k]) for line in body) for k in range(4)]
+    reported, seen, ahead, neither = sums
+    remarks = [
+        f"Of the {reported} values, {seen} were measured here, {ahead} are predicted only, {neither} neither.",
+        "Predicted: for the paper's GPU; (x) is the median of predicted / paper. Each table says how far off.",
+    ]
+    fitted = sum(_is_fitted(cell) for item in filled for cell in own_cells(item.grids[0][1]))
+    if fitted:
+        remarks.append(f"{fitted} predictions are no test: the constants were fitted on the value, or it repeats one.")
+    columns = ("Reported", "Measured", "Predicted only", "Neither", "(x)", "Why neither")
+    rows = [*(item.table.name for item in filled), "All"]
+    return _sheet(
+        "layers", "Measured, predicted, paper", "all machines together", "Table", rows, columns,
+        [*body, [*map(str, sums), "", ""]], remarks,
+    )  # fmt: skip
+
+
+def _layered(item: Filled) -> list[str]:
+    cells = own_cells(item.grids[0][1])
+    seen = {tuple(cell.paper.values()) for _, grid in item.grids for cell in compared(grid) if cell.paper}
+    rest = [cell for cell in cells if cell.paper and tuple(cell.paper.values()) not in seen]
+    neither = [cell for cell in rest if cell.forecast is None]
+    ratios = [cell.forecast.value / cell.paper_value for cell in cells
+              if cell.forecast and cell.forecast.value and cell.paper_value]  # fmt: skip
+    why = "; ".join(dict.fromkeys(_unpredicted(cell) for cell in neither))
+    counts = (len(cells), len(cells) - len(rest), len(rest) - len(neither), len(neither))
+    return [*map(str, counts), _median(ratios), why]
+
+
+def _unpredicted(cell: TableCell) -> str:
+    """Why there is no prediction of a value."""
+    return f"{cell.metric.name}: what a run learns has no model of costs"
+
+
+def _is_fitted(cell: TableCell) -> bool:
+    return cell.forecast is not None and FITTED in cell.forecast.notes
 
 
 def _caveats(filled: Sequence[Filled], machines: Sequence[str]) -> list[str]:
@@ -203,26 +246,39 @@ def _spread(values: list[float]) -> list[str]:
 
 
 def _claims(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
-    """Every claim: its bound, the paper's own values, and what was measured on each machine."""
-    labels, body, verdicts = [], [], []
+    """Every claim: its bound, the paper's own values, what is predicted, and what was measured on each machine."""
+    labels, body, verdicts, predicted = [], [], [], list[str]()
     for item in filled:
         own = claims.reported(item.table, item.grids[0][1])
+        ahead = claims.predicted(item.table, item.grids[0][1])
         here = {name: claims.measured(item.table, grid) for name, grid in item.grids if name is not None}
         for i, verdict in enumerate(own):
             measured = [here[name][i] if name in here else None for name in machines]
             labels.append(f"{item.table.name}: {verdict.claim.text}")
-            body.append(
-                [claims.bounds(verdict.claim), _verdict(verdict, ""), *(_verdict(one, " so far") for one in measured)]
-            )
+            words = [_verdict(one, " so far") for one in measured]
+            foretold = _verdict(ahead[i], "") if ahead[i].ratios else claims.UNTOLD
+            body.append([claims.bounds(verdict.claim), _verdict(verdict, ""), foretold, *words])
             verdicts += [one.verdict for one in measured if one is not None]
+            predicted.append(ahead[i].verdict if ahead[i].ratios else claims.UNTOLD)
     counts = [f"{verdicts.count(word)} {word}" for word in _VERDICTS if machines]
     told = f"measured: {', '.join(counts)}" if counts else "nothing measured yet"
     remarks = [
         "A claim is a ratio with a bound, taken in every row (or column) that it is about; it holds if all are within.",
         "Where the paper's own values are out of bounds, its words go beyond its table.",
     ]
-    columns = ("Bound", "The paper's own values", *(f"Measured on {name}" for name in machines))
+    if any(word != claims.UNTOLD for word in predicted):
+        told = f"Predicted, apart from what was measured: {_counted(predicted)}."
+        remarks.append(f"{told} A ratio's range is that of two independent errors.")
+    else:
+        body = [[*line[:2], *line[3:]] for line in body]
+    ahead_too = ["Predicted"] if len(remarks) > 2 else []
+    columns = ("Bound", "The paper's own values", *ahead_too, *(f"Measured on {name}" for name in machines))
     return _sheet("claims", "Claims of the papers", told, "Claim", labels, columns, body, remarks)
+
+
+def _counted(words: Sequence[str]) -> str:
+    """``3 holds, 1 not predicted``."""
+    return ", ".join(f"{words.count(word)} {word}" for word in (*_VERDICTS, claims.UNTOLD) if word in words)
 
 
 def _verdict(verdict: claims.CheckedClaim | None, partly: str) -> str:

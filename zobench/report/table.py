@@ -22,7 +22,7 @@ class TableRow:
 
     An ``extra`` row is not in the paper's table; it is shown only if it was measured. ``over``: a field such as seed:
     the row shows the mean of the results that differ in it alone, with the least and the most. ``lacks``: what keeps
-    this version from measuring it.
+    this version from measuring it; ``like``: conditions of runs that hold as much memory, for its prediction.
     """
 
     header: str
@@ -31,6 +31,7 @@ class TableRow:
     extra: bool = False
     over: str = ""
     lacks: str = ""
+    like: Where | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,10 +230,11 @@ def _variant(data: Mapping[str, Any]) -> TableRow:
         extra=data.get("extra", False),
         over=over,
         lacks=data.get("lacks", ""),
+        like=toml.where("rows.variants.like", data["like"]) if "like" in data else None,
     )
 
 
-_ROW = {"where": dict, "reference": dict, "extra": bool, "over": str, "lacks": str}
+_ROW = {"where": dict, "reference": dict, "extra": bool, "over": str, "lacks": str, "like": dict}
 
 
 def _product(fields: Mapping[str, Any]) -> list[TableRow]:

@@ -31,7 +31,8 @@ PEAKS: Mapping[str, float] = {
 """Keys that a GPU's file must have, in the unit of their names, and what a unit is in base units."""
 SHARES: Mapping[str, float] = {
     "fp32_products": 1, "fp16_products": 1, "idle_tiles": 1, "passes": 1, "normals": 1, "counter_normals": 1,
-    "kernel_us": 1e-6, "link_both": 1, "link_one": 1, "pageable_gbs": 1e9, "fused_attention": 1, "malloc_us": 1e-6,
+    "kernel_us": 1e-6, "link_both": 1, "link_one": 1, "pageable_gbs": 1e9, "fused_attention": 1,
+    "fp32_attention": 1, "narrow_normals": 1, "malloc_us": 1e-6,
     "driver_mib": 1 << 20,
 }  # fmt: skip
 """Keys that it may have."""
@@ -64,7 +65,8 @@ class Gpu:
     by elementwise passes; ``normals`` and ``counter_normals``, numbers per multiprocessor and clock drawn by torch and
     by the counter kernels; ``kernel``, seconds that a kernel costs beside its work; ``link_both`` and ``link_one``,
     shares of PCIe's rate by pinned copies each way with both directions or one in use; ``pageable``, bytes/s of
-    pageable copies, both ways together; ``fused_attention``, the share of a product's rate; ``malloc``, seconds of one
+    pageable copies, both ways together; ``fused_attention`` and ``fp32_attention``, its share of a product's rate in 16
+    and 32 bits; ``narrow_normals``, normals in 16 bits in the time of one in 32; ``malloc``, seconds of one
     cudaMalloc with its cudaFree; ``driver``, bytes that the driver and libraries take.
     """
 
@@ -93,6 +95,8 @@ class Gpu:
     link_one: float
     pageable: float
     fused_attention: float
+    fp32_attention: float
+    narrow_normals: float
     malloc: float
     driver: float
     origins: Mapping[str, Origin] = dataclasses.field(compare=False)
@@ -112,9 +116,10 @@ class Gpu:
         peak: float = getattr(self, precision)
         return peak * (self.fp32_products if precision == "fp32" else self.fp16_products)
 
-    def normals_per_second(self, *, counter: bool = False) -> float:
-        """Standard normals drawn per second, by torch's generator or by the counter kernels."""
-        return self.sms * self.clock * (self.counter_normals if counter else self.normals)
+    def normals_per_second(self, width: int = 4, *, counter: bool = False) -> float:
+        """Standard normals of ``width`` bytes drawn per second, by torch's generator or by the counter kernels."""
+        rate = self.sms * self.clock * (self.counter_normals if counter else self.normals)
+        return rate if width >= 4 else rate * self.narrow_normals
 
     def behind(self, generation: int, lanes: int) -> Gpu:
         """It in a slot of ``lanes`` lanes of PCIe ``generation``: the slower of card and host counts."""

@@ -4,6 +4,7 @@ errors that predictions give as their range into ``zobench/predict/errors.toml``
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,10 +60,10 @@ class Spread:
         """Of at least one error."""
         shares = [error.share for error in errors]
         sizes = sorted(map(abs, shares))
-        return cls(len(sizes), statistics.median(sizes), _quantile(sizes, 0.9), sizes[-1], statistics.median(shares))
+        return cls(len(sizes), statistics.median(sizes), quantile(sizes, 0.9), sizes[-1], statistics.median(shares))
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
+def quantile(ordered: Sequence[float], share: float) -> float:
     """With linear interpolation, as NumPy does it."""
     place = share * (len(ordered) - 1)
     low = int(place)
@@ -93,6 +94,21 @@ def memory_errors() -> list[Error]:
         for row in evidence.rows("gpu_memory", "MB")
         if row["paper"] != evidence.COPY and (row["artifact"] == "table1" or not evidence.repeats(row))
     ]
+
+
+def memory_share(row: Row) -> float | None:
+    """The error that nine of ten values of memory like that of ``row`` stay within, as a share, where they are known to
+    be larger than ZO2's: of the first version of ZO2, and of a step on several GPUs."""
+    if row["paper"] in evidence.OLD_PAPERS:
+        return _memory_share(evidence.OLD_PAPERS[0], alone=True)
+    return None if row["gpus"] == "1" else _memory_share(row["paper"], alone=False)
+
+
+@functools.cache
+def _memory_share(paper: str, *, alone: bool) -> float:
+    rows = [row for row in evidence.rows("gpu_memory", "MB") if row["paper"] == paper]
+    like = [row for row in rows if (row["gpus"] == "1") == alone]
+    return Spread.of(Error(row, device_bytes(cell_of(row)) / MIB / float(row["value"]) - 1) for row in like).p90
 
 
 def held_out(errors: Iterable[Error]) -> list[Error]:

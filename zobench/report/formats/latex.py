@@ -39,7 +39,8 @@ WIDEST = 8
 
 
 def write(sheets: Iterable[Sheet]) -> str:
-    """One ``table*`` environment per sheet; the document needs ``\\usepackage{booktabs,graphicx}``."""
+    """One ``table*`` environment per sheet; the document needs ``\\usepackage{booktabs,graphicx}``, and
+    ``xcolor`` where anything is predicted."""
     return "\n".join(line for sheet in sheets for line in _lines(sheet))
 
 
@@ -49,8 +50,10 @@ def escape(text: str) -> str:
 
 
 def _lines(sheet: Sheet) -> Iterator[str]:
+    grey = any(entry.tone == "predicted" for group in sheet.groups for row in group.body for entry in row)
+    packages = "booktabs,graphicx,xcolor" if grey else "booktabs,graphicx"
     yield from (
-        r"% needs \usepackage{booktabs,graphicx} and \usepackage[T1]{fontenc}",
+        rf"% needs \usepackage{{{packages}}} and \usepackage[T1]{{fontenc}}",
         r"\begin{table*}",
         r"\centering",
         r"\small",
@@ -102,4 +105,5 @@ def _row(first: str, rest: Iterable[str]) -> str:
 
 def _entry(entry: CellText) -> str:
     text = escape(f"{entry.text} {entry.detail}".rstrip())
+    text = rf"\textcolor{{gray}}{{{text}}}" if entry.tone == "predicted" else text
     return text + (rf"\textsuperscript{{{','.join(map(str, entry.marks))}}}" if entry.marks else "")

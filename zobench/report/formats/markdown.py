@@ -44,4 +44,5 @@ def _row(first: str, rest: Iterable[str]) -> str:
 
 def _entry(entry: CellText) -> str:
     text = escape(f"{entry.text} {entry.detail}".rstrip())
+    text = f"*{text}*" if entry.tone == "predicted" else text
     return text + (f"<sup>{','.join(map(str, entry.marks))}</sup>" if entry.marks else "")

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 
+from zobench.predict.forecast import Forecast
 from zobench.report.cells import TableCell
 from zobench.report.chart import Chart
 from zobench.report.compose import Grid, hardware
@@ -21,19 +22,24 @@ COLUMNS = (
 
 
 def write(table: Table, grids: Iterable[tuple[str | None, Grid]]) -> str:
-    """Measured values of every machine, then the papers' values once; a cell that was never run has no row."""
+    """Measured values of every machine, then what is predicted and the papers' values, once each."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     papers: dict[tuple[str, str, str], dict[str, str]] = {}
+    ahead: dict[tuple[str, str, str], dict[str, str]] = {}
     for machine, grid in grids:
         for cell in _cells(grid):
             if machine is not None and cell.result is not None:
                 writer.writerow({**_place(table, cell), **_measured(cell, machine)})
+            place = _place(table, cell)
+            if cell.forecast is not None:
+                ahead.setdefault(
+                    (place["row"], place["column"], place["metric"]), {**place, **_predicted(cell.forecast)}
+                )
             if cell.paper is not None:
-                place = _place(table, cell)
                 papers.setdefault((place["row"], place["column"], place["metric"]), {**place, **_paper(cell)})
-    writer.writerows(papers.values())
+    writer.writerows([*ahead.values(), *papers.values()])
     return stream.getvalue()
 
 
@@ -67,6 +73,19 @@ def _measured(cell: TableCell, machine: str) -> dict[str, str]:
         "tier": result.spec.tier,
         "spec_hash": " ".join(one.spec.hash for one in cell.results),
         "notes": plain(" ".join((*cell.caveats, *cell.notes))),
+    }
+
+
+def _predicted(known: Forecast) -> dict[str, str]:
+    low, high = known.interval or (None, None)
+    within = "" if low is None else f"Range {low:.4g} to {high:.4g}."
+    program = "zobench's engine" if known.own else "the paper's program"
+    return {
+        "source": "predicted",
+        "hardware": known.gpu.name,
+        "value": "" if known.value is None else repr(known.value),
+        "status": "oom" if known.value is None else "ok",
+        "notes": " ".join(filter(None, (f"Predicted for {program}.", within, *known.notes))),
     }
 
 

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
     import jinja2
 
 OWN = "zobench's own"
-STATUSES = ("measured", "partly", "not measured", "lacks", "not a measurement")
+STATUSES = ("measured", "partly", "predicted", "not measured", "lacks", "not a measurement")
 
-_MISSING = {"partly": "some of its values were not measured here", "not measured": "nothing was measured here yet"}
+_MISSING = {
+    "partly": "some of its values were not measured here",
+    **dict.fromkeys(("predicted", "not measured"), "nothing was measured here yet"),
+}
 _COLUMN = 480  # pixels; a figure of one column of a paper is narrower
 _ENLARGED = 1.4  # figures are drawn for print, in smaller type than a screen's
 _PLACE = Path(__file__).parent
-_NOTHING = ("", "-", "—", "·", "n/a")
+_NOTHING = ("", "-", "~-", "—", "·", "n/a")
 _NUMBER = re.compile(r"[<>~≈\u00d7x(]*[-+\u2212]?\d")
 
 
@@ -156,7 +159,9 @@ def _figure(chart: Chart, svg: str) -> Figure:
 def status(artifact: Artifact) -> str:
     """How much of ``artifact`` was measured: one of ``STATUSES``."""
     tones = {entry.tone for sheet in artifact.sheets for entry in _body(sheet)}
-    if "value" not in tones and (artifact.sheets or not any(map(_measured, artifact.charts))):
+    if "value" not in tones and (artifact.sheets or not any(_drawn(chart, "measured") for chart in artifact.charts)):
+        if "predicted" in tones or any(_drawn(chart, "predicted") for chart in artifact.charts):
+            return "predicted"
         if artifact.lacks:
             return "lacks"
         return "not a measurement" if not artifact.runner and tones == {"reported"} else "not measured"
@@ -171,12 +176,11 @@ def _body(sheet: Sheet) -> list[CellText]:
     return [entry for group in sheet.groups for row in group.body for entry in row]
 
 
-def _measured(chart: Chart) -> bool:
-    """Whether ``chart`` shows anything that was measured, rather than predicted or reported."""
+def _drawn(chart: Chart, source: str) -> bool:
+    """Whether ``chart`` shows anything that is of ``source``, "measured" or "predicted"."""
     marks = [mark for panel in chart.panels for series in panel.series for mark in series.marks]
-    return any(panel.events for panel in chart.panels) or any(
-        mark.value is not None and mark.source == "measured" for mark in marks
-    )
+    recorded = any(panel.events for panel in chart.panels if panel.source == source)
+    return recorded or any(mark.value is not None and mark.source == source for mark in marks)
 
 
 def _alignment(group: Group) -> list[str]:

@@ -1,0 +1,114 @@
+"""The predicted layer of the papers' tables: no cost lacks one, each says whose it is and how far off it may be."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.support.papers import MEASURED, REFERENCE
+from zobench import recipes
+from zobench.report import artifacts, claims, forecasts
+from zobench.report.cells import TableCell
+from zobench.report.compose import paper_sheet, predicted_sheet
+from zobench.report.formats import latex, terminal
+from zobench.report.render import grids, render
+from zobench.report.summary import Filled, sheets
+from zobench.report.table import load_table
+
+OF_ACCURACY = {"accuracy"}
+
+
+@pytest.fixture(scope="module")
+def filled() -> list[Filled]:
+    """Every table of the papers without any result."""
+    return [Filled(table=table, grids=tuple(grids(table, [], None, REFERENCE))) for table in MEASURED.values()]
+
+
+def cells(item: Filled) -> list[TableCell]:
+    return [cell for row in item.grids[0][1] for group in row for cell in group]
+
+
+def test_every_cost_that_a_paper_reports_is_predicted_and_no_accuracy_is(filled: list[Filled]) -> None:
+    told = Counter()
+    for item in filled:
+        for cell in cells(item):
+            if cell.paper is not None:
+                assert (cell.forecast is None) == (cell.metric.name in OF_ACCURACY), (item.table.name, cell.row.header)
+                told[cell.forecast is None] += 1
+    assert told == {False: 905, True: 184}
+    layers = next(sheet for sheet in sheets(filled) if sheet.title == "Measured, predicted, paper")
+    assert layers.remarks[0] == "Of the 1089 values, 0 were measured here, 905 are predicted only, 184 neither."
+    assert [entry.text for entry in layers.groups[0].body[-1][:4]] == ["1089", "0", "905", "184"]
+
+
+def test_no_sheet_of_costs_has_an_empty_cell(filled: list[Filled]) -> None:
+    for item in filled:
+        if any(cell.forecast for cell in cells(item)):
+            sheet = predicted_sheet(item.table, item.grids[0][1])
+            entries = [entry for group in sheet.groups for row in group.body for entry in row]
+            assert {entry.tone for entry in entries} == {"predicted"}, item.table.name
+            assert all(entry.text.startswith("~") for entry in entries)
+
+
+def test_what_is_zobenchs_own_under_a_papers_heading_says_so(filled: list[Filled]) -> None:
+    theirs = [(item.table.paper, cell.forecast) for item in filled for cell in cells(item)
+              if cell.forecast and cell.column.reference is not None]  # fmt: skip
+    own = [(paper, known) for paper, known in theirs if known.own]
+    assert {paper for paper, _ in own} == {"zo-bench"}
+    assert all({forecasts.OWN, forecasts.SHARED_OUT} & set(known.notes) for _, known in own)
+    other = [cell.forecast for item in filled for cell in cells(item)
+             if cell.forecast and cell.column.reference is None]  # fmt: skip
+    assert other
+    assert all(known.own for known in other)
+
+
+def test_nine_of_ten_values_that_nothing_contradicts_are_within_their_range(filled: list[Filled]) -> None:
+    inside: dict[tuple[str, str], list[bool]] = {}
+    for item in filled:
+        for cell in cells(item):
+            known = cell.forecast
+            if known and known.interval and cell.paper_value and not any("contradict" in note for note in known.notes):
+                low, high = known.interval
+                inside.setdefault((item.table.paper, cell.metric.name), []).append(low <= cell.paper_value <= high)
+    assert [(name, sum(hits), len(hits)) for name, hits in inside.items() if sum(hits) < 0.8 * len(hits)] == []
+    assert {name for _, name in inside} == {"gpu_memory", "throughput", "step_time", "link_rate"}
+
+
+def test_the_papers_dashes_are_predicted_and_no_other_of_its_cells(filled: list[Filled]) -> None:
+    for item in filled:
+        for cell in cells(item):
+            if cell.paper is not None and cell.forecast is not None:
+                assert (cell.forecast.value is None) == (cell.paper["status"] == "oom"), (item.table.name, cell.row)
+
+
+def test_claims_are_checked_on_predictions_apart_from_what_was_measured(filled: list[Filled]) -> None:
+    (item,) = [one for one in filled if one.table.name == "zo2/table1"]
+    grid = item.grids[0][1]
+    told = {one.claim.text: one for one in claims.predicted(item.table, grid)}
+    assert told["ZO2 needs less GPU memory than MeZO at every size (FP32)"].verdict == claims.HOLDS
+    assert {one.verdict for one in claims.measured(item.table, grid)} == {claims.OPEN}
+    (sheet,) = [one for one in sheets(filled) if one.title == "Claims of the papers"]
+    assert [column.text for column in sheet.groups[0].columns] == ["Bound", "The paper's own values", "Predicted"]
+    assert "Predicted, apart from what was measured: " in sheet.remarks[-1]
+
+
+def test_a_figure_of_costs_that_nobody_measured_draws_what_is_predicted_and_says_for_what() -> None:
+    artifact, _ = artifacts.make(artifacts.load("distzo2/figure6"), [], REFERENCE)
+    (chart,) = artifact.charts
+    marks = [mark for panel in chart.panels for series in panel.series for mark in series.marks]
+    assert len(marks) == 15
+    assert all(mark.source == "predicted" and mark.value for mark in marks)
+    assert chart.source.startswith("Predicted for zobench's engine on A100 80GB SXM; nine of ten")
+
+
+def test_predictions_are_grey_with_a_tilde_in_every_format() -> None:
+    table = load_table(recipes.find("tables", "zo2/table8"))
+    ((_, grid),) = grids(table, [], None, REFERENCE)
+    assert r"\textcolor{gray}{\textasciitilde{}" in latex.write([predicted_sheet(table, grid)])
+    assert "xcolor" not in latex.write([paper_sheet(table, grid, None)])
+    assert "\x1b[90m" in terminal.write([predicted_sheet(table, grid)], 120, True)
+    assert r"| *\~" in render(table, [], "markdown")
+    rows = [line for line in render(table, [], "csv").splitlines() if ",predicted," in line]
+    assert len(rows) == 20
+    assert all("Predicted for the paper's program. Range " in row for row in rows)

@@ -1,0 +1,137 @@
+"""What a cell of a paper's table should come to on the paper's GPU: by a model of the paper's own program where there
+is one, else by zobench's engine, and each says which (docs/predictions.md)."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from zobench import models
+from zobench.predict import gpu as engine
+from zobench.predict.forecast import Forecast
+from zobench.predict.gpu import Prediction, errors
+from zobench.predict.hardware import Gpu
+from zobench.predict.published import evidence, transfers
+from zobench.predict.published.cell import PROGRAMS, Cell, cell_of
+from zobench.predict.published.memory import device_bytes
+from zobench.predict.published.seconds import step_seconds, throughput
+from zobench.predict.published.validation import memory_share, papers_gpus, quantile
+from zobench.recipes.reference import PAPERS
+from zobench.report.cells import Grid, TableCell, conditions, is_meant
+from zobench.report.table import Table
+from zobench.runspec import RunSpec
+
+USUAL_GPU = "A100-80GB"
+"""The papers' name of the GPU that is meant where a paper names none."""
+OWN = "By zobench's own engine: the paper's program has no model."
+FITTED = "No test of the prediction: the constants were fitted on this value, or another table has it too."
+SHARED_OUT = "By zobench's own engine as if one GPU held it all, which it does not."
+VALUES: Mapping[str, Callable[[Prediction], float]] = {
+    "gpu_memory": lambda known: known.device_bytes,
+    "throughput": lambda known: known.tokens_per_second,
+    "step_time": lambda known: known.step_seconds,
+}
+"""Metric -> its predicted value in the base unit, of zobench's engine."""
+_PROGRAMS: Mapping[str, Callable[[Cell, Gpu], float]] = {
+    "gpu_memory": lambda cell, gpu: device_bytes(cell),
+    "throughput": throughput,
+    "step_time": step_seconds,
+}
+"""Likewise of a paper's program."""
+
+
+def added(table: Table, grid: Grid) -> Grid:
+    """``grid`` with a forecast in each cell that can have one: of a cost, in a table of the five papers."""
+    if table.paper not in PAPERS:
+        return grid
+    place = gpu_of(cell for row in grid for group in row for cell in group)
+    told = [[[replace(cell, forecast=of(table, cell, place)) for cell in group] for group in row] for row in grid]
+    shares = _of_another(cell for row in told for group in row for cell in group)
+    return [[[_widened(cell, shares) for cell in group] for group in row] for row in told]
+
+
+def _of_another(cells: Iterable[TableCell]) -> Mapping[str, float]:
+    """Metric -> the error that nine of ten predictions stay within which zobench's engine makes of another program."""
+    errors: dict[str, list[float]] = {}
+    for cell in cells:
+        if cell.paper_value and cell.forecast and cell.forecast.own and cell.forecast.value is not None:
+            errors.setdefault(cell.metric.name, []).append(abs(cell.forecast.value / cell.paper_value - 1))
+    return {name: quantile(sorted(shares), 0.9) for name, shares in errors.items()}
+
+
+def _widened(cell: TableCell, shares: Mapping[str, float]) -> TableCell:
+    """``cell`` with the error of ``shares`` where zobench's engine stands for a paper's program."""
+    known, share = cell.forecast, shares.get(cell.metric.name, 0.0)
+    if known is None or not known.own or cell.column.reference is None or known.share >= share:
+        return cell
+    return replace(cell, forecast=replace(known, share=share))
+
+
+def gpu_of(cells: Iterable[TableCell]) -> Gpu:
+    """The GPU that a paper's table is about."""
+    told = Counter(cell.paper["gpu"] for cell in cells if cell.paper and cell.paper["gpu"])
+    return _gpus()[told.most_common(1)[0][0] if told else USUAL_GPU]
+
+
+@functools.cache
+def _gpus() -> Mapping[str, Gpu]:
+    return papers_gpus(anchored=True)
+
+
+def of(table: Table, cell: TableCell, place: Gpu) -> Forecast | None:
+    """What ``cell`` should come to at ``place``; None for what no model of costs predicts, as an accuracy."""
+    if not is_meant(cell.row, cell.column) or cell.column.extra:
+        return None
+    row = cell.paper
+    if row is not None and cell.metric.name == "link_rate":
+        return _transfer(row, place)
+    if row is not None and cell.metric.name in _PROGRAMS and (row["paper"], _family(row)) in PROGRAMS:
+        return _program(row, cell.metric.name, place)
+    if cell.metric.name not in VALUES or (cell.lacks and not cell.row.like):
+        return None
+    where = {**conditions(table, cell.row, cell.column), **(cell.row.like or {})}
+    return _engine({name: values[0] for name, values in where.items()}, cell, place)
+
+
+def _family(row: Mapping[str, str]) -> str:
+    return models.get(row["model"]).model_type
+
+
+def _program(row: Mapping[str, str], metric: str, place: Gpu) -> Forecast:
+    cell, memory = cell_of(row), metric == "gpu_memory"
+    share = (memory_share(row) if memory else None) or errors(place)["memory" if memory else "throughput"]
+    full = device_bytes(cell) > place.memory
+    notes = [FITTED] if not memory and (evidence.repeats(row) or evidence.is_anchor(row)) else []
+    if (reason := evidence.contradiction(row)) and not memory:
+        notes.append(f"What the paper reports is contradicted: {reason}.")
+    value = None if full else _PROGRAMS[metric](cell, place)
+    return Forecast(value=value, share=share, gpu=place, own=False, notes=tuple(notes))
+
+
+def _transfer(row: Mapping[str, str], place: Gpu) -> Forecast:
+    notes = (FITTED,) if transfers.is_anchor(row) else ()
+    return Forecast(
+        value=transfers.rate(row, place), share=transfers.share(place), gpu=place, own=False, notes=notes
+    )  # fmt: skip
+
+
+def _engine(fields: Mapping[str, Any], cell: TableCell, place: Gpu) -> Forecast:
+    """Out of memory only under zobench's own heading: a paper may share out over several GPUs what one cannot hold."""
+    spec = RunSpec(**fields).resolve("cuda")
+    known, metric = _known(spec, place), cell.metric.name
+    share = known.memory_share if metric == "gpu_memory" else known.share
+    theirs = cell.column.reference is not None
+    notes = [] if not theirs else [OWN if known.fits else SHARED_OUT]
+    if cell.row.like:
+        told = ", ".join(f"{name}={value}" for name, (value, *_) in cell.row.like.items())
+        notes.append(f"As a run with {told}, which holds as much.")
+    value = VALUES[metric](known) if known.fits or theirs else None
+    return Forecast(value=value, share=share, gpu=place, own=True, notes=tuple(notes))
+
+
+@functools.cache
+def _known(spec: RunSpec, place: Gpu) -> Prediction:
+    return engine.predict(spec, place)
