@@ -97,7 +97,7 @@ def test_reading_a_gpu_and_predicting_a_papers_cell_loads_no_torch_and_no_nvml()
 
 def test_the_file_that_the_page_shows_is_a_gpu(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "predictions.md").read_text(encoding="utf-8")
-    example = page.partition("## A GPU of your own\n")[2].partition("\nA second")[0]
+    example = page.partition("## A GPU of your own\n")[2].partition("\n`zobench calibrate")[0]
     (tmp_path / "mine.toml").write_text(textwrap.dedent(example), encoding="utf-8")
     mine, same = hardware.load(str(tmp_path / "mine.toml")), hardware.load("rtx-4090")
     assert (mine.name, mine.fp16, mine.memory, mine.errors) == ("My card", same.fp16, same.memory, "other")
