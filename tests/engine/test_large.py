@@ -31,8 +31,9 @@ def test_opt_1_3b_streams_from_disk_in_1_6_gb_with_transfers_under_the_computati
 
 
 @pytest.mark.slow
-def test_opt_1_3b_by_linear_layers_takes_less_than_a_gigabyte(tmp_path):
-    """Its table alone, embedding and head in one, is 412 MB; MeZO takes 5.5 GB, ZO2 1.1 GB."""
+def test_opt_1_3b_by_linear_layers_takes_1_1_gb(tmp_path):
+    """Its table alone, embedding and head in one, is 412 MB; MeZO takes 5.5 GB. 920 to 943 MB when alone, more beside
+    others: the ring touches all pages of its three places, of which slots of one size left some untouched (846 MB)."""
     if free_disk_bytes(tmp_path) < 6 * GB or (available_host_bytes() or 4 * GB) < 3 * GB:
         pytest.skip("needs 6 GB of disk and 3 GB of memory")
     spec = RunSpec(
@@ -41,5 +42,5 @@ def test_opt_1_3b_by_linear_layers_takes_less_than_a_gigabyte(tmp_path):
     )  # fmt: skip
     result = run_in_process(spec, disk_dir=tmp_path)
     assert result.outcome is Outcome.OK, result.traceback
-    assert result.memory["device_peak_bytes"] <= 1.0 * GB
+    assert result.memory["device_peak_bytes"] <= 1.1 * GB
     assert set(result.parts) == {"transfer_seconds", "compute_seconds", "whole_seconds"}
