@@ -10,6 +10,7 @@ import torch
 
 from zobench import RunSpec, predict
 from zobench.cli import main, matrices
+from zobench.cli.selftest_first import selftest_first
 from zobench.engine.lanes import ThreadLanes
 from zobench.engine.tiers import HostTier
 from zobench.kernels import cpu
@@ -285,7 +286,7 @@ def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(mon
 
     def tested(device, seconds, checks, disk_dir=None):
         happened.append((device, seconds))
-        findings = [Finding("kernel bits", outcome[len(happened) // 2], "what was found")]
+        findings = [Finding("kernel bits", outcome[min(len(happened) // 2, 1)], "what was found")]
         return Verdict(device=device, machine=FACTS, findings=findings, seconds=1.0)
 
     def ran(*_):
@@ -308,8 +309,27 @@ def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(mon
     assert happened == [("cpu", 90.0), "cells", ("cpu", 90.0), "cells", "cells"]
     (kept,) = (tmp_path / "results" / ".selftest").iterdir()
     assert json.loads(kept.read_text())["verdict"] == "ok"
+    kept.write_text("{")  # torn
+    with pytest.raises(SystemExit):
+        main(command)
+    assert happened[-2:] == [("cpu", 90.0), "cells"]
+    assert f"not read: {kept} (JSONDecodeError); the selftest runs again" in capsys.readouterr().err
     file.write_text('selftest = "soon"\n[base]\nmodel = "opt-tiny"\n')
     with pytest.raises(SystemExit) as ended:
         main(command)
     told = "zobench: `mine.toml: selftest` must be a time, but got 'soon'; write 90s, 10m or 2h\n"
     assert (ended.value.code, capsys.readouterr().err.splitlines(True)[-1]) == (2, told)
+
+
+def test_a_device_that_passed_speaks_for_itself_alone(monkeypatch, tmp_path):
+    tested = []
+
+    def selftest(device, *_, **__):
+        tested.append(device)
+        findings = [Finding("kernel bits", Status.OK, "what was found")]
+        return Verdict(device=device, machine=FACTS, findings=findings, seconds=1.0)
+
+    monkeypatch.setattr(run, "selftest", selftest)
+    for device in ("cuda:0", "cuda:1", "cuda:0"):
+        selftest_first(tmp_path, "machine", device, 1.0, None, lambda *_: None)
+    assert tested == ["cuda:0", "cuda:1"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -36,11 +34,11 @@ def run_matrix(
     Ends in ``typer.Exit``, but for a dry run.
     """
     from zobench import recipes
-    from zobench.cli import console, plan_view
+    from zobench.cli import console, found, plan_view
     from zobench.cli.jobs import refuse_twice
+    from zobench.cli.selftest_first import selftest_first
     from zobench.execute.process import torchrun_ranks
     from zobench.machine.device import choose_device
-    from zobench.result import Outcome
     from zobench.store import Store
 
     if torchrun_ranks():
@@ -69,23 +67,11 @@ def run_matrix(
     if dry_run:
         return
     if first is not None:
-        here.test_first(first)
+        selftest_first(results, here.machine, chosen, first, disk_dir, here.say)
     summary = _run(planned, store, limit, bound, disk_dir, errors)
-    waiting = [
-        step for step, result in zip(planned.steps, summary.results, strict=False)
-        if step.action == "run" and (result.outcome is Outcome.SKIPPED or result.partial)
-    ]  # fmt: skip
-    command = _again(name, changes, device, results, disk_dir)
-    _finish(summary, tables, results, here.machine, errors, (len(waiting), command))
-
-
-def _again(name: str, changes: Sequence[str] | None, device: str, results: Path, disk_dir: Path | None) -> str:
-    """The command that runs the same cells into the same store."""
-    given = {"--device": device if device != "auto" else None, "--disk-dir": disk_dir}
-    given["--results"] = None if results == Path("results") else results
-    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
-    sets = [word for change in changes or () for word in ("--set", change)]
-    return shlex.join(["zobench", "sweep", name, *sets, *words])
+    waiting = found.waiting(planned.steps, summary.results)
+    command = found.sweep_command(name, changes, device, results, disk_dir)
+    _finish(summary, tables, results, here.machine, errors, (waiting, command))
 
 
 def _check_tables(names: Sequence[str]) -> None:
@@ -124,26 +110,6 @@ class _Here:
             if note.startswith(("not kept", "slower")):
                 self.say(f"warning: this machine's rates were {note}", "yellow")
         return rates
-
-    def test_first(self, seconds: float) -> None:
-        """Runs the selftest, shows its page and keeps its JSON, unless this machine has passed it. One that failed is
-        no reason to measure nothing."""
-        from zobench.execute.plan import duration
-        from zobench.machine.files import replace
-        from zobench.selftest.run import CHECKS, selftest
-
-        path = self._store.root / ".selftest" / f"{self.machine}-{self._device.partition(':')[0]}.json"
-        if path.exists() and json.loads(path.read_text())["verdict"] == "ok":
-            self.say(f"selftest: ok before, see {path}")
-            return
-        with self._errors.status("selftest, about " + duration(seconds)):
-            found = selftest(self._device, seconds, CHECKS, disk_dir=self._disk_dir)
-        self.say(found.page(), "yellow" if found.failed else "dim")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, json.dumps(found.to_dict(), indent=1, allow_nan=False).encode())
-        except OSError as error:
-            self.say(f"warning: the selftest's JSON was not kept: {error.strerror}", "yellow")
 
     @cached_property
     def narrow(self) -> str | None:
