@@ -63,6 +63,7 @@ def finetune(
     """
     from zobench.execute.process import leads, torchrun_ranks
     from zobench.finetune import usual_data_dir
+    from zobench.finetune.cautions import trained
     from zobench.finetune.loggers import loggers
     from zobench.measure.threads import settle
 
@@ -86,6 +87,8 @@ def finetune(
     if leads():
         _store(result, results)
         _show(result, folder, output)
+        if not trained(result.evaluation["curve"]):  # it diverged, as its warnings say
+            raise typer.Exit(1)
 
 
 def _trained(

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from zobench.cli.console import MIB, show_warnings
 from zobench.execute.plan import duration
+from zobench.finetune.cautions import trained
 from zobench.finetune.progress import Evaluation, Hooks, StepReport
 from zobench.finetune.search import Trial
 from zobench.result import Result
@@ -99,9 +100,10 @@ def show_result(console: Console, result: Result) -> None:
 
 
 def _only_lost(result: Result) -> tuple[str, ...]:
-    """A warning if dev was better at the start than after any step, whose weights are kept all the same."""
+    """A warning if dev was better at the start than after any step, whose weights are kept all the same. A run that
+    diverged has a warning of its own."""
     start, best = (result.evaluation[key]["loss"] for key in ("start", "best"))
-    if start is None or not result.spec.lr or (best is not None and best < start):
+    if start is None or not trained(result.evaluation["curve"]) or not result.spec.lr or best < start:
         return ()
     return (
         f"the loss on dev was {start:.4f} at the start and never below it after a step: this run learnt nothing; try "

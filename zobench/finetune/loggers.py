@@ -8,6 +8,7 @@ import io
 import json
 import math
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -33,15 +34,15 @@ def evaluation_row(seen: Evaluation) -> dict[str, float]:
     return {f"{seen.split}_{name}": value for name, value in {"loss": seen.loss, **seen.scores}.items()}
 
 
-class Curve(Callback):
+class Curve(Callback, ABC):
     """A callback that writes rows of numbers by their names, each with the step after which it is true."""
 
     def begin(self, start: RunStart) -> None:
         """Opens what is written to."""
 
+    @abstractmethod
     def write(self, step: int, row: Mapping[str, float]) -> None:
         """Writes one row."""
-        raise NotImplementedError
 
     def on_start(self, start: RunStart) -> None:
         """See :class:`Callback`."""

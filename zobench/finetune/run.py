@@ -21,7 +21,7 @@ from zobench.durable.scratch import scratch
 from zobench.finetune import loggers, origin, tokenizer
 from zobench.finetune.assemble import disk_dir, empty_model, planned, tuner
 from zobench.finetune.callbacks import Callback, Callbacks, RunStart
-from zobench.finetune.cautions import cautions
+from zobench.finetune.cautions import cautions, diverged
 from zobench.finetune.examine import examined
 from zobench.finetune.keeper import Keeper
 from zobench.finetune.origin import JOURNAL
@@ -231,7 +231,7 @@ def _result(
 ) -> Result:  # fmt: skip
     """The run's result. If others disturbed it that is a warning: times are doubtful, but not an accuracy."""
     disturbed = [f"the times may not count: {seen.disturbed}"] if seen.disturbed else []
-    told = cautions(spec, record.samples["projected_grad"], skipped)
+    told = [*diverged(spec, record.curve), *cautions(spec, record.samples["projected_grad"], skipped)]
     assert record.best is not None
     return Result(
         spec=spec, outcome=Outcome.OK, environment=facts, samples=record.samples, power=seen.power, trace=seen.trace,
