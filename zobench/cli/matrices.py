@@ -153,13 +153,16 @@ def _run(
 def _finish(
     summary: Summary, tables: Sequence[str], results: Path, machine: str, errors: Console, waiting: tuple[int, str]
 ) -> NoReturn:
-    """Shows what the sweep came to, prints its tables, and says how to go on: ``waiting``: how many cells are left, and
-    the command for them. Exit code 130: interrupted, 1: a cell failed or is lost."""
-    from zobench.cli import console
+    """Shows what the sweep came to, prints its tables, or its runs if it has none, and says how to go on: ``waiting``:
+    how many cells are left, and the command for them. Exit code 130: interrupted, 1: a cell failed or is lost."""
+    from zobench.cli import console, listing
     from zobench.cli.found import closing
     from zobench.result import Outcome
 
     console.show_summary(errors, summary.results, summary.unsaved, summary.interrupted)
+    if not tables and summary.results:
+        print()
+        listing.show_runs(console.answer_console(), summary.results)
     for name in tables:
         print("\n" + table_text(name, results, "terminal", machine, summary.results), end="")
     if summary.interrupted:
