@@ -33,7 +33,8 @@ def examined(
     result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, progress: Hooks, stop: Stop,
     callbacks: Callbacks,
 ) -> Result:  # fmt: skip
-    """``result`` with the evaluation of the best weights on the test set, if it has one; saves them in ``folder/model``.
+    """``result`` with the evaluation of the best weights on the test set, if it has one; saves them in
+    ``folder/model``.
 
     Raises :class:`Interrupted` if ``stop`` is asked for before the evaluation is done.
     """

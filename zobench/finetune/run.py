@@ -57,10 +57,11 @@ def run(
     ``evaluation`` of the result: ``curve``, rows of [step, loss, accuracy] on dev; ``start`` and ``best`` of them;
     ``test``, looked at once, with the weights of the best row; ``majority``, the accuracy of always giving the most
     frequent answer; ``task``, ``definition`` and ``tokenizer``: facts. ``examine`` False leaves the test set alone,
-    until a later call with True, and so does ``test_size=0`` for good; ``seal`` is shared by runs that may look at it once together. ``resume``: there must
-    be something to go on with. ``callbacks`` are told of all that happens; the curve is in ``curve.csv`` and
-    ``curve.jsonl`` in any case. Samples are as in :class:`zobench.result.Result`, over all steps; peaks are of this
-    process, so of a resumed run since its resumption. With several ``gpus`` this process is one of their ranks.
+    until a later call with True, and ``test_size=0`` leaves it alone for good; ``seal`` is shared by runs that may look
+    at it once together. ``resume``: there must be something to go on with. ``callbacks`` are told of all that happens;
+    the curve is in ``curve.csv`` and ``curve.jsonl`` in any case. Samples are as in :class:`zobench.result.Result`,
+    over all steps; peaks are of this process, so of a resumed run since its resumption. With several ``gpus`` this
+    process is one of their ranks.
 
     Raises ``ValueError``, one line, for data, a tokenizer, a base or a folder that will not do; ``OSError`` where the
     journal cannot be written; and :class:`Interrupted`.
