@@ -41,7 +41,7 @@ lr = ["x1", "x3"]
 [[methods]]
 header = "FO-SGD"
 method = "fo-sgd"
-lr = [1e-2, 1e-1]
+lr = ["x10", "x100"]
 """
 TABLE = """
 kind = "protocol"
@@ -109,8 +109,8 @@ def result(
 
 
 def stored(found: Contest, test: Callable[[str, int], float], *, best: int = 1, **changes: Any) -> list[Result]:
-    """All results of both stages: of each grid the point ``best`` has the least loss on dev; ``test`` gives the accuracy
-    on test of a method's header and a seed."""
+    """All results of both stages: of each grid the point ``best`` has the least loss on dev; ``test`` gives the
+    accuracy on test of a method's header and a seed."""
     made = [
         result(spec, dev=[0.5, 0.6, 0.6, 0.65, 0.7], loss=0.4 if place == best else 0.6, **changes)
         for specs in found.tuning.values()

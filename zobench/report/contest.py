@@ -226,6 +226,11 @@ def rankings(table: ContestTable, results: Sequence[Result]) -> list[Ranking]:
     return [_ranking(table, key[0], groups[key]) for key in sorted(groups)]
 
 
+def unmeasured(table: ContestTable) -> list[Standing]:
+    """The methods without any run."""
+    return [_standing(table, one, []) for one in table.protocol.contenders]
+
+
 def _ranking(table: ContestTable, machine: str, results: Sequence[Result]) -> Ranking:
     by_method: dict[str, list[Result]] = {}
     for result in results:

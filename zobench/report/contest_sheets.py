@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 from zobench.report import spread
-from zobench.report.claims import OPEN, Ratio, verdict
-from zobench.report.contest import ContestTable, Ranking, Standing, rankings
+from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, Ratio, verdict
+from zobench.report.contest import ContestTable, Ranking, Standing, rankings, unmeasured
 from zobench.report.quantity import rounded
 from zobench.report.sheet import CellText, Group, Sheet, number
 from zobench.report.table import Claim
@@ -27,7 +27,8 @@ def sheets(table: ContestTable, results: Sequence[Result]) -> list[Sheet]:
     """Per machine and model: accuracies, costs, claims; without any run one sheet that says so."""
     found = rankings(table, results)
     if not found:
-        return [_sheet(table, "none", "nothing measured yet", [], (), [_how(table), _remedy(table)])]
+        remarks = [_how(table), f"`zobench sweep {table.runner}` measures it."]
+        return [_sheet(table, "", "none", "nothing measured yet", unmeasured(table), [("Test (%) ↑", _test)], remarks)]
     return list(itertools.chain.from_iterable(_of(table, ranking) for ranking in found))
 
 
@@ -37,8 +38,8 @@ def _of(table: ContestTable, ranking: Ranking) -> Iterator[Sheet]:
     about = f"{spec.model} on {spec.task_name}, batch {spec.batch_size}"
     rows = ranking.standings
     accuracy = [_how(table), about, *_shown(table, ranking), *([table.caption] if table.caption else [])]
-    yield _sheet(table, f"accuracy-{_key(ranking)}", source, rows, _accuracy(table, ranking), accuracy)
-    yield _sheet(table, f"cost-{_key(ranking)}", source, rows, _costs(table), [about, *_cost_remarks(table, ranking)])
+    yield _sheet(table, "accuracy", _key(ranking), source, rows, _accuracy(table, ranking), accuracy)
+    yield _sheet(table, "costs", _key(ranking), source, rows, _costs(table), [about, *_cost_remarks(table, ranking)])
     if table.claims:
         yield _claims(table, ranking, source)
 
@@ -58,28 +59,27 @@ def _how(table: ContestTable) -> str:
     )
 
 
-def _remedy(table: ContestTable) -> str:
-    return f"`zobench sweep {table.runner}` measures it."
-
-
 def _sheet(
-    table: ContestTable, kind: str, source: str, rows: Sequence[Standing], columns: Sequence[Column],
+    table: ContestTable, what: str, key: str, source: str, rows: Sequence[Standing], columns: Sequence[Column],
     remarks: Sequence[str],
 ) -> Sheet:  # fmt: skip
-    headers = tuple(_label(header) for header, _ in columns)
-    return _made(table, kind, source, [one.header for one in rows], headers, remarks,
-                 [[of(one) for _, of in columns] for one in rows])  # fmt: skip
+    body = [[of(one) for _, of in columns] for one in rows]
+    headers = [header for header, _ in columns]
+    return _made(table, (what, key), source, ("Method", [one.header for one in rows]), headers, body, remarks)
 
 
 def _made(
-    table: ContestTable, kind: str, source: str, rows: Sequence[str], headers: tuple[CellText, ...],
-    remarks: Sequence[str], body: Sequence[Sequence[CellText]],
+    table: ContestTable, about: tuple[str, str], source: str, rows: tuple[str, Sequence[str]], headers: Sequence[str],
+    body: Sequence[Sequence[CellText]], remarks: Sequence[str],
 ) -> Sheet:  # fmt: skip
-    group = Group(header=_label(""), columns=headers, body=tuple(map(tuple, body)))
+    """``about``: what the sheet says, and of which runs; ``rows``: their common heading, and their own."""
+    what, key = about
+    group = Group(header=_label(""), columns=tuple(map(_label, headers)), body=tuple(map(tuple, body)))
     return number(
         Sheet(
-            label=f"{table.name}-{kind}", title=table.title, source=source, row_header="Method",
-            rows=tuple(map(_label, rows)), groups=(group,), remarks=tuple(remarks),
+            label="-".join(filter(None, (table.name, what, key))), title=": ".join(filter(None, (table.title, what))),
+            source=source, row_header=rows[0], rows=tuple(map(_label, rows[1])), groups=(group,),
+            remarks=tuple(remarks),
         )
     )  # fmt: skip
 
@@ -254,38 +254,35 @@ def _exp(value: float) -> float:
 
 
 def _claims(table: ContestTable, ranking: Ranking, source: str) -> Sheet:
-    rows, body = [], []
+    body = []
     for claim in table.claims:
         found = checked(claim, ranking)
         told = verdict(claim, (found,)) if found else OPEN
-        rows.append(claim.text)
-        body.append([_text(_bounds(claim)), _text(_held(claim, found)), _text(WORDS.get(told, told))])
-    headers = tuple(map(_label, ("Checked as", "Here (95 %)", "Verdict")))
+        body.append([_text(text) for text in (_NAMES[claim.metric], _bounds(claim), _held(claim, found), WORDS[told])])
     remark = (
         "Holds here: the whole interval is within the bounds; does not: none of it is; not shown: neither. A claim was "
         f"made of other models and tasks; this is {ranking.spec.model} on {ranking.spec.task_name}."
     )
-    return _made(table, f"claims-{_key(ranking)}", source, rows, headers, [remark], body)
+    return _made(
+        table, ("the papers' claims", _key(ranking)), source, ("Claim", [claim.text for claim in table.claims]),
+        ["Checked on", "Claimed", "Here (95 %)", "Verdict"], body, [remark],
+    )  # fmt: skip
 
 
-WORDS = {"holds": "holds here", "does not hold": "does not"}
+WORDS = {HOLDS: "holds here", FAILS: "does not", UNSHOWN: UNSHOWN, OPEN: OPEN}
 """A verdict as this table says it."""
 _NAMES = {
-    "accuracy": "test accuracy, difference",
-    "forwards": "forwards to the target, ratio",
-    "step_time": "seconds a step, ratio",
-    "memory": "memory, ratio",
+    "accuracy": "test accuracy (points more)",
+    "forwards": "forwards to the target (ratio)",
+    "step_time": "seconds a step (ratio)",
+    "memory": "memory (ratio)",
 }
 
 
 def _bounds(claim: Claim) -> str:
-    scale, unit = (100, " points") if claim.metric == "accuracy" else (1, "")
-    bounds = [
-        f"{word} {bound * scale:g}{unit}"
-        for word, bound in (("at least", claim.at_least), ("at most", claim.at_most))
-        if bound is not None
-    ]
-    return f"{_NAMES[claim.metric]} {claim.ratio[0]} to {claim.ratio[1]}: {' and '.join(bounds)}"
+    scale = 100 if claim.metric == "accuracy" else 1
+    pairs = (("at least", claim.at_least), ("at most", claim.at_most))
+    return " and ".join(f"{word} {bound * scale:g}" for word, bound in pairs if bound is not None)
 
 
 def _held(claim: Claim, found: Ratio | None) -> str:

@@ -5,6 +5,7 @@ NumPy alone computes it; the tests hold it against scipy.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -64,48 +65,55 @@ class Difference:
 
 
 def difference(one: Scores, other: Scores) -> Difference:
-    """``one`` less ``other``: Student's t with the seeds' variances (Welch) and the test sets' added to them.
+    """``one`` less ``other``: the seeds' error by Welch, the test sets' by the normal distribution, their margins added
+    as independent errors are, so that either makes the interval wider (MOVER: Zou and Donner 2008).
 
-    Both see the same examples, so the truth is somewhat sharper; the degrees of freedom are Satterthwaite's.
+    Both see the same examples, which only makes the truth sharper.
     """
-    parts = [(side.of_seeds, len(side.shares) - 1) for side in (one, other)]
-    parts += [(side.of_examples, max(1, side.examples - 1)) for side in (one, other)]
-    return _student(one.mean - other.mean, parts)
+    return _told(
+        one.mean - other.mean, [_welch(one.shares, other.shares), (one.of_examples + other.of_examples, _MANY)]
+    )
 
 
 def mean_difference(one: Sequence[float], other: Sequence[float]) -> Difference:
     """The difference of two means by Welch's test; of logarithms it is that of a ratio."""
-    known = len(one) > 1 and len(other) > 1
-    parts = [(statistics.variance(side) / len(side), len(side) - 1) for side in (one, other)] if known else []
-    return _student(statistics.fmean(one) - statistics.fmean(other), parts or [(math.inf, 1)])
+    return _told(statistics.fmean(one) - statistics.fmean(other), [_welch(one, other)])
 
 
-def _student(value: float, parts: Sequence[tuple[float, int]]) -> Difference:
-    """``parts``: (variance, degrees of freedom) of independent errors that add up."""
+def _welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+    """The variance of the difference of two means, and its degrees of freedom (Satterthwaite); of one value alone
+    nothing is known."""
+    if min(len(one), len(other)) < 2:
+        return math.inf, 1.0
+    parts = [(statistics.variance(side) / len(side), len(side) - 1) for side in (one, other)]
     total = math.fsum(variance for variance, _ in parts)
-    if math.isinf(total):
+    spare = math.fsum(variance**2 / own for variance, own in parts)
+    return total, total**2 / spare if spare else 1.0
+
+
+def _told(value: float, parts: Sequence[tuple[float, float]]) -> Difference:
+    """``parts``: (variance, degrees of freedom) of independent errors."""
+    if math.isinf(sum(variance for variance, _ in parts)):
         return Difference(value=value, low=-math.inf, high=math.inf, p=1.0)
-    if total == 0:
-        return Difference(value=value, low=value, high=value, p=float(value == 0))
-    freedom = total**2 / math.fsum(variance**2 / own for variance, own in parts)
-    half = quantile(freedom, 1 - LEVEL) * math.sqrt(total)
-    return Difference(value=value, low=value - half, high=value + half, p=tail(value / math.sqrt(total), freedom))
+    half, low, high = _margin(parts, LEVEL), 0.0, 1.0
+    for _ in range(40):  # the level at which the interval just reaches 0
+        middle = (low + high) / 2
+        low, high = (middle, high) if _margin(parts, middle) >= abs(value) else (low, middle)
+    return Difference(value=value, low=value - half, high=value + half, p=high)
+
+
+def _margin(parts: Sequence[tuple[float, float]], level: float) -> float:
+    return math.sqrt(math.fsum(variance * quantile(freedom, 1 - level) ** 2 for variance, freedom in parts))
 
 
 def quantile(freedom: float, share: float) -> float:
     """The t that |T| stays below with probability ``share``, T of Student's distribution."""
-    if freedom > _MANY:
+    if freedom >= _MANY:
         return statistics.NormalDist().inv_cdf((1 + share) / 2)
     return math.sqrt(freedom) * math.tan(float(np.interp(share, _within(freedom), _ANGLES)))
 
 
-def tail(t: float, freedom: float) -> float:
-    """The probability that |T| is above |t|: a two-sided p-value."""
-    if freedom > _MANY:
-        return 2 * statistics.NormalDist().cdf(-abs(t))
-    return float(1 - np.interp(math.atan(abs(t) / math.sqrt(freedom)), _ANGLES, _within(freedom)))
-
-
+@functools.lru_cache(maxsize=512)
 def _within(freedom: float) -> NDArray[np.float64]:
     """The probability that T = sqrt(freedom) tan(angle) is within plus and minus each of ``_ANGLES``: the integral of
     cos(angle)^(freedom - 1)."""
@@ -170,9 +178,7 @@ def detectable(scores: Sequence[Scores]) -> float | None:
         return None
     seeds = statistics.fmean(one.of_seeds for one in known)
     examples = statistics.fmean(one.of_examples for one in known)
-    total, own = 2 * (seeds + examples), statistics.fmean(len(one.shares) - 1 for one in known)
-    spare = 2 * (seeds**2 / own + examples**2 / max(1, known[0].examples - 1))
-    if not total:
-        return 0.0
-    freedom = total**2 / spare
-    return (quantile(freedom, 1 - LEVEL) + quantile(freedom, 2 * POWER - 1)) * math.sqrt(total)
+    own = 2 * (statistics.fmean(len(one.shares) for one in known) - 1)  # as Welch has it for two of one spread
+    parts = ((2 * seeds, own), (2 * examples, _MANY))
+    wanted = ((quantile(freedom, 1 - LEVEL) + quantile(freedom, 2 * POWER - 1)) ** 2 for _, freedom in parts)
+    return math.sqrt(math.fsum(variance * factor for (variance, _), factor in zip(parts, wanted, strict=True)))

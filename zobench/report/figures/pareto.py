@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from zobench.report.chart import Panel
@@ -17,6 +20,8 @@ HEIGHT = 250.0
 _LARGEST = 11.0
 """Points of diameter of the largest size; areas are as the sizes."""
 _SMALLEST = 3.0
+_BEHIND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.4}
+_LOOK: dict[str, Any] = {"size": style.SMALL, "ha": "left", "va": "baseline", "zorder": 6}
 _SPACE = 1.5
 """Points between a marker and its label."""
 
@@ -51,8 +56,8 @@ def paint(frame: Frame) -> Fit:
     for size in _examples(panel):
         label = f"{size:.0f} {panel.size_unit}"
         legend.add(2, label, _dot([], [], _diameter(size, panel), frame.looks[0].colour))
-    written: list[object] = []
-    return lambda: _label(axes, panel, points, diameters, written)
+    written: list[Text] = []
+    return lambda: _label(axes, panel, points, diameters, best, written)
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -116,13 +121,15 @@ def _examples(panel: Panel) -> list[float]:
 
 
 def _label(
-    axes: Axes, panel: Panel, points: Sequence[tuple[float, float]], diameters: Sequence[float], written: list[object]
-) -> None:
+    axes: Axes, panel: Panel, points: Sequence[tuple[float, float]], diameters: Sequence[float], best: Sequence[int],
+    written: list[Text],
+) -> None:  # fmt: skip
     """The name of each point where it covers least: beside it, else above or below, the crowded ones last."""
     while written:
-        written.pop().remove()  # type: ignore[attr-defined]
-    places = [tuple(map(float, axes.transData.transform(point))) for point in points]
+        written.pop().remove()
+    places = [_place(axes, *point) for point in points]
     taken = [Bbox.from_bounds(x - d / 2, y - d / 2, d, d) for (x, y), d in zip(places, diameters, strict=True)]
+    taken += _lines(axes, panel, points, best)
     room = axes.bbox
     order = sorted(range(len(points)), key=lambda i: sum(_near(places[i], other) for other in places))
     for i in order:
@@ -142,12 +149,25 @@ def _label(
         box = min(boxes, key=lambda one: _covered(one, taken) + 10 * _outside(one, room))
         taken.append(box)
         left, low = axes.transData.inverted().transform((box.x0, box.y0 + tall * 0.2))
-        written.append(
-            axes.text(left, low, text, size=style.SMALL, color=style.INK, ha="left", va="baseline", zorder=6)
-        )
+        written.append(axes.text(left, low, text, color=style.INK, bbox=_BEHIND, **_LOOK))
 
 
-def _near(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+def _place(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    """Where a point stands, in points."""
+    left, low = axes.transData.transform((x, y))
+    return float(left), float(low)
+
+
+def _lines(axes: Axes, panel: Panel, points: Sequence[tuple[float, float]], best: Sequence[int]) -> list[Bbox]:
+    """Boxes of the intervals and of the stairs, a line wide."""
+    known = [(x, mark.low, mark.high) for x, mark in zip(panel.xs, panel.series[0].marks, strict=True)]
+    ends = [((x, low), (x, high)) for x, low, high in known if low is not None and high is not None]
+    corners = list(zip(*_stairs(points, best), strict=True))
+    placed = [(_place(axes, *a), _place(axes, *b)) for a, b in (*ends, *pairwise(corners))]
+    return [Bbox.from_extents(min(a, c) - 1, min(b, d) - 1, max(a, c) + 1, max(b, d) + 1) for (a, b), (c, d) in placed]
+
+
+def _near(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return abs(one[0] - other[0]) < 60 and abs(one[1] - other[1]) < 12
 
 
