@@ -87,7 +87,7 @@ class Pristine:
 
     def settle(self, unit: Unit) -> None:
         """See :class:`Arithmetic`."""
-        if not self.pending(unit):
+        if not self.pending(unit) or self._is_read_only(unit):
             return
         every, self._every = self._every, 0.0
         try:
@@ -153,9 +153,13 @@ class Pristine:
 
     def is_due(self, unit: Unit) -> bool:
         """Whether the unit's pending entries are to stay: they span ``writeback_every`` steps."""
-        if unit.applied == len(self._journal) or not unit.trained:
+        if unit.applied == len(self._journal) or not unit.trained or self._is_read_only(unit):
             return False
         return self._journal[-1].step - self._journal[unit.applied].step + 1 >= self._every
+
+    def _is_read_only(self, unit: Unit) -> bool:
+        """Whether its weights at rest are never written, so that all updates stay pending."""
+        return unit.streamed and self._wire is not None and self._wire.read_only
 
     def pending(self, unit: Unit, decayed: bool = True) -> tuple[Update, ...]:
         """The entries that the unit's weights at rest lack; without their weight decay if not ``decayed``."""

@@ -7,6 +7,7 @@ Both conversions run where the compute runs, so they need no lane of their own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +21,21 @@ CHUNK_ELEMENTS = 1 << 20
 """Elements that an encoding to fp8 scales at once: its temporary."""
 CUDA_CHUNK_ELEMENTS = 1 << 24
 """The same on a CUDA device, where a launch costs more than the memory."""
+
+
+class Wire(Protocol):
+    """Packs and unpacks units. ``read_only``: a unit is packed once, and no update is ever written into it."""
+
+    read_only: bool
+
+    def nbytes(self, unit: Unit) -> int:
+        """Bytes of the unit at rest, a whole number of pages."""
+
+    def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
+        """Writes the unit's weights in ``slot`` into ``master``, in the model's dtype."""
+
+    def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
+        """The inverse of :meth:`decode`, rounding to the wire's format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +58,13 @@ class Packed:
         return slot[self.scales : self.scales + 4 * self.field.shape[0]].view(torch.float32).unsqueeze(1)
 
 
-class Wire:
+class FloatWire:
     """Packs and unpacks units. ``kind``: fp16, bf16, or fp8 (e4m3, a float32 scale for each row of a matrix).
 
     With fp8, vectors (biases, norms) keep their dtype: they are few, and eight bits would cost them most.
     """
+
+    read_only = False
 
     def __init__(self, kind: str) -> None:
         self._dtype, self._scaled = FORMATS[kind], WIRES[kind].is_scaled
@@ -88,12 +106,13 @@ class Wire:
                 scaled = self._scaled and len(item.shape) == 2
                 narrow = item.is_parameter and (scaled or not self._scaled)
                 dtype = self._dtype if narrow else item.dtype
-                values = _aligned(item.shape.numel() * dtype.itemsize)
+                values = aligned(item.shape.numel() * dtype.itemsize)
                 packed.append(Packed(item, dtype, offset, offset + values if scaled else None))
-                offset += values + (_aligned(4 * item.shape[0]) if scaled else 0)
+                offset += values + (aligned(4 * item.shape[0]) if scaled else 0)
             self._layouts[id(unit)] = packed, -(-offset // PAGE) * PAGE
         return self._layouts[id(unit)]
 
 
-def _aligned(nbytes: int) -> int:
+def aligned(nbytes: int) -> int:
+    """``nbytes`` rounded up, so that a tensor can begin after them."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -241,7 +241,7 @@ class _Costs:
         if kind.is_block:
             return 1
         tile = footprint.TILE_BYTES if kind.is_cut else 1 << 62
-        return sum(-(-rows * columns * width // tile) for rows, columns in self._block.linears)
+        return sum(int(-(-rows * columns * width // tile)) for rows, columns in self._block.linears)
 
     @property
     def _mallocs(self) -> float:
