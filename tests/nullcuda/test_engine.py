@@ -135,6 +135,15 @@ def test_a_block_spends_no_more_than_its_budget(granularity, units):
     assert own["stream_syncs"] + own["mallocs"] + own["host_allocs"] == 0
 
 
+def test_eight_bits_cost_one_launch_each_way():
+    """Of a whole block, as the kernels' own; torch's operations need some 60."""
+    few, many = spent(layers=4, wire="fp8"), spent(layers=8, wire="fp8")
+    own = {name: (many[name] - few[name]) / 4 for name in few}
+    assert (own["triton"], own["h2d_pinned"], own["d2h_pinned"]) == (4, 1, 1)
+    assert own["launches"] <= BUDGET_OF_A_BLOCK["launches"]
+    assert own["mallocs"] + own["host_allocs"] + own["stream_syncs"] == 0
+
+
 def test_without_reusable_memory_each_slot_is_allocated_and_freed_and_nothing_else():
     """By the device's own malloc, which the allocator's cache would hide; and what others have cached stays."""
     torch.cuda.empty_cache()
