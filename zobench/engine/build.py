@@ -92,6 +92,9 @@ def build(
     streamed, residents, noise = _units(model, config, blocks, rule, source)
     units = [*streamed, *residents]
     wire = _wire(config)
+    if wire is not None:
+        for dtype in dict.fromkeys(item.dtype for unit in streamed for item in unit.fields if item.is_parameter):
+            wire.prepare(config.device, dtype)
     by_id = by_tensor(units, thresholds)
     with ExitStack() as undo:
         stream = _stream(streamed, len(blocks), config, source, wire, lanes, hosts, undo) if streamed else None

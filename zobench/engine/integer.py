@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from zobench.engine.blocks import PAGE, Field, Unit
-from zobench.engine.wire import CUDA_CHUNK_ELEMENTS, aligned
+from zobench.engine.wire import aligned
 from zobench.runspec.kinds import SCALE_WIDTH, WireKind
 
 CHUNK_ELEMENTS = 1 << 18
 """Elements that are packed or unpacked at once: their temporaries stay in a core's cache."""
+CUDA_CHUNK_ELEMENTS = 1 << 24
+"""The same on a CUDA device, where a launch costs more than the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,9 @@ class IntegerWire:
     def __init__(self, kind: WireKind) -> None:
         self._kind = kind
         self._layouts: dict[int, tuple[list[Grid], list[tuple[Field, int]], int]] = {}
+
+    def prepare(self, device: str, dtype: torch.dtype) -> None:
+        """Nothing: torch's own operations do it."""
 
     def nbytes(self, unit: Unit) -> int:
         """Bytes of the unit at rest, a whole number of pages."""
