@@ -1,9 +1,9 @@
 """GPUs as data: what their data sheets say and what of it is reached, each with its source and date. No torch.
 
-A GPU is one TOML file, here or a user's own: a ``name``, perhaps names that it is ``also`` called by and ``errors``,
-one of :data:`ERRORS`, and ``[[facts]]``, each group with one ``source`` of :data:`SOURCES`, a ``document`` and a
-``date``. A later group wins over an earlier one. What a GPU's file leaves out of :data:`SHARES` is taken from
-``zobench/predict/constants.toml``.
+A GPU is one TOML file, here or a user's own: a ``name``, perhaps names that it is ``also`` called by, ``errors``, one
+of :data:`ERRORS`, a ``caution``, why zobench may not run on it at all, and ``[[facts]]``, each with one ``source`` of
+:data:`SOURCES`, a ``document`` and a ``date``. A later group wins over an earlier one. What a GPU's file leaves out
+of :data:`SHARES` is taken from ``zobench/predict/constants.toml``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LANE_BYTES = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Bytes per second of one lane of PCIe, one way, by generation."""
 
 
-_KEYS = ("name", "also", "errors", "facts")
+_KEYS = ("name", "also", "errors", "caution", "facts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ class Origin:
 class Gpu:
     """One GPU in base units: bytes, seconds, operations.
 
+    ``caution``: why zobench may not run on it, whatever is predicted, or "".
     ``errors``: whose held-out errors are those of predictions for it, one of :data:`ERRORS`. Of the data sheet:
     ``sms``, streaming multiprocessors; ``clock`` in Hz; ``memory``, bytes that programs can have;
     peaks ``fp32``, ``tf32``, ``fp16``, ``bf16`` in FLOP/s, dense, with float32 sums; ``hbm`` in bytes/s; ``nvlink`` in
@@ -73,6 +74,7 @@ class Gpu:
     name: str
     also: tuple[str, ...]
     errors: str
+    caution: str
     sms: float
     clock: float
     memory: float
@@ -178,7 +180,10 @@ def _read(path: Path, anchored: bool) -> Gpu:
             known = ", ".join(map(str, LANE_BYTES))
             raise ValueError(f"`pcie_generation` must be one of {known}, but got {values['pcie_generation']:g}")
         also = tuple(body.get("also", ()))
-        return Gpu(name=_text(body, "name"), also=also, errors=errors, origins=origins, **_plain(values))
+        caution = _text(body, "caution") if "caution" in body else ""
+        return Gpu(
+            name=_text(body, "name"), also=also, errors=errors, caution=caution, origins=origins, **_plain(values)
+        )  # fmt: skip
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
 
