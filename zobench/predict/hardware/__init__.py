@@ -31,7 +31,7 @@ PEAKS: Mapping[str, float] = {
 """Keys that a GPU's file must have, in the unit of their names, and what a unit is in base units."""
 SHARES: Mapping[str, float] = {
     "fp32_products": 1, "fp16_products": 1, "idle_tiles": 1, "passes": 1, "normals": 1, "counter_normals": 1,
-    "kernel_us": 1e-6, "link_both": 1, "link_one": 1, "pageable_gbs": 1e9, "fused_attention": 1,
+    "losses": 1, "kernel_us": 1e-6, "link_both": 1, "link_one": 1, "pageable_gbs": 1e9, "fused_attention": 1,
     "fp32_attention": 1, "narrow_normals": 1, "malloc_us": 1e-6,
     "driver_mib": 1 << 20,
 }  # fmt: skip
@@ -63,12 +63,13 @@ class Gpu:
     peaks ``fp32``, ``tf32``, ``fp16``, ``bf16`` in FLOP/s, dense, with float32 sums; ``hbm`` in bytes/s; ``nvlink`` in
     bytes/s, one way, 0 for none. Reached: ``fp32_products`` and ``fp16_products``, shares of the peaks by large
     products; ``idle_tiles``, the share of a last wave of tiles that a product wastes; ``passes``, the share of ``hbm``
-    by elementwise passes; ``normals`` and ``counter_normals``, numbers per multiprocessor and clock drawn by torch and
-    by the counter kernels; ``kernel``, seconds that a kernel costs beside its work; ``link_both`` and ``link_one``,
-    shares of PCIe's rate by pinned copies each way with both directions or one in use; ``pageable``, bytes/s of
-    pageable copies, both ways together; ``fused_attention`` and ``fp32_attention``, its share of a product's rate in 16
-    and 32 bits; ``narrow_normals``, normals in 16 bits in the time of one in 32; ``malloc``, seconds of one
-    cudaMalloc with its cudaFree; ``driver``, bytes that the driver and libraries take.
+    by elementwise passes, and ``losses``, the share of that by passes over logits; ``normals`` and ``counter_normals``,
+    numbers per multiprocessor and clock drawn by torch and by the counter kernels; ``kernel``, seconds that a kernel
+    costs beside its work; ``link_both`` and ``link_one``, shares of PCIe's rate by pinned copies each way with both
+    directions or one in use; ``pageable``, bytes/s of pageable copies, both ways together; ``fused_attention`` and
+    ``fp32_attention``, its share of a product's rate in 16 and 32 bits; ``narrow_normals``, normals in 16 bits in the
+    time of one in 32; ``malloc``, seconds of one cudaMalloc with its cudaFree; ``driver``, bytes that the driver and
+    libraries take.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Gpu:
     fp16_products: float
     idle_tiles: float
     passes: float
+    losses: float
     normals: float
     counter_normals: float
     kernel: float
