@@ -191,4 +191,4 @@ def test_the_bytes_over_the_link_are_those_that_the_engine_moves(
     costs = gpu._Costs(spec, dataclasses.replace(FREE_OF_CHARGE, link_one=1.0, link_both=1.0), 1.0)
     bytes_a_step = {way: taken * costs.gpu.pcie for way, taken in costs.moving().items()}
     moved = {way: count / (2 * every) for way, count in seen.items()}
-    assert bytes_a_step == pytest.approx(moved, rel=2e-3)  # the engine fills up to whole pages
+    assert bytes_a_step == pytest.approx(moved, rel=6e-3)  # whole pages, and the scales of fp8

@@ -180,7 +180,7 @@ def _run(
         with console.SweepProgress(errors, planned.steps, budget) as bar:
             return sweep(
                 planned.steps, store, budget=budget, timeout=timeout, disk_dir=disk_dir, calibration=planned.rates,
-                progress=SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end),
+                progress=SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end), learned=planned.learned,
             )  # fmt: skip
 
 

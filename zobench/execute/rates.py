@@ -129,6 +129,7 @@ def _usable(text: str | None) -> dict[str, Any] | None:
     try:
         kept = dict(json.loads(text or ""))
         predict.Rates.of(kept)
+        kept["operators_per_second"]
     except (ValueError, TypeError, KeyError):
         return None
     return kept
