@@ -516,9 +516,7 @@ def test_a_tasks_run_takes_the_time_of_its_evaluations_too() -> None:
     more = taken(eval_every=25, dev_size=1000)
     assert often - once == pytest.approx(1.5 * (taken(dev_size=1000) - once))  # 5 looks at dev instead of 2
     assert more - often == pytest.approx(2.5 * (taken(dev_size=1000) - once))
-    products = (
-        2 * 500 * 2 * 2 * models.parameter_count("OPT-125M") / 1e11
-    )  # two candidates of 500 examples, twice, per token
+    products = 2 * 500 * 2 * 2 * models.parameter_count("OPT-125M") / 1e11  # per token: 2 candidates, twice
     tokens = sizes.usual(RunSpec(model="OPT-125M", weights="pretrained", task="sst2").resolve("cpu"))
     assert taken(dev_size=1000) - once > 0.5 * products * tokens
 

@@ -22,7 +22,7 @@ from zobench.runspec.kinds import ENGINES, TIERS, WIDTHS
 
 FILL_RATE = 1.5e9
 """Bytes of initial weights written per second into memory that was never touched; measured: 0.4 to 1.5e9."""
-SIMILAR = 30.0
+SIMILAR = 1000.0
 """Steps whose predicted lengths differ by more than this factor say nothing about each other."""
 START_SECONDS = 6.0
 """A fresh process: interpreter, torch, transformers, building the model."""
@@ -117,9 +117,9 @@ def _share(rate: float, whole: float) -> float:
 
 
 def _evaluating_seconds(known: Prediction) -> float:
-    """Seconds of a task's evaluations: on dev before the first step, at the intervals asked for and at the end, and once on test. A forward
-    for each candidate of each example, or for each token of a free answer; of all that a step does, products,
-    attention and passes alone."""
+    """Seconds of a task's evaluations: on dev before the first step, at the intervals asked for and at the end; on test
+    once. A forward for each candidate of each example, or for each token of a free answer; of all that a step does,
+    products, attention, passes and kernels alone."""
     spec = known.spec
     if spec.task == "none":
         return 0.0
