@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -17,8 +18,10 @@ from zobench.cli.show import table_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from zobench.execute.plan import Plan
+    from zobench.execute.plan import Plan, Step
     from zobench.execute.sweep import Summary
+    from zobench.predict import Rates
+    from zobench.result import Result
     from zobench.runspec import RunSpec
     from zobench.store import Store
 
@@ -35,6 +38,7 @@ def run_matrix(
     """
     from zobench import recipes
     from zobench.cli import console, found, plan_view
+    from zobench.cli.contest import Second
     from zobench.cli.jobs import refuse_twice
     from zobench.cli.selftest_first import selftest_first
     from zobench.execute.process import torchrun_ranks
@@ -51,7 +55,7 @@ def run_matrix(
     chosen, why = choose_device(str(values.pop("device", device)))
     errors, store = console.error_console(), Store(results)
     here = _Here(store, chosen, why, disk_dir, errors)
-    matrix, cells, memory_note = matrix_cells(path, chosen, values, lambda: here.narrow)
+    matrix, cells, memory_note = matrix_cells(path, chosen, values, lambda: here.narrow, lambda: here.own_rates)
     if wanted is not None and not (cells := tuple(spec for spec in cells if wanted(spec))):
         raise ValueError(f"the matrix {name} must make a run that is shown, but makes none here; name another runner")
     refuse_twice(results, cells)
@@ -60,16 +64,30 @@ def run_matrix(
     tables = matrix.tables if tables is None else tables
     foretold = _any_foretold(tables)
     planned = here.plan(cells, again, memory_note)
-    if dry_run or verbose:
-        plan_view.show_plan(console.answer_console() if dry_run else errors, matrix.title, planned.steps, limit)
-    else:
-        plan_view.show_short_plan(errors, matrix.title, planned.steps, limit, foretold=foretold)
+
+    def show(title: str, steps: Sequence[Step], budget: float | None) -> None:
+        if dry_run or verbose:
+            plan_view.show_plan(console.answer_console() if dry_run else errors, title, steps, budget)
+        else:
+            plan_view.show_short_plan(errors, title, steps, budget, foretold=foretold)
+
+    show(matrix.title, planned.steps, limit)
+    second = matrix.contest and Second(
+        contest=matrix.contest, known=here.known, plan=lambda specs: here.plan(specs, again, ""), show=show,
+        run=lambda plan, budget: _run(plan, store, budget, bound, disk_dir, errors),
+    )  # fmt: skip
+    if second:
+        second.foresee()
     if dry_run:
         return
     if first is not None:
         selftest_first(results, here.machine, chosen, first, disk_dir, here.say)
-    summary = _run(planned, store, limit, bound, disk_dir, errors)
-    waiting = found.waiting(planned.steps, summary.results)
+    begin = time.monotonic()
+    summary, steps, unknown = _run(planned, store, limit, bound, disk_dir, errors), planned.steps, 0
+    if second:
+        summary, more, unknown = second.follow(summary, limit, begin)
+        steps = [*steps, *more]
+    waiting = found.waiting(steps, summary.results) + unknown
     command = found.sweep_command(name, changes, device, results, disk_dir)
     _finish(summary, tables, results, here.machine, errors, (waiting, command))
 
@@ -94,6 +112,7 @@ class _Here:
         facts = fingerprint_without_torch()
         self.machine: str = facts["machine"]
         self._store, self._device, self._disk_dir, self._errors = store, device, disk_dir, errors
+        self._told: set[str] = set()
         self._introduction = f"{why}; machine {self.machine} ({facts['description']})"
 
     def say(self, text: str, style: str = "dim") -> None:
@@ -114,12 +133,25 @@ class _Here:
                 self.say(f"warning: this machine's rates were {note}", "yellow")
         return rates
 
+    @property
+    def own_rates(self) -> Rates:
+        """The same for the predictor."""
+        from zobench import predict
+
+        return predict.Rates.of(self.rates)
+
+    def known(self) -> dict[str, Result]:
+        """The results of this machine by their hash, less those of plug-ins that were changed since."""
+        from zobench.store import is_current
+
+        return {result.spec.hash: result for result in self._store.load(self.machine) if is_current(result)}
+
     @cached_property
     def narrow(self) -> str | None:
         """The 16-bit type that this machine is fastest in; None if it is faster in 32 bits."""
         from zobench import predict
 
-        chosen, told = predict.fastest_narrow(predict.Rates.of(self.rates))
+        chosen, told = predict.fastest_narrow(self.own_rates)
         self.say(told)
         return chosen
 
@@ -131,7 +163,9 @@ class _Here:
         self.say(note)
         planned = plan.here(cells, self._store, self.machine, self._device, retry, self._disk_dir, rates)
         for problem in self._store.problems:
-            self.say(f"not read: {problem}", "yellow")
+            if problem not in self._told:  # a protocol is planned twice
+                self.say(f"not read: {problem}", "yellow")
+        self._told |= set(self._store.problems)
         return planned
 
 

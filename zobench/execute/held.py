@@ -96,8 +96,8 @@ def table(found: Sequence[Row]) -> str:
     lines = [f"{'step s':>8} {'rates':>7} {'learned':>7} {'memory':>7}  cell"]
     for row in found:
         memory = "" if row.memory is None else f"{100 * row.memory:+.0f} %"
-        errors = " ".join(f"{100 * error:+5.0f} %" for error in (row.alone, row.corrected))
-        lines.append(f"{row.seconds:8.3g} {errors} {memory:>7}  {row.spec.label}")
+        both = " ".join(f"{100 * error:+5.0f} %" for error in (row.alone, row.corrected))
+        lines.append(f"{row.seconds:8.3g} {both} {memory:>7}  {row.spec.label}")
     errors = {
         "rates": [abs(row.alone) for row in found], "learned": [abs(row.corrected) for row in found],
         "memory": [abs(row.memory) for row in found if row.memory is not None],

@@ -246,7 +246,13 @@ def _links(spec: RunSpec, rates: Rates, best: bool = False) -> tuple[float, floa
 
 
 def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, float]:
-    """Seconds of a step's uploads and of its share of the write-backs, at ``up`` and ``down`` bytes per second.
+    """Seconds of a step's uploads and of its share of the write-backs, at ``up`` and ``down`` bytes per second."""
+    uploaded, written = transferred(spec)
+    return uploaded / up, written / down
+
+
+def transferred(spec: RunSpec) -> tuple[float, float]:
+    """Bytes of a step's uploads, and of its share of the write-backs, of a spec that streams.
 
     Frozen weights are not written back; adapters and state travel beside the weights."""
     layers = streamed_layers(spec)
@@ -254,8 +260,7 @@ def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, flo
     tuned = (sizes.ADAPTER_WIDTH if not sizes.tunes_all(spec) else 0) + sizes.state_width(spec)
     added = sizes.trained_count(spec, layers) * tuned
     written = added + (weights if sizes.tunes_all(spec) else 0)
-    seconds = METHODS.get(spec.method).uploads * (weights + added) / up
-    return seconds, written / down / kept_steps(spec)
+    return METHODS.get(spec.method).uploads * (weights + added), written / kept_steps(spec)
 
 
 def kept_steps(spec: RunSpec) -> float:
