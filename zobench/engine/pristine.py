@@ -35,6 +35,7 @@ class Pristine:
     drawn and which one is flipped.
     """
 
+    points: tuple[Point, ...] = ()
     route: tuple[Point, ...] = ()
     in_place = False
 
