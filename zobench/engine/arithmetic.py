@@ -21,8 +21,8 @@ class Arithmetic(Protocol):
     """Computes the weights of a unit on the device at any point. A unit's turn begins with the first call of ``at`` and
     ends with ``rest``.
 
-    ``points``: those of the pass that is under way, else none. ``route``: all of its points, where this device evaluates
-    the loss at some of them only.
+    ``points``: those of the pass that is under way, else none. ``route``: all of its points, where this device
+    evaluates the loss at some of them only.
     """
 
     points: tuple[Point, ...]

@@ -38,8 +38,9 @@ BASE = Point()
 class Entry:
     """One update, ``W -= lr * (g * z(seed) + weight_decay * W)``: all that is ever stored of it (MeZO, algorithm 1).
 
-    ``part``: the only part of the model that it moves; None moves all of it. ``subspace``: as a point's. With a rule other than SGD's, all entries
-    of one step are one update: the rule takes the sum of their g * z (:mod:`zobench.engine.rules`).
+    ``part``: the only part of the model that it moves; None moves all of it. ``subspace``: as a point's. With a rule
+    other than SGD's, all entries of one step are one update: the rule takes the sum of their g * z
+    (:mod:`zobench.engine.rules`).
     """
 
     step: int

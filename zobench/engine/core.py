@@ -52,7 +52,8 @@ class Engine:
     by default the model's own. ``lanes`` replaces the lanes that the device calls for, ``drive`` the plain call of the
     model's body. ``rule`` is an update other than SGD's; its state rests and travels beside the weights and begins as
     ``state`` (by :attr:`Field.key`) or zeros. ``thresholds``, by parameter name, make directions sparse
-    (:class:`~zobench.engine.noise.SparseNoise`); ``directions`` are those that have low rank. Parameters that require no gradient are never moved nor written back.
+    (:class:`~zobench.engine.noise.SparseNoise`); ``directions`` are those that have low rank. Parameters that require
+    no gradient are never moved nor written back.
     ``start``: an earlier run's weights at rest, to be brought up to date by :meth:`retrace`.
     ``hosts``: host memory that several ranks share, where the streamed units rest. ``known``: how the arguments of the
     model's modules follow the batch; by default that is found on a twin of the model, and with it whether the engine

@@ -138,7 +138,9 @@ class Factored:
         """
         own = self._tensor(weight) if transposed else self._tensor(weight)[rows]
         if not any(self._is_moved(place, point) for place in (weight, bias) if place for point in points):
-            return functional.linear(x, own.T if transposed else own, None if bias is None else self._tensor(bias)[rows])
+            return functional.linear(
+                x, own.T if transposed else own, None if bias is None else self._tensor(bias)[rows]
+            )
         flat = x.reshape(-1, x.shape[-1])
         y = flat @ own if transposed else functional.linear(flat, own)
         size = len(flat) // len(points)
@@ -157,7 +159,9 @@ class Factored:
         bases = [self._basis(item, seed, x.device) for seed, _ in self._terms(weight, points[0])]
         basis = torch.cat(bases, 1).to(y.dtype) if bases else None
         shared = None if transposed else _thin(x, basis, bias is not None).chunk(len(points))
-        for number, (point, own, part) in enumerate(zip(points, x.chunk(len(points)), y.chunk(len(points)), strict=True)):
+        for number, (point, own, part) in enumerate(
+            zip(points, x.chunk(len(points)), y.chunk(len(points)), strict=True)
+        ):
             factors = [self._factor(weight[0], item, one) for one in self._terms(weight, point)]
             left = torch.cat([one if transposed else one[rows] for one in factors], 1).to(y.dtype) if factors else None
             thin = _thin(own, left, bias is not None) if shared is None else shared[number]

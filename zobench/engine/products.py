@@ -18,8 +18,8 @@ from zobench.engine.fold import Follows, fold, leaves
 from zobench.engine.forwards import Forwards
 
 TOGETHER = 1024
-"""Tokens that go through a block at once, if one copy of the batch is not longer: beyond that W's way through the memory
-is no longer what a product waits for, and activations would outgrow the perturbed copy of W that is not there."""
+"""Tokens that go through a block at once, if one copy of the batch is not longer: beyond that no product waits for W to
+come through the memory, and activations would outgrow the perturbed copy of W that is not there."""
 
 
 class ProductForwards(Forwards):

@@ -61,7 +61,8 @@ def judge(model: nn.Module, config: EngineConfig, make: Make, directions: Hashab
     computes what transformers does; else a ``ValueError`` of one line that says what the model does.
 
     The answer is kept for this process, by the model's class, the switches of its configuration and those of ``config``
-    that choose how losses are computed, with the ``directions`` of its engines. Of the registered families nothing is asked: tests hold them, bit for bit.
+    that choose how losses are computed, with the ``directions`` of its engines. Of the registered families nothing is
+    asked: tests hold them, bit for bit.
     """
     find_blocks(model)  # refuses a model without any
     _check_own_loss(model)
