@@ -18,10 +18,10 @@ def direction(number: int, shape: torch.Size, seed: int, subspace: int | None, r
         z = torch.empty(shape)
         kernels.normals(seed, kernels.Span(number), z)
         return z
-    left, right = torch.empty(shape[0], rank), torch.empty(shape[1], rank)
+    left, right = torch.empty(shape[0], rank), torch.empty(rank, shape[1])
     kernels.normals(seed, kernels.Span(number), left)
     kernels.normals(seed if subspace is None else subspace, kernels.Span(number, start=left.numel()), right)
-    return left @ right.T
+    return left @ right
 
 
 class LowRankPlain(Plain):

@@ -21,13 +21,12 @@ from zobench.engine.head import Head
 from zobench.engine.logits import finished
 from zobench.engine.loss import RunningLoss
 from zobench.engine.perturb import is_decayed
+from zobench.engine.thin import add_product, add_thin
 from zobench.engine.wire import Wire
 
 Place = tuple[Unit, int]
 """A tensor: the number of a field of its unit."""
 ALL = slice(None)
-FOLD_ELEMENTS = 1 << 22
-"""Elements of a 16-bit matrix that are changed at once: their float32 copies are this large."""
 
 
 @dataclass(eq=False, slots=True)
@@ -154,22 +153,23 @@ class Factored:
         rows: slice,
     ) -> None:  # fmt: skip
         """Makes ``x W^T`` in ``y`` what it is at points of the same subspaces: one thin product of all their rows with
-        V, then each point's own with its U. The bias is one more column, of ones."""
-        item, x, kept = weight[0].fields[weight[1]], x.to(y.dtype), self._kept(weight)
+        V, then each point's own with its U."""
+        item, x, count = weight[0].fields[weight[1]], x.to(y.dtype), len(points)
         bases = [self._basis(item, seed, x.device) for seed, _ in self._terms(weight, points[0])]
-        basis = torch.cat(bases, 1).to(y.dtype) if bases else None
-        shared = None if transposed else _thin(x, basis, bias is not None).chunk(len(points))
-        for number, (point, own, part) in enumerate(
-            zip(points, x.chunk(len(points)), y.chunk(len(points)), strict=True)
-        ):
-            factors = [self._factor(weight[0], item, one) for one in self._terms(weight, point)]
-            left = torch.cat([one if transposed else one[rows] for one in factors], 1).to(y.dtype) if factors else None
-            thin = _thin(own, left, bias is not None) if shared is None else shared[number]
-            right = [one for one in (basis if transposed else left,) if one is not None]
-            if bias is not None:
-                right.append(self._vector(bias, point)[rows].to(y.dtype).unsqueeze(1))
-            if right:
-                part.addmm_(thin, torch.cat(right, 1).T, beta=kept)
+        basis = torch.cat(bases).to(y.dtype) if bases else None
+        shared = None if basis is None or transposed else (x @ basis.T).chunk(count)
+        for number, (point, own, part) in enumerate(zip(points, x.chunk(count), y.chunk(count), strict=True)):
+            left = None
+            if basis is not None:
+                factors = [self._factor(weight[0], item, term) for term in self._terms(weight, point)]
+                left = torch.cat([one if transposed else one[rows] for one in factors], 1).to(y.dtype)
+            shift = None if bias is None else self._vector(bias, point)[rows].to(y.dtype)
+            if left is None or basis is None:
+                add_thin(part, None, None, shift)
+            elif shared is None:
+                add_thin(part, own @ left, basis.T, shift, self._kept(weight))
+            else:
+                add_thin(part, shared[number], left, shift, self._kept(weight))
 
     def made(self, place: Place, point: Point) -> Tensor:
         """A tensor at a point; W itself where that is the same."""
@@ -194,7 +194,7 @@ class Factored:
         item, moved = place[0].fields[place[1]], own.float() * self._kept(place)
         for term in self._terms(place, point):
             basis = self._basis(item, term[0], own.device)
-            moved.addmm_(self._factor(place[0], item, term)[rows], basis.T)
+            moved.addmm_(self._factor(place[0], item, term)[rows], basis)
         return moved.to(own.dtype)
 
     # --- embedding and head -------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class Factored:
             kept = group.kept if is_decayed(item.name) else 1.0
             if is_matrix(item):
                 bases = [self._basis(item, seed, own.device) for seed, _ in group.terms]
-                _add_product(own, torch.cat(parts, 1), torch.cat(bases, 1), kept)
+                add_product(own, torch.cat(parts, 1), torch.cat(bases), kept)
             else:
                 total = own.float() * kept
                 for part in parts:
@@ -359,30 +359,8 @@ class Factored:
         return self._parts(unit)[0].of(item, term[1])
 
     def _basis(self, item: Field, seed: int, device: torch.device) -> Tensor:
-        """V of a matrix, drawn once for as long as its subspace lasts."""
+        """V^T of a matrix, drawn once for as long as its subspace lasts."""
         bases = self._bases.setdefault(item.tensor_id, {})
         if seed not in bases:
             bases[seed] = self._directions.basis(item, seed, device)
         return bases[seed]
-
-
-def _thin(x: Tensor, basis: Tensor | None, ones: bool) -> Tensor:
-    """``x V`` (n, rank), and with ``ones`` a column of ones after it."""
-    if basis is not None and not ones:
-        return x @ basis
-    rank = 0 if basis is None else basis.shape[1]
-    thin = x.new_ones(len(x), rank + ones)
-    if basis is not None:
-        torch.mm(x, basis, out=thin[:, :rank])
-    return thin
-
-
-def _add_product(weights: Tensor, left: Tensor, basis: Tensor, kept: float) -> None:
-    """``weights = kept * weights + left basis^T`` in place, in float32, rounded once."""
-    if weights.dtype == torch.float32:
-        weights.addmm_(left, basis.T, beta=kept)
-        return
-    step = max(1, FOLD_ELEMENTS // weights.shape[1])
-    for first in range(0, len(weights), step):
-        rows = slice(first, first + step)
-        weights[rows] = torch.addmm(weights[rows].float(), left[rows], basis.T, beta=kept)

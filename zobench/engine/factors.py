@@ -1,7 +1,7 @@
 """Directions of low rank: z = U V^T in every matrix, and the small tensors that stand for it and for what is pending.
 
-U of a matrix (rows, columns) is (rows, rank), V (columns, rank), both from the counter stream of the matrix: U is the
-first rows * rank numbers of the direction's seed, V the numbers after these of the *subspace's* seed. So each can be
+U of a matrix (rows, columns) is (rows, rank), V^T (rank, columns), both from the counter stream of the matrix: U is the
+first rows * rank numbers of the direction's seed, V^T the numbers after these of the *subspace's* seed. So each can be
 drawn alone, and directions of one subspace share V. Any other tensor keeps a full direction of its own.
 """
 
@@ -36,9 +36,9 @@ class LowRank:
             raise ValueError(f"`rank >= 1` must hold, but got rank={self.rank}; LOZO uses rank=2")
 
     def basis(self, item: Field, subspace: int, device: torch.device | str) -> Tensor:
-        """V of a matrix, float32 (columns, rank)."""
+        """V^T of a matrix, float32 (rank, columns): a thin product is faster with V's columns in one piece each."""
         whole = item.shape if item.whole is None else item.whole
-        basis = torch.empty(whole[1], self.rank, dtype=torch.float32, device=device)
+        basis = torch.empty(self.rank, whole[1], dtype=torch.float32, device=device)
         kernels.normals(subspace, Span(item.tensor_id, whole[0] * self.rank), basis)
         return basis
 
@@ -51,7 +51,7 @@ class LowRank:
             return
         factor = torch.empty(item.shape[0], self.rank, dtype=torch.float32, device=out.device)
         kernels.normals(seed, Span(item.tensor_id, item.first * self.rank), factor)
-        out.copy_(factor @ self.basis(item, subspace, out.device).T)
+        out.copy_(factor @ self.basis(item, subspace, out.device))
 
 
 def is_matrix(item: Field) -> bool:
