@@ -47,6 +47,7 @@ class Pristine:
     drawn and which one is flipped.
     """
 
+    points: tuple[Point, ...] = ()
     route: tuple[Point, ...] = ()
     in_place = False
 

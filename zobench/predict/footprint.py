@@ -26,6 +26,8 @@ RANK_BYTES = 300 << 20
 """Of host memory that a further rank's interpreter and libraries take."""
 SNAPSHOTS = 3
 """Checkpoints of a run that are on the disk at once: the last two, and the one that is being written."""
+TOGETHER = 1024
+"""Tokens of several points that go through a block at once where these share its products."""
 MARGIN = 0.9
 """Share of a given device memory that a plan uses: predictions are this good."""
 ATTENTION_MATRICES = 6
@@ -137,14 +139,20 @@ def activations(spec: RunSpec) -> int:
     longest = sizes.longest(spec)
     tokens, points = sizes.rows(spec) * longest, _points(spec)
     inner = 2 * architecture.inner
-    at_once = 1 if GRANULARITIES[spec.granularity].is_block else points
+    at_once = _together(spec, points, tokens) if GRANULARITIES[spec.granularity].is_block else points
     states = 2 * architecture.hidden * (points + at_once) + inner * at_once
     masked = spec.data == "ragged" or spec.task != "none"
     mask = sizes.rows(spec) * longest**2 * width if masked else 0
     rows = HEAD_TILE_BYTES // (architecture.hidden * width) if not NOISES[spec.noise].in_place else architecture.vocab
-    logits = min(backward.LOGITS_BYTES, sizes.judged(spec) * min(rows, architecture.vocab) * 4)
+    judged = sizes.judged(spec) * (1 if METHODS.get(spec.method).structure is None else points)
+    logits = min(backward.LOGITS_BYTES, judged * min(rows, architecture.vocab) * 4)
     scores = EAGER_MATRICES * sizes.rows(spec) * architecture.heads * longest**2 * width * at_once
     return tokens * states * width + mask + 3 * logits + (scores if architecture.whole_attention else 0)
+
+
+def _together(spec: RunSpec, points: int, tokens: int) -> int:
+    """Points that go through a block at once: where they share products, as many as fit."""
+    return 1 if METHODS.get(spec.method).structure is None else min(points, max(1, TOGETHER // tokens))
 
 
 def _points(spec: RunSpec) -> int:
@@ -207,12 +215,24 @@ def _scratch(spec: RunSpec) -> int:
         together = spec.queries if definition.rule else 1  # a rule needs all of a step's directions at once
         noise = largest * (together * kind.normals * sizes.trained_width(spec) + 4 * definition.copies)
         return noise + heap + (models.block_parameter_count(models.of(spec)) * WIDTHS[spec.dtype] if packed else 0)
+    if kind.structure is not None:
+        return _factors(spec) + heap + (_bare_bytes(spec, WIDTHS[spec.dtype]) if packed else 0)
     pieces = min(_PIECE, _largest_trained(spec)) * 4 * definition.piece_copies if on_cuda else 0
     own = _bare_bytes(spec, WIDTHS[spec.dtype]) if sizes.tunes_all(spec) else 0
     unit = max(own, HEAD_TILE_BYTES)
     stays = not ENGINES[spec.engine].is_streamed or spec.resident_blocks > 0
     again = unit if packed or stays else HEAD_TILE_BYTES  # where pending updates are replayed that are not to stay
     return unit + (again if packed or spec.writeback_every != 1 else 0) + pieces + heap
+
+
+def _factors(spec: RunSpec) -> int:
+    """Bytes of U and V of all that is tuned, in float32, of U of every point in the largest unit, and of what is made
+    outside the blocks although its directions have low rank: two tables of positions."""
+    left, right = sizes.factors(spec)
+    tables = sorted(models.resident_sizes(*models.variant(spec))) if sizes.tunes_all(spec) else [0]
+    looked_up = tables[-1]
+    made = 2 * max((size for size in tables if size < looked_up), default=0) * WIDTHS[spec.dtype]
+    return 4 * (left + right + _points(spec) * left // 2) + made
 
 
 _PIECE = 1 << 24

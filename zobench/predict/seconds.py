@@ -196,7 +196,7 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
     kind = METHODS.get(spec.method)
     if not kind.draws:
         return 0.0
-    parameters = (sizes.trained_count(spec) + sizes.trained(spec)[1]) * spec.queries
+    parameters = sizes.drawn(spec) * spec.queries
     if NOISES[spec.noise].in_place:
         return kind.draws * kind.normals * parameters / rates.noise["torch"]
     draws = (kind.counter_draws + pending(spec)) * kind.normals
@@ -204,7 +204,10 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
 
 
 def pending(spec: RunSpec) -> float:
-    """Updates of each query that a step goes over again with counter noise, in the mean of the run's steps."""
+    """Updates of each query that a step goes over again with counter noise, in the mean of the run's steps; those in
+    factors are summed up."""
+    if METHODS.get(spec.method).structure is not None:
+        return 1.0
     middle = spec.warmup + (spec.steps + 1) / 2
     return min(middle, (kept_steps(spec) + 1) / 2)
 
@@ -265,6 +268,9 @@ def transferred(spec: RunSpec) -> tuple[float, float]:
 
 def kept_steps(spec: RunSpec) -> float:
     """After how many steps a run writes updates into the weights at rest; infinity if it is over before."""
+    structure = METHODS.get(spec.method).structure
+    if structure is not None and (lasts := structure.lasts(spec)) >= spec.steps + spec.warmup:
+        return math.inf
     if spec.writeback_every != "inf":
-        return int(spec.writeback_every)
+        return max(int(spec.writeback_every), 1 if structure is None else lasts)
     return consolidate_after(spec) if consolidates(spec) else math.inf

@@ -39,6 +39,9 @@ class SpecFields(Protocol):
     def value(self, key: str) -> Any:
         """The value of any field, or of the option ``options.NAME``."""
 
+    def option(self, name: str) -> Any:
+        """The value of an option, its default where it is not given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -77,6 +80,17 @@ class Definition:
     update: UpdateSize = UpdateSize.OTHER
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Structure:
+    """Directions that have low rank in every matrix. ``make`` names a function of the spec that gives them
+    (:class:`zobench.engine.factors.LowRank`), ``rank`` is their rank, and ``lasts`` the steps that share a subspace:
+    so long updates stay beside the weights."""
+
+    make: str
+    rank: Callable[[SpecFields], int]
+    lasts: Callable[[SpecFields], int]
+
+
 def _a_pair_per_query(spec: SpecFields, layers: int) -> int:
     return spec.queries
 
@@ -87,7 +101,8 @@ class MethodKind:
 
     Made: ``as_written`` is its paper's definition, ``as_shipped`` its published program's where that computes something
     else. ``engine`` names what builds the engine that it steps (:mod:`zobench.methods.engines`), ``thresholds`` what
-    gives those of its sparse directions (:func:`zobench.methods.thresholds`).
+    gives those of its sparse directions (:func:`zobench.methods.thresholds`), ``structure`` says which it has that are
+    not drawn element by element.
 
     A step: ``pairs`` of points in its first pass over the model, of the spec and the model's layers; ``candidates``,
     points of a second pass that are no pairs; ``tangents``: it computes g by forward-mode differentiation, a pass for
@@ -108,6 +123,7 @@ class MethodKind:
     as_shipped: Definition | None = None
     engine: str = "zobench.methods.engines:streaming"
     thresholds: str | None = None
+    structure: Structure | None = None
     pairs: Callable[[SpecFields, int], int] = _a_pair_per_query
     candidates: int = 0
     tangents: bool = False
