@@ -248,7 +248,8 @@ def _methods() -> Table:
     for name in METHODS.names():
         try:
             kind = METHODS.get(name)
-            count = passes(RunSpec(model="OPT-125M", method=name))
+            spec = RunSpec(model="OPT-125M")
+            count = passes(spec.replace(method=name, **METHODS.get(name).changes(spec)))
         except ValueError as error:  # one bad plug-in must not hide the others
             table.add_row(name, "", "", Text(str(error)))
             continue

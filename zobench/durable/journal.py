@@ -7,12 +7,13 @@ step itself) are one write. Only the last write may be torn, by a crash: its ste
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import struct
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,8 +36,8 @@ _RECORD = struct.Struct("<B3xiQQddd")
 _CHECK = struct.Struct("<I")
 SIZE = _RECORD.size + _CHECK.size
 """Bytes of a record with its CRC-32."""
-STEP, DIRECTION, ENTRY, EVALUATION = range(1, 5)
-"""Kinds of records."""
+STEP, DIRECTION, ENTRY, EVALUATION, EXTRA = range(1, 6)
+"""Kinds of records; an ``EXTRA`` belongs to the entry before it."""
 _WHOLE = -1
 """The part of a direction or an update that moves the whole model."""
 SYNC_SECONDS = 5.0
@@ -253,9 +254,16 @@ def _bodies(item: Item) -> list[bytes]:
     moved = zip(item.directions, item.gradients, strict=True)
     return [
         *(pack(DIRECTION, _number(part), item.step, seed, g, 0.0, 0.0) for (seed, part), g in moved),
-        *(pack(ENTRY, _number(e.part), e.step, e.seed, e.g, e.lr, e.weight_decay) for e in item.entries),
+        *(body for entry in item.entries for body in _entry_bodies(entry)),
         pack(STEP, item.applied, item.step, item.passes, item.loss, item.lr, item.seconds),
     ]
+
+
+def _entry_bodies(entry: Entry) -> Iterator[bytes]:
+    part = _number(entry.part)
+    yield _RECORD.pack(ENTRY, part, entry.step, entry.seed, entry.g, entry.lr, entry.weight_decay)
+    if entry.extra:
+        yield _RECORD.pack(EXTRA, part, entry.step, entry.seed, entry.extra, 0.0, 0.0)
 
 
 def _item(records: Sequence[tuple[Any, ...]]) -> Item:
@@ -267,8 +275,11 @@ def _item(records: Sequence[tuple[Any, ...]]) -> Item:
         step=step, loss=first, lr=second, seconds=third, applied=bool(small), passes=large,
         directions=tuple(directions), gradients=tuple(row[4] for row in parts if row[0] == DIRECTION),
         entries=tuple(
-            Entry(step=row[2], seed=row[3], g=row[4], lr=row[5], weight_decay=row[6], part=_part(row[1]))
-            for row in parts if row[0] == ENTRY
+            Entry(
+                step=row[2], seed=row[3], g=row[4], lr=row[5], weight_decay=row[6], part=_part(row[1]),
+                extra=after[4] if after[0] == EXTRA else 0.0,
+            )
+            for row, after in itertools.pairwise(records) if row[0] == ENTRY
         ),
     )  # fmt: skip
 

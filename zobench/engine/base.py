@@ -36,7 +36,8 @@ class Entry:
     """One update, ``W -= lr * (g * z(seed) + weight_decay * W)``: all that is ever stored of it (MeZO, algorithm 1).
 
     ``part``: the only part of the model that it moves; None moves all of it. With a rule other than SGD's, all entries
-    of one step are one update: the rule takes the sum of their g * z (:mod:`zobench.engine.rules`).
+    of one step are one update: the rule takes the sum of their g * z (:mod:`zobench.engine.rules`). ``extra``: a second
+    number that a rule which shapes directions needs of the step (:mod:`zobench.engine.shapes`).
     """
 
     step: int
@@ -45,6 +46,7 @@ class Entry:
     lr: float
     weight_decay: float = 0.0
     part: int | None = None
+    extra: float = 0.0
 
     def check(self) -> None:
         """Raises ``ValueError`` if ``g`` is not finite."""
