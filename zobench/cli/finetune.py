@@ -113,8 +113,9 @@ def _show(result: Result, folder: Path, output: str | None) -> None:
     """Shows the result, and writes it as JSON to the file ``output``; "-" prints just that."""
     from zobench.cli import console
     from zobench.cli.tuning_view import show_result
+    from zobench.store import without_place
 
-    text = json.dumps(result.to_dict(), indent=1, allow_nan=False)
+    text = json.dumps(without_place(result).to_dict(), indent=1, allow_nan=False)
     if output == "-":
         print(text)
         return

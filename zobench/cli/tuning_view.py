@@ -89,7 +89,7 @@ def show_result(console: Console, result: Result) -> None:
     lost = _only_lost(result)
     best = "dev, best after the start" if lost else "dev at its best"
     rows = (("dev at the start", "start", "dev"), (best, "best", "dev"), ("test, with the best", "test", "test"))
-    for name, key, split in rows:
+    for name, key, split in (row for row in rows if row[1] in evaluation):
         row = evaluation[key]
         share = evaluation["majority"][split]
         told = (score(one, row[one]) for one in result.scores)
@@ -142,7 +142,8 @@ def show_search(console: Console, cells: Sequence[Trial], winner: Trial) -> None
         table.add_column(name, justify="right", header_style="dim")
     for cell in cells:
         row, won = cell.row(), cell.changes == winner.changes
-        test = score(first, winner.result.evaluation["test"][first]) if won else ""
+        seen = winner.result.evaluation.get("test")
+        test = score(first, seen[first]) if won and seen else ""
         dev = score(first, row[f"dev_{first}"])
         told = (str(row["step"]), _number(row["dev_loss"]), dev, str(row["skipped"]), test)
         table.add_row(*map(str, cell.changes.values()), *told, style="bold" if won else None)

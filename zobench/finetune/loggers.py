@@ -161,7 +161,8 @@ class WeightsAndBiases(Curve):
 
     def on_end(self, result: Result) -> None:
         """The scores on test stand in the run's summary."""
-        self._run.summary.update({f"test_{name}": result.evaluation["test"][name] for name in result.scores})
+        test = result.evaluation.get("test", {})
+        self._run.summary.update({f"test_{name}": test[name] for name in result.scores if name in test})
 
     def close(self) -> None:
         """See :class:`Callback`."""

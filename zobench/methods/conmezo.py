@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zobench.engine.base import Entry, Point
@@ -54,9 +55,8 @@ class ConMeZO(ZOSGD):
         return g * self._alone()
 
     def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
-        if self._applies(gradients):
-            ((seed, part),), (g,) = directions, gradients
-            yield self._entry(seed, self._coefficient(g), self.weight_decay, part, self._norm)
+        for entry in super()._entries(directions, gradients):
+            yield replace(entry, extra=self._norm)
 
     def _finish(self, loss: float, directions: Sequence[Direction], gradients: tuple[float, ...]) -> StepResult:
         if self._applies(gradients):

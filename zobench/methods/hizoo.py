@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zobench.engine.base import BASE, Entry, Point
@@ -44,9 +45,8 @@ class HiZOO(ZOSGD):
         return base, (g if math.isfinite(self._curvature) else math.nan,)
 
     def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
-        if self._applies(gradients):
-            ((seed, part),), (g,) = directions, gradients
-            yield self._entry(seed, g, self.weight_decay, part, self._curvature)
+        for entry in super()._entries(directions, gradients):
+            yield replace(entry, extra=self._curvature)
 
 
 def make(spec: RunSpec) -> HiZOO:

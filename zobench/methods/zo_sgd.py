@@ -131,8 +131,8 @@ class ZOSGD:
         """What a direction is multiplied by in ghat."""
         return g
 
-    def _entry(self, seed: int, g: float, weight_decay: float, part: int | None = None, extra: float = 0.0) -> Entry:
-        return Entry(step=self._step, seed=seed, g=g, lr=self.lr, weight_decay=weight_decay, part=part, extra=extra)
+    def _entry(self, seed: int, g: float, weight_decay: float, part: int | None = None) -> Entry:
+        return Entry(step=self._step, seed=seed, g=g, lr=self.lr, weight_decay=weight_decay, part=part)
 
     def _finish(self, loss: float, directions: Sequence[Direction], gradients: tuple[float, ...]) -> StepResult:
         """Counts the step."""
