@@ -258,7 +258,7 @@ class _Costs:
         if kind.is_block:
             return 1
         tile = footprint.TILE_BYTES if kind.is_cut else 1 << 62
-        return sum(-(-rows * columns * width // tile) for rows, columns in self._block.linears)
+        return sum(int(-(-rows * columns * width // tile)) for rows, columns in self._block.linears)
 
     @property
     def _mallocs(self) -> float:
@@ -297,6 +297,8 @@ class _Costs:
         spec, kind, price = self.spec, METHODS.get(self.spec.method), self._price
         if not kind.draws:
             return price.passes(elements * sizes.trained_width(spec) * UPDATE_WIDTHS, 0), 2.0 * tensors
+        if kind.structure is not None:
+            elements *= sizes.drawn(spec) / (sizes.trained_count(spec) + sizes.trained(spec)[1])
         width, queries = sizes.trained_width(spec), spec.queries
         state = price.passes(elements * sizes.optimizer_width(spec) * 2, 0)
         if NOISES[spec.noise].in_place:

@@ -196,7 +196,7 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
     kind = METHODS.get(spec.method)
     if not kind.draws:
         return 0.0
-    parameters = (sizes.trained_count(spec) + sizes.trained(spec)[1]) * spec.queries
+    parameters = sizes.drawn(spec) * spec.queries
     if NOISES[spec.noise].in_place:
         return kind.draws * kind.normals * parameters / rates.noise["torch"]
     draws = (kind.counter_draws + pending(spec)) * kind.normals
@@ -204,7 +204,10 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
 
 
 def pending(spec: RunSpec) -> float:
-    """Updates of each query that a step goes over again with counter noise, in the mean of the run's steps."""
+    """Updates of each query that a step goes over again with counter noise, in the mean of the run's steps; those in
+    factors are summed up."""
+    if METHODS.get(spec.method).structure is not None:
+        return 1.0
     middle = spec.warmup + (spec.steps + 1) / 2
     return min(middle, (kept_steps(spec) + 1) / 2)
 
@@ -246,7 +249,13 @@ def _links(spec: RunSpec, rates: Rates, best: bool = False) -> tuple[float, floa
 
 
 def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, float]:
-    """Seconds of a step's uploads and of its share of the write-backs, at ``up`` and ``down`` bytes per second.
+    """Seconds of a step's uploads and of its share of the write-backs, at ``up`` and ``down`` bytes per second."""
+    uploaded, written = transferred(spec)
+    return uploaded / up, written / down
+
+
+def transferred(spec: RunSpec) -> tuple[float, float]:
+    """Bytes of a step's uploads, and of its share of the write-backs, of a spec that streams.
 
     Frozen weights are not written back; adapters and state travel beside the weights."""
     layers = streamed_layers(spec)
@@ -254,12 +263,14 @@ def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, flo
     tuned = (sizes.ADAPTER_WIDTH if not sizes.tunes_all(spec) else 0) + sizes.state_width(spec)
     added = sizes.trained_count(spec, layers) * tuned
     written = added + (weights if sizes.tunes_all(spec) else 0)
-    seconds = METHODS.get(spec.method).uploads * (weights + added) / up
-    return seconds, written / down / kept_steps(spec)
+    return METHODS.get(spec.method).uploads * (weights + added), written / kept_steps(spec)
 
 
 def kept_steps(spec: RunSpec) -> float:
     """After how many steps a run writes updates into the weights at rest; infinity if it is over before."""
+    structure = METHODS.get(spec.method).structure
+    if structure is not None and (lasts := structure.lasts(spec)) >= spec.steps + spec.warmup:
+        return math.inf
     if spec.writeback_every != "inf":
-        return int(spec.writeback_every)
+        return max(int(spec.writeback_every), 1 if structure is None else lasts)
     return consolidate_after(spec) if consolidates(spec) else math.inf

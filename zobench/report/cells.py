@@ -207,6 +207,8 @@ def _reported(table: Table, row: TableRow, column: TableColumn, metric: Metric) 
 def _evaluated(result: Result) -> list[str]:
     """What an accuracy must be read with: what needs no model at all, and which formula ran."""
     evaluation = result.evaluation
+    if "test" not in evaluation:
+        return ["The test set was not looked at (test_size=0)."]
     count, majority = evaluation["test"]["count"], evaluation["majority"]["test"]
     commonest = "" if majority is None else f"; always giving the commonest answer is right in {majority:.1%}"
     told = [f"Of {count} test examples{commonest}."]
