@@ -207,6 +207,11 @@ _CONSTRAINTS: tuple[tuple[Callable[[EngineConfig], bool], str], ...] = (
         "transfers writes every step; use fused_update=True",
     ),
     (
+        lambda it: not WIRES[it.wire].is_read_only or it.writeback_every == "inf",
+        "`wire={0.wire}` needs writeback_every=inf, because an update is far below a step of its grid, but got "
+        "writeback_every={0.writeback_every}; use writeback_every=inf",
+    ),
+    (
         lambda it: not it.compile or GRANULARITIES[it.granularity].is_block,
         "`compile` needs granularity=block, but got granularity={0.granularity}: what is compiled is a "
         "block's forward; use compile=false",

@@ -23,6 +23,7 @@ from zobench.engine.follow import Marks
 from zobench.engine.forwards import Forwards
 from zobench.engine.general import General
 from zobench.engine.in_place import InPlace
+from zobench.engine.integer import IntegerWire
 from zobench.engine.interface import Start
 from zobench.engine.lanes import CudaLanes, Lanes, ThreadLanes
 from zobench.engine.noise import Noise, SparseNoise, TorchNoise
@@ -32,7 +33,7 @@ from zobench.engine.products import ProductForwards
 from zobench.engine.rest import Rest, Stream
 from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import Hosts, Tier, allocate
-from zobench.engine.wire import Wire
+from zobench.engine.wire import FloatWire, Wire
 from zobench.machine.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
 from zobench.models.weights import Weights
@@ -94,7 +95,10 @@ def build(
     _check_count(len(blocks), config)
     streamed, residents, noise = _units(model, config, blocks, rule, source)
     units = [*streamed, *residents]
-    wire = Wire(config.wire) if WIRES[config.wire].is_packed else None
+    wire = _wire(config)
+    if wire is not None:
+        for dtype in dict.fromkeys(item.dtype for unit in streamed for item in unit.fields if item.is_parameter):
+            wire.prepare(config.device, dtype)
     by_id = by_tensor(units, thresholds)
     with ExitStack() as undo:
         stream = _stream(streamed, len(blocks), config, source, wire, lanes, hosts, undo) if streamed else None
@@ -114,6 +118,13 @@ def build(
             forwards = ProductForwards(*common, arithmetic, rest.run, touch, marks)
         undo.pop_all()
     return Built(rest=rest, noise=noise, arithmetic=arithmetic, forwards=forwards, thresholds=by_id)
+
+
+def _wire(config: EngineConfig) -> Wire | None:
+    kind = WIRES[config.wire]
+    if not kind.is_packed:
+        return None
+    return IntegerWire(kind) if kind.bits else FloatWire(config.wire)
 
 
 def is_end(model: nn.Module, unit: Unit) -> bool:

@@ -19,7 +19,7 @@ from zobench.engine.blocks import Field, Unit
 from zobench.engine.factors import Factors, Group, LowRank, Pending, Term, closed, is_matrix, runs, subspace_of
 from zobench.engine.head import Head
 from zobench.engine.logits import finished
-from zobench.engine.loss import RunningLoss
+from zobench.engine.loss import RunningLoss, Targets
 from zobench.engine.perturb import is_decayed
 from zobench.engine.thin import add_product, add_thin
 from zobench.engine.wire import Wire
@@ -219,7 +219,8 @@ class Factored:
         for unit in head.units:
             self.begin(unit)
         places = {key: (unit, unit.fields.index(item)) for key, (unit, item) in head.tensors().items()}
-        together, losses = torch.cat(list(states)), [RunningLoss(targets) for _ in states]
+        shared = Targets(targets)
+        together, losses = torch.cat(list(states)), [RunningLoss(shared) for _ in states]
         vocabulary, step = len(self._tensor(places["weight"])), max(1, head.logits_bytes // (4 * len(together)))
         for first in range(0, vocabulary, step):
             rows = slice(first, min(first + step, vocabulary))

@@ -76,11 +76,11 @@ def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
     return device, host, at_rest if tier.is_filled or consolidates(spec) else 0, 0
 
 
-def _blocks_bytes(spec: RunSpec, count: int, width: int) -> int:
+def _blocks_bytes(spec: RunSpec, count: int, width: float) -> int:
     """Bytes of ``count`` blocks at ``width`` bytes a weight, with their adapters and state."""
     model = models.of(spec)
     added = sizes.state_width(spec) + (0 if sizes.tunes_all(spec) else sizes.ADAPTER_WIDTH)
-    return models.blocks_parameter_count(model, count) * width + sizes.trained_count(spec, count) * added
+    return int(models.blocks_parameter_count(model, count) * width) + sizes.trained_count(spec, count) * added
 
 
 def _saved(spec: RunSpec) -> tuple[int, int]:
@@ -94,7 +94,7 @@ def _saved(spec: RunSpec) -> tuple[int, int]:
     own = sizes.trained_width(spec) + sizes.state_width(spec)
     at_rest = (wire_width(spec) if sizes.tunes_all(spec) else sizes.ADAPTER_WIDTH) + sizes.state_width(spec)
     stays = sizes.trained_count(spec, models.of(spec).layers - streamed)
-    kept = sizes.trained_count(spec, streamed) * at_rest + (stays + outside) * own
+    kept = int(sizes.trained_count(spec, streamed) * at_rest) + (stays + outside) * own
     return SNAPSHOTS * kept, kept if spec.checkpoint == "async" else 0
 
 
@@ -109,25 +109,25 @@ def streamed_layers(spec: RunSpec) -> int:
     return layers - min(spec.resident_blocks, layers) if ENGINES[spec.engine].is_streamed else 0
 
 
-def wire_width(spec: RunSpec) -> int:
+def wire_width(spec: RunSpec) -> float:
     """Bytes of one offloaded weight at rest and on the link."""
-    return WIDTHS[spec.wire if WIRES[spec.wire].is_packed else spec.dtype]
+    return WIRES[spec.wire].width(spec.dtype)
 
 
-def unit_bytes(spec: RunSpec, width: int) -> int:
+def unit_bytes(spec: RunSpec, width: float) -> int:
     """Bytes of the largest unit that one slot holds, at ``width`` bytes a weight, with its adapter and state."""
     if GRANULARITIES[spec.granularity].is_block:
         return _bare_bytes(spec, width) + sizes.added(spec)[0]
     return _bare_bytes(spec, width, sizes.state_width(spec) if sizes.tunes_all(spec) else 0)
 
 
-def _bare_bytes(spec: RunSpec, width: int, state: int = 0) -> int:
+def _bare_bytes(spec: RunSpec, width: float, state: int = 0) -> int:
     """Bytes of the largest unit's weights, with ``state`` more bytes beside each."""
     if GRANULARITIES[spec.granularity].is_block:
-        return models.block_parameter_count(models.of(spec)) * (width + state)
+        return int(models.block_parameter_count(models.of(spec)) * (width + state))
     linear = models.largest_linear(models.of(spec))
-    pieces = -(-linear * width // TILE_BYTES) if GRANULARITIES[spec.granularity].is_cut else 1
-    return linear * (width + state) // pieces
+    pieces = int(-(-linear * width // TILE_BYTES)) if GRANULARITIES[spec.granularity].is_cut else 1
+    return int(linear * (width + state) // pieces)
 
 
 def activations(spec: RunSpec) -> int:
@@ -208,7 +208,7 @@ def _scratch(spec: RunSpec) -> int:
     definition = kind.definition(spec)
     heap += _tangents(spec) if kind.tangents else 0
     on_cuda = spec.device.startswith("cuda")
-    if on_cuda and WIRES[spec.wire].is_scaled:
+    if on_cuda and (WIRES[spec.wire].is_scaled or WIRES[spec.wire].bits):
         heap += min(_PIECE, _largest_trained(spec)) * 4
     if NOISES[spec.noise].in_place:
         largest = _largest_trained(spec) if on_cuda else 0
@@ -275,7 +275,7 @@ def _staging(spec: RunSpec) -> int:
 def consolidates(spec: RunSpec) -> bool:
     """Whether a run of ``spec`` with writeback_every=inf is so long that its journal is written into the weights."""
     passes = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0) + spec.survival
-    return passes > consolidate_after(spec)
+    return passes > consolidate_after(spec) and not WIRES[spec.wire].is_read_only
 
 
 def consolidate_after(spec: RunSpec) -> int:
