@@ -87,7 +87,7 @@ def test_only_the_leader_keeps_a_snapshot_and_a_loser_cannot_be_tested(
 
     monkeypatch.setattr(module, "run", counts)
     found, winner = search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
-    leaders = [min(found[:n], key=module._rank).result.spec.hash for n in (1, 2, 3)]
+    leaders = [min(found[:n], key=lambda cell: cell.result.rank_on_dev).result.spec.hash for n in (1, 2, 3)]
     assert kept == [[], *([leader] for leader in leaders)]
     loser = next(cell for cell in found if cell.changes != winner.changes).result.spec
     with pytest.raises(
@@ -137,7 +137,7 @@ def test_ranks(spec: Any, losses: list[Any], accuracies: list[float], wins: int)
         ))
         for n, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True))
     ]  # fmt: skip
-    assert min(found, key=module._rank) is found[wins]
+    assert min(found, key=lambda cell: cell.result.rank_on_dev) is found[wins]
     assert found[0].row()["dev_loss"] == (None if losses[0] is None or losses[0] != losses[0] else losses[0])
 
 

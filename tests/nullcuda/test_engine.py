@@ -91,14 +91,14 @@ def model_of(layers):
 
 
 BUDGET = {
-    "triton": 14, "launches": 130, "h2d_pinned": 4, "d2h_pinned": 3, "d2h_pageable": 1, "d2d": 15, "memsets": 0,
-    "records": 10, "waits": 11, "events_made": 9,
+    "triton": 14, "launches": 125, "h2d_pinned": 4, "d2h_pinned": 3, "d2h_pageable": 1, "d2d": 15, "memsets": 0,
+    "records": 10, "waits": 11, "events_made": 0,
 }  # fmt: skip
 """Most of each in a step of OPT with 3 blocks, of two points: as counted. A commit that lowers one lowers it here."""
 
 BUDGET_OF_A_BLOCK = {
     "triton": 2, "launches": 15, "h2d_pinned": 1, "d2h_pinned": 1, "d2h_pageable": 0, "d2d": 4, "memsets": 0,
-    "records": 3, "waits": 4.5, "events_made": 3,
+    "records": 3, "waits": 4.5, "events_made": 0,
 }  # fmt: skip
 """What one block more may add: W and one point are one Triton launch, the other point one; a copy each way."""
 
@@ -126,6 +126,15 @@ def test_a_block_spends_no_more_than_its_budget(granularity, units):
     assert own["triton"] <= 2 * (units + 2 * (units > 1))  # the norms are units of their own then
     assert (own["h2d_pinned"], own["d2h_pinned"]) == (units, units), "more than weights crosses the link"
     assert own["stream_syncs"] + own["mallocs"] + own["host_allocs"] == 0
+
+
+def test_eight_bits_cost_one_launch_each_way():
+    """Of a whole block, as the kernels' own; torch's operations need some 60."""
+    few, many = spent(layers=4, wire="fp8"), spent(layers=8, wire="fp8")
+    own = {name: (many[name] - few[name]) / 4 for name in few}
+    assert (own["triton"], own["h2d_pinned"], own["d2h_pinned"]) == (4, 1, 1)
+    assert own["launches"] <= BUDGET_OF_A_BLOCK["launches"]
+    assert own["mallocs"] + own["host_allocs"] + own["stream_syncs"] == 0
 
 
 def test_without_reusable_memory_each_slot_is_allocated_and_freed_and_nothing_else():
@@ -186,8 +195,8 @@ def calls_of_a_step(layers):
     return len(counted)
 
 
-CALLS_OF_A_BLOCK = 980
-"""As counted (889), and a tenth. It was 6,642 when a block had 33 launches, each with Triton's checks."""
+CALLS_OF_A_BLOCK = 655
+"""As counted (595), and a tenth. It was 6,642 when a block had 33 launches, each with Triton's checks."""
 
 
 def test_a_block_takes_no_more_of_python_than_its_budget():

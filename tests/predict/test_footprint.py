@@ -23,8 +23,8 @@ from zobench.data.batch import Batch
 from zobench.engine import EngineConfig, tiers
 from zobench.engine.backprop import Backprop
 from zobench.engine.logits import drive_to_head
-from zobench.engine.wire import CUDA_CHUNK_ELEMENTS
 from zobench.finetune import assemble
+from zobench.kernels.scaled import CUDA_CHUNK_ELEMENTS
 from zobench.measure.ledger import Ledger
 from zobench.models.weights import RandomWeights, materialise
 from zobench.predict import backward, footprint, sizes

@@ -63,7 +63,8 @@ tuned = {
     **{name: st.sampled_from(CHOICES[name]) for name in ("method", "scheme", "lr_schedule")},
     "task": st.just("sst2"),
     "aligned": st.booleans(),
-    **dict.fromkeys(("train_size", "dev_size", "test_size"), WHOLE.map(lambda n: max(n, 1))),
+    **dict.fromkeys(("train_size", "dev_size"), WHOLE.map(lambda n: max(n, 1))),
+    "test_size": WHOLE,
     **dict.fromkeys(("shots", "eval_every"), WHOLE),
     **dict.fromkeys(("truncate", "length_grouping"), st.booleans()),
 }
@@ -134,7 +135,7 @@ specs = (
         ({"shots": -1}, "`shots >= 0` must hold, but got shots=-1; use shots=16 or 512 per class, or 0 for train_size"),
         ({"train_size": 0}, "`train_size >= 1` must hold, but got train_size=0; MeZO uses train_size=1000"),
         ({"dev_size": 0}, "`dev_size >= 1` must hold, but got dev_size=0; MeZO uses dev_size=500"),
-        ({"test_size": 0}, "`test_size >= 1` must hold, but got test_size=0; MeZO uses test_size=1000"),
+        ({"test_size": -1}, "`test_size >= 0` must hold, but got test_size=-1; MeZO uses test_size=1000"),
         ({"eval_every": -1}, "`eval_every >= 0` must hold, but got eval_every=-1; use eval_every=0 to evaluate only "),
     ],
 )

@@ -39,7 +39,7 @@ class OfSpec(MethodConformance):
     def engine(self, model: nn.Module, weights: Weights, state: Weights | None = None) -> TunedEngine:
         return Engine(
             model, self.config, weights=weights, state=state, rule=methods.rule(self.spec),
-            thresholds=methods.thresholds(self.spec, model, start()),
+            thresholds=methods.thresholds(self.spec, model, start()), directions=methods.directions(self.spec),
         )  # fmt: skip
 
 
@@ -77,6 +77,21 @@ class TestBlockwise(OfSpec):
 
 class TestSparse(OfSpec):
     name, changes = "zo-sgd-sparse", {"sparsity": 0.4}
+
+
+class OfLowRank(OfSpec):
+    """With an interval of two steps: the suite looks at the weights after two, when updates stay in any case."""
+
+    changes = {"lr": 1e-3, "noise": "counter", "options": {"interval": 2}}  # noqa: RUF012
+
+
+class TestLOZO(OfLowRank):
+    name = "lozo"
+
+
+class TestLOZOAsShipped(OfLowRank):
+    name = "lozo"
+    changes = {**OfLowRank.changes, "definition": "as-shipped", "queries": 2}  # noqa: RUF012
 
 
 class TestForwardGrad(OfSpec):

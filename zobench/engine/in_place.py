@@ -27,6 +27,7 @@ class InPlace:
     only: weights go by way of the others too, so that their roundings are those of one device (DistZO2, section 4).
     """
 
+    points: tuple[Point, ...] = ()
     route: tuple[Point, ...] = ()
     in_place = True
 

@@ -39,6 +39,9 @@ class SpecFields(Protocol):
     def value(self, key: str) -> Any:
         """The value of any field, or of the option ``options.NAME``."""
 
+    def option(self, name: str) -> Any:
+        """The value of an option, its default where it is not given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -77,6 +80,17 @@ class Definition:
     update: UpdateSize = UpdateSize.OTHER
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Structure:
+    """Directions that have low rank in every matrix. ``make`` names a function of the spec that gives them
+    (:class:`zobench.engine.factors.LowRank`), ``rank`` is their rank, and ``lasts`` the steps that share a subspace:
+    so long updates stay beside the weights."""
+
+    make: str
+    rank: Callable[[SpecFields], int]
+    lasts: Callable[[SpecFields], int]
+
+
 def _a_pair_per_query(spec: SpecFields, layers: int) -> int:
     return spec.queries
 
@@ -87,7 +101,8 @@ class MethodKind:
 
     Made: ``as_written`` is its paper's definition, ``as_shipped`` its published program's where that computes something
     else. ``engine`` names what builds the engine that it steps (:mod:`zobench.methods.engines`), ``thresholds`` what
-    gives those of its sparse directions (:func:`zobench.methods.thresholds`).
+    gives those of its sparse directions (:func:`zobench.methods.thresholds`), ``structure`` says which it has that are
+    not drawn element by element.
 
     A step: ``pairs`` of points in its first pass over the model, of the spec and the model's layers; ``candidates``,
     points of a second pass that are no pairs; ``tangents``: it computes g by forward-mode differentiation, a pass for
@@ -108,6 +123,7 @@ class MethodKind:
     as_shipped: Definition | None = None
     engine: str = "zobench.methods.engines:streaming"
     thresholds: str | None = None
+    structure: Structure | None = None
     pairs: Callable[[SpecFields, int], int] = _a_pair_per_query
     candidates: int = 0
     tangents: bool = False
@@ -229,18 +245,38 @@ TIERS: Mapping[str, TierKind] = MappingProxyType({
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WireKind:
-    """The format of weights at rest and on the link. ``is_packed``: narrower than on the device, so weights are packed
-    and unpacked; ``is_scaled``: a float32 scale for each row of a matrix is stored beside its values."""
+    """The format of weights at rest and on the link. ``is_packed``: other than on the device, so weights are packed and
+    unpacked; ``is_scaled``: a float32 scale for each row of a matrix is stored beside its values. ``bits``: of an
+    integer; then ``group`` values in a row share a 16-bit scale, and what rests is only read, since an update is far
+    below a step of such a grid: updates stay in the journal."""
 
     name: str
     is_packed: bool = True
     is_scaled: bool = False
+    bits: int = 0
+    group: int = 0
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether weights at rest stay as they were first packed."""
+        return self.bits > 0
 
     @property
     def needs_fp32(self) -> bool:
         """Whether it is narrower than float32 alone: 16-bit weights cannot be packed into it."""
-        return self.is_packed and not self.is_scaled
+        return self.is_packed and not self.is_scaled and not self.bits
 
+    def width(self, dtype: str) -> float:
+        """Bytes of one weight of a model in ``dtype`` at rest, with its share of a group's scale."""
+        if self.bits:
+            return self.bits / 8 + SCALE_WIDTH / self.group
+        return WIDTHS[self.name if self.is_packed else dtype]
+
+
+SCALE_WIDTH = 2
+"""Bytes of the scale of a group of integers, a bfloat16."""
+GROUPS = (64, 32, 128)
+"""Values that can share a scale; the first is the one of ``int8`` and ``int4``."""
 
 WIRES: Mapping[str, WireKind] = MappingProxyType({
     kind.name: kind
@@ -249,6 +285,11 @@ WIRES: Mapping[str, WireKind] = MappingProxyType({
         WireKind(name="fp16"),
         WireKind(name="bf16"),
         WireKind(name="fp8", is_scaled=True),
+        *(
+            WireKind(name=f"int{bits}" + ("" if group == GROUPS[0] else f"-g{group}"), bits=bits, group=group)
+            for bits in (8, 4)
+            for group in GROUPS
+        ),
     )
 })  # fmt: skip
 """Every wire format by its name."""

@@ -231,8 +231,8 @@ class RunSpec:
         remedy="MeZO uses dev_size=500",
     ))
     test_size: int = declare(Number(
-        1000, "examples of the one look at test", since=TASKS, lowest=1, of_task=True,
-        remedy="MeZO uses test_size=1000",
+        1000, "examples of the one look at test; 0: the test set is not looked at", since=TASKS, lowest=0,
+        of_task=True, remedy="MeZO uses test_size=1000",
     ))
     eval_every: int = declare(Number(
         0, "steps between two evaluations on dev; 0: only at the end", since=TASKS, lowest=0, told=NEVER, free=True,
