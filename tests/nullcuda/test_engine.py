@@ -241,7 +241,7 @@ def test_a_slot_that_is_freed_without_a_word_to_the_allocator_is_found(monkeypat
 def test_a_slot_on_another_device_is_found(monkeypatch):
     make = build.slot_maker
     monkeypatch.setattr(build, "slot_maker", lambda config: make(dataclasses.replace(config, device="cuda:1")))
-    with pytest.raises(ValueError, match="on one device, but got .* on cuda:1 and .* on cuda:0"):
+    with pytest.raises(ValueError, match=r"on one device, but got .* on cuda:1 and .* on cuda:0"):
         trained(CUDA)
 
 

@@ -1,5 +1,5 @@
-"""Losses, g and weights of zobench on the null GPU, whose values are the CPU's, are those of zobench on the CPU, bit for
-bit: wherever blocks lie, whatever crosses the link, every method and scheme, either noise."""
+"""Losses, g and weights of zobench on the null GPU, whose values are the CPU's, are those of zobench on the CPU, bit
+for bit: wherever blocks lie, whatever crosses the link, every method and scheme, either noise."""
 
 import itertools
 import math
