@@ -233,7 +233,7 @@ def test_the_fields_are_listed_each_with_type_default_words_and_a_line(
     assert lines[1].split("  ")[0] == "field"
     at = lines.index("dtype             word            fp32        the type of the weights on the")
     assert lines[at + 1].strip() == "device [fp32, fp16, bf16]"
-    assert "writeback_every   integer or inf  1           steps between two write-backs of" in lines
+    assert "writeback_every   integer or inf  1           steps between two write-backs of a" in lines
     monkeypatch.setenv("COLUMNS", "120")
     assert any(line.rstrip().endswith("the type of the weights on the device [fp32, fp16, bf16]") for line in
                zobench("list", "fields")[1].splitlines())  # fmt: skip

@@ -32,7 +32,12 @@ class Stream:
 
 
 class Event:
+    """Its clock is its last record's, which is what a wait that is issued now is for."""
+
     def __init__(self, stream):
+        self.record(stream)
+
+    def record(self, stream):
         stream.clock[stream.name] = stream.clock.get(stream.name, 0) + 1
         self.clock = dict(stream.clock)
 

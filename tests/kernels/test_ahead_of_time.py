@@ -1,7 +1,8 @@
 """Every instance of the Triton kernels, compiled without a GPU: no spill, nothing fused or flushed, wide accesses.
 
 ``make test`` compiles all of them for one architecture and the largest for the others; with ZOBENCH_ALL_KERNELS set, as
-in ``make nullcuda``, all for all.
+in ``make nullcuda``, all for all. triton-viz 3.0 fits the pinned Triton and finds a planted access beyond a tensor, but is no
+dependency: its sanitizer cannot be imported without a web server, a tunnel to it, z3 and pyarrow.
 """
 
 import dataclasses
@@ -18,15 +19,17 @@ triton = pytest.importorskip("triton", reason="triton is not installed")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from zobench.kernels import gpu  # noqa: E402
+from zobench.kernels import gpu, scaled_gpu  # noqa: E402
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 ARCHITECTURES = (80, 86, 90, 100)
 POINTERS = {"fp32": "*fp32", "fp16": "*fp16", "bf16": "*i16"}
 WORDS = ("tensor_id", "start0", "start1", "key0", "key1", "per_row", "pieces", "rounds", "count")
-TENSORS = ("master", "base", "scratch", "mirror")
-
-NEEDED = {"_normals": (), "_advance": ("master",), "_flip": ("master", "scratch")}
+TENSORS = ("master", "base", "scratch", "mirror", "weights", "plain")
+EIGHT_BITS = ("_pack", "_unpack")
+NEEDED = {
+    "_normals": (), "_advance": ("master",), "_flip": ("master", "scratch"), **dict.fromkeys(EIGHT_BITS, ("segments",)),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +43,16 @@ class Instance:
 
     def __str__(self):
         parts = [self.kernel.strip("_"), self.dtype, *self.present]
-        return " ".join([*parts, *{0: ["unaligned"], 4: ["odd size"]}.get(self.aligned, [])])
+        return " ".join([*parts, *{0: ["unaligned"], 1: ["odd rows"], 4: ["odd size"]}.get(self.aligned, [])])
 
     def source(self):
         """What Triton compiles: the types of the arguments, those known when compiling, those divisible by 16."""
-        kernel, pointer = getattr(gpu, self.kernel), POINTERS[self.dtype]
+        module = scaled_gpu if self.kernel in EIGHT_BITS else gpu
+        kernel, pointer = getattr(module, self.kernel), POINTERS[self.dtype]
         types = {**dict.fromkeys((*TENSORS, "out"), pointer), "rows": "*i64", "segments": "*i64", "table": "*i32"}
         types |= {**dict.fromkeys(WORDS, "i32"), "width": "i64", "numel": "i64", "scale": "fp32"}
-        block = gpu.FLIP_BLOCK if self.kernel == "_flip" else gpu.BLOCK
+        types |= {"values": "*i8", "scales": "*fp32"}
+        block = gpu.FLIP_BLOCK if self.kernel == "_flip" else module.BLOCK
         absent = {"base", "scratch", "mirror", "rows", "segments", "table"} - {*self.present, *NEEDED[self.kernel]}
         known = {"BLOCK": block, "ALIGNED": self.aligned, **dict.fromkeys(absent)}
         known = {name: value for name, value in known.items() if name in kernel.arg_names}
@@ -66,7 +71,8 @@ class Instance:
     def instructions(self):
         """More than this many say that something was unrolled or recomputed: measured, and a tenth."""
         draws = ("table" in self.present) + bool({"scratch", "mirror"} & {*self.present}) + (self.kernel == "_normals")
-        return 255 + 560 * draws + 160 * (self.aligned < 16) + 60 * ("segments" in self.present)
+        own = {"_pack": 720, "_unpack": 330}.get(self.kernel, 0)
+        return 255 + own + 560 * draws + 160 * (self.aligned < 16) + 60 * ("segments" in self.present)
 
 
 ADVANCES = [
@@ -88,6 +94,7 @@ INSTANCES = [
         for form in ((), ("segments",))
     ),
     *(Instance("_flip", dtype) for dtype in POINTERS),
+    *(Instance(kernel, dtype, aligned=aligned) for kernel in EIGHT_BITS for dtype in POINTERS for aligned in (16, 1)),
     Instance("_normals", "fp32"),
     Instance("_normals", "fp32", ("rows",)),
     Instance("_normals", "fp32", aligned=0),

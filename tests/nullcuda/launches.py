@@ -34,7 +34,8 @@ def watch(driver: ModuleType) -> None:
         if values.ENABLED:
             with values.without_values():
                 told = dict(zip(self.function.arg_names, rest[9:], strict=True))
-                perform(self.function.__name__, {name: typed(value, self.types[name]) for name, value in told.items()})
+                typing = {name: typed(value, self.types[name]) for name, value in told.items()}
+                perform(self.function.__name__, {**typing, "programs": rest[0]})
 
     launcher.__init__, launcher.__call__ = made, called
 
@@ -95,11 +96,41 @@ def _float(bits: int) -> float:
     return torch.tensor(bits, dtype=torch.int32).view(torch.float32).item()
 
 
+def _packing(told: dict[str, Any]) -> Any:
+    from zobench.kernels.packing import Packing, Rows
+
+    rows = told["segments"][: told["count"]].tolist()
+    ends = [row[0] for row in rows[1:]] + [told["programs"]]
+    dtype = told["weights"].dtype
+    pieces = [
+        Rows(weights * dtype.itemsize, values, None if scales < 0 else 4 * scales, end - first, width)
+        for (first, weights, values, width, scales, _), end in zip(rows, ends, strict=True)
+    ]
+    return Packing(dtype, pieces)
+
+
+def _pack(told: dict[str, Any]) -> None:
+    from zobench.kernels import scaled
+
+    scaled.pack(_packing(told), told["weights"].view(torch.uint8), told["values"].view(torch.uint8))
+
+
+def _unpack(told: dict[str, Any]) -> None:
+    from zobench.kernels import scaled
+
+    scaled.unpack(_packing(told), told["values"].view(torch.uint8), told["weights"].view(torch.uint8))
+
+
 def _flip(told: dict[str, Any]) -> None:
     from zobench.kernels import cpu
 
     cpu.flip(told["master"], told["scratch"])
 
 
-KERNELS: dict[str, Callable[[dict[str, Any]], None]] = {"_normals": _normals, "_advance": _advance, "_flip": _flip}
-WRITES = {"_normals": ["out"], "_advance": ["master", "scratch", "mirror"], "_flip": ["scratch"]}
+KERNELS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "_normals": _normals, "_advance": _advance, "_flip": _flip, "_pack": _pack, "_unpack": _unpack,
+}  # fmt: skip
+WRITES = {
+    "_normals": ["out"], "_advance": ["master", "scratch", "mirror"], "_flip": ["scratch"], "_pack": ["values"],
+    "_unpack": ["weights"],
+}  # fmt: skip

@@ -174,6 +174,22 @@ def test_device_memory_ends():
     assert run(program, NULLCUDA_GB="2")[0] == "out of memory 2000000000"
 
 
+def test_a_cell_whose_device_is_too_small_ends_so_and_offloaded_it_fits():
+    program = """
+    import json
+    from zobench import RunSpec
+    from zobench.execute.process import run_in_process
+    fields = {"model": "OPT-350M", "dtype": "fp32", "seq_len": 64, "steps": 2, "device": "cuda", "noise": "counter"}
+    for engine in ("resident", "offload"):
+        result = run_in_process(RunSpec(engine=engine, **fields))
+        print(result.outcome, result.reason)
+    """
+    output, errors, _ = run(program, NULLCUDA_GB="1", NULLCUDA_VALUES="0")
+    resident, offload = output.splitlines() or [errors]
+    assert resident.startswith("oom device memory ran out on cuda:0: CUDA out of memory. Tried to allocate")
+    assert offload.split()[0] in ("ok", "contaminated")
+
+
 def test_what_is_not_waited_for_is_counted_and_what_is_too():
     program = """
     device = torch.ones(1 << 10, device="cuda")
@@ -187,6 +203,102 @@ def test_what_is_not_waited_for_is_counted_and_what_is_too():
     found = json.loads(run(program)[0].replace("'", '"'))
     assert (found["h2d_pinned"], found["launches"], found["bytes_d2h"], found["stream_syncs"]) == (3, 3, 4, 1)
     assert not {"device_syncs", "mallocs", "h2d_pageable"} & found.keys()
+
+
+# --- NCCL ------------------------------------------------------------------------------------------------------------
+
+RANK = """
+    import os, sys
+    import torch.distributed as dist
+    runtime().nullcuda_collect_races()
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method="file://" + os.environ["MEETING"], rank=rank, world_size=2)
+    slot = torch.zeros(4, device="cuda")
+    mine = slot[2 * rank : 2 * rank + 2]
+    try:
+        {body}
+        print(races().replace(chr(10), ""))
+    except RuntimeError as error:
+        print("refused")
+    sys.stdout.flush()
+    os._exit(0)
+    """
+
+
+def ranks(body, folder, **settings):
+    """What each of two ranks on two devices prints, errors at its end."""
+    program = textwrap.dedent(RANK).replace("{body}", textwrap.dedent(body).strip().replace("\n", "\n    "))
+    command = [build.interpreter(), "-W", "ignore", "-c", HEAD + program]
+    own = {"OMP_NUM_THREADS": "1", "NULLCUDA_MACHINE": "2xh100", "MEETING": str(folder / "meeting"), **settings}
+    started = [
+        subprocess.Popen(
+            command, env={**os.environ, **own, "RANK": rank}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for rank in "01"
+    ]
+    return ["".join(process.communicate(timeout=120)) for process in started]
+
+
+def test_two_ranks_give_each_other_what_they_have(tmp_path):
+    body = """
+    dist.all_gather_into_tensor(slot, mine.fill_(rank + 1))
+    total, told = torch.full((2,), rank + 1.0, device="cuda"), torch.full((2,), 7 * rank, device="cuda")
+    dist.all_reduce(total)
+    dist.broadcast(told, src=1)
+    for _ in range(100):  # megabytes in all: what both have read is given back
+        large = torch.full((1 << 14,), float(rank), device="cuda")
+        dist.all_reduce(large, dist.ReduceOp.MAX)
+    print(slot.tolist(), total.tolist(), told.tolist(), bool((large == 1).all()))
+    """
+    assert ranks(body, tmp_path) == ["[1.0, 1.0, 2.0, 2.0] [3.0, 3.0] [7, 7] True\n\n"] * 2
+
+
+def test_a_gather_that_nobody_waited_for_is_found(tmp_path):
+    body = "work = dist.all_gather_into_tensor(slot, mine.fill_(1), async_op=True); other = slot * 2; work.wait()"
+    for told in ranks(body, tmp_path):
+        assert told.startswith("aten::mul.Tensor on stream ")
+        assert " reads 16 bytes that a collective on stream " in told
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    {
+        "dist.all_reduce(slot if rank else mine)": "the ranks do not ask for the same",
+        "dist.reduce_scatter_tensor(mine, slot)": "ncclReduceScatter is not written",
+        "dist.all_reduce(slot); rank and dist.all_reduce(slot)": "a rank does not come",
+        "dist.all_reduce(slot.half())": "this reduction is not written",
+    }.items(),
+)
+def test_what_ranks_may_not_do_is_refused(planted, said, tmp_path):
+    told = ranks(planted, tmp_path, NULLCUDA_PATIENCE="2")
+    assert f"nullcuda: NCCL: {said}" in told[1]
+    assert told[1].startswith("refused")
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"), [("2xh100", ""), ("2xa100", "cuda:0 and cuda:1 have no NVLink between them")]
+)
+def test_slices_are_for_gpus_that_are_linked(machine, why):
+    program = """
+    from zobench.machine.nvml import Nvml
+    from zobench.parallel.hosts import _slow_pair
+    print(_slow_pair(2, Nvml()))
+    """
+    assert run(program, NULLCUDA_MACHINE=machine)[0] == why
+
+
+def test_devices_of_one_process_give_each_other_their_slices():
+    """What the machine's rate between ranks is measured with."""
+    program = """
+    from zobench.machine import accelerator
+    devices = [each.device for each in accelerator.devices()]
+    slices = [torch.full((3,), 1.0 + place, device=device) for place, device in enumerate(devices)]
+    slots = [torch.zeros(6, device=device) for device in devices]
+    accelerator.gather(slices, slots)
+    print([slot.tolist() for slot in slots])
+    """
+    assert run(program, NULLCUDA_MACHINE="2xh100")[0] == str([[1.0] * 3 + [2.0] * 3] * 2)
 
 
 # --- machines -----------------------------------------------------------------------------------------------------
@@ -228,6 +340,22 @@ def test_without_nvml_zobench_names_the_machine_after_torchs_gpus():
     settings = {"NULLCUDA_MACHINE": "2xh100", "CUDA_VISIBLE_DEVICES": "1", "NULLCUDA_NVML_DENY": "nvmlInit"}
     gpu = {"name": "NULL H100 80GB", "memory_mib": 76293}
     assert run(program, **settings)[0] == str([gpu, gpu])
+
+
+@pytest.mark.parametrize("machine", ["h100", "2xh100", "mig"])
+def test_a_gpu_is_found_again_by_the_uuid_that_zobench_gives_it(machine):
+    """By NVML, and by CUDA in the processes of a pool."""
+    program = """
+    from zobench.execute import plan
+    from zobench.machine import accelerator
+    from zobench.machine.nvml import Nvml
+    uuid, device = plan.gpu_uuids()[-1], accelerator.devices()[-1]
+    print(uuid, Nvml().handle(device.uuid()) is not None, Nvml().handle(uuid) is not None)
+    """
+    uuid, *found = run(program, NULLCUDA_MACHINE=machine)[0].split()
+    assert found == ["True", "True"]
+    program = "print(torch.cuda.device_count(), torch.cuda.get_device_properties(0).uuid)"
+    assert run(program, NULLCUDA_MACHINE=machine, CUDA_VISIBLE_DEVICES=uuid)[0] == f"1 {uuid[4:]}"
 
 
 def readings(**settings):

@@ -166,6 +166,8 @@ def test_the_cell_is_the_largest_offloaded_one_of_the_main_table_that_fits(monke
         flops=dict.fromkeys(("fp32", "fp16", "bf16"), 1e14), noise=dict.fromkeys(("torch", "counter", "fused"), 1e11),
         bytes_up=dict.fromkeys(("pinned", "pageable", "disk"), 2e10),
         bytes_down=dict.fromkeys(("pinned", "pageable", "disk"), 2e10), disk_both=2e10,
+        operators={kind: {"attention": 1e14, "passes": 1e12, "losses": 1e12, "normals": 1e11, "fused": 1e11}
+                   for kind in ("fp32", "fp16", "bf16")},
     )  # fmt: skip
     room = speed.plan.Limits(device_bytes=8 * 10**10, host_bytes=40 * 10**9, disk_bytes=10**12)
     monkeypatch.setattr(speed.plan, "limits", lambda device, folder: room)

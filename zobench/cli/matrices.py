@@ -62,14 +62,14 @@ def run_matrix(
     limit = parse_seconds("--budget", budget or matrix.budget)
     first = parse_seconds(f"{path.name}: selftest", matrix.selftest)
     tables = matrix.tables if tables is None else tables
-    _check_tables(tables)
+    foretold = _any_foretold(tables)
     planned = here.plan(cells, again, memory_note)
 
     def show(title: str, steps: Sequence[Step], budget: float | None) -> None:
         if dry_run or verbose:
             plan_view.show_plan(console.answer_console() if dry_run else errors, title, steps, budget)
         else:
-            plan_view.show_short_plan(errors, title, steps, budget)
+            plan_view.show_short_plan(errors, title, steps, budget, foretold=foretold)
 
     show(matrix.title, planned.steps, limit)
     second = matrix.contest and Second(
@@ -92,12 +92,15 @@ def run_matrix(
     _finish(summary, tables, results, here.machine, errors, (waiting, command))
 
 
-def _check_tables(names: Sequence[str]) -> None:
-    """Raises ``ValueError`` for a mistake in a table's recipe, which should not wait for the end of the sweep."""
+def _any_foretold(names: Sequence[str]) -> bool:
+    """Whether any of these tables predicts what was not run. Raises ``ValueError`` for a mistake in a table's recipe,
+    which should not wait for the end of the sweep."""
+    from zobench.recipes.reference import PAPERS
     from zobench.report import artifacts
+    from zobench.report.table import Table
 
-    for name in names:
-        artifacts.load(name)
+    items = [artifacts.load(name) for name in names]
+    return any(isinstance(item, Table) and item.paper in PAPERS for item in items)
 
 
 class _Here:
@@ -180,7 +183,7 @@ def _run(
         with console.SweepProgress(errors, planned.steps, budget) as bar:
             return sweep(
                 planned.steps, store, budget=budget, timeout=timeout, disk_dir=disk_dir, calibration=planned.rates,
-                progress=SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end),
+                progress=SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end), learned=planned.learned,
             )  # fmt: skip
 
 

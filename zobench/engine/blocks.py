@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zobench.engine.base import BASE, Entry, Point
 from zobench.engine.perturb import is_decayed
-from zobench.engine.rules import UpdateRule
+from zobench.engine.rules import UpdateRule, initial
 from zobench.models.weights import Weights
 
 ALIGNMENT = 64
@@ -30,7 +31,7 @@ class Field:
 
     ``tensor_id``: the tensor's place in ``named_parameters()``; ``whole``: its shape, where only the rows from
     ``first`` on are here. The ``state`` of a rule, named so, belongs to the parameter of the same ``tensor_id``, has
-    its shape, and no home.
+    its shape, and no home; it begins as ``initial``.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Field:
     first: int = 0
     whole: torch.Size | None = None
     state: str = ""
+    initial: float = 0.0
 
     @property
     def key(self) -> str:
@@ -76,7 +78,13 @@ class Field:
 
     def bound(self, buffer: Tensor) -> Tensor:
         """The same, as the model takes it."""
-        return nn.Parameter(self.view(buffer), requires_grad=False) if self.is_parameter else self.view(buffer)
+        return self.typed(self.view(buffer))
+
+    def typed(self, tensor: Tensor) -> Tensor:
+        """A tensor of this one's values, as the model takes it."""
+        if not self.is_parameter or isinstance(tensor, nn.Parameter):
+            return tensor
+        return nn.Parameter(tensor, requires_grad=False)
 
 
 @dataclass(eq=False, slots=True)
@@ -88,7 +96,8 @@ class Unit:
     first in a buffer: it ends at byte ``trained``, and with its state at byte ``kept``, the part that a step changes.
     ``part``: of the model's parts that a point can name; -1 until the first probe has found out. ``changed``: whether
     its weights at rest may differ from those that the run began with. ``nothing``: what its parameters are while they
-    are away.
+    are away; ``bound``: what the model uses now, and ``homes`` where: the modules' own tables of tensors, for each
+    field the places in them.
     """
 
     name: str
@@ -108,6 +117,8 @@ class Unit:
     kept: int = 0
     part: int = -1
     nothing: list[Tensor] = field(default_factory=list)
+    bound: Sequence[Tensor] | None = None
+    homes: list[tuple[int, dict[str, Any], str]] = field(default_factory=list)
 
     @property
     def parameters(self) -> list[Field]:
@@ -141,21 +152,34 @@ class Unit:
         return [item.view(buffer) for item in self.fields]
 
     def bind(self, tensors: Sequence[Tensor]) -> None:
-        """Makes the model use these tensors, one for each of ``fields``."""
-        for item, tensor in zip(self.fields, tensors, strict=True):
-            _assign(item, tensor)
+        """Makes the model use these tensors, one for each of ``fields``; those that it uses already cost nothing."""
+        if tensors is self.bound:
+            return
+        typed = [item.typed(tensor) for item, tensor in zip(self.fields, tensors, strict=True)]
+        for number, table, key in self._homes():
+            table[key] = typed[number]
+        self.bound = tensors
 
     def release(self) -> None:
         """Takes the weights away again: the model keeps tensors without storage, of the right shape."""
         if not self.nothing:
-            self.nothing = [
-                nn.Parameter(_nothing(item.shape, item.dtype), requires_grad=False) for item in self.parameters
+            self.nothing = [item.typed(_nothing(item.shape, item.dtype)) for item in self.fields]
+        for number, table, key in self._homes():
+            if self.fields[number].is_parameter:
+                table[key] = self.nothing[number]
+        self.bound = None
+
+    def _homes(self) -> list[tuple[int, dict[str, Any], str]]:
+        if not self.homes:
+            self.homes = [
+                (number, module._parameters if item.is_parameter else module._buffers, key)
+                for number, item in enumerate(self.fields)
+                for module, key in item.homes
             ]
-        for item, nothing in zip(self.parameters, self.nothing, strict=True):
-            _assign(item, nothing)
+        return self.homes
 
     def filler(self, weights: Weights, state: Weights | None = None) -> Callable[[Tensor], None]:
-        """Writes the initial values into a buffer: parameters from ``weights``, a rule's state from ``state`` or zeros,
+        """Writes the initial values into a buffer: parameters from ``weights``, a rule's state from ``state`` or new,
         buffers from the model as it is."""
 
         def write(buffer: Tensor) -> None:
@@ -167,7 +191,7 @@ class Unit:
                     item.view(buffer).copy_(module.get_buffer(attribute))
             for item in self.states:
                 if state is None:
-                    item.view(buffer).zero_()
+                    item.view(buffer).fill_(item.initial)
                 else:
                     state.fill(item.key, item.view(buffer), item.first)
 
@@ -185,16 +209,6 @@ def strip(modules: Iterable[nn.Module]) -> None:
 def _nothing(shape: torch.Size, dtype: torch.dtype) -> Tensor:
     """A tensor of one element on the meta device: nobody who counts bytes, on that device too, takes it for more."""
     return torch.empty((), dtype=dtype, device="meta").expand(shape)
-
-
-def _assign(item: Field, tensor: Tensor) -> None:
-    if item.is_parameter:
-        parameter = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, requires_grad=False)
-        for module, attribute in item.homes:
-            module._parameters[attribute] = parameter
-    else:
-        for module, attribute in item.homes:
-            module._buffers[attribute] = tensor
 
 
 def find_units(
@@ -245,7 +259,15 @@ def find_units(
 
 def _states(items: Sequence[Field], rule: UpdateRule | None) -> list[Field]:
     return [
-        replace(item, state=name, dtype=rule.state_dtype(item.dtype), is_parameter=False, trainable=False, homes=())
+        replace(
+            item,
+            state=name,
+            dtype=rule.state_dtype(item.dtype),
+            is_parameter=False,
+            trainable=False,
+            homes=(),
+            initial=initial(rule, name),
+        )
         for item in items
         if item.trainable and rule is not None
         for name in rule.states

@@ -104,8 +104,7 @@ def fold(
     Raises ``ValueError`` if no argument has the batch in its first dimension and nothing is known of the module: then
     the copies cannot be told apart.
     """
-    given = (*leaves(args, ("args",)), *leaves(kwargs, ("kwargs",)))
-    if copies > 1 and not follows.dimensions and not any(_is_batched(item, copies * batch) for _, item in given):
+    if copies > 1 and not follows.dimensions and not _has_batch(args, kwargs, copies * batch):
         raise ValueError(
             f"{name} must be called on a batch of {copies * batch} rows, but none of its arguments has that many; "
             "pass position_ids of the batch's size to the model"
@@ -126,5 +125,6 @@ def fold(
     return join(outputs, batch, follows)
 
 
-def _is_batched(tensor: Tensor, rows: int) -> bool:
-    return tensor.ndim >= 2 and tensor.shape[0] == rows
+def _has_batch(args: tuple[Any, ...], kwargs: dict[str, Any], rows: int) -> bool:
+    given = (*leaves(args, ("args",)), *leaves(kwargs, ("kwargs",)))
+    return any(tensor.ndim >= 2 and tensor.shape[0] == rows for _, tensor in given)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from zobench.engine.schedule import Op
+from zobench.engine.schedule import Key, Op
 from zobench.machine.accelerator import Accelerator
 
 Action = Callable[[], None]
@@ -156,11 +156,16 @@ class ThreadLanes:
 
 
 class CudaLanes:
-    """Three CUDA streams ordered by events; the host never waits inside a step (ZO2 section 5.2)."""
+    """Three CUDA streams ordered by events; the host never waits inside a step (ZO2 section 5.2).
+
+    An operation of the schedule has one event for all its runs: who waits for it has waited before it runs again, and
+    a wait is for the run that was last when it was issued.
+    """
 
     def __init__(self, device: str) -> None:
         self._device = Accelerator(device)
         self._streams: dict[str, torch.Stream] = {}
+        self._ends: dict[Key, torch.Event] = {}
         self._recorded: list[tuple[Op, torch.Event, torch.Event]] = []
         self._origin: torch.Event | None = None
 
@@ -169,11 +174,13 @@ class CudaLanes:
         with nullcontext() if op.lane == "compute" else stream:
             for event in after:
                 stream.wait_event(event)
-            start = self._mark(stream) if self._origin is not None else None
+            if self._origin is None:
+                action()
+                return self._end(op, stream)
+            start = self._device.mark(stream)
             action()
-            end = self._mark(stream)
-        if start is not None:
-            self._recorded.append((op, start, end))
+            end = self._device.mark(stream)
+        self._recorded.append((op, start, end))
         return end
 
     def wait(self, ticket: torch.Event) -> None:
@@ -185,6 +192,7 @@ class CudaLanes:
     def close(self) -> None:
         self.drain()
         self._streams.clear()
+        self._ends.clear()
 
     def record(self) -> None:
         self._recorded = []
@@ -205,5 +213,10 @@ class CudaLanes:
             self._streams[lane] = self._device.stream()
         return self._streams[lane]
 
-    def _mark(self, stream: torch.Stream) -> torch.Event:
-        return self._device.mark(stream, timed=self._origin is not None)
+    def _end(self, op: Op, stream: torch.Stream) -> torch.Event:
+        known = self._ends.get(op.key)
+        if known is None:
+            self._ends[op.key] = known = self._device.mark(stream, timed=False)
+        else:
+            known.record(stream)
+        return known

@@ -69,25 +69,39 @@ def rows_per_chunk(vocabulary: int, logits_bytes: int) -> int:
     return max(rows // 64 * 64, min(rows, 64), 1)
 
 
+class Targets:
+    """What several points are to predict: ``values`` (n,), -100 ignored."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self._found: tuple[int, int, Tensor, Tensor] | None = None
+
+    def among(self, first: int, rows: int) -> tuple[Tensor, Tensor]:
+        """(n,) which of them are among so many of the vocabulary from ``first`` on, and (n, 1) which of those they
+        are, any if they are not. Kept until others are asked for, because each point asks for the same."""
+        if self._found is None or self._found[:2] != (first, rows):
+            index = self.values - first
+            self._found = first, rows, (index >= 0) & (index < rows), index.clamp_(0, rows - 1).unsqueeze(1)
+        return self._found[2:]
+
+
 class RunningLoss:
     """The same from logits that come a few vocabulary rows at a time: maximum and sum of exponentials so far.
 
-    ``targets`` (n,), -100 ignored. The device holds one such piece of the logits at a time.
+    The device holds one such piece of the logits at a time.
     """
 
-    def __init__(self, targets: Tensor) -> None:
+    def __init__(self, targets: Targets) -> None:
         self._targets = targets
-        count, device = len(targets), targets.device
+        count, device = len(targets.values), targets.values.device
         self._maximum = torch.full((count,), -torch.inf, device=device)
         self._sum = torch.zeros(count, device=device)
         self._picked = torch.zeros(count, device=device)
 
     def add(self, logits: Tensor, first: int) -> None:
         """Takes float32 logits (n, rows) of the vocabulary rows from ``first`` on; they are overwritten."""
-        inside = (self._targets >= first) & (self._targets < first + logits.shape[1])
-        index = (self._targets - first).clamp(0, logits.shape[1] - 1)
-        picked = logits.gather(1, index.unsqueeze(1)).squeeze(1)
-        self._picked = torch.where(inside, picked, self._picked)
+        inside, index = self._targets.among(first, logits.shape[1])
+        self._picked = torch.where(inside, logits.gather(1, index).squeeze(1), self._picked)
         maximum = torch.maximum(self._maximum, logits.amax(dim=1))
         self._sum.mul_((self._maximum - maximum).exp_())
         self._sum.add_(logits.sub_(maximum.unsqueeze(1)).exp_().sum(dim=1))
@@ -99,7 +113,7 @@ class RunningLoss:
 
     def mean(self) -> Tensor:
         """The mean loss over the targets that count, float32."""
-        counted = self._targets != IGNORED
+        counted = self._targets.values != IGNORED
         return torch.where(counted, -self.log_probabilities(), 0.0).sum() / counted.sum()
 
 

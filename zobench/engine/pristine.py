@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,10 +18,21 @@ from zobench.engine.base import BASE, Entry, Point
 from zobench.engine.blocks import Field, Unit
 from zobench.engine.general import General
 from zobench.engine.head import Head
-from zobench.engine.loss import RunningLoss
+from zobench.engine.loss import RunningLoss, Targets
 from zobench.engine.perturb import is_decayed
 from zobench.engine.wire import Wire
 from zobench.kernels import Flat, Segment, Span, Update
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Bound:
+    """A unit's tensors as the model takes them, at W, which is in ``flat``, and as ``made`` at a point in the scratch;
+    ``runs``: its tensors of one dtype each, whole in W and in the scratch."""
+
+    flat: Tensor
+    weights: list[Tensor]
+    made: list[Tensor]
+    runs: list[tuple[Tensor, Tensor]]
 
 
 class Pristine:
@@ -35,6 +47,7 @@ class Pristine:
     drawn and which one is flipped.
     """
 
+    points: tuple[Point, ...] = ()
     route: tuple[Point, ...] = ()
     in_place = False
 
@@ -46,11 +59,10 @@ class Pristine:
         self._scratch, self._master, self._keeps = scratch, master, keeps
         self._turn: Unit | None = None
         self._flat = scratch
-        self._weights: list[Tensor] = []
-        self._made: list[Tensor] = []
+        self._here = _Bound(scratch, [], [], [])
         self._held: Point | None = None
         self._layouts: dict[int, tuple[Flat, ...]] = {}
-        self._bound: dict[int, tuple[Tensor, list[Tensor], list[Tensor]]] = {}
+        self._bound: dict[int, _Bound] = {}
         self._seen = 0
         self._updates: dict[tuple[int, int | None, bool], tuple[Update, ...]] = {}
 
@@ -66,7 +78,7 @@ class Pristine:
         self._held = there
         if begins and self.is_due(unit):
             self._keep(unit)
-        return self._made if there.scale else self._weights  # W itself needs no copy
+        return self._here.made if there.scale else self._here.weights  # W itself needs no copy
 
     def rest(self, unit: Unit) -> None:
         """See :class:`Arithmetic`."""
@@ -77,7 +89,7 @@ class Pristine:
     def close(self) -> None:
         """See :class:`Arithmetic`."""
         self._bound.clear()
-        self._weights, self._made, self._flat = [], [], self._scratch
+        self._flat, self._here = self._scratch, _Bound(self._scratch, [], [], [])
 
     def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
         """See :class:`Arithmetic`: no point touches the weights, but what is due is applied at every turn."""
@@ -87,7 +99,7 @@ class Pristine:
 
     def settle(self, unit: Unit) -> None:
         """See :class:`Arithmetic`."""
-        if not self.pending(unit):
+        if not self.pending(unit) or self._is_read_only(unit):
             return
         every, self._every = self._every, 0.0
         try:
@@ -137,7 +149,8 @@ class Pristine:
     ) -> list[RunningLoss]:
         """See :class:`Arithmetic`: a few vocabulary rows at a time, so that neither the head's perturbed weights nor
         the logits ever exist whole."""
-        where, losses = head.tensors(), [RunningLoss(targets) for _ in states]
+        where, shared = head.tensors(), Targets(targets)
+        losses = [RunningLoss(shared) for _ in states]
         vocabulary, step = where["weight"][1].shape[0], head.rows(len(targets))
         for first in range(0, vocabulary, step):
             last = min(first + step, vocabulary)
@@ -153,9 +166,13 @@ class Pristine:
 
     def is_due(self, unit: Unit) -> bool:
         """Whether the unit's pending entries are to stay: they span ``writeback_every`` steps."""
-        if unit.applied == len(self._journal) or not unit.trained:
+        if unit.applied == len(self._journal) or not unit.trained or self._is_read_only(unit):
             return False
         return self._journal[-1].step - self._journal[unit.applied].step + 1 >= self._every
+
+    def _is_read_only(self, unit: Unit) -> bool:
+        """Whether its weights at rest are never written, so that all updates stay pending."""
+        return unit.streamed and self._wire is not None and self._wire.read_only
 
     def pending(self, unit: Unit, decayed: bool = True) -> tuple[Update, ...]:
         """The entries that the unit's weights at rest lack; without their weight decay if not ``decayed``."""
@@ -170,7 +187,9 @@ class Pristine:
         entries = self._journal[unit.applied :]
         named = any(entry.part is not None for entry in entries)
         self._updates[unit.applied, unit.part if named else None, decayed] = updates = tuple(
-            Update(e.seed, e.g, e.lr, e.weight_decay if decayed else 0.0, e.step) for e in entries if unit.moves(e)
+            Update(e.seed, e.g, e.lr, e.weight_decay if decayed else 0.0, e.step, e.extra)
+            for e in entries
+            if unit.moves(e)
         )
         return updates
 
@@ -181,7 +200,7 @@ class Pristine:
         if not item.trainable:
             return iter([copy] * len(points))
         updates, span = self.pending(unit, is_decayed(item.name)), Span(item.tensor_id, rows=rows)
-        states = [state[rows] for state in unit.states_of(item, unit.buffer)] if updates else []
+        states = [state[rows] for state in unit.states_of(item, unit.buffer)]
         return self._walk(unit, copy, torch.empty_like(copy), span, points, updates, None, states)
 
     def part(
@@ -199,7 +218,7 @@ class Pristine:
             assert self._master is not None
             weights, base = _like(self._master[place:], whole), whole
         span = Span(item.tensor_id, item.start + first * item.shape[1:].numel())
-        states = [state[first:last] for state in unit.states_of(item, unit.buffer)] if updates else []
+        states = [state[first:last] for state in unit.states_of(item, unit.buffer)]
         return self._walk(unit, weights, scratch, span, points, updates, base, states)
 
     def keep_parts(self, unit: Unit) -> None:
@@ -227,37 +246,39 @@ class Pristine:
         if not unit.streamed and self.pending(unit) and not self.is_due(unit):
             assert self._master is not None
             base, self._flat = unit.buffer, self._master
-        self._weights, self._made = self._bindings(unit)
+        self._here = self._bindings(unit)
         return base
 
-    def _bindings(self, unit: Unit) -> tuple[list[Tensor], list[Tensor]]:
-        """The unit's tensors as the model takes them, at W and at a point in the scratch; kept as long as W stays in
-        the same memory."""
+    def _bindings(self, unit: Unit) -> _Bound:
+        """Kept as long as W stays in the same memory."""
         known = self._bound.get(id(unit))
-        if known is None or known[0] is not self._flat:
+        if known is None or known.flat is not self._flat:
             with torch.inference_mode(False):  # they outlive the mode
                 frozen = unit.buffer if self._wire is None or not unit.streamed else self._flat
                 assert frozen is not None
                 weights = [item.bound(self._flat if item.trainable else frozen) for item in unit.fields]
-                made = weights
+                made, runs = weights, list[tuple[Tensor, Tensor]]()
                 if unit.trained <= self._scratch.numel():  # a table is never perturbed whole
                     pairs = zip(unit.fields, weights, strict=True)
                     made = [item.bound(self._scratch) if item.trainable else own for item, own in pairs]
-            self._bound[id(unit)] = known = self._flat, weights, made
-        return known[1], known[2]
+                    runs = [(flat.whole(self._flat), flat.whole(self._scratch)) for flat in self._layout(unit)]
+            self._bound[id(unit)] = known = _Bound(self._flat, weights, made, runs)
+        return known
+
+    def _layout(self, unit: Unit) -> tuple[Flat, ...]:
+        if id(unit) not in self._layouts:
+            self._layouts[id(unit)] = tuple(_layout(unit))
+        return self._layouts[id(unit)]
 
     def _move(self, unit: Unit, there: Point, begins: bool, base: Tensor | None) -> None:
         """Makes the unit's tensors at ``there``; when its turn ``begins``, first W, with what is pending."""
         scratch = self._scratch if there.scale else None
-        if id(unit) not in self._layouts:
-            self._layouts[id(unit)] = tuple(_layout(unit))
-        layout = self._layouts[id(unit)]
         if scratch is not None and _are_opposite(self._held, there):
-            for flat in layout:
-                kernels.flip(flat.whole(self._flat), flat.whole(scratch))
+            for weights, moved in self._here.runs:
+                kernels.flip(weights, moved)
         elif self._general is None:
             updates = self.pending(unit) if begins else ()
-            for flat in layout:
+            for flat in self._layout(unit):
                 kernels.advance_flat(
                     self._flat, flat, updates, base=base, scratch=scratch, seed=there.seed or 0, scale=there.scale
                 )
@@ -268,7 +289,7 @@ class Pristine:
         """As :meth:`_move`, tensor by tensor."""
         for item, decayed in zip(unit.trainable, unit.decayed, strict=True):
             updates = self.pending(unit, decayed) if begins else ()
-            states = unit.states_of(item, unit.buffer) if updates and unit.buffer is not None else []
+            states = unit.states_of(item, unit.buffer) if unit.buffer is not None else []
             general.advance(
                 item.view(self._flat), Span(item.tensor_id, item.start), updates, states=states,
                 base=None if base is None else item.view(base),

@@ -6,13 +6,14 @@ results have the same bits. Meta tensors are left alone.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import itertools
 import subprocess
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 from zobench.kernels import philox
 from zobench.kernels.base import DTYPES, Flat, Segment, Span, Update, check, check_flat, is_pass
 
-__all__ = ["Flat", "Segment", "Span", "Update", "advance", "advance_flat", "flip", "normals", "prepare"]
+__all__ = ["DTYPES", "Flat", "Segment", "Span", "Update", "advance", "advance_flat", "flip", "normals", "prepare"]
 
 _COMPILERS = {"cpu": "numba", "cuda": "triton"}
 _MODULES = {"cpu": "cpu", "cuda": "gpu"}
@@ -123,14 +124,21 @@ def prepare(device: str = "cpu") -> None:
     """
     if _backend(torch.device(device).type) is philox:
         return
-    try:
+    with told_of_a_compiler("noise=counter", device, "noise=torch"):
         _run_each(device)
+
+
+@contextlib.contextmanager
+def told_of_a_compiler(word: str, device: str, instead: str) -> Iterator[None]:
+    """Inside, Triton's error where it finds no C compiler is a ValueError that says what to do."""
+    try:
+        yield
     except (RuntimeError, subprocess.CalledProcessError) as error:
         if "C compiler" not in str(error) and not isinstance(error, subprocess.CalledProcessError):
             raise
         raise ValueError(
-            f"`noise=counter` on {device} needs a C compiler and Python's headers, for Triton, but got: {error}; "
-            f"install gcc and python3-dev, or use noise=torch"
+            f"`{word}` on {device} needs a C compiler and Python's headers, for Triton, but got: {error}; "
+            f"install gcc and python3-dev, or use {instead}"
         ) from error
 
 

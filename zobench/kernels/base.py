@@ -45,29 +45,31 @@ class Segment:
 @dataclass(frozen=True, eq=False, slots=True)
 class Flat:
     """Tensors of one ``dtype`` that lie one after another in flat buffers of bytes, each at a multiple of 64 bytes and
-    padded to the next. ``tables``: what a back end keeps of it.
+    padded to the next. ``tables``: what a back end keeps of it. ``end``: the byte at which the last one ends, with what
+    pads it.
     """
 
     dtype: torch.dtype
     segments: Sequence[Segment]
     tables: dict[Any, Any] = field(default_factory=dict)
+    end: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        last = self.segments[-1]
+        end = -(-(last.offset + last.numel) * self.dtype.itemsize // PADDING) * PADDING
+        object.__setattr__(self, "end", end)
 
     def whole(self, buffer: Tensor) -> Tensor:
         """All of them, and what pads them, in a buffer of bytes."""
         return buffer[self.segments[0].offset * self.dtype.itemsize : self.end].view(self.dtype)
-
-    @property
-    def end(self) -> int:
-        """The byte at which the last one ends, with what pads it."""
-        last = self.segments[-1]
-        return -(-(last.offset + last.numel) * self.dtype.itemsize // PADDING) * PADDING
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
     """``W -= lr * (g * z(seed) + weight_decay * W)``, each product and sum rounded to float32.
 
-    ``step``: the training step it belongs to; no kernel looks at it.
+    ``step``: the training step it belongs to; ``extra``: see :class:`zobench.engine.base.Entry`; no kernel looks at
+    either.
     """
 
     seed: int
@@ -75,6 +77,7 @@ class Update:
     lr: float
     weight_decay: float = 0.0
     step: int = 0
+    extra: float = 0.0
 
 
 class Advance(Protocol):
@@ -102,12 +105,13 @@ def by_segment(
 
 def check(span: Span, first: Tensor, *others: Tensor | None) -> None:
     """Raises ValueError unless the tensors are contiguous, of one size, one supported dtype and one device."""
+    form = first.numel(), first.dtype, first.device
     for tensor in (first, *others):
         if tensor is None:
             continue
         if not tensor.is_contiguous():
             raise ValueError(f"kernels need contiguous tensors, but got strides {tensor.stride()}")
-        if (tensor.numel(), tensor.dtype, tensor.device) != (first.numel(), first.dtype, first.device):
+        if tensor is not first and (tensor.numel(), tensor.dtype, tensor.device) != form:
             raise ValueError(f"kernels need tensors of one size, dtype and device, but got {_what(first, tensor)}")
     if first.dtype not in DTYPES:
         raise ValueError(f"kernels know {', '.join(map(str, DTYPES))}, but got {first.dtype}")

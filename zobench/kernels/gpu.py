@@ -272,20 +272,26 @@ class Launcher:
         if first.device.type != "cuda":  # Triton's interpreter
             self._first(programs, dtype, tensors, numbers, known)
             return
-        index = first.device.index
-        if index != _active().get_current_device():
+        index, driver = first.device.index, _active()
+        if index != driver.get_current_device():
             with Accelerator(first.device).current():
                 self(programs, dtype, tensors, numbers, *known)
             return
-        form = (index, dtype, *known, *(None if tensor is None else tensor.data_ptr() & 15 for tensor in tensors))
+        form = (index, dtype, *known, *[None if tensor is None else tensor.data_ptr() & 15 for tensor in tensors])
         compiled = self._forms.get(form)
         if compiled is None:
             compiled = self._first(programs, dtype, tensors, numbers, known)
             if KNOWN_TRITON:
                 self._forms[form] = compiled
             return
-        stream = _active().get_current_stream(index)
-        compiled[programs, 1, 1](*tensors, *numbers, *known, stream=stream)
+        stream = driver.get_current_stream(index)
+        if _hooks.launch_enter_hook.calls or _hooks.launch_exit_hook.calls:  # a profiler's
+            compiled[programs, 1, 1](*tensors, *numbers, *known, stream=stream)
+            return
+        compiled.run(
+            programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
+            *tensors, *numbers, *known,
+        )  # fmt: skip
 
     def _first(
         self, programs: int, dtype: torch.dtype, tensors: Sequence[Tensor | None], numbers: Sequence[Any],
@@ -295,6 +301,7 @@ class Launcher:
         return self._kernel[programs,](*typed, *numbers, *known, **OPTIONS)
 
 
+_hooks: Any = triton.knobs.runtime if KNOWN_TRITON else None
 _draws, _advances, _flips = Launcher(_normals), Launcher(_advance), Launcher(_flip)
 
 

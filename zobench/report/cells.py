@@ -31,7 +31,8 @@ class TableCell:
     95 % interval, or the least and the most of several. ``paper`` is the matching row of the papers' values.
 
     ``caveats`` say how the measurement differs from what the heading promises; ``notes`` say how this cell came to be;
-    ``lacks`` says why this version cannot measure it; ``forecast`` what it should come to on the paper's GPU.
+    ``lacks`` says why this version cannot measure it; ``forecast`` what it should come to on the paper's GPU, and
+    ``here`` on the machine that the other cells were measured on.
     """
 
     row: TableRow
@@ -45,6 +46,7 @@ class TableCell:
     notes: tuple[str, ...]
     lacks: str = ""
     forecast: Forecast | None = None
+    here: Forecast | None = None
 
     @property
     def result(self) -> Result | None:
@@ -128,6 +130,11 @@ def lacking(table: Table, row: TableRow, column: TableColumn) -> str:
 def is_meant(row: TableRow, column: TableColumn) -> bool:
     """Whether anything can stand there: a row and a column that are both extra are of different models."""
     return not (row.extra and column.extra)
+
+
+def not_run(cell: TableCell) -> bool:
+    """Whether nothing was tried: there is no result, or one that says why there is none."""
+    return cell.result is None or cell.result.outcome is Outcome.SKIPPED
 
 
 def conditions(table: Table, row: TableRow, column: TableColumn) -> Where:

@@ -64,7 +64,10 @@ def grids(
     by_machine: dict[str, list[Result]] = {}
     for result in _of_machine(results, machine):
         by_machine.setdefault(place_of(result), []).append(result)
-    filled = [(name, fill(table, by_machine[name], reference)) for name in sorted(by_machine)]
+    filled = [
+        (name, forecasts.here(table, fill(table, by_machine[name], reference), by_machine[name]))
+        for name in sorted(by_machine)
+    ]
     shown: list[tuple[str | None, Grid]] = [(name, grid) for name, grid in filled if measured(grid)]
     shown = shown or [(None, fill(table, [], reference))]
     return [(name, forecasts.added(table, grid) if foretold else grid) for name, grid in shown]

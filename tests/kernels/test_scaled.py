@@ -1,0 +1,113 @@
+"""Eight bits with a scale for each row: the bits of the reference everywhere, and what e4m3 itself says."""
+
+import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.support.bits import any_bits
+from tests.support.devices import ON_GPU
+from zobench.kernels import DTYPES, scaled
+from zobench.kernels.packing import E4M3_MAX, Packing, Rows
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+
+def placed(dtype, shapes):
+    """A packing of tensors (rows, width), of which those of one row are not scaled; bytes of weights and slot."""
+    pieces, weights, slot = [], 0, 0
+    for rows, width in shapes:
+        is_scaled, count = rows > 1, rows * width
+        values = -(-count * (1 if is_scaled else dtype.itemsize) // 64) * 64
+        pieces.append(Rows(weights, slot, slot + values if is_scaled else None, rows, width))
+        weights += -(-count * dtype.itemsize // 64) * 64
+        slot += values + (-(-4 * rows // 64) * 64 if is_scaled else 0)
+    return Packing(dtype, pieces), weights, slot
+
+
+SHAPES = {"aligned": [(3, 2048), (1, 48), (5, 32), (1, 1040)], "odd": [(4, 7), (1, 33), (2, 1500)]}
+
+
+def ties():
+    """Two rows of 448 and of all that lies halfway between two neighbours in e4m3, so that their scale is 1."""
+    codes = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    row = torch.cat([codes[-1:], (codes[1:] + codes[:-1]) / 2, codes[-1:]])
+    return torch.stack([row, -row])
+
+
+def cases():
+    """(packing, weights, bytes of the slot): ties, ordinary rows, and any bits: subnormals, infinities, NaN."""
+    for dtype in DTYPES:
+        packing, _, slot = placed(dtype, [(2, 128)])
+        yield packing, ties().to(dtype).view(-1).view(torch.uint8), slot
+        for shapes in SHAPES.values():
+            packing, nbytes, slot = placed(dtype, shapes)
+            count = nbytes // dtype.itemsize
+            spread = torch.randn(count, generator=torch.Generator().manual_seed(1)) * torch.logspace(-9, 4, count)
+            for weights in (spread.to(dtype), any_bits(dtype, count, 3)):
+                yield packing, weights.view(torch.uint8), slot
+            finite = any_bits(dtype, count, 4)
+            yield packing, torch.where(finite.isfinite(), finite, torch.zeros_like(finite)).view(torch.uint8), slot
+
+
+def agree(backend, device="cpu"):
+    """Raises unless a back end packs and unpacks the reference's bits; where padding is, nothing is written."""
+    for packing, weights, nbytes in cases():
+        packed, unpacked = [], []
+        for module, place in ((scaled, "cpu"), (backend, device)):
+            slot = torch.full((nbytes,), 7, dtype=torch.uint8, device=place)
+            own = dataclasses.replace(packing, tables={})
+            module.pack(own, weights.to(place), slot)
+            packed.append(slot.cpu())
+            back = torch.full_like(weights, 9, device=place)
+            module.unpack(own, packed[0].to(place), back)
+            unpacked.append(back.cpu())
+        for piece in packing.pieces:
+            here, there = (scaled._views(packing, piece, unpacked[n], packed[n]) for n in range(2))
+            torch.testing.assert_close(here[0], there[0], rtol=0, atol=0, equal_nan=True)
+            if here[2] is not None:
+                torch.testing.assert_close(here[2], there[2], rtol=0, atol=0, equal_nan=True)
+            codes = [own[1].float() for own in (here, there)]
+            torch.testing.assert_close(*codes, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_value_is_the_nearest_of_e4m3(dtype):
+    """Against all 256 codes, read by torch; ties go to the even one."""
+    packing, nbytes, slot = placed(dtype, [(4, 64)])
+    weights = torch.randn(4, 64, generator=torch.Generator().manual_seed(2)).to(dtype)
+    weights[:, 0] = torch.tensor([E4M3_MAX, -7.0, 1e-3, 0.0]).to(dtype)
+    weights[3] = 0
+    into = torch.zeros(slot, dtype=torch.uint8)
+    scaled.pack(packing, weights.view(-1).view(torch.uint8), into)
+    _, codes, scale = scaled._views(packing, packing.pieces[0], torch.zeros(nbytes, dtype=torch.uint8), into)
+    assert torch.equal(scale[:3], weights[:3].float().abs().amax(1, keepdim=True) / E4M3_MAX)
+    known = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    known = known[known.isfinite()]
+    wanted = weights[:3].float() / scale[:3]
+    nearest = (wanted[..., None] - known).abs().amin(-1)
+    assert torch.equal((codes[:3].float() - wanted).abs(), nearest)
+    assert not codes[3].float().any()
+
+
+@needs_triton
+def test_triton_equals_the_reference_in_its_interpreter():
+    """In a process of its own: Triton reads the switch when the kernels are defined."""
+    program = "from tests.kernels import test_scaled as t; from zobench.kernels import scaled_gpu; t.agree(scaled_gpu)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+class TestOnGpu:
+    pytestmark = ON_GPU
+
+    def test_triton_equals_the_reference(self):
+        from zobench.kernels import scaled_gpu
+
+        agree(scaled_gpu, "cuda")
