@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.contest import PROTOCOL, contest, result, write
+from tests.support.rates import RATES
 from zobench import models, predict
 from zobench.predict import budget
 from zobench.recipes import matrix
@@ -44,14 +45,10 @@ def test_budgets_in_seconds_and_in_weights_moved(tmp_path: Path) -> None:
         for spec in specs:
             moved = budget.moved_bytes(spec)
             assert spec.steps * moved <= 0.2e9 < (spec.steps + 1) * moved
-    rates = predict.Rates(
-        flops=dict.fromkeys(("fp32", "fp16", "bf16"), 1e9), noise=dict.fromkeys(("torch", "counter", "fused"), 1e8),
-        bytes_up={}, bytes_down={}, disk_both=1e9,
-    )  # fmt: skip
     path = write(tmp_path, PROTOCOL.replace("forwards = 120", "seconds = 1.5"))
-    cells = matrix.load(path, "cpu", price=lambda unit, spec: budget.price(unit, spec, lambda: rates)).cells
+    cells = matrix.load(path, "cpu", price=lambda unit, spec: budget.price(unit, spec, lambda: RATES)).cells
     for spec in cells:
-        step = predict.step_seconds(spec, rates)
+        step = predict.step_seconds(spec, RATES)
         assert spec.steps * step <= 1.5 < (spec.steps + 1) * step
     with pytest.raises(ValueError, match=r"^mine\.toml: a budget in seconds needs this machine's rates, but none are "):
         contest(path)
