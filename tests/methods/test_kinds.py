@@ -81,7 +81,7 @@ assert not heavy, heavy
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_what_a_method_names_is_there(kind: MethodKind) -> None:
     definitions = [kind.as_written] if kind.as_shipped is None else [kind.as_written, kind.as_shipped]
-    dotted = [kind.engine, kind.thresholds]
+    dotted = [kind.engine, kind.thresholds, None if kind.structure is None else kind.structure.make]
     for definition in definitions:
         assert isinstance(definition, Definition)
         dotted += [definition.make, definition.rule]
