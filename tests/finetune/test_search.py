@@ -149,9 +149,8 @@ def test_every_method_and_scheme_has_a_grid_that_can_run(spec: Any) -> None:
         for scheme in CHOICES["scheme"]:
             grid = grids.shipped(method, scheme)
             assert grids.checked(grid.axes) == grid.axes
-            assert grid.source in ("ZO-Bench", "choice")
-            needs = {"zo_layers": 1} if method == "hybrid" else {}
-            needs |= {need.name: need.value for need in METHODS.get(method).needs}
+            assert grid.source in ("ZO-Bench", "FZOO's program", "choice")
+            needs = {"zo_layers": 1} if method == "hybrid" else METHODS.get(method).changes(spec())
             assert len(cells(spec(method=method, scheme=scheme, **needs), grid.axes)) >= 2
 
 

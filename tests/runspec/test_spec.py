@@ -69,10 +69,17 @@ tuned = {
     **dict.fromkeys(("shots", "eval_every"), WHOLE),
     **dict.fromkeys(("truncate", "length_grouping"), st.booleans()),
 }
+
+
+def tuned_spec(**values: Any) -> RunSpec:
+    """Of any method, with what that needs."""
+    return RunSpec(**values | METHODS.get(values["method"]).changes(RunSpec(model="OPT-125M")))
+
+
 specs = (
     st.builds(RunSpec, **plain)
     | st.builds(RunSpec, **fast)
-    | st.builds(RunSpec, **tuned)
+    | st.builds(tuned_spec, **tuned)
     | st.builds(RunSpec, **sized, device_memory=st.integers(0, 2**63 - 1))
 )
 

@@ -83,7 +83,7 @@ class Factored:
     def rest(self, unit: Unit) -> None:
         """See :class:`Arithmetic`."""
         self._turns.pop(id(unit), None)
-        lasting = {point.subspace for point in self.points} | {group.subspace for group in self._parts(unit)[1].groups}
+        lasting = {point.subspace for point in self.points} | {group.subspace for group in self._groups(unit)}
         for item in unit.trainable:
             self._forget(unit, self._bases.get(item.tensor_id, {}).keys() - lasting)
         if not unit.streamed and not unit.is_tile and unit.buffer is not None:
@@ -238,8 +238,7 @@ class Factored:
         weights = self._decoded(unit)
         if due := self._due(unit, points):
             self._keep(unit, weights, due)
-        self._groups(unit)
-        pending, kept = self._parts(unit)[1].terms()
+        pending, kept = self._parts(unit)[1].terms() if self._groups(unit) else ([], 1.0)
         return Turn(unit, unit.views(weights), pending, kept)
 
     def _decoded(self, unit: Unit) -> Tensor:

@@ -158,7 +158,8 @@ def _together(spec: RunSpec, points: int, tokens: int) -> int:
 def _points(spec: RunSpec) -> int:
     """Points (weights +- eps z) at which the largest pass computes; with PertP a rank computes one of each pair."""
     kind = METHODS.get(spec.method)
-    return max(1, 2 * kind.pairs(spec, models.of(spec).layers) // divided(spec)[1], kind.candidates)
+    singles = 0 if kind.singles is None else kind.singles(spec)
+    return max(1, 2 * kind.pairs(spec, models.of(spec).layers) // divided(spec)[1] + singles, kind.candidates)
 
 
 def fit(spec: RunSpec) -> tuple[RunSpec, str]:
