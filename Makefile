@@ -51,11 +51,11 @@ check: $(VENV)/.dev
 smoke: $(VENV)/.run
 	$(BIN)/zobench sweep smoke --results $(VENV)/smoke
 
-# torch first and pinned. Where pip finds its CPU build (PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu) it takes
-# that one; elsewhere, on Linux, the CUDA build with gigabytes of libraries.
+# torch first and pinned: the CUDA build, with gigabytes of libraries, where an NVIDIA driver is present, else the CPU
+# build, from its own index unless pip is configured to look elsewhere. It says which, and why.
 $(VENV)/.run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt $$($(BIN)/python .ci/torch_build.py)
 	$(BIN)/pip install -q -c constraints.txt -e .
 	touch $@
 

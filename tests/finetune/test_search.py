@@ -13,7 +13,7 @@ from zobench.finetune import search as module
 from zobench.finetune.seal import Seal
 from zobench.finetune.search import Trial, cells, search
 from zobench.result import Outcome, Result
-from zobench.runspec import CHOICES
+from zobench.runspec import CHOICES, METHODS
 
 AXES = {"lr": [1e-3, 1e-2, 3e-2], "eps": [1e-3]}
 
@@ -149,8 +149,8 @@ def test_every_method_and_scheme_has_a_grid_that_can_run(spec: Any) -> None:
         for scheme in CHOICES["scheme"]:
             grid = grids.shipped(method, scheme)
             assert grids.checked(grid.axes) == grid.axes
-            assert grid.source in ("ZO-Bench", "choice")
-            needs = {"zo_layers": 1} if method == "hybrid" else {}
+            assert grid.source in ("ZO-Bench", "FZOO's program", "choice")
+            needs = {"zo_layers": 1} if method == "hybrid" else METHODS.get(method).changes(spec())
             assert len(cells(spec(method=method, scheme=scheme, **needs), grid.axes)) >= 2
 
 

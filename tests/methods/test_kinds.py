@@ -67,9 +67,10 @@ import sys
 import zobench.methods, zobench.schemes
 from zobench.runspec import METHODS, SCHEMES, RunSpec
 from zobench.predict.footprint import memory
-assert len(list(METHODS)) == 11 and len(list(SCHEMES)) == 4
+assert len(list(METHODS)) == 17 and len(list(SCHEMES)) == 4
+plain = RunSpec(model="opt-tiny")
 for kind in METHODS:
-    memory(RunSpec(model="opt-tiny", method=kind.name).resolve("cpu"))
+    memory(plain.replace(method=kind.name, **kind.changes(plain)).resolve("cpu"))
 heavy = {"torch", "transformers", "peft", "numpy"} & set(sys.modules)
 assert not heavy, heavy
 """
@@ -80,7 +81,7 @@ assert not heavy, heavy
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_what_a_method_names_is_there(kind: MethodKind) -> None:
     definitions = [kind.as_written] if kind.as_shipped is None else [kind.as_written, kind.as_shipped]
-    dotted = [kind.engine, kind.thresholds]
+    dotted = [kind.engine, kind.thresholds, None if kind.structure is None else kind.structure.make]
     for definition in definitions:
         assert isinstance(definition, Definition)
         dotted += [definition.make, definition.rule]

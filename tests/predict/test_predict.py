@@ -292,6 +292,11 @@ def test_a_run_that_says_nothing_about_a_cell_does_not_correct_it(other: Result)
         ({"method": "zo-sgd-mmt", "queries": 3}, 6),
         ({"method": "zo-adam", "scheme": "lora"}, 2),
         ({"method": "zo-sgd-cons"}, 5),  # two for g, one for each candidate
+        ({"method": "fzoo", "queries": 8}, 9),  # one side of each direction, and one base for all
+        ({"method": "hizoo"}, 3),  # a pair, and the weights between
+        ({"method": "sparse-mezo", "noise": "counter"}, 2),
+        ({"method": "conmezo"}, 2),
+        ({"method": "meazo", "queries": 2}, 4),
         ({"method": "zo-sgd-block"}, 52),  # OPT-1.3B's 24 blocks and both ends: ZO-Bench counts 26
         ({"method": "forward-grad"}, 3),
         ({"method": "forward-grad", "queries": 4, "scheme": "lora"}, 8),
@@ -335,6 +340,8 @@ def test_tuning_an_adapter_draws_and_writes_back_only_the_adapter() -> None:
         ({"queries": 3}, 12),
         ({"method": "zo-sgd-cons"}, 7),  # three more moves, to the candidates and to the best of them
         ({"method": "zo-sgd-sparse", "sparsity": 0.5}, 8),  # a mask beside every direction
+        ({"method": "fzoo", "queries": 8}, 24),  # there, away and in the update
+        ({"method": "hizoo"}, 4),
         ({"method": "forward-grad"}, 2),
         ({"method": "fo-sgd"}, 0),
     ],

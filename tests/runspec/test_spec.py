@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zobench.result import Outcome, Result
-from zobench.runspec import CHOICES, DECLARED, FIELDS, RunSpec, parse_value, suggestion
+from zobench.runspec import CHOICES, DECLARED, FIELDS, METHODS, RunSpec, parse_value, suggestion
 from zobench.runspec.fields import Since
 
 GOLDEN = "9f4a892a1080"
@@ -60,7 +60,8 @@ tuned = {
     "noise": st.just("torch"),
     "queries": st.just(1),
     "weights": st.sampled_from(["random", "pretrained"]),
-    **{name: st.sampled_from(CHOICES[name]) for name in ("method", "scheme", "lr_schedule")},
+    **{name: st.sampled_from(CHOICES[name]) for name in ("scheme", "lr_schedule")},
+    "method": st.sampled_from([kind.name for kind in METHODS.own() if kind.structure is None]),
     "task": st.just("sst2"),
     "aligned": st.booleans(),
     **dict.fromkeys(("train_size", "dev_size"), WHOLE.map(lambda n: max(n, 1))),
@@ -68,10 +69,17 @@ tuned = {
     **dict.fromkeys(("shots", "eval_every"), WHOLE),
     **dict.fromkeys(("truncate", "length_grouping"), st.booleans()),
 }
+
+
+def tuned_spec(**values: Any) -> RunSpec:
+    """Of any method, with what that needs."""
+    return RunSpec(**values | METHODS.get(values["method"]).changes(RunSpec(model="OPT-125M")))
+
+
 specs = (
     st.builds(RunSpec, **plain)
     | st.builds(RunSpec, **fast)
-    | st.builds(RunSpec, **tuned)
+    | st.builds(tuned_spec, **tuned)
     | st.builds(RunSpec, **sized, device_memory=st.integers(0, 2**63 - 1))
 )
 

@@ -121,7 +121,8 @@ def _methods() -> Table:
     for name in METHODS.names():
         try:
             kind = METHODS.get(name)
-            count = passes(RunSpec(model="OPT-125M", method=name))
+            plain = RunSpec(model="OPT-125M")
+            count = passes(plain.replace(method=name, **kind.changes(plain)))
         except ValueError as error:  # one bad plug-in must not hide the others
             table.add_row(name, "", "", Text(str(error)))
             continue

@@ -40,7 +40,8 @@ class Entry:
 
     ``part``: the only part of the model that it moves; None moves all of it. ``subspace``: as a point's. With a rule
     other than SGD's, all entries of one step are one update: the rule takes the sum of their g * z
-    (:mod:`zobench.engine.rules`).
+    (:mod:`zobench.engine.rules`). ``extra``: a second number that a rule which shapes directions needs of the step
+    (:mod:`zobench.engine.shapes`).
     """
 
     step: int
@@ -50,6 +51,7 @@ class Entry:
     weight_decay: float = 0.0
     part: int | None = None
     subspace: int | None = None
+    extra: float = 0.0
 
     def check(self) -> None:
         """Raises ``ValueError`` if ``g`` is not finite."""

@@ -160,14 +160,12 @@ class Pending:
     def __init__(self, unit: Unit, factors: Factors) -> None:
         self._unit, self._factors = unit, factors
         self._seen, self._applied = 0, -1
-        self._last: Entry | None = None
         self.groups: list[Group] = []
 
     def follow(self, journal: Sequence[Entry], device: torch.device | str) -> list[Group]:
         """All groups after the unit's own place in the journal."""
         applied = self._unit.applied
-        known = self._applied == applied and applied <= self._seen <= len(journal)
-        if not known or (self._seen > applied and journal[self._seen - 1] is not self._last):
+        if self._applied != applied or self._seen > len(journal):
             self.groups, self._seen, self._applied = [], applied, applied
         for place in range(self._seen, len(journal)):
             entry = journal[place]
@@ -175,7 +173,7 @@ class Pending:
                 if not self.groups or not self.groups[-1].takes(entry):
                     self.groups.append(Group(entry.subspace, entry.step, place))
                 self.groups[-1].add(self._factors, entry, place + 1, device)
-        self._seen, self._last = len(journal), journal[-1] if journal else None
+        self._seen = len(journal)
         return self.groups
 
     def drop(self, count: int) -> None:

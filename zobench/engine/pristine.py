@@ -187,7 +187,9 @@ class Pristine:
         entries = self._journal[unit.applied :]
         named = any(entry.part is not None for entry in entries)
         self._updates[unit.applied, unit.part if named else None, decayed] = updates = tuple(
-            Update(e.seed, e.g, e.lr, e.weight_decay if decayed else 0.0, e.step) for e in entries if unit.moves(e)
+            Update(e.seed, e.g, e.lr, e.weight_decay if decayed else 0.0, e.step, e.extra)
+            for e in entries
+            if unit.moves(e)
         )
         return updates
 
@@ -198,7 +200,7 @@ class Pristine:
         if not item.trainable:
             return iter([copy] * len(points))
         updates, span = self.pending(unit, is_decayed(item.name)), Span(item.tensor_id, rows=rows)
-        states = [state[rows] for state in unit.states_of(item, unit.buffer)] if updates else []
+        states = [state[rows] for state in unit.states_of(item, unit.buffer)]
         return self._walk(unit, copy, torch.empty_like(copy), span, points, updates, None, states)
 
     def part(
@@ -216,7 +218,7 @@ class Pristine:
             assert self._master is not None
             weights, base = _like(self._master[place:], whole), whole
         span = Span(item.tensor_id, item.start + first * item.shape[1:].numel())
-        states = [state[first:last] for state in unit.states_of(item, unit.buffer)] if updates else []
+        states = [state[first:last] for state in unit.states_of(item, unit.buffer)]
         return self._walk(unit, weights, scratch, span, points, updates, base, states)
 
     def keep_parts(self, unit: Unit) -> None:
@@ -287,7 +289,7 @@ class Pristine:
         """As :meth:`_move`, tensor by tensor."""
         for item, decayed in zip(unit.trainable, unit.decayed, strict=True):
             updates = self.pending(unit, decayed) if begins else ()
-            states = unit.states_of(item, unit.buffer) if updates and unit.buffer is not None else []
+            states = unit.states_of(item, unit.buffer) if unit.buffer is not None else []
             general.advance(
                 item.view(self._flat), Span(item.tensor_id, item.start), updates, states=states,
                 base=None if base is None else item.view(base),

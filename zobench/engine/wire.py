@@ -14,7 +14,7 @@ from torch import Tensor
 
 from zobench.engine.blocks import ALIGNMENT, PAGE, Field, Unit
 from zobench.kernels import DTYPES, scaled
-from zobench.kernels.scaled import Packing, Rows
+from zobench.kernels.packing import Packing, Rows
 from zobench.runspec.kinds import WIRES
 
 FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}

@@ -96,13 +96,13 @@ def table(found: Sequence[Row]) -> str:
     lines = [f"{'step s':>8} {'rates':>7} {'learned':>7} {'memory':>7}  cell"]
     for row in found:
         memory = "" if row.memory is None else f"{100 * row.memory:+.0f} %"
-        both = " ".join(f"{100 * error:+5.0f} %" for error in (row.alone, row.corrected))
-        lines.append(f"{row.seconds:8.3g} {both} {memory:>7}  {row.spec.label}")
-    errors = {
+        errors = " ".join(f"{100 * error:+5.0f} %" for error in (row.alone, row.corrected))
+        lines.append(f"{row.seconds:8.3g} {errors} {memory:>7}  {row.spec.label}")
+    sizes = {
         "rates": [abs(row.alone) for row in found], "learned": [abs(row.corrected) for row in found],
         "memory": [abs(row.memory) for row in found if row.memory is not None],
     }  # fmt: skip
-    lines += [_verdict(name, sorted(one)) for name, one in errors.items() if one]
+    lines += [_verdict(name, sorted(one)) for name, one in sizes.items() if one]
     return "\n".join(lines) + "\n"
 
 

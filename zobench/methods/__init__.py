@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zobench.methods import (
+    conmezo,
     first_order,
     forward_grad,
+    fzoo,
+    hizoo,
     hybrid,
     lozo,
+    meazo,
+    sparse_mezo,
     zo_adam,
     zo_sgd,
     zo_sgd_block,
@@ -39,7 +44,8 @@ if TYPE_CHECKING:
 
 KINDS = (
     zo_sgd.KIND, zo_sgd_sign.KIND, zo_sgd_mmt.KIND, zo_sgd_cons.KIND, zo_adam.KIND, zo_sgd_block.KIND,
-    zo_sgd_sparse.KIND, lozo.KIND, forward_grad.KIND, hybrid.KIND, first_order.SGD, first_order.ADAM,
+    zo_sgd_sparse.KIND, lozo.KIND, fzoo.KIND, hizoo.KIND, sparse_mezo.KIND, conmezo.KIND, meazo.KIND, forward_grad.KIND,
+    hybrid.KIND, first_order.SGD, first_order.ADAM,
 )  # fmt: skip
 """zobench's own methods, in the order in which they are listed."""
 

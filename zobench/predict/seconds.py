@@ -170,6 +170,8 @@ def passes(spec: RunSpec) -> float:
     layers = models.of(spec).layers
     kind, derivative = METHODS.get(spec.method), 2.0 if sizes.tunes_all(spec) else 1.0
     count = 2 * kind.pairs(spec, layers) / divided(spec)[1] + kind.candidates
+    if kind.singles is not None:
+        count += kind.singles(spec)
     if kind.tangents:
         count += spec.queries * (1 + derivative)
     if kind.gradients is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zobench.runspec.fields import SpecField
-from zobench.runspec.kinds import WIRES, MethodKind, SpecFields
+from zobench.runspec.kinds import WIRES, MethodKind, Need, SpecFields
 from zobench.runspec.registries import METHODS, TASKS
 
 Fields = Mapping[str, SpecField[Any]]
@@ -29,8 +29,7 @@ class Needs:
         """Raises ``ValueError`` if ``spec``, of these ``fields``, breaks the rule."""
         if not _applies(spec, fields[self.field], self.values):
             return
-        value = self.value(spec) if callable(self.value) else self.value
-        allowed = value if isinstance(value, tuple) else (value,)
+        allowed = Need(self.needs, self.value, self.remedy).allowed(spec)
         if spec.value(self.needs) not in allowed:
             raise _error(spec, fields[self.field], self.needs, allowed, self.remedy)
 

@@ -30,7 +30,7 @@ class SpecFields(Protocol):
 
     @property
     def sparsity(self) -> float:
-        """Of zo-sgd-sparse: the share of the weights that stay."""
+        """Of zo-sgd-sparse and sparse-mezo: the share of the weights that stay."""
 
     @property
     def zo_layers(self) -> int:
@@ -45,11 +45,17 @@ class SpecFields(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A run needs field ``name`` to be ``value``; ``remedy`` is the end of the error."""
+    """A run needs field ``name`` to be ``value``, or one of them if that is a tuple, or a function of the spec that
+    gives one; ``remedy`` is the end of the error."""
 
     name: str
     value: Any
     remedy: str
+
+    def allowed(self, spec: SpecFields) -> tuple[Any, ...]:
+        """The values that the field may have in ``spec``."""
+        value = self.value(spec) if callable(self.value) else self.value
+        return value if isinstance(value, tuple) else (value,)
 
 
 class UpdateSize(Enum):
@@ -104,13 +110,13 @@ class MethodKind:
     gives those of its sparse directions (:func:`zobench.methods.thresholds`), ``structure`` says which it has that are
     not drawn element by element.
 
-    A step: ``pairs`` of points in its first pass over the model, of the spec and the model's layers; ``candidates``,
-    points of a second pass that are no pairs; ``tangents``: it computes g by forward-mode differentiation, a pass for
-    each query; ``gradients``: the share of the layers that its backward pass goes through, None if it has no backward
-    pass. Per query it draws z ``draws`` times with torch noise, and ``counter_draws`` times, and once for every
-    pending update, with counter noise; z is made of ``normals`` normal numbers per element. It takes every block to
-    the device ``uploads`` times. ``states``: copies of what is tuned that it keeps, beside the weights at rest unless
-    it backpropagates.
+    A step: ``pairs`` of points in its first pass over the model, of the spec and the model's layers; ``singles``, other
+    points of that pass, of the spec; ``candidates``, points of a second pass that are no pairs; ``tangents``: it
+    computes g by forward-mode differentiation, a pass for each query; ``gradients``: the share of the layers that
+    its backward pass goes through, None if it has no backward pass. Per query it draws z ``draws`` times with torch
+    noise, and ``counter_draws`` times, and once for every pending update, with counter noise; z is made of ``normals``
+    normal numbers per element. It takes every block to the device ``uploads`` times. ``states``: copies of what is
+    tuned that it keeps, beside the weights at rest unless it backpropagates.
 
     Fields: ``needs`` in the order in which they are checked; ``takes``: those that are for it and its like alone;
     ``options``: its own constants in ``RunSpec.options``, with their defaults. ``grid``: the family in ``grids.toml``,
@@ -125,6 +131,7 @@ class MethodKind:
     thresholds: str | None = None
     structure: Structure | None = None
     pairs: Callable[[SpecFields, int], int] = _a_pair_per_query
+    singles: Callable[[SpecFields], int] | None = None
     candidates: int = 0
     tangents: bool = False
     gradients: Callable[[SpecFields, int], float] | None = None
@@ -148,6 +155,11 @@ class MethodKind:
         assert self.as_shipped is not None, f"{self.name} has no published program of its own"
         return self.as_shipped
 
+    def changes(self, spec: SpecFields) -> dict[str, Any]:
+        """What must be changed in ``spec``, of another method, for this one: field to value."""
+        allowed = {need.name: need.allowed(spec) for need in self.needs}
+        return {name: values[0] for name, values in allowed.items() if spec.value(name) not in values}
+
     @property
     def backpropagates(self) -> bool:
         """Whether it has a backward pass at all: its model is resident, and no journal tells what it changes."""
@@ -161,7 +173,7 @@ class MethodKind:
     @property
     def has_pairs(self) -> bool:
         """Whether g is a difference of two losses, which two ranks can compute."""
-        return not self.backpropagates and not self.tangents
+        return not self.backpropagates and not self.tangents and self.singles is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -191,7 +191,8 @@ class RunSpec:
         0.9, "of zo-sgd-mmt", since=TASKS, lowest=0, below=1, searched=7, remedy="ZO-Bench uses momentum=0.9",
     ))
     sparsity: float = declare(Number(
-        0.0, "of zo-sgd-sparse: the share of the weights that stay", since=TASKS, lowest=0, below=1, searched=8,
+        0.0, "of zo-sgd-sparse and sparse-mezo: the share of the weights that stay", since=TASKS, lowest=0, below=1,
+        searched=8,
         remedy="ZO-Bench uses sparsity=0.1 to 0.9",
     ))
     zo_layers: int = declare(Number(
