@@ -53,7 +53,7 @@ def mezo(model, batches, seeds, *, eps, lr, wd=0.0):
             out = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels)
             pair.append(out.loss.item())
         perturb(model, seed, 1, eps)
-        g = g_of(*pair, eps, model.device)
+        g = g_of(*pair, eps, next(model.parameters()).device)
         update(model, seed, g, lr, wd)
         losses.append((pair[0] + pair[1]) / 2)
         gs.append(g)
