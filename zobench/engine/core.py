@@ -93,7 +93,8 @@ class Engine:
 
         Afterwards the weights are where they were, with torch noise up to the rounding of MeZO's +eps, -2 eps, +eps.
         ``looked``: in rising order, the numbers of the points whose losses are wanted; those are the very numbers that
-        a look at all of them gives, and so are the weights afterwards.
+        a look at all of them gives, and so are the weights afterwards. (Along directions of low rank the points share a
+        product, whose last bits may follow from how many there are.)
         """
         self._open()
         objective = Objective(self.model, batch, self.config.device)

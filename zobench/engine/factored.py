@@ -83,7 +83,7 @@ class Factored:
     def rest(self, unit: Unit) -> None:
         """See :class:`Arithmetic`."""
         self._turns.pop(id(unit), None)
-        lasting = {point.subspace for point in self.points} | {group.subspace for group in self._parts(unit)[1].groups}
+        lasting = {point.subspace for point in self.points} | {group.subspace for group in self._groups(unit)}
         for item in unit.trainable:
             self._forget(unit, self._bases.get(item.tensor_id, {}).keys() - lasting)
         if not unit.streamed and not unit.is_tile and unit.buffer is not None:
@@ -101,7 +101,7 @@ class Factored:
 
     def settle(self, unit: Unit) -> None:
         """See :class:`Arithmetic`."""
-        if unit.trained and unit.applied < len(self._journal):
+        if unit.trained and unit.applied < len(self._journal) and not self._is_read_only(unit):
             weights, groups = self._decoded(unit), self._groups(unit)
             self._keep(unit, weights, len(groups))
             unit.applied = len(self._journal)
@@ -238,8 +238,7 @@ class Factored:
         weights = self._decoded(unit)
         if due := self._due(unit, points):
             self._keep(unit, weights, due)
-        self._groups(unit)
-        pending, kept = self._parts(unit)[1].terms()
+        pending, kept = self._parts(unit)[1].terms() if self._groups(unit) else ([], 1.0)
         return Turn(unit, unit.views(weights), pending, kept)
 
     def _decoded(self, unit: Unit) -> Tensor:
@@ -262,10 +261,14 @@ class Factored:
     def _due(self, unit: Unit, points: Sequence[Point]) -> int:
         """How many groups are to be written into W now."""
         groups = self._groups(unit)
-        count = closed(groups, points)
+        count = 0 if self._is_read_only(unit) else closed(groups, points)
         if not count or groups[count - 1].step - self._journal[unit.applied].step + 1 < self._every:
             return 0
         return count
+
+    def _is_read_only(self, unit: Unit) -> bool:
+        """Whether its weights at rest are never written, so that every subspace stays beside them."""
+        return unit.streamed and self._wire is not None and self._wire.read_only
 
     def _keep(self, unit: Unit, weights: Tensor, count: int) -> None:
         """Writes the first groups into ``weights``, each rounded by itself, and these into ``unit.buffer``."""
