@@ -64,7 +64,7 @@ def test_the_table_shows_means_ties_and_what_was_chosen(table: ContestTable, fol
     assert (first["Tied"], second["Tied"], base["Tied"]) == ("a", "b", "b")
     assert second["Less ZO-SGD (points)"].startswith("+1.0 (-")
     assert first["Less ZO-SGD (points)"].startswith("+15.0 (+")
-    assert base["Less ZO-SGD (points)"] == "·"
+    assert base["Less ZO-SGD (points)"] == "—"
     assert (first["Place per seed"], base["Place per seed"]) == ("1 1 1", "3 3 3")
     text = render(table, stored(folder), "markdown")
     assert "compared on dev with seed 9 alone; the best one runs with seeds 0, 1, 2" in text

@@ -68,6 +68,17 @@ def _drawn(rng: random.Random, share: float, count: int) -> float:
     return sum(rng.random() < share for _ in range(count)) / count
 
 
+def test_pooled_seeds_are_the_residual_of_an_analysis_of_variance() -> None:
+    """Of two methods, whose pooled t test scipy has."""
+    shares = (0.80, 0.84, 0.79), (0.70, 0.77, 0.71)
+    scores = [Scores(shares=own, examples=10**12) for own in shares]
+    told = spread.difference(*scores, spread.pooled(scores))
+    theirs = stats.ttest_ind(*shares, equal_var=True)
+    assert told.p == pytest.approx(theirs.pvalue, abs=1e-5)
+    assert (told.low, told.high) == pytest.approx(tuple(theirs.confidence_interval()), rel=1e-4)
+    assert spread.pooled([Scores(shares=(0.7,), examples=9)]) == (math.inf, 1.0)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_two_methods_share_a_letter_exactly_if_they_do_not_differ(seed: int) -> None:
     rng = random.Random(seed)

@@ -123,8 +123,10 @@ def _range(one: Standing) -> CellText:
 
 
 def _against(one: Standing, base: Standing | None) -> CellText:
-    if one.scores is None or base is None or base.scores is None or one is base:
+    if one.scores is None or base is None or base.scores is None:
         return _text("")
+    if one is base:
+        return CellText(text=NONE)
     told = spread.difference(one.scores, base.scores)
     if math.isinf(told.high):
         return CellText(text=f"{100 * told.value:+.1f}", own=("One seed has no spread, so that no interval is known.",))
@@ -132,10 +134,12 @@ def _against(one: Standing, base: Standing | None) -> CellText:
 
 
 def groups(ranking: Ranking) -> dict[str, str]:
-    """Header -> letters; two methods share one unless their difference on test is shown (Holm over all pairs)."""
+    """Header -> letters; two methods share one unless their difference on test is shown (Holm over all pairs), with the
+    spread of the seeds pooled over the methods."""
     known = {one.header: one.scores for one in ranking.finished if one.scores is not None}
+    pool = spread.pooled(list(known.values()))
     pairs = {
-        frozenset((a, b)): spread.difference(known[a], known[b]).p for a, b in itertools.combinations(known, 2)
+        frozenset((a, b)): spread.difference(known[a], known[b], pool).p for a, b in itertools.combinations(known, 2)
     }  # fmt: skip
     return spread.letters(list(known), {pair: p < spread.LEVEL for pair, p in spread.adjusted(pairs).items()})
 
@@ -160,9 +164,9 @@ def _shown(table: ContestTable, ranking: Ranking) -> list[str]:
     if least is not None:
         told.append(
             f"Methods that share a letter are tied: their difference is not shown at {spread.LEVEL:.0%} (Holm over all "
-            f"pairs), of the spread over seeds and of {scores[0].examples} test examples. Least detectable difference "
-            f"of two (one test, power {spread.POWER:.0%}): {100 * least:.1f} points. In parentheses 95 %: of the test "
-            "set, which all seeds share, and of differences."
+            f"pairs), of the seeds' spread, pooled, and of {scores[0].examples} test examples. Least detectable "
+            f"difference of two (one test, power {spread.POWER:.0%}): {100 * least:.1f} points. In parentheses 95 %: of "
+            "the test set, which all seeds share, and of differences."
         )
     rows = list(zip(*places(ranking).values(), strict=True))
     agreement = spread.agreement([[-place for place in row] for row in rows])
@@ -200,7 +204,7 @@ def _to_target(one: Standing, values: Sequence[float], form: str) -> CellText:
     if not one.runs:
         return _text("")
     if not values:
-        return CellText(text=NONE, tone="blank")
+        return CellText(text=NONE)
     partly = f"({len(values)} of {len(one.runs)})" if len(values) < len(one.runs) else ""
     return CellText(text=rounded(statistics.fmean(values), form), detail=partly)
 

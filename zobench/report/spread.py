@@ -64,15 +64,27 @@ class Difference:
     p: float
 
 
-def difference(one: Scores, other: Scores) -> Difference:
+def difference(one: Scores, other: Scores, pool: tuple[float, float] | None = None) -> Difference:
     """``one`` less ``other``: the seeds' error by Welch, the test sets' by the normal distribution, their margins added
     as independent errors are, so that either makes the interval wider (MOVER: Zou and Donner 2008).
 
-    Both see the same examples, which only makes the truth sharper.
+    Both see the same examples, which only makes the truth sharper. ``pool``: the seeds' variance that all methods are
+    taken to share (:func:`pooled`), in place of the two's own.
     """
-    return _told(
-        one.mean - other.mean, [_welch(one.shares, other.shares), (one.of_examples + other.of_examples, _MANY)]
-    )
+    seeds = _welch(one.shares, other.shares)
+    if pool is not None:
+        seeds = pool[0] * (1 / len(one.shares) + 1 / len(other.shares)), pool[1]
+    return _told(one.mean - other.mean, [seeds, (one.of_examples + other.of_examples, _MANY)])
+
+
+def pooled(scores: Sequence[Scores]) -> tuple[float, float]:
+    """The variance between seeds within methods, and its degrees of freedom: the residual of an analysis of variance.
+    With three seeds two methods alone know theirs too badly for many comparisons at once."""
+    freedom = sum(len(one.shares) - 1 for one in scores)
+    if not freedom:
+        return math.inf, 1.0
+    known = [one.shares for one in scores if len(one.shares) > 1]
+    return math.fsum(statistics.variance(own) * (len(own) - 1) for own in known) / freedom, float(freedom)
 
 
 def mean_difference(one: Sequence[float], other: Sequence[float]) -> Difference:
