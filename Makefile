@@ -23,7 +23,7 @@ quick: $(VENV)/.dev
 
 # The CUDA path without a GPU, see tests/nullcuda: torch's CUDA build (526 MB, once) over a null runtime. Everything, and
 # what continuous integration has the time for.
-NULLCUDA = OMP_NUM_THREADS=1 $$($(BIN)/python -m tests.nullcuda.build) -m pytest -n $(WORKERS) -p tests.nullcuda.plugin
+NULLCUDA = OMP_NUM_THREADS=1 NULLCUDA_MACHINE=2xh100 $$($(BIN)/python -m tests.nullcuda.build) -m pytest -n $(WORKERS) -p tests.nullcuda.plugin
 
 # The kernels' compiler beside the pinned one: whoever has a newer torch has a newer Triton.
 OTHER_TRITON = 3.9.0
@@ -40,7 +40,7 @@ nullcuda-quick: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.nullcuda.build
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/nullcuda
 	$(NULLCUDA) -m gpu tests/gpu tests/nullcuda/test_engine.py -k "$(NULLCUDA_QUICK)"
-NULLCUDA_QUICK = budget or found or test_engine and slots or sanitizer or shared_pinned or pinned_in_part or watch_for_waits or tile-inf or block-1 or ledger or zo-sgd-sign or zo-adam
+NULLCUDA_QUICK = budget or found or test_engine and slots or sanitizer or shared_pinned or pinned_in_part or watch_for_waits or tile-inf or block-1 or ledger or zo-sgd-sign or zo-adam or pertp-sliced
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -10,26 +10,29 @@ from typing import Any
 
 import pytest
 
-from zobench.measure import card as measured
-from zobench.predict import hardware
-from zobench.predict.gpu import predict
+from zobench.measure import calibrate as measured
+from zobench.measure.operators import operator_rates
+from zobench.predict import Rates, hardware, here
 from zobench.predict.hardware import own
 from zobench.result import Outcome, Result
 from zobench.store import Store
 
 RATES: dict[str, Any] = {
     "matmul_flops_per_second": {"fp32": 15e12, "fp16": 60e12, "bf16": 5e10, "tf32": 15e12},
-    "attention_flops_per_second": {"fp32": 6e12, "fp16": 30e12, "bf16": 1e10},
-    "noise_elements_per_second": {"torch": 2e11, "counter": 1e11, "fused": 5e10},
+    "operators_per_second": {
+        "fp32": {"attention": 6e12, "passes": 250e9, "losses": 100e9, "normals": 2e11, "fused": 1e11},
+        "fp16": {"attention": 30e12, "passes": 250e9, "losses": 100e9, "normals": 1e11, "fused": 1e11},
+        "bf16": {"attention": 1e10, "passes": 250e9, "losses": 100e9, "normals": 1e11, "fused": 1e11},
+    },
     "copy_bytes_per_second": 250e9, "link_up_bytes_per_second": 10e9, "link_both_bytes_per_second": 15e9,
-    "narrow_normals": 0.5, "kernel_seconds": 7e-6, "other_cpu_cores": 0.0, "notes": [],
+    "kernel_seconds": 7e-6, "other_cpu_cores": 0.0, "notes": [],
 }  # fmt: skip
 
 
 @pytest.fixture
 def rates(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     changed = dict(RATES)
-    monkeypatch.setattr(measured, "card", lambda device: changed)
+    monkeypatch.setattr(measured, "calibrate", lambda device, seconds: changed)
     return changed
 
 
@@ -72,24 +75,21 @@ def test_rates_of_a_busy_machine_are_refused(rates: dict[str, Any], zobench: Any
 
 
 def test_each_rate_is_measured() -> None:
-    found = measured.card("cpu", 0.5)
-    assert {"fp32", "bf16"} == set(found["attention_flops_per_second"])
-    numbers = [*found["attention_flops_per_second"].values(), found["narrow_normals"], found["kernel_seconds"]]
+    found = operator_rates("cpu", 0.5)
+    assert {"fp32", "fp16", "bf16"} == set(found["operators_per_second"])
+    rates = found["operators_per_second"].values()
+    assert all({"attention", "passes", "losses", "normals", "fused"} == set(one) for one in rates)
+    numbers = [*(rate for one in rates for rate in one.values()), found["kernel_seconds"]]
     assert all(math.isfinite(number) and number > 0 for number in numbers)
 
 
-def test_the_published_cells_of_a_cpu_in_32_bits_took_what_its_rates_predict(tmp_path: Path) -> None:
+def test_the_published_cells_of_a_cpu_in_32_bits_took_what_its_rates_predict() -> None:
     """As issue 16 asks of a CPU's own cells; attention counts as products, as those results did not measure it."""
-    import datetime
 
     def error(result: Result) -> float:
-        rates = {**RATES, **result.environment["calibration"], "kernel_seconds": 1e-5, "narrow_normals": 1.0}
-        rates["attention_flops_per_second"] = rates["matmul_flops_per_second"]
-        path = tmp_path / f"{result.spec.hash}.toml"
-        path.write_text(own.of_cpu("here", rates, 2, 24 << 30, datetime.date(2026, 11, 22)))
         assert result.step_seconds
-        disk = rates["disk_both_bytes_per_second"] or 1e9
-        return abs(predict(result.spec, hardware.load(str(path)), disk).step_seconds / result.step_seconds - 1)
+        rates = Rates.of(result.environment["calibration"])
+        return abs(here.predict(result.spec, rates).step_seconds / result.step_seconds - 1)
 
     stored = Store(Path(__file__).parents[2] / "results" / "published").load()
     plain = {"dtype": "fp32", "autocast": "none", "task": "none", "checkpoint": "none", "gpus": 1, "device": "cpu"}

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import typer
 from rich.console import Console
+from transformers import AutoConfig
 
 from tests.support.rates import CALIBRATION, RATES, calibrate
 from zobench import cli, predict, recipes
@@ -232,7 +233,7 @@ def test_the_fields_are_listed_each_with_type_default_words_and_a_line(
     assert lines[1].split("  ")[0] == "field"
     at = lines.index("dtype             word            fp32        the type of the weights on the")
     assert lines[at + 1].strip() == "device [fp32, fp16, bf16]"
-    assert "writeback_every   integer or inf  1           steps between two write-backs of" in lines
+    assert "writeback_every   integer or inf  1           steps between two write-backs of a" in lines
     monkeypatch.setenv("COLUMNS", "120")
     assert any(line.rstrip().endswith("the type of the weights on the device [fp32, fp16, bf16]") for line in
                zobench("list", "fields")[1].splitlines())  # fmt: skip
@@ -377,11 +378,12 @@ def test_a_sweep_goes_on_after_every_bad_cell_and_a_second_one_runs_only_what_is
     here: Path, zobench: Any, cells: list[RunSpec], machine: str
 ) -> None:
     command = ("sweep", write(here, MIXED), "--device", "cpu")
-    code, _, err = zobench(*command)
+    code, out, err = zobench(*command)
     assert code == 1  # a cell failed: a script that runs a sweep must notice
     assert [spec.seed for spec in cells] == [0, 1, 2, 3]
     assert "cells: 2 ok, 1 failed, 1 oom, 2 skipped" in err
     assert "to run those again: --retry oom,failed" in err
+    assert "6 runs" in out  # the matrix has no tables: its runs are shown
     files = {path: path.read_bytes() for path in (here / "results" / machine).glob("*.json")}
     assert len(files) == 6
     reasons = {json.loads(data)["reason"] for data in files.values()}
@@ -523,6 +525,17 @@ def test_a_single_run_that_cannot_fit_is_not_started(here: Path, zobench: Any, c
     code, out, _ = zobench("run", "--model", "OPT-175B", "--device", "cpu", "--json", "-")
     assert (code, cells, json.loads(out)["outcome"]) == (1, [], "skipped")
     assert json.loads(out)["reason"].startswith("needs 700 GB of host memory")
+
+
+def test_json_names_no_folder_of_this_machine(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    folder = here / "mine"
+    AutoConfig.for_model("opt", hidden_size=32, num_hidden_layers=2, ffn_dim=64, num_attention_heads=2).save_pretrained(
+        folder
+    )
+    code, out, _ = zobench("run", "--model", str(folder), "--device", "cpu", "--set", "seq_len=32", "--json", "-")
+    assert (code, cells[0].model_path) == (0, str(folder))
+    assert json.loads(out)["spec"]["model"] == "mine"
+    assert str(here) not in out
 
 
 def test_the_version_is_printed(zobench: Any) -> None:

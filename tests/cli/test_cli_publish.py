@@ -145,6 +145,10 @@ def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any)
         ("reproduce zo2/figure5 --out file/x", "`--out` must be a folder, but got "),
         ("report --out file", "`--out` must be a folder, but got "),
         ("report", "Missing option '--out'"),
+        (
+            "report --out x --results resluts",
+            "`--results` must be a folder with results, but there is no resluts",
+        ),
         ("table zo2/figure3", "`zobench table` shows tables, but 'zo2/figure3' is a figure; use zobench reproduce"),
     ],
 )

@@ -88,6 +88,27 @@ def test_a_plan_has_no_word_cut_at_any_width(width: int, gpu: str, zobench: Any,
         assert {"granularity=block", "slots=2", "writeback_every=1"} <= set(words)
 
 
+def test_a_gpu_that_zobench_may_not_run_on_says_so_in_plans_predictions_and_lists(
+    zobench: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    volta, rocm = "no kernels for its sm_70", "with which zobench has never run"
+    for arguments, told in [
+        (("plan", "--model", "OPT-125M", "--gpu", "v100"), {volta}),
+        (("plan", "--model", "OPT-125M", "--gpu", "t4"), set()),
+        (("plan", "--model", "OPT-125M"), {volta, rocm}),
+        (("predict", "main_table", "--gpu", "mi300x"), {rocm}),
+        (("list", "gpus"), {volta, rocm}),
+    ]:
+        _, out, _ = zobench(*arguments)
+        assert {one for one in (volta, rocm) if one in " ".join(out.split())} == told
+    lines = [line.rstrip() for line in zobench("list", "gpus")[1].splitlines()]
+    assert max(map(len, lines)) <= 60
+    assert "…" not in "".join(lines)
+    notes = zobench("plan", "--model", "OPT-125M", "--gpu", "v100")[1].splitlines()[-6:]
+    assert max(map(len, notes)) <= 60
+
+
 def test_a_model_that_does_not_fit_says_what_comes_nearest(zobench: Any) -> None:
     _, out, _ = zobench("plan", "--model", "OPT-66B", "--gpu", "rtx-4090", "--host", "64GB")
     assert "does not fit (host memory): nearest is" in out
@@ -153,6 +174,8 @@ def test_a_matrix_without_a_table_of_what_is_predicted_lists_its_cells(zobench: 
         (["predict", "disk.toml", "--gpu", "h200"],
          "`--disk` must be given for"),
         (["predict", "main_table", "--gpu", "h200", "--format", "html"], "unknown format 'html'"),
+        (["predict", "zo2/table1", "--gpu", "h200"],
+         "no such recipe in runners: 'zo2/table1'; did you mean main_table, which fills it? see"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(arguments: list[str], told: str, zobench: Any, here: Any) -> None:

@@ -41,6 +41,10 @@ def test_a_line_says_what_becomes_of_each_kind_of_cell() -> None:
         "  over the budget   1  OPT-125M offload/disk  6.7 min and more; they end early, or wait",
         "  not here          1  OPT-6.7B resident  host memory, 20.0 GB are free (need predicted)",
     ]
+    screen = Console(record=True, width=200)
+    plan_view.show_short_plan(screen, "Title", steps, 120, foretold=True)
+    last = screen.export_text().splitlines()[-1]
+    assert last.endswith("host memory, 20.0 GB are free (need predicted); predicted below")
     assert shown(steps[1:2], None) == [
         "Title: 1 cell", "  run               1  OPT-125M resident fp32 b1 s32  20 s (predicted)",
     ]  # fmt: skip

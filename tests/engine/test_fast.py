@@ -19,7 +19,7 @@ from zobench.engine import head, linear
 from zobench.engine.loss import RunningLoss
 from zobench.engine.survival import Survival
 from zobench.engine.tiers import HostTier, allocate
-from zobench.engine.wire import Wire
+from zobench.engine.wire import FloatWire
 from zobench.models import weights
 
 STEPS, EPS, LR, RUN_SEED = 50, 1e-3, 1e-3, 7
@@ -174,7 +174,7 @@ def test_a_wire_gives_the_same_whatever_is_streamed_from_where(wire, granularity
 def test_unpacking_what_was_packed_loses_at_most_half_a_unit_in_the_last_place(wire):
     model = models.build("opt-tiny", "fp32")
     blocks, _ = units.find_units(model, list(models.blocks(model)))
-    packer, unit = Wire(wire), blocks[0]
+    packer, unit = FloatWire(wire), blocks[0]
     master, back = allocate(unit.nbytes), allocate(unit.nbytes)
     slot = allocate(packer.nbytes(unit))
     for item in unit.fields:
@@ -198,7 +198,7 @@ def test_unpacking_what_was_packed_loses_at_most_half_a_unit_in_the_last_place(w
 def test_eight_bits_have_a_scale_for_each_row():
     model = models.build("opt-tiny", "fp32")
     blocks, _ = units.find_units(model, list(models.blocks(model)))
-    packer, unit = Wire("fp8"), blocks[0]
+    packer, unit = FloatWire("fp8"), blocks[0]
     master, back, slot = allocate(unit.nbytes), allocate(unit.nbytes), allocate(packer.nbytes(unit))
     matrix = unit.fields[0]
     sizes = torch.logspace(-12, 3, matrix.shape[0])
@@ -291,7 +291,7 @@ def test_entries_come_in_the_order_of_their_steps():
 def test_a_matrix_of_zeros_survives_eight_bits():
     model = models.build("opt-tiny", "fp32")
     blocks, _ = units.find_units(model, list(models.blocks(model)))
-    packer, unit = Wire("fp8"), blocks[0]
+    packer, unit = FloatWire("fp8"), blocks[0]
     master, slot = torch.zeros(unit.nbytes, dtype=torch.uint8), allocate(packer.nbytes(unit))
     packer.encode(unit, master, slot)
     packer.decode(unit, slot, master)

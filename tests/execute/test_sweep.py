@@ -300,3 +300,33 @@ def test_a_second_sweep_plans_nothing_but_what_is_left(run: Any, results: Store)
     assert runner.ran == [1, 3]
     after = {path: path.stat().st_mtime_ns for path in before}
     assert sum(after[path] != before[path] for path in before) == 1
+
+
+def test_a_done_cell_corrects_the_estimates_of_those_that_wait(run: Any, results: Store) -> None:
+    """The plan says 10 s for each; the first is measured ten times slower, so the second no longer fits the budget."""
+    from tests.support.rates import CALIBRATION
+    from zobench.execute.plan import Plan
+
+    small, large = (cell(seq_len=length) for length in (32, 64))
+    guess = {spec: predict.estimate(spec, RATES) for spec in (small, large)}
+    plan = Plan(steps=[], rates=CALIBRATION)
+    waiting = dataclasses.replace(step(), spec=large, estimate=guess[large])
+    done = dataclasses.replace(result(small), samples={"step_seconds": [10 * guess[small].step_seconds]})
+    after = plan.learned(waiting, [done]).estimate
+    assert after is not None
+    assert after.step_seconds == pytest.approx(10 * guess[large].step_seconds)
+    assert after.source == "calibration, corrected by 1 earlier run"
+    assert plan.learned(waiting, []) == waiting
+    kept = dataclasses.replace(waiting, action="keep")
+    assert plan.learned(kept, [done]) is kept
+
+    seen: list[int] = []
+
+    def learned(one: Step, before: Any) -> Step:
+        seen.append(len(before))
+        slow = dataclasses.replace(one.estimate, seconds=1e9, least_seconds=1e9) if before else one.estimate
+        return dataclasses.replace(one, estimate=slow)
+
+    summary, runner = run([step(0), step(1)], budget=60, learned=learned)
+    assert (runner.ran, [one.outcome for one in summary.results]) == ([0], [Outcome.OK, Outcome.SKIPPED])
+    assert seen[:2] == [0, 1]

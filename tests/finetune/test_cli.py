@@ -93,6 +93,21 @@ def test_a_finished_run_is_shown_again(zobench: Command, given: list[str], tmp_p
     assert "step 2: dev accuracy" not in again[2]
 
 
+def test_a_run_that_diverges_says_so_and_fails(zobench: Command, given: list[str], tmp_path: Path) -> None:
+    new = {"--set=lr=1e-3": "--set=lr=1e30", "--set=batch_size=4": "--set=batch_size=100"}
+    words = ["finetune", *(new.get(word, word) for word in given), "--steps", "2", "--out", "mine"]
+    told = (
+        "diverged: the loss on dev was not finite after step 1; its weights are good for nothing; try an lr below 1e+30"
+    )
+    for first in (True, False):  # trained, and then as it is stored
+        code, out, err = zobench(*words)
+        assert ("a batch has 24 examples, not 100: train has no more" in err.splitlines()) == first
+        assert (code, told in out) == (1, True)
+        assert "learnt nothing" not in out
+    (result,) = Store(tmp_path / "results").load()
+    assert told in result.warnings
+
+
 def test_json_alone_is_on_standard_output(zobench: Command, given: list[str]) -> None:
     code, out, err = zobench("finetune", *given, "--steps", "2", "--json", "-")
     assert (code, err) == (0, "") or not err.startswith("zobench")

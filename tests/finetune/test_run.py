@@ -19,7 +19,7 @@ from zobench import finetune, models
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, snapshot
 from zobench.engine import Engine
-from zobench.finetune import Hooks, Interrupted, cell, run, tokenizer
+from zobench.finetune import Hooks, Interrupted, cell, examine, run, tokenizer
 from zobench.finetune.assemble import tuner
 from zobench.finetune.evaluate import evaluate
 from zobench.finetune.examine import best_weights
@@ -48,6 +48,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "cons in place": {"method": "zo-sgd-cons", "engine": "offload"},
     "block": {"method": "zo-sgd-block"},
     "sparse": {"method": "zo-sgd-sparse", "sparsity": 0.5, "engine": "offload"},
+    "fzoo": {"method": "fzoo", "queries": 3, "engine": "offload", "noise": "counter", "writeback_every": 3},
+    "hizoo": {"method": "hizoo", "engine": "offload", "options": {"smooth": 1e-3}},
+    "sparse mezo": {"method": "sparse-mezo", "sparsity": 0.5, "engine": "offload", "noise": "counter"},
+    "cone": {"method": "conmezo", "engine": "offload", "noise": "counter", "options": {"beta": 0.5}},
+    "cone in place": {"method": "conmezo", "definition": "as-shipped", "dtype": "bf16"},
+    "meazo": {"method": "meazo", "queries": 2},
     "first order": {"method": "fo-adam"},
     "hybrid": {"method": "hybrid", "zo_layers": 1},
     "forward": {"method": "forward-grad"},
@@ -466,3 +472,24 @@ def test_a_folder_as_the_model_trains_as_the_registered_name_with_the_folders_we
     assert first.samples["loss"] == second.samples["loss"]
     assert first.evaluation["curve"] == second.evaluation["curve"]
     assert first.evaluation["test"] == second.evaluation["test"]
+
+
+def test_without_a_test_set_nobody_looks_and_the_model_is_kept(
+    spec: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    own = examine.evaluate
+    monkeypatch.setattr(examine, "evaluate", lambda *given: [looked.append(given[2]), own(*given)][1])
+    with_test = run(spec(), folder=tmp_path / "with", data_dir=data_dir)
+    assert looked == ["test"]
+    without = run(spec(test_size=0), folder=tmp_path / "without", data_dir=data_dir)
+    assert looked == ["test"]
+    assert "test" not in without.evaluation
+    assert without.evaluation["curve"] == with_test.evaluation["curve"]
+    assert without.evaluation["majority"]["test"] is None
+    assert Result.from_dict(json.loads(json.dumps(without.to_dict()))).evaluation == without.evaluation
+    mine, other = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("without", "with"))
+    assert equal(mine, other)
+    before = (tmp_path / "without" / "model").stat().st_mtime_ns
+    assert run(without.spec, folder=tmp_path / "without", data_dir=data_dir).evaluation == without.evaluation
+    assert (tmp_path / "without" / "model").stat().st_mtime_ns == before  # it has ended, and is not ended again

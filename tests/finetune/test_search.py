@@ -13,7 +13,7 @@ from zobench.finetune import search as module
 from zobench.finetune.seal import Seal
 from zobench.finetune.search import Trial, cells, search
 from zobench.result import Outcome, Result
-from zobench.runspec import CHOICES
+from zobench.runspec import CHOICES, METHODS
 
 AXES = {"lr": [1e-3, 1e-2, 3e-2], "eps": [1e-3]}
 
@@ -87,7 +87,7 @@ def test_only_the_leader_keeps_a_snapshot_and_a_loser_cannot_be_tested(
 
     monkeypatch.setattr(module, "run", counts)
     found, winner = search(short(spec), AXES, folder=tmp_path, data_dir=data_dir)
-    leaders = [min(found[:n], key=module._rank).result.spec.hash for n in (1, 2, 3)]
+    leaders = [min(found[:n], key=lambda cell: cell.result.rank_on_dev).result.spec.hash for n in (1, 2, 3)]
     assert kept == [[], *([leader] for leader in leaders)]
     loser = next(cell for cell in found if cell.changes != winner.changes).result.spec
     with pytest.raises(
@@ -137,7 +137,7 @@ def test_ranks(spec: Any, losses: list[Any], accuracies: list[float], wins: int)
         ))
         for n, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True))
     ]  # fmt: skip
-    assert min(found, key=module._rank) is found[wins]
+    assert min(found, key=lambda cell: cell.result.rank_on_dev) is found[wins]
     assert found[0].row()["dev_loss"] == (None if losses[0] is None or losses[0] != losses[0] else losses[0])
 
 
@@ -149,8 +149,8 @@ def test_every_method_and_scheme_has_a_grid_that_can_run(spec: Any) -> None:
         for scheme in CHOICES["scheme"]:
             grid = grids.shipped(method, scheme)
             assert grids.checked(grid.axes) == grid.axes
-            assert grid.source in ("ZO-Bench", "choice")
-            needs = {"zo_layers": 1} if method == "hybrid" else {}
+            assert grid.source in ("ZO-Bench", "FZOO's program", "choice")
+            needs = {"zo_layers": 1} if method == "hybrid" else METHODS.get(method).changes(spec())
             assert len(cells(spec(method=method, scheme=scheme, **needs), grid.axes)) >= 2
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.bits import any_bits
 from tests.support.devices import ON_GPU
 from zobench import ZOSGD, Batch, Engine, EngineConfig, kernels, models
 from zobench.kernels import Flat, Segment, Span, Update, philox
@@ -93,14 +94,6 @@ def moved(backend, dtype, shape, span, updates, device="cpu"):
     flipped = both.clone()
     backend.flip(rebased, flipped)
     return master, scratch, rebased, both, mirror, only, flipped
-
-
-def any_bits(dtype, count, seed):
-    """Tensors of arbitrary bit patterns: ties, subnormals, infinities, NaN."""
-    size = torch.int32 if dtype == torch.float32 else torch.int16
-    limits = torch.iinfo(size)
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(limits.min, limits.max + 1, (count,), generator=generator).to(size).view(dtype)
 
 
 def agree(backend, device="cpu", sizes=(1, 1023, 1025, 2050), dtypes=DTYPES, lengths=(1, 2, 5, 17)):

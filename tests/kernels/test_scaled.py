@@ -9,10 +9,10 @@ import sys
 import pytest
 import torch
 
-from tests.kernels.test_kernels import any_bits
+from tests.support.bits import any_bits
 from tests.support.devices import ON_GPU
 from zobench.kernels import DTYPES, scaled
-from zobench.kernels.scaled import E4M3_MAX, Packing, Rows
+from zobench.kernels.packing import E4M3_MAX, Packing, Rows
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 

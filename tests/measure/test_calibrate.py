@@ -27,6 +27,7 @@ def test_rates_of_the_cpu(tmp_path):
 
 def test_tf32_is_a_rate_of_cuda_alone_and_its_switch_is_left_as_it_was(monkeypatch):
     monkeypatch.setattr(calibrate, "link_rates", lambda *_: {})
+    monkeypatch.setattr(calibrate, "operator_rates", lambda *_: {})
     monkeypatch.setattr(calibrate, "disk_rates", lambda *_: {})
     monkeypatch.setattr(calibrate, "between_rate", lambda *_: None)
     for name in ("copy_rate", "noise_rates"):

@@ -67,9 +67,10 @@ import sys
 import zobench.methods, zobench.schemes
 from zobench.runspec import METHODS, SCHEMES, RunSpec
 from zobench.predict.footprint import memory
-assert len(list(METHODS)) == 11 and len(list(SCHEMES)) == 4
+assert len(list(METHODS)) == 17 and len(list(SCHEMES)) == 4
+plain = RunSpec(model="opt-tiny")
 for kind in METHODS:
-    memory(RunSpec(model="opt-tiny", method=kind.name).resolve("cpu"))
+    memory(plain.replace(method=kind.name, **kind.changes(plain)).resolve("cpu"))
 heavy = {"torch", "transformers", "peft", "numpy"} & set(sys.modules)
 assert not heavy, heavy
 """

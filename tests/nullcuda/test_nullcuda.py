@@ -189,6 +189,102 @@ def test_what_is_not_waited_for_is_counted_and_what_is_too():
     assert not {"device_syncs", "mallocs", "h2d_pageable"} & found.keys()
 
 
+# --- NCCL ------------------------------------------------------------------------------------------------------------
+
+RANK = """
+    import os, sys
+    import torch.distributed as dist
+    runtime().nullcuda_collect_races()
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method="file://" + os.environ["MEETING"], rank=rank, world_size=2)
+    slot = torch.zeros(4, device="cuda")
+    mine = slot[2 * rank : 2 * rank + 2]
+    try:
+        {body}
+        print(races().replace(chr(10), ""))
+    except RuntimeError as error:
+        print("refused")
+    sys.stdout.flush()
+    os._exit(0)
+    """
+
+
+def ranks(body, folder, **settings):
+    """What each of two ranks on two devices prints, errors at its end."""
+    program = textwrap.dedent(RANK).replace("{body}", textwrap.dedent(body).strip().replace("\n", "\n    "))
+    command = [build.interpreter(), "-W", "ignore", "-c", HEAD + program]
+    own = {"OMP_NUM_THREADS": "1", "NULLCUDA_MACHINE": "2xh100", "MEETING": str(folder / "meeting"), **settings}
+    started = [
+        subprocess.Popen(
+            command, env={**os.environ, **own, "RANK": rank}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for rank in "01"
+    ]
+    return ["".join(process.communicate(timeout=120)) for process in started]
+
+
+def test_two_ranks_give_each_other_what_they_have(tmp_path):
+    body = """
+    dist.all_gather_into_tensor(slot, mine.fill_(rank + 1))
+    total, told = torch.full((2,), rank + 1.0, device="cuda"), torch.full((2,), 7 * rank, device="cuda")
+    dist.all_reduce(total)
+    dist.broadcast(told, src=1)
+    for _ in range(100):  # megabytes in all: what both have read is given back
+        large = torch.full((1 << 14,), float(rank), device="cuda")
+        dist.all_reduce(large, dist.ReduceOp.MAX)
+    print(slot.tolist(), total.tolist(), told.tolist(), bool((large == 1).all()))
+    """
+    assert ranks(body, tmp_path) == ["[1.0, 1.0, 2.0, 2.0] [3.0, 3.0] [7, 7] True\n\n"] * 2
+
+
+def test_a_gather_that_nobody_waited_for_is_found(tmp_path):
+    body = "work = dist.all_gather_into_tensor(slot, mine.fill_(1), async_op=True); other = slot * 2; work.wait()"
+    for told in ranks(body, tmp_path):
+        assert told.startswith("aten::mul.Tensor on stream ")
+        assert " reads 16 bytes that a collective on stream " in told
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    {
+        "dist.all_reduce(slot if rank else mine)": "the ranks do not ask for the same",
+        "dist.reduce_scatter_tensor(mine, slot)": "ncclReduceScatter is not written",
+        "dist.all_reduce(slot); rank and dist.all_reduce(slot)": "a rank does not come",
+        "dist.all_reduce(slot.half())": "this reduction is not written",
+    }.items(),
+)
+def test_what_ranks_may_not_do_is_refused(planted, said, tmp_path):
+    told = ranks(planted, tmp_path, NULLCUDA_PATIENCE="2")
+    assert f"nullcuda: NCCL: {said}" in told[1]
+    assert told[1].startswith("refused")
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"), [("2xh100", ""), ("2xa100", "cuda:0 and cuda:1 have no NVLink between them")]
+)
+def test_slices_are_for_gpus_that_are_linked(machine, why):
+    program = """
+    from zobench.machine.nvml import Nvml
+    from zobench.parallel.hosts import _slow_pair
+    print(_slow_pair(2, Nvml()))
+    """
+    assert run(program, NULLCUDA_MACHINE=machine)[0] == why
+
+
+def test_devices_of_one_process_give_each_other_their_slices():
+    """What the machine's rate between ranks is measured with."""
+    program = """
+    from zobench.machine import accelerator
+    devices = [each.device for each in accelerator.devices()]
+    slices = [torch.full((3,), 1.0 + place, device=device) for place, device in enumerate(devices)]
+    slots = [torch.zeros(6, device=device) for device in devices]
+    accelerator.gather(slices, slots)
+    print([slot.tolist() for slot in slots])
+    """
+    assert run(program, NULLCUDA_MACHINE="2xh100")[0] == str([[1.0] * 3 + [2.0] * 3] * 2)
+
+
 # --- machines -----------------------------------------------------------------------------------------------------
 
 

@@ -99,8 +99,8 @@ class HostValues(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not any(_is_cuda(leaf) for leaf in tree_leaves((args, kwargs))):
-            return func(*args, **kwargs)
+        if func.namespace == "c10d" or not any(_is_cuda(leaf) for leaf in tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)  # a collective has its values from NCCL
         if _is_composite(func):
             with self:
                 result = func.decompose(*args, **kwargs)

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
+from tests.support.formulas import NEWER
 from zobench import models, schemes
 from zobench.data.batch import Batch
 from zobench.engine import EngineConfig, staging, tiers
@@ -30,7 +31,7 @@ from zobench.predict import backward, footprint, sizes
 from zobench.predict.footprint import fit, limited, memory
 from zobench.programs import cell as measuring
 from zobench.result import Outcome
-from zobench.runspec import RunSpec
+from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import WIDTHS
 
 GB = 10**9
@@ -446,6 +447,35 @@ def test_measured_memory_has_the_order_of_the_table_and_is_within_15_percent_of_
     assert peaks["zo-sgd"] < peaks["zo-sgd-mmt"] < peaks["zo-adam"]
     assert peaks["zo-sgd"] < peaks["forward-grad"]
     assert peaks["fo-sgd"] < peaks["fo-adam"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak resident memory is read from /proc")
+@pytest.mark.parametrize("method", NEWER)
+def test_measured_memory_of_the_newer_methods_is_within_15_percent_of_the_formula(method: str) -> None:
+    plain = RunSpec(model="OPT-125M", batch_size=2, seq_len=64, steps=2)
+    spec = plain.replace(method=method, **METHODS.get(method).changes(plain)).resolve("cpu")
+    wanted = pytest.approx(memory(spec)[0], rel=0.15)
+    peak = _peak_of_a_process(spec)
+    assert (peak if peak == wanted else min(peak, _peak_of_a_process(spec))) == wanted  # as above
+
+
+def test_the_newer_methods_take_memory_for_their_state_and_their_points() -> None:
+    plain = RunSpec(model="OPT-1.3B", noise="counter")
+    need = {
+        name: memory(plain.replace(method=name, **METHODS.get(name).changes(plain)).resolve("cpu"))[0]
+        for name in ("zo-sgd", "zo-sgd-mmt", *NEWER)
+    }
+    assert need["meazo"] == need["sparse-mezo"] == need["zo-sgd"]
+    assert need["conmezo"] == need["zo-sgd-mmt"] < need["hizoo"]  # three copies of the batch, not two
+    assert need["zo-sgd"] < need["fzoo"] < need["zo-sgd-mmt"]  # nine
+    shipped = [
+        memory(plain.replace(method=name, dtype="fp16", definition=definition).resolve("cpu"))[0]
+        for name in ("hizoo", "conmezo")
+        for definition in ("as-written", "as-shipped")
+    ]
+    assert shipped[1] < shipped[0]
+    assert shipped[3] < shipped[2]
 
 
 @pytest.mark.parametrize(

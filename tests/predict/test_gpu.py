@@ -183,5 +183,6 @@ def test_the_page_of_what_fits_where_holds_what_is_predicted(host):
         [text.strip() for text in line.strip("| ").split("|")] for line in page.splitlines() if line.startswith("|")
     ]
     column = fits.GPUS.index("rtx-4090") + 1
+    assert fits.PAGE.read_text(encoding="utf-8").endswith(fits.BEGIN + fits.page(fits.stored()))
     written = {row[0]: row[column] for row in rows[2:]}
-    assert written == {model: fits.cell(model, "rtx-4090", host) for model in fits.MODELS}
+    assert written == {model: fits.fit(model, "rtx-4090", host).text for model in fits.MODELS}

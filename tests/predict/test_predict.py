@@ -18,6 +18,7 @@ from zobench.predict import (
     floor_seconds,
     floor_share,
     footprint,
+    here,
     is_sliced,
     link_rate,
     passes,
@@ -240,7 +241,7 @@ def test_an_earlier_run_of_the_cell_says_how_long_it_takes() -> None:
 
 def test_runs_of_similar_cells_correct_the_calibration() -> None:
     spec, plain = offload("OPT-2.7B"), estimate(offload("OPT-2.7B"), RATES).step_seconds
-    runs = [measured(other, factor * step_seconds(other, RATES)) for other, factor in (
+    runs = [measured(other, factor * estimate(other, RATES).step_seconds) for other, factor in (
         (offload("OPT-1.3B"), 2.0), (offload("OPT-6.7B"), 3.0), (offload("OPT-1.3B", overlap=False), 2.5)
     )]  # fmt: skip
     guess = estimate(spec, RATES, runs)
@@ -291,6 +292,11 @@ def test_a_run_that_says_nothing_about_a_cell_does_not_correct_it(other: Result)
         ({"method": "zo-sgd-mmt", "queries": 3}, 6),
         ({"method": "zo-adam", "scheme": "lora"}, 2),
         ({"method": "zo-sgd-cons"}, 5),  # two for g, one for each candidate
+        ({"method": "fzoo", "queries": 8}, 9),  # one side of each direction, and one base for all
+        ({"method": "hizoo"}, 3),  # a pair, and the weights between
+        ({"method": "sparse-mezo", "noise": "counter"}, 2),
+        ({"method": "conmezo"}, 2),
+        ({"method": "meazo", "queries": 2}, 4),
         ({"method": "zo-sgd-block"}, 52),  # OPT-1.3B's 24 blocks and both ends: ZO-Bench counts 26
         ({"method": "forward-grad"}, 3),
         ({"method": "forward-grad", "queries": 4, "scheme": "lora"}, 8),
@@ -334,6 +340,8 @@ def test_tuning_an_adapter_draws_and_writes_back_only_the_adapter() -> None:
         ({"queries": 3}, 12),
         ({"method": "zo-sgd-cons"}, 7),  # three more moves, to the candidates and to the best of them
         ({"method": "zo-sgd-sparse", "sparsity": 0.5}, 8),  # a mask beside every direction
+        ({"method": "fzoo", "queries": 8}, 24),  # there, away and in the update
+        ({"method": "hizoo"}, 4),
         ({"method": "forward-grad"}, 2),
         ({"method": "fo-sgd"}, 0),
     ],
@@ -504,3 +512,37 @@ def test_the_16_bit_type_is_the_one_that_the_machine_multiplies_fastest(
     found, line = predict.fastest_narrow(dataclasses.replace(RATES, flops=flops))
     assert found == chosen
     assert line.startswith(f"16 bits: {told}; products of this machine in GFLOP/s: fp32 ")
+
+
+def test_a_tasks_run_takes_the_time_of_its_evaluations_too() -> None:
+    def taken(**changes: Any) -> float:
+        fields = {"model": "OPT-125M", "weights": "pretrained", "task": "sst2", "steps": 100, "warmup": 0, **changes}
+        return estimate(RunSpec(**fields).resolve("cpu"), RATES).seconds
+
+    once, often = taken(), taken(eval_every=25)
+    more = taken(eval_every=25, dev_size=1000)
+    assert often - once == pytest.approx(1.5 * (taken(dev_size=1000) - once))  # 5 looks at dev instead of 2
+    assert more - often == pytest.approx(2.5 * (taken(dev_size=1000) - once))
+    products = 2 * 500 * 2 * 2 * models.parameter_count("OPT-125M") / 1e11  # per token: 2 candidates, twice
+    tokens = sizes.usual(RunSpec(model="OPT-125M", weights="pretrained", task="sst2").resolve("cpu"))
+    assert taken(dev_size=1000) - once > 0.5 * products * tokens
+
+
+def test_an_operators_rate_lengthens_a_step_of_its_dtype_by_its_own_part() -> None:
+    """Each rate of an operator, a hundred times slower, lengthens a step of its dtype by exactly its own part."""
+    spec = RunSpec(model="OPT-125M", dtype="bf16", seq_len=512).resolve("cpu")
+    plain = {"attention": 2e11, "passes": 1e10, "losses": 1e10, "normals": 3e8, "fused": 6e8}
+    rates = {kind: dict(plain) for kind in ("fp32", "fp16", "bf16")}
+
+    def known(**changed: float) -> Any:
+        own = {**rates, "bf16": {**rates["bf16"], **changed}}
+        return here.predict(spec, Rates.of(CALIBRATION | {"operators_per_second": own}))
+
+    whole = known()
+    for name, part in {"attention": "attention", "losses": "passes", "normals": "noise"}.items():
+        slow = known(**{name: plain[name] / 100})
+        assert slow.parts[part] > 5 * whole.parts[part], name
+        assert slow.step_seconds - whole.step_seconds == pytest.approx(slow.parts[part] - whole.parts[part])
+    assert known(fused=1.0).parts == whole.parts  # no counter noise here
+    other = {**rates, "fp32": dict.fromkeys(plain, 1.0)}
+    assert here.predict(spec, Rates.of(CALIBRATION | {"operators_per_second": other})).parts == whole.parts

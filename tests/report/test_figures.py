@@ -822,3 +822,23 @@ def charts(draw: st.DrawFn) -> Chart:
 @given(charts())
 def test_any_chart_can_be_drawn(one: Chart) -> None:
     ElementTree.fromstring(figures.svg(one))
+
+
+def test_what_fits_where_is_drawn_from_the_file_that_the_docs_have() -> None:
+    """Every number of the page is a mark, predicted; what fits nowhere says so; a GPU with a caution is marked."""
+    from zobench.predict import fits, hardware
+    from zobench.report.fits import UNFIT, artifact
+
+    made = artifact()
+    assert [chart.kind for chart in made.charts] == ["heatmap"] * len(fits.HOSTS)
+    for host, chart, sheet in zip(fits.HOSTS, made.charts, made.sheets, strict=True):
+        known = [one for one in fits.stored() if one.host == host]
+        marks = [mark for series in chart.panels[0].series for mark in series.marks]
+        assert [mark.value for mark in marks] == [one.rate for one in known]
+        assert {mark.source for mark in marks} == {"predicted"}
+        assert all((mark.failure == UNFIT) == (mark.value is None) for mark in marks)
+        texts = [entry.text for row in sheet.groups[0].body for entry in row]
+        assert texts == [one.text for one in known]
+        assert "not measured" in chart.source
+        marked = {name.removesuffix("†") for name in chart.panels[0].positions if name.endswith("†")}
+        assert marked == {name for name in fits.GPUS if hardware.load(name).caution} == {"v100", "mi300x"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +12,12 @@ from tests.support.papers import MEASURED, REFERENCE
 from zobench import recipes
 from zobench.report import artifacts, claims, forecasts
 from zobench.report.cells import TableCell
-from zobench.report.compose import paper_sheet, predicted_sheet
+from zobench.report.compose import measured_sheet, paper_sheet, predicted_sheet
 from zobench.report.formats import latex, terminal
 from zobench.report.render import grids, render
 from zobench.report.summary import Filled, sheets
 from zobench.report.table import load_table
+from zobench.store import Store
 
 OF_ACCURACY = {"accuracy"}
 
@@ -39,6 +42,7 @@ def test_every_cost_that_a_paper_reports_is_predicted_and_no_accuracy_is(filled:
     assert told == {False: 905, True: 184}
     layers = next(sheet for sheet in sheets(filled) if sheet.title == "Measured, predicted, paper")
     assert layers.remarks[0] == "Of the 1089 values, 0 were measured here, 905 are predicted only, 184 neither."
+    assert layers.remarks[1] == "Neither: 184 of accuracy, because what a run learns has no model of costs."
     assert [entry.text for entry in layers.groups[0].body[-1][:4]] == ["1089", "0", "905", "184"]
 
 
@@ -112,3 +116,35 @@ def test_predictions_are_grey_with_a_tilde_in_every_format() -> None:
     rows = [line for line in render(table, [], "csv").splitlines() if ",predicted," in line]
     assert len(rows) == 20
     assert all("Predicted for the paper's program. Range " in row for row in rows)
+
+
+def test_what_a_cpu_did_not_run_is_predicted_for_it_beside_the_papers_gpu_and_no_cell_is_empty() -> None:
+    """Of the published cells, with one cell taken out: its forecast is near what was measured."""
+    stored = Store(Path(__file__).parents[2] / "results" / "published").load("epyc-2c-fcab62")
+    (out,) = [one for one in stored if one.spec.model == "OPT-1.3B" and one.spec.engine == "resident"]
+    rest = [one for one in stored if one is not out]
+    table = artifacts.load("zo2/table1")
+    ((_, grid),) = grids(table, rest, "epyc-2c-fcab62", REFERENCE)
+    every = [cell for row in grid for group in row for cell in group]
+    flat = {(cell.row.header, cell.column.header, cell.metric.name): cell for cell in every}
+    here = flat["OPT-1.3B", "MeZO (FP32)", "throughput"].here
+    assert here is not None
+    assert here.value == pytest.approx(2048 / out.step_seconds, rel=0.15)
+    assert here.interval is not None
+    assert here.interval[0] < 2048 / out.step_seconds < here.interval[1]
+    memory = flat["OPT-1.3B", "MeZO (FP32)", "gpu_memory"].here
+    assert memory is not None
+    assert memory.value == pytest.approx(out.memory["device_peak_bytes"], rel=0.1)
+    assert flat["OPT-6.7B", "MeZO (FP32)", "throughput"].here.value is None  # 27 GB of weights in 24 GiB
+    assert all(cell.here is None for cell in flat.values() if cell.value is not None)
+    slower = [
+        flat[f"OPT-{size}", "ZO2 (FP32)", "throughput"].here.value for size in ("2.7B", "6.7B", "13B", "30B", "66B")
+    ]
+    assert slower == sorted(slower, reverse=True)
+    shown = measured_sheet(table, grid, "epyc-2c-fcab62", fill=True)
+    entries = {entry.text for group in shown.groups for row in group.body for entry in row}
+    assert not {"·", "skipped", ""} & entries
+    assert any(re.fullmatch(r"~[\d.]+/~\d+", text) for text in entries)
+    assert {text.partition("/")[0] for text in entries if text.startswith("~-/")} == {"~-"}
+    (said,) = [remark for remark in shown.remarks if remark.startswith("~a/~b")]
+    assert "a is predicted for epyc-2c-fcab62 by its measured rates and its cells" in said

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zobench.result import Outcome, Result
-from zobench.runspec import CHOICES, DECLARED, FIELDS, RunSpec, parse_value, suggestion
+from zobench.runspec import CHOICES, DECLARED, FIELDS, METHODS, RunSpec, parse_value, suggestion
 from zobench.runspec.fields import Since
 
 GOLDEN = "9f4a892a1080"
@@ -63,14 +63,22 @@ tuned = {
     **{name: st.sampled_from(CHOICES[name]) for name in ("method", "scheme", "lr_schedule")},
     "task": st.just("sst2"),
     "aligned": st.booleans(),
-    **dict.fromkeys(("train_size", "dev_size", "test_size"), WHOLE.map(lambda n: max(n, 1))),
+    **dict.fromkeys(("train_size", "dev_size"), WHOLE.map(lambda n: max(n, 1))),
+    "test_size": WHOLE,
     **dict.fromkeys(("shots", "eval_every"), WHOLE),
     **dict.fromkeys(("truncate", "length_grouping"), st.booleans()),
 }
+
+
+def tuned_spec(**values: Any) -> RunSpec:
+    """Of any method, with what that needs."""
+    return RunSpec(**values | METHODS.get(values["method"]).changes(RunSpec(model="OPT-125M")))
+
+
 specs = (
     st.builds(RunSpec, **plain)
     | st.builds(RunSpec, **fast)
-    | st.builds(RunSpec, **tuned)
+    | st.builds(tuned_spec, **tuned)
     | st.builds(RunSpec, **sized, device_memory=st.integers(0, 2**63 - 1))
 )
 
@@ -134,7 +142,7 @@ specs = (
         ({"shots": -1}, "`shots >= 0` must hold, but got shots=-1; use shots=16 or 512 per class, or 0 for train_size"),
         ({"train_size": 0}, "`train_size >= 1` must hold, but got train_size=0; MeZO uses train_size=1000"),
         ({"dev_size": 0}, "`dev_size >= 1` must hold, but got dev_size=0; MeZO uses dev_size=500"),
-        ({"test_size": 0}, "`test_size >= 1` must hold, but got test_size=0; MeZO uses test_size=1000"),
+        ({"test_size": -1}, "`test_size >= 0` must hold, but got test_size=-1; MeZO uses test_size=1000"),
         ({"eval_every": -1}, "`eval_every >= 0` must hold, but got eval_every=-1; use eval_every=0 to evaluate only "),
     ],
 )

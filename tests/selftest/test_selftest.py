@@ -10,6 +10,7 @@ import torch
 
 from zobench import RunSpec, predict
 from zobench.cli import main, matrices
+from zobench.cli.selftest_first import selftest_first
 from zobench.engine.lanes import ThreadLanes
 from zobench.engine.tiers import HostTier
 from zobench.kernels import cpu
@@ -165,6 +166,8 @@ def test_the_cell_is_the_largest_offloaded_one_of_the_main_table_that_fits(monke
         flops=dict.fromkeys(("fp32", "fp16", "bf16"), 1e14), noise=dict.fromkeys(("torch", "counter", "fused"), 1e11),
         bytes_up=dict.fromkeys(("pinned", "pageable", "disk"), 2e10),
         bytes_down=dict.fromkeys(("pinned", "pageable", "disk"), 2e10), disk_both=2e10,
+        operators={kind: {"attention": 1e14, "passes": 1e12, "losses": 1e12, "normals": 1e11, "fused": 1e11}
+                   for kind in ("fp32", "fp16", "bf16")},
     )  # fmt: skip
     room = speed.plan.Limits(device_bytes=8 * 10**10, host_bytes=40 * 10**9, disk_bytes=10**12)
     monkeypatch.setattr(speed.plan, "limits", lambda device, folder: room)
@@ -226,8 +229,8 @@ def test_no_path_and_no_name_of_the_machine_or_the_user_is_on_the_page_or_in_the
     clean = "OSError: [Errno 28] No space: 'a.bin' on HOST; 5 GB/s of 1/2, y.py, USER"
     assert found.page() == (
         "a machine; device cpu\nzobench 1, torch 2, Python 3\n\n"
-        f"failed    kernel bits  {clean}\nnot here  link         no GPU\n\n"
-        "0 ok, 1 failed, 1 not here, in 1.5 minutes"
+        f"failed    kernel bits  {clean}\nnot run   link         no GPU\n\n"
+        "0 ok, 1 failed, 1 not run, in 1.5 minutes"
     )
     told = found.to_dict()
     assert (told["schema_version"], told["verdict"], told["device"]) == (1, "failed", "cpu")
@@ -244,9 +247,9 @@ def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_fa
     assert ended.value.code == 0
     page = capsys.readouterr().out
     assert "\nok        kernel bits    1.0 M elements of noise" in page
-    assert "\nnot here  peak = ledger  needs a CUDA device\n" in page
+    assert "\nnot run   peak = ledger  needs a CUDA device\n" in page
     told = json.loads(file.read_text())
-    assert [one["status"] for one in told["findings"]] == ["ok", "not here"]
+    assert [one["status"] for one in told["findings"]] == ["ok", "not run"]
     assert os.uname().nodename not in file.read_text() or len(os.uname().nodename) < 3
     monkeypatch.setattr(run, "apart", lambda check, place: [Finding(check.name, Status.FAILED, "wrong")])
     with pytest.raises(SystemExit) as ended:
@@ -285,7 +288,7 @@ def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(mon
 
     def tested(device, seconds, checks, disk_dir=None):
         happened.append((device, seconds))
-        findings = [Finding("kernel bits", outcome[len(happened) // 2], "what was found")]
+        findings = [Finding("kernel bits", outcome[min(len(happened) // 2, 1)], "what was found")]
         return Verdict(device=device, machine=FACTS, findings=findings, seconds=1.0)
 
     def ran(*_):
@@ -308,8 +311,27 @@ def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(mon
     assert happened == [("cpu", 90.0), "cells", ("cpu", 90.0), "cells", "cells"]
     (kept,) = (tmp_path / "results" / ".selftest").iterdir()
     assert json.loads(kept.read_text())["verdict"] == "ok"
+    kept.write_text("{")  # torn
+    with pytest.raises(SystemExit):
+        main(command)
+    assert happened[-2:] == [("cpu", 90.0), "cells"]
+    assert f"not read: {kept} (JSONDecodeError); the selftest runs again" in capsys.readouterr().err
     file.write_text('selftest = "soon"\n[base]\nmodel = "opt-tiny"\n')
     with pytest.raises(SystemExit) as ended:
         main(command)
     told = "zobench: `mine.toml: selftest` must be a time, but got 'soon'; write 90s, 10m or 2h\n"
     assert (ended.value.code, capsys.readouterr().err.splitlines(True)[-1]) == (2, told)
+
+
+def test_a_device_that_passed_speaks_for_itself_alone(monkeypatch, tmp_path):
+    tested = []
+
+    def selftest(device, *_, **__):
+        tested.append(device)
+        findings = [Finding("kernel bits", Status.OK, "what was found")]
+        return Verdict(device=device, machine=FACTS, findings=findings, seconds=1.0)
+
+    monkeypatch.setattr(run, "selftest", selftest)
+    for device in ("cuda:0", "cuda:1", "cuda:0"):
+        selftest_first(tmp_path, "machine", device, 1.0, None, lambda *_: None)
+    assert tested == ["cuda:0", "cuda:1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ CALIBRATION: dict[str, Any] = {
     **dict.fromkeys([f"link_{way}_bytes_per_second" for way in ("up", "down", "both")]),
     **dict.fromkeys([f"disk_{way}_bytes_per_second" for way in ("write", "read", "both")]),
     "disk_direct": None,
+    "operators_per_second": {
+        kind: {"attention": rate, "passes": inf, "losses": inf, "normals": 3e8, "fused": 6e8}
+        for kind, rate in (("fp32", 1e11), ("fp16", 1e10), ("bf16", 2e11))
+    },
     "notes": [],
 }
 RATES = Rates.of(CALIBRATION)

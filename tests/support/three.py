@@ -1,11 +1,15 @@
 """An engine over three numbers whose directions are known, so that every method can be checked by its formula."""
 
 import itertools
+import math
 
 import numpy as np
 import torch
 
 from zobench import EngineConfig
+from zobench.engine.rules import initial
+from zobench.engine.shapes import shaping
+from zobench.kernels import Update
 
 CURVATURE = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, -0.5], [0.0, -0.5, 1.5]])
 
@@ -28,14 +32,15 @@ def z_of(seed):
 
 class Three:
     """What methods use of an engine: ``probe``, ``commit``, ``parts`` (one for each number), ``shared``; losses in
-    float64."""
+    float64. ``limit``: the threshold of a rule that shapes directions."""
 
     parts, config = 3, EngineConfig(placement="resident")
 
-    def __init__(self, function=rosenbrock, rule=None, start=(-0.5, 0.8, 0.3), dtype=torch.float32):
-        self.function, self.rule = function, rule
+    def __init__(self, function=rosenbrock, rule=None, start=(-0.5, 0.8, 0.3), dtype=torch.float32, limit=math.inf):
+        self.function, self.rule, self.shaping, self.limit = function, rule, shaping(rule), limit
         self.w = torch.tensor(start, dtype=dtype)
-        self.states = [torch.zeros(3, dtype=rule.state_dtype(dtype)) for _ in rule.states] if rule else []
+        names = rule.states if rule else ()
+        self.states = [torch.full((3,), initial(rule, name), dtype=rule.state_dtype(dtype)) for name in names]
         self.probed, self.committed = [], []
 
     @property
@@ -54,6 +59,12 @@ class Three:
         self.committed += entries
         for step, group in itertools.groupby(entries, key=lambda entry: entry.step):
             own = list(group)
+            if self.shaping:
+                draws = (
+                    (Update(e.seed, e.g, e.lr, e.weight_decay, e.step, e.extra), self._normals(e.seed)) for e in own
+                )
+                self.shaping.update(self.w, draws, self.states, self.limit)
+                continue
             estimates = [torch.from_numpy(e.g * self._direction(e.seed, e.part)).float() for e in own]
             if self.rule:
                 decay = sum(e.weight_decay for e in own)
@@ -63,5 +74,10 @@ class Three:
                     mask = torch.tensor([e.part in (None, k) for k in range(3)])
                     self.w -= e.lr * (estimate + e.weight_decay * self.w * mask)
 
+    def _normals(self, seed):
+        return torch.from_numpy(z_of(seed)).float()
+
     def _direction(self, seed, part):
+        if self.shaping:
+            return self.shaping.shape(self._normals(seed), self.w, self.states, self.limit).double().numpy()
         return z_of(seed) * np.array([part in (None, k) for k in range(3)])

@@ -9,7 +9,10 @@ from zobench.data.batch import Batch, Choices
 from zobench.data.tokens import stream
 from zobench.finetune.assemble import tuner
 
-EXTRA = {"zo-sgd-sparse": {"sparsity": 0.3}, "hybrid": {"zo_layers": 2}}
+EXTRA = {
+    "zo-sgd-sparse": {"sparsity": 0.3}, "hybrid": {"zo_layers": 2}, "fzoo": {"queries": 3},
+    "hizoo": {"options": {"smooth": 1e-2}}, "sparse-mezo": {"sparsity": 0.3, "noise": "counter"},
+}  # fmt: skip
 
 
 def spec_of(method, device, **changes):

@@ -9,15 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.support.low_rank import LowRankPlain
 from tests.support.suites import OfEngine
 from zobench.engine import Engine, EngineConfig
 from zobench.engine import blocks as units
 from zobench.engine.backprop import Backprop
+from zobench.engine.factors import LowRank
 from zobench.engine.interface import Start, TunedEngine
 from zobench.models.weights import Weights
 from zobench.parallel import ParallelEngine
 from zobench.parallel.mesh import Mesh
 from zobench.testing import EngineConformance, GradientConformance, LocalEngineConformance
+from zobench.testing.plain import Plain
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +86,39 @@ class TestCounterUntied(OfEngine):
 
 class TestTorchUntied(OfEngine):
     noise, tied, config = "torch", False, {"slots": 2}
+
+
+class OfLowRank(OfEngine):
+    """Directions of rank 2 in every matrix, each in a subspace of its own, and along the way of LOZO's steps."""
+
+    def make(self, model: nn.Module, weights: Weights, start: Start | None = None) -> TunedEngine:
+        config = EngineConfig(**{"noise": self.noise, **self.config})
+        return Engine(model, config, weights=weights, start=start, directions=LowRank(2))
+
+    def plain(self) -> Plain:
+        return LowRankPlain(2, self.tied)
+
+
+class TestLowRankResident(OfLowRank):
+    streams, config = False, {"placement": "resident"}
+
+
+class TestLowRankBlocks(OfLowRank):
+    tied, config = False, {"slots": 2}
+
+
+class TestLowRankLinears(OfLowRank):
+    has_tangent = False
+    config = {"granularity": "linear", "resident_blocks": 1}  # noqa: RUF012
+
+
+class TestLowRankTilesOnDisk(OfLowRank):
+    has_tangent = False
+    config = {"granularity": "tile", "tier": "disk", "slots": 2, "writeback_every": 2}  # noqa: RUF012
+
+
+class TestLowRankJournal(OfLowRank):
+    config = {"writeback_every": "inf"}  # noqa: RUF012
 
 
 class TestBackprop(GradientConformance):

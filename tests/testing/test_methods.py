@@ -39,7 +39,7 @@ class OfSpec(MethodConformance):
     def engine(self, model: nn.Module, weights: Weights, state: Weights | None = None) -> TunedEngine:
         return Engine(
             model, self.config, weights=weights, state=state, rule=methods.rule(self.spec),
-            thresholds=methods.thresholds(self.spec, model, start()),
+            thresholds=methods.thresholds(self.spec, model, start()), directions=methods.directions(self.spec),
         )  # fmt: skip
 
 
@@ -77,6 +77,54 @@ class TestBlockwise(OfSpec):
 
 class TestSparse(OfSpec):
     name, changes = "zo-sgd-sparse", {"sparsity": 0.4}
+
+
+class TestFZOO(OfSpec):
+    name, changes = "fzoo", {"lr": 1e-5, "queries": 3}
+
+
+class TestFZOOAsShippedWithTorchNoise(OfSpec):
+    name, changes = "fzoo", {"queries": 3, "definition": "as-shipped"}
+    config = EngineConfig(slots=2)
+
+
+class TestHiZOO(OfSpec):
+    name, changes = "hizoo", {"options": {"smooth": 1e-3}}
+
+
+class TestHiZOOWithTorchNoise(OfSpec):
+    name, changes, config = "hizoo", {"definition": "as-shipped"}, EngineConfig(slots=2)
+
+
+class TestSparseMeZO(OfSpec):
+    name, changes = "sparse-mezo", {"sparsity": 0.4, "noise": "counter"}
+
+
+class TestConMeZO(OfSpec):
+    name = "conmezo"
+
+
+class TestConMeZOAsShippedWithTorchNoise(OfSpec):
+    name, changes, config = "conmezo", {"definition": "as-shipped"}, EngineConfig(slots=2)
+
+
+class TestMEAZO(OfSpec):
+    name, changes = "meazo", {"lr": 1e-4, "queries": 2}
+
+
+class OfLowRank(OfSpec):
+    """With an interval of two steps: the suite looks at the weights after two, when updates stay in any case."""
+
+    changes = {"lr": 1e-3, "noise": "counter", "options": {"interval": 2}}  # noqa: RUF012
+
+
+class TestLOZO(OfLowRank):
+    name = "lozo"
+
+
+class TestLOZOAsShipped(OfLowRank):
+    name = "lozo"
+    changes = {**OfLowRank.changes, "definition": "as-shipped", "queries": 2}  # noqa: RUF012
 
 
 class TestForwardGrad(OfSpec):

@@ -15,6 +15,10 @@ Card = Annotated[
 ]
 
 
+SECONDS = 12.0
+"""Of measuring; more than before a sweep, because the file is for later and for others."""
+
+
 @app.command()
 def calibrate(
     out: Annotated[Path, typer.Option("--out", metavar="FILE.toml", help="The file to write.")],
@@ -32,12 +36,12 @@ def calibrate(
     chosen, why = choose_device(device)
     if not chosen.startswith("cpu") and gpu is None:
         raise ValueError("`--gpu` must name the card, whose data sheet the file begins with, but is missing")
-    from zobench.measure.card import card
+    from zobench.measure import calibrate as measuring
 
     errors, facts = console.error_console(), fingerprint_without_torch()
     errors.print(f"{why}; {facts['description']}", style="dim", markup=False, soft_wrap=True)
-    with errors.status("measuring, about 15 s"):
-        rates = card(chosen)
+    with errors.status("measuring, about 20 s"):
+        rates = measuring.calibrate(chosen, SECONDS)
     if (others := rates["other_cpu_cores"] or 0.0) > BUSY_CORES:
         raise ValueError(
             f"the machine must be idle to be measured, but other processes kept {others:.1f} cores busy; "

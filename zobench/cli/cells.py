@@ -8,19 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zobench.predict import Rates
     from zobench.recipes.matrix import Matrix
     from zobench.runspec import RunSpec
 
 
 def matrix_cells(
-    path: Path, device: str, values: dict[str, Any], narrow: Callable[[], str | None] = lambda: "bf16"
-) -> tuple[Matrix, tuple[RunSpec, ...], str]:
+    path: Path, device: str, values: dict[str, Any], narrow: Callable[[], str | None] = lambda: "bf16",
+    rates: Callable[[], Rates] | None = None,
+) -> tuple[Matrix, tuple[RunSpec, ...], str]:  # fmt: skip
     """The matrix in ``path`` on ``device``, its cells changed by ``values``, and a note on ``device_memory``, or "".
-    ``narrow``: see :func:`zobench.recipes.matrix.load`."""
+    ``narrow``: see :func:`zobench.recipes.matrix.load`; ``rates``: this machine's, from which a budget in seconds is
+    priced."""
+    from zobench.predict.budget import price
     from zobench.recipes import matrix
 
     changes = {key: value for key, value in values.items() if key != "device_memory"}
-    cells, size = matrix.load(path, device, changes, narrow), values.get("device_memory", 0)
+    cells = matrix.load(path, device, changes, narrow, lambda unit, spec: price(unit, spec, rates))
+    size = values.get("device_memory", 0)
+    if size and cells.contest:
+        raise ValueError(f"`--device-memory` is not for the protocol {path.name}; leave it out")
     return cells, *(limited_cells(cells.cells, size, path.name) if size else (cells.cells, ""))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -17,8 +16,6 @@ from zobench.execute.process import leads
 from zobench.measure.doctor import Line
 from zobench.measure.statistics import median_interval
 from zobench.result import Outcome, Result
-from zobench.runspec.registries import METRICS, MODELS, PROGRAMS, TASKS
-from zobench.runspec.registry import Registry
 from zobench.store import metrics
 
 MIB = 2**20
@@ -145,152 +142,11 @@ def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[
         console.print(Text(f"not saved: {reason}", style="red"), soft_wrap=True)
 
 
-def show_lists(what: str) -> None:
-    """Models with their sizes, methods with what a step costs; matrices, tables and figures with their titles; tasks,
-    metrics and programs; the GPUs that predictions are for; ``what`` picks one of them, or the fields of a run, which
-    are too many to stand among the rest."""
-    from zobench import recipes
-    from zobench.runspec import suggestion
-
-    lists: dict[str, Callable[[], Table]] = {
-        "models": _models, "methods": _methods, "matrices": lambda: _recipes("runners"),
-        "tables": lambda: _recipes("tables"), "figures": lambda: _recipes("plots"), "tasks": _tasks,
-        "metrics": _metrics, "programs": _programs, "gpus": _gpus, "fields": _fields,
-    }  # fmt: skip
-    if what and what not in lists:
-        raise ValueError(f"unknown list {what!r}; {suggestion(what, lists)}")
-    console = answer_console()
-    for name in [what] if what else [name for name in lists if name != "fields"]:
-        table = lists[name]()
-        table.title, table.title_justify = Text(name, style="bold"), "left"
-        console.print(table)
-        console.print()
-    if not what:
-        shipped = recipes.folder("runners").parent
-        console.print(
-            Text(f"recipes are looked for in ./runners, ./tables and ./plots, then in {shipped}", style="dim")
-        )
-
-
 def columns(*names: str, numbers: Sequence[str] = ()) -> Table:
     """An empty table with these columns, those of ``numbers`` set to the right; the narrow style of every list."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in names:
         table.add_column(name, justify="right" if name in numbers else "left", header_style="dim")
-    return table
-
-
-def _gpus() -> Table:
-    from zobench.predict import hardware
-
-    numbers = ("memory GB", "GB/s", "fp32", "fp16 TFLOP/s", "link GB/s")
-    known = {"fitted": "the constants' own GPU", "anchored": "two cells of its own", "other": "data sheet, guesses"}
-    table = columns("GPU", "name", *numbers, "known by", numbers=numbers)
-    for name in hardware.names():
-        gpu = hardware.load(name)
-        rates = (gpu.memory / 1e9, gpu.hbm / 1e9, gpu.products("fp32") / 1e12, gpu.products("fp16") / 1e12)
-        table.add_row(name, gpu.name, *(f"{rate:.0f}" for rate in (*rates, gpu.pcie / 1e9)), known[gpu.errors])
-    told = "FLOP/s that large products reach, of the link what PCIe states; sources: zobench/predict/hardware/*.toml."
-    table.caption, table.caption_justify = told, "left"
-    return table
-
-
-def _models() -> Table:
-    from zobench import models
-
-    counts = ("parameters", "layers", "width", "positions", "vocabulary")
-    table = columns("model", *counts, numbers=counts)
-    for model in models.ARCHITECTURES:
-        count = models.parameter_count(model.name)
-        numbers = (model.layers, model.hidden, model.max_positions, model.vocab)
-        table.add_row(model.name, _size(count), *map(str, numbers))
-    table.caption, table.caption_justify = f"Any other: {models.ALTERNATIVES.removeprefix('or give ')}.", "left"
-    return _with_plug_ins(table, MODELS)
-
-
-def _tasks() -> Table:
-    table = columns("task", "candidates", "usual tokens", "longest")
-    for task in TASKS.own():
-        asked = ", ".join(task.names) or ("a free answer" if task.goal.new_tokens else "of each row")
-        table.add_row(task.name, asked, str(task.usual_tokens), str(task.longest_tokens))
-    return _with_plug_ins(table, TASKS)
-
-
-def _metrics() -> Table:
-    table = columns("metric", "in a data frame", "printed in")
-    for metric in METRICS.own():
-        table.add_row(metric.name, metric.key, ", ".join(metric.units))
-    return _with_plug_ins(table, METRICS)
-
-
-def _programs() -> Table:
-    table = columns("program", "what it is")
-    for program in PROGRAMS.own():
-        table.add_row(program.name, program.about)
-    return _with_plug_ins(table, PROGRAMS)
-
-
-def _with_plug_ins(table: Table, registry: Registry[Any]) -> Table:
-    """A row for each plug-in, by its name and package: it is imported only when a run names it."""
-    for name in registry.names():
-        if provider := registry.provider(name):
-            table.add_row(Text(name), Text(f"from {provider}"))
-    return table
-
-
-def _methods() -> Table:
-    """Each with what a step of OPT-125M takes at the fields' defaults."""
-    from zobench.predict import passes
-    from zobench.runspec import METHODS, RunSpec
-
-    table = columns("method", "forwards", "state", "formula", numbers=("forwards", "state"))
-    table.caption, table.caption_justify = "forwards of a step of OPT-125M; state: copies of the weights", "left"
-    for name in METHODS.names():
-        try:
-            kind = METHODS.get(name)
-            count = passes(RunSpec(model="OPT-125M", method=name))
-        except ValueError as error:  # one bad plug-in must not hide the others
-            table.add_row(name, "", "", Text(str(error)))
-            continue
-        taken = [f"options.{key}={value}" for key, value in kind.options.items()]
-        given = [f"from {provider}"] if (provider := METHODS.provider(name)) else []
-        about = "; ".join([kind.as_written.formula, *taken, *given])
-        table.add_row(name, f"{count:g}", str(kind.states), Text(about))
-    return table
-
-
-def _fields() -> Table:
-    """What ``--set`` can change. The last column alone wraps, and says which words there are."""
-    from zobench.runspec import DECLARED
-
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("field", "type", "default", "what it is"):
-        table.add_column(heading, header_style="dim", no_wrap=heading != "what it is")
-    for name, field in DECLARED.items():
-        usual = "" if field.required else field.write(field.default)
-        words = f" [{', '.join(field.choices)}]" if field.choices else ""
-        table.add_row(*map(Text, (name, field.noun, usual, f"{field.about}{words}")))
-    return table
-
-
-def _size(count: int) -> str:
-    if count >= 1e9:
-        return f"{count / 1e9:.1f} G"
-    return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
-
-
-def _recipes(kind: str) -> Table:
-    import tomllib
-
-    from zobench import recipes
-
-    table = columns("name", "what it is")
-    for name in recipes.names(kind):
-        try:
-            title = str(tomllib.loads(recipes.find(kind, name).read_text(encoding="utf-8")).get("title", ""))
-        except (OSError, ValueError) as error:  # one bad file of the user's must not hide the others
-            title = f"cannot be read: {error}"
-        table.add_row(name, Text(title))
     return table
 
 

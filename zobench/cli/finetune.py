@@ -63,6 +63,7 @@ def finetune(
     """
     from zobench.execute.process import leads, torchrun_ranks
     from zobench.finetune import usual_data_dir
+    from zobench.finetune.cautions import trained
     from zobench.finetune.loggers import loggers
     from zobench.measure.threads import settle
 
@@ -86,6 +87,8 @@ def finetune(
     if leads():
         _store(result, results)
         _show(result, folder, output)
+        if not trained(result.evaluation["curve"]):  # it diverged, as its warnings say
+            raise typer.Exit(1)
 
 
 def _trained(
@@ -110,8 +113,9 @@ def _show(result: Result, folder: Path, output: str | None) -> None:
     """Shows the result, and writes it as JSON to the file ``output``; "-" prints just that."""
     from zobench.cli import console
     from zobench.cli.tuning_view import show_result
+    from zobench.store import without_place
 
-    text = json.dumps(result.to_dict(), indent=1, allow_nan=False)
+    text = json.dumps(without_place(result).to_dict(), indent=1, allow_nan=False)
     if output == "-":
         print(text)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,27 +12,23 @@ import typer
 from zobench.cli.common import Changes, Json, Model, Name, Results, app, changed, check_file, check_results, named
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
-    from zobench.predict.choices import Choice, Place
-    from zobench.predict.gpu import Prediction
     from zobench.predict.hardware import Gpu
     from zobench.result import Result
 
+
 GpuName = Annotated[str, typer.Option("--gpu", metavar="GPU", help="Of `zobench list gpus`, a FILE.toml, or all.")]
+
+
 Link = Annotated[str | None, typer.Option(metavar="GENxLANES", help="The host's slot, as 4x16 [the card's own].")]
+
+
 Disk = Annotated[str | None, typer.Option(metavar="SPEED", help="A disk for the blocks, by its bytes a second: 5GB.")]
+
+
 Anchor = Annotated[
     list[Path] | None,
     typer.Option("--anchor", metavar="RESULT", help="A stored run on this GPU, to fit to; repeatable."),
 ]
-
-_NUMBERS = ("tokens/s", "of best", "device", "host", "disk")
-_CHOSEN = ("engine", "tier", "noise", "granularity", "slots", "resident_blocks", "writeback_every")
-_OF_GPUS = ("tokens/s", "range", "device", "host", "disk")
-_LEAST = 20
-"""Characters that the column which folds must have: the longest setting has 19."""
 
 
 @app.command()
@@ -45,7 +41,7 @@ def plan(
     disk: Disk = None, link: Link = None, anchor: Anchor = None, changes: Changes = None, output: Json = None,
 ) -> None:  # fmt: skip
     """Say whether a model can be tuned on a GPU, how fast, and with which settings; predicted, nothing runs."""
-    from zobench.cli import console
+    from zobench.cli import console, forecast_view
     from zobench.predict import choices
     from zobench.predict.choices import Place
 
@@ -58,16 +54,16 @@ def plan(
         ways = choices.choices(values, place)
         found.append((place, ways[0], choices.alternatives(ways[0], place), ways[1:]))
     if output is not None:
-        told = [_plan_dict(place, best, others) for place, best, others, _ in found]
+        told = [forecast_view.plan_dict(place, best, others) for place, best, others, _ in found]
         _write(output, told if gpu == "all" else told[0])
     if output == "-":
         return
     screen = console.answer_console()
     if len(found) == 1:
-        _show_one(screen, *found[0])
+        forecast_view.show_one(screen, *found[0])
     else:
         found.sort(key=lambda row: (bool(row[1].lacks), row[1].prediction.step_seconds))
-        _show_all(screen, [(place, best) for place, best, _, _ in found])
+        forecast_view.show_all(screen, [(place, best) for place, best, _, _ in found])
 
 
 def _result(path: Path) -> Result:
@@ -133,207 +129,6 @@ def _write(output: str, body: Any) -> None:
     Path(output).write_text(text + "\n", encoding="utf-8")
 
 
-def _plan_dict(place: Place, best: Choice, others: Sequence[Choice]) -> dict[str, Any]:
-    return {
-        "gpu": place.gpu.name, "host_bytes": place.host, "disk_bytes_per_second": place.disk,
-        "source": "predicted", "fits": not best.lacks, "best": _choice_dict(best),
-        "alternatives": [_choice_dict(one) for one in others],
-    }  # fmt: skip
-
-
-def _choice_dict(choice: Choice) -> dict[str, Any]:
-    return {**prediction_dict(choice.prediction), "lacks": choice.lacks}
-
-
-def prediction_dict(known: Prediction) -> dict[str, Any]:
-    """All that is predicted, as JSON."""
-    low, high = known.range
-    return {
-        "source": "predicted", "label": known.spec.label, "spec": _unusual(known), "bound": known.bound,
-        "tokens_per_second": known.tokens_per_second, "tokens_per_second_low": low, "tokens_per_second_high": high,
-        "step_seconds": known.step_seconds, "device_bytes": known.device_bytes, "host_bytes": known.host_bytes,
-        "disk_bytes": known.disk_bytes, "memory_share": known.memory_share, "seconds": dict(known.parts),
-    }  # fmt: skip
-
-
-def _unusual(known: Prediction) -> dict[str, Any]:
-    """The fields that are not at their defaults."""
-    from zobench.runspec import DECLARED
-
-    values = known.spec.to_dict()
-    return {key: value for key, value in values.items() if key == "model" or value != DECLARED[key].default}
-
-
-def _show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choice], ways: Sequence[Choice]) -> None:
-    from rich.text import Text
-
-    known = best.prediction
-    screen.print(Text(f"{_about(known)} on {_where(place)}", style="bold"), soft_wrap=True)
-    if best.lacks:
-        told = f"does not fit ({best.lacks}): nearest is {_bytes(known)}, with {_settings(best)}"
-        remedy = (
-            "; with --disk SPEED blocks can rest on a disk" if best.lacks == "host memory" and not place.disk else ""
-        )
-        screen.print(Text(told + remedy, style="yellow"), soft_wrap=True)
-    else:
-        screen.print(
-            f"fits: {_rate(known)} tokens/s, {known.step_seconds:.3g} s a step; {_bytes(known)}", soft_wrap=True
-        )
-        screen.print(f"bound by: {known.bound} ({_shares(known)})", soft_wrap=True)
-        screen.print(f"settings: {_settings(best)}", soft_wrap=True)
-    rows = [(_difference(one, best), one) for one in others]
-    rows += [(_words(one), one) for one in _baselines(ways, best, others)]
-    lines = [(_row(one, best, label), bool(one.lacks)) for label, one in rows]
-    screen.print(_table((*_NUMBERS, "bound", "otherwise"), lines, ("bound",), screen.width))
-    screen.print(Text(_footnote(place), style="dim"), soft_wrap=True)
-
-
-def _table(
-    names: Sequence[str], rows: Sequence[tuple[Sequence[str], bool]], spare: Sequence[str], width: int
-) -> RichTable:
-    """``rows`` of texts and whether they are dim. The last column alone folds; columns without any text are left out,
-    and those of ``spare``, in turn, where it would have less than :data:`_LEAST` characters of ``width``."""
-    from rich.text import Text
-
-    from zobench.cli import console
-
-    wide = {name: max((len(row[k]) for row, _ in rows), default=0) for k, name in enumerate(names[:-1])}
-    shown = {name: max(len(name), most) + 2 for name, most in wide.items() if most}
-    for name in spare:
-        if width - sum(shown.values()) < _LEAST:
-            shown.pop(name, None)
-    kept = [k for k, name in enumerate(names) if name in shown or name == names[-1]]
-    table = console.columns(*(names[k] for k in kept), numbers=(*_NUMBERS, *_OF_GPUS))
-    for column in table.columns[:-1]:
-        column.no_wrap = True
-    for row, dim in rows:
-        table.add_row(*(Text(row[k], style="dim" if dim else "", overflow="fold") for k in kept))
-    return table
-
-
-def _baselines(ways: Sequence[Choice], best: Choice, others: Sequence[Choice]) -> list[Choice]:
-    """MeZO and ZO2 as the papers run them, where they are not shown already."""
-    shown = {one.spec.hash for one in (best, *others)}
-    plain = [one for one in ways if one.spec.noise == "torch" and not one.spec.resident_blocks]
-    return [one for one in plain if one.spec.hash not in shown]
-
-
-def _difference(one: Choice, best: Choice) -> str:
-    """The settings of ``one`` that are not those of ``best``."""
-    return " ".join(
-        f"{key}={value}" for key in (*_CHOSEN, "wire") if (value := getattr(one.spec, key)) != getattr(best.spec, key)
-    )
-
-
-def _row(one: Choice, best: Choice, label: str) -> list[str]:
-    known = one.prediction
-    share = "" if best.lacks else f"x{known.tokens_per_second / best.prediction.tokens_per_second:.2f}"
-    told = f"{label}: lacks {one.lacks}" if one.lacks else label
-    return [f"~{_short(known.tokens_per_second)}", share, *_sizes(known), _bound(known), told]
-
-
-def _bound(known: Prediction) -> str:
-    """In a word: of the link its direction."""
-    return known.bound.removeprefix("link (").removesuffix(")")
-
-
-def _show_all(screen: Console, rows: Sequence[tuple[Place, Choice]]) -> None:
-    from rich.text import Text
-
-    place, best = rows[0]
-    screen.print(Text(f"{_about(best.prediction)}, {_host(place)}", style="bold"), soft_wrap=True)
-    words = [_words(best).split() for _, best in rows if not best.lacks]
-    shared = [word for word in words[0] if all(word in other for other in words)] if len(words) > 1 else []
-    if shared:
-        screen.print(f"settings of all that fit: {' '.join(shared)}")
-    lines = [([place.gpu.name, *_of_gpu(best, shared)], bool(best.lacks)) for place, best in rows]
-    names = ("GPU", *_OF_GPUS, "bound", "settings")
-    screen.print(_table(names, lines, ("bound", "range", "disk", "host"), screen.width))
-    screen.print(Text(_footnote(None), style="dim"), soft_wrap=True)
-
-
-def _of_gpu(best: Choice, shared: Sequence[str]) -> list[str]:
-    """What a GPU's best choice comes to, with the settings that are not ``shared`` by all; or what it lacks."""
-    if best.lacks:
-        return ["·", *[""] * len(_OF_GPUS), f"lacks {best.lacks}"]
-    known = best.prediction
-    low, high = (_short(edge) for edge in known.range)
-    numbers = [f"~{_short(known.tokens_per_second)}", f"{low} to {high}", *_sizes(known)]
-    return [*numbers, _bound(known), " ".join(word for word in _words(best).split() if word not in shared)]
-
-
-def _about(known: Prediction) -> str:
-    spec = known.spec
-    return f"{spec.model} {spec.dtype}, batch {spec.batch_size}, {spec.seq_len} tokens"
-
-
-def _where(place: Place) -> str:
-    from zobench.execute.plan import gigabytes
-
-    gpu = place.gpu
-    link = f"PCIe {gpu.pcie_generation:.0f} x{gpu.pcie_lanes:.0f}"
-    return f"{gpu.name} ({gigabytes(int(gpu.memory))}, {link}), {_host(place)}"
-
-
-def _host(place: Place) -> str:
-    from zobench.execute.plan import gigabytes
-
-    disk = f", a disk of {gigabytes(int(place.disk))}/s" if place.disk else ""
-    return f"{gigabytes(int(place.host))} of host memory{disk}"
-
-
-def _rate(known: Prediction) -> str:
-    low, high = known.range
-    return f"~{_short(known.tokens_per_second)} ({_short(low)} to {_short(high)})"
-
-
-def _short(rate: float) -> str:
-    from zobench.report.quantity import rounded
-
-    return rounded(rate, ".0f")
-
-
-def _bytes(known: Prediction) -> str:
-    device, host, disk = _sizes(known)
-    more = [f"{host} of host memory"] * bool(host) + [f"{disk} of disk"] * bool(disk)
-    return ", ".join([f"{device} on the device", *more])
-
-
-def _sizes(known: Prediction) -> list[str]:
-    from zobench.execute.plan import gigabytes
-
-    return [gigabytes(size) if size else "" for size in (known.device_bytes, known.host_bytes, known.disk_bytes)]
-
-
-def _shares(known: Prediction) -> str:
-    """What a step spends, the largest first; transfers run beside the rest."""
-    parts = sorted(known.parts.items(), key=lambda item: -item[1])
-    return ", ".join(f"{name} {seconds:.2g} s" for name, seconds in parts if seconds > 0.01 * known.step_seconds)
-
-
-def _settings(choice: Choice) -> str:
-    """As `zobench run` takes them."""
-    return " ".join(f"--set {word}" for word in _words(choice).split())
-
-
-def _words(choice: Choice) -> str:
-    """The engine, and the settings that are not the usual ones: ``engine=offload granularity=linear``."""
-    values: Mapping[str, Any] = {"engine": choice.spec.engine, **_unusual(choice.prediction)}
-    return " ".join(f"{key}={values[key]}" for key in _CHOSEN if values.get(key, "pinned") not in ("pinned", "device"))
-
-
-def _footnote(place: Place | None) -> str:
-    whose = {
-        "fitted": "on the GPU that the constants were fitted on", "anchored": "on a GPU fitted to runs of its own",
-        "other": "on a GPU known by its data sheet alone",
-    }  # fmt: skip
-    about = f" {whose[place.gpu.errors]}" if place else ""
-    return (
-        f"~ predicted, not measured. The range is what nine of ten of the papers' values were within{about}; zobench's "
-        "own engine has never run on such a GPU. `zobench list gpus` and docs/predictions.md say what is guessed."
-    )
-
-
 @app.command()
 def predict(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A matrix of `zobench list`, or a .toml file.")],
@@ -345,6 +140,7 @@ def predict(
 ) -> None:  # fmt: skip
     """Fill the tables of a matrix with predictions for a GPU, beside what was measured here and the paper's values."""
     from zobench import recipes
+    from zobench.cli import forecast_view
     from zobench.cli.cells import matrix_cells
     from zobench.predict.gpu import predict as predicted
 
@@ -362,40 +158,10 @@ def predict(
         raise ValueError(f"`--disk` must be given for {len(needing)} cells with a tier on a disk; add --disk 5GB")
     known = [predicted(cell, place, speed) for cell in cells]
     if output is not None:
-        _write(output, [{**prediction_dict(one), "fits": one.fits} for one in known])
+        _write(output, [{**forecast_view.prediction_dict(one), "fits": one.fits} for one in known])
     if output != "-":
-        print(_tables(matrix.tables, known, place, results, form), end="")
+        print(forecast_view.tables(matrix.tables, known, place, results, form), end="")
 
 
 def _refuse_all() -> list[Gpu]:
     raise ValueError("`--gpu` must be one GPU here, but got all; `zobench plan --gpu all` compares them")
-
-
-def _tables(names: Sequence[str], known: Sequence[Prediction], gpu: Gpu, results: Path, form: str) -> str:
-    """The matrix's tables: what is predicted of them, then what is stored, and the paper's values."""
-    from rich.console import Console
-
-    from zobench.report import artifacts, predicted
-    from zobench.report.forecasts import VALUES
-    from zobench.report.table import Table
-    from zobench.store import Store
-
-    screen, stored = Console(), Store(results).load()
-    items = [item for item in map(artifacts.load, names) if isinstance(item, Table)]
-    tables = [item for item in items if any(metric.name in VALUES for metric in item.metrics)]
-    if not tables:
-        _list(known)
-    width = max(80, screen.width)
-    texts = [predicted.render(one, known, gpu, stored, form, width=width, color=screen.is_terminal) for one in tables]
-    return "\n".join(texts) + f"\n{_footnote(None)}\n"
-
-
-def _list(known: Sequence[Prediction]) -> None:
-    """The cells of a matrix that has no table of what is predicted."""
-    from zobench.cli import console
-
-    table = console.columns("cell", "tokens/s", "device", "host", "disk", "bound", numbers=_NUMBERS)
-    for one in known:
-        rate = f"~{_short(one.tokens_per_second)}" if one.fits else "out of memory"
-        table.add_row(one.spec.label, rate, *_sizes(one), one.bound)
-    console.answer_console().print(table)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES, NOISES
 from zobench.store.compare import DISTURBED, Verdict, judge
+
+if TYPE_CHECKING:
+    from zobench.execute.plan import Step
 
 TOLERANCE = 0.05
 """Of step times that count as the same."""
@@ -22,6 +28,21 @@ def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> li
         cells = "1 cell waits" if wait == 1 else f"{wait} cells wait"
         lines.append(f"{cells} for more time; to go on: {again}")
     return lines
+
+
+def waiting(steps: Sequence[Step], results: Sequence[Result]) -> int:
+    """How many of the cells that were to run need more time: skipped, or cut off after some of their steps."""
+    cells = zip(steps, results, strict=False)
+    return sum(step.action == "run" and (one.outcome is Outcome.SKIPPED or one.partial) for step, one in cells)
+
+
+def sweep_command(name: str, changes: Sequence[str] | None, device: str, results: Path, disk_dir: Path | None) -> str:
+    """The command that runs the same cells into the same store."""
+    given = {"--device": device if device != "auto" else None, "--disk-dir": disk_dir}
+    given["--results"] = None if results == Path("results") else results
+    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    sets = [word for change in changes or () for word in ("--set", change)]
+    return shlex.join(["zobench", "sweep", name, *sets, *words])
 
 
 def compared(results: Sequence[Result]) -> list[str]:

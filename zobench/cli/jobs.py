@@ -110,6 +110,7 @@ def submit_matrix(
         partition=wanted.partition, gres=wanted.gres, time=parse_seconds("--time", wanted.time) or slurm.TIME,
         side_by_side=wanted.jobs, more=slurm.parse_options(wanted.slurm),
     )  # fmt: skip
+    _refuse_protocol(path, wanted.executor)
     store, common = Store(results), {"name": path.stem, "retry": tuple(sorted(again)), "submitted": time.time()}
     common["disk_dir"] = None if disk_dir is None else str(disk_dir.absolute())
     if wanted.executor == "slurm":
@@ -128,6 +129,17 @@ def submit_matrix(
             _to_pool(
                 specs, store, wanted.jobs, common | {"timeout": bound}, (cells.title, why, note), disk_dir, dry_run
             )
+
+
+def _refuse_protocol(path: Path, executor: str) -> None:
+    """Raises ``ValueError`` for a protocol: which runs come second is known when the first are done."""
+    from zobench.recipes import matrix
+
+    if matrix.protocol_of(path) is not None:
+        raise ValueError(
+            f"the protocol {path.name} must run with --executor here, because its winners are known only when its "
+            f"grids have run, but got --executor {executor}; leave it out"
+        )
 
 
 def _to_slurm(

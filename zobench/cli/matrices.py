@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shlex
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -19,8 +18,10 @@ from zobench.cli.show import table_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from zobench.execute.plan import Plan
+    from zobench.execute.plan import Plan, Step
     from zobench.execute.sweep import Summary
+    from zobench.predict import Rates
+    from zobench.result import Result
     from zobench.runspec import RunSpec
     from zobench.store import Store
 
@@ -36,11 +37,12 @@ def run_matrix(
     Ends in ``typer.Exit``, but for a dry run.
     """
     from zobench import recipes
-    from zobench.cli import console, plan_view
+    from zobench.cli import console, found, plan_view
+    from zobench.cli.contest import Second
     from zobench.cli.jobs import refuse_twice
+    from zobench.cli.selftest_first import selftest_first
     from zobench.execute.process import torchrun_ranks
     from zobench.machine.device import choose_device
-    from zobench.result import Outcome
     from zobench.store import Store
 
     if torchrun_ranks():
@@ -53,47 +55,52 @@ def run_matrix(
     chosen, why = choose_device(str(values.pop("device", device)))
     errors, store = console.error_console(), Store(results)
     here = _Here(store, chosen, why, disk_dir, errors)
-    matrix, cells, memory_note = matrix_cells(path, chosen, values, lambda: here.narrow)
+    matrix, cells, memory_note = matrix_cells(path, chosen, values, lambda: here.narrow, lambda: here.own_rates)
     if wanted is not None and not (cells := tuple(spec for spec in cells if wanted(spec))):
         raise ValueError(f"the matrix {name} must make a run that is shown, but makes none here; name another runner")
     refuse_twice(results, cells)
     limit = parse_seconds("--budget", budget or matrix.budget)
     first = parse_seconds(f"{path.name}: selftest", matrix.selftest)
     tables = matrix.tables if tables is None else tables
-    _check_tables(tables)
+    foretold = _any_foretold(tables)
     planned = here.plan(cells, again, memory_note)
-    if dry_run or verbose:
-        plan_view.show_plan(console.answer_console() if dry_run else errors, matrix.title, planned.steps, limit)
-    else:
-        plan_view.show_short_plan(errors, matrix.title, planned.steps, limit)
+
+    def show(title: str, steps: Sequence[Step], budget: float | None) -> None:
+        if dry_run or verbose:
+            plan_view.show_plan(console.answer_console() if dry_run else errors, title, steps, budget)
+        else:
+            plan_view.show_short_plan(errors, title, steps, budget, foretold=foretold)
+
+    show(matrix.title, planned.steps, limit)
+    second = matrix.contest and Second(
+        contest=matrix.contest, known=here.known, plan=lambda specs: here.plan(specs, again, ""), show=show,
+        run=lambda plan, budget: _run(plan, store, budget, bound, disk_dir, errors),
+    )  # fmt: skip
+    if second:
+        second.foresee()
     if dry_run:
         return
     if first is not None:
-        here.test_first(first)
-    summary = _run(planned, store, limit, bound, disk_dir, errors)
-    waiting = [
-        step for step, result in zip(planned.steps, summary.results, strict=False)
-        if step.action == "run" and (result.outcome is Outcome.SKIPPED or result.partial)
-    ]  # fmt: skip
-    command = _again(name, changes, device, results, disk_dir)
-    _finish(summary, tables, results, here.machine, errors, (len(waiting), command))
+        selftest_first(results, here.machine, chosen, first, disk_dir, here.say)
+    begin = time.monotonic()
+    summary, steps, unknown = _run(planned, store, limit, bound, disk_dir, errors), planned.steps, 0
+    if second:
+        summary, more, unknown = second.follow(summary, limit, begin)
+        steps = [*steps, *more]
+    waiting = found.waiting(steps, summary.results) + unknown
+    command = found.sweep_command(name, changes, device, results, disk_dir)
+    _finish(summary, tables, results, here.machine, errors, (waiting, command))
 
 
-def _again(name: str, changes: Sequence[str] | None, device: str, results: Path, disk_dir: Path | None) -> str:
-    """The command that runs the same cells into the same store."""
-    given = {"--device": device if device != "auto" else None, "--disk-dir": disk_dir}
-    given["--results"] = None if results == Path("results") else results
-    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
-    sets = [word for change in changes or () for word in ("--set", change)]
-    return shlex.join(["zobench", "sweep", name, *sets, *words])
-
-
-def _check_tables(names: Sequence[str]) -> None:
-    """Raises ``ValueError`` for a mistake in a table's recipe, which should not wait for the end of the sweep."""
+def _any_foretold(names: Sequence[str]) -> bool:
+    """Whether any of these tables predicts what was not run. Raises ``ValueError`` for a mistake in a table's recipe,
+    which should not wait for the end of the sweep."""
+    from zobench.recipes.reference import PAPERS
     from zobench.report import artifacts
+    from zobench.report.table import Table
 
-    for name in names:
-        artifacts.load(name)
+    items = [artifacts.load(name) for name in names]
+    return any(isinstance(item, Table) and item.paper in PAPERS for item in items)
 
 
 class _Here:
@@ -105,6 +112,7 @@ class _Here:
         facts = fingerprint_without_torch()
         self.machine: str = facts["machine"]
         self._store, self._device, self._disk_dir, self._errors = store, device, disk_dir, errors
+        self._told: set[str] = set()
         self._introduction = f"{why}; machine {self.machine} ({facts['description']})"
 
     def say(self, text: str, style: str = "dim") -> None:
@@ -125,32 +133,25 @@ class _Here:
                 self.say(f"warning: this machine's rates were {note}", "yellow")
         return rates
 
-    def test_first(self, seconds: float) -> None:
-        """Runs the selftest, shows its page and keeps its JSON, unless this machine has passed it. One that failed is
-        no reason to measure nothing."""
-        from zobench.execute.plan import duration
-        from zobench.machine.files import replace
-        from zobench.selftest.run import CHECKS, selftest
+    @property
+    def own_rates(self) -> Rates:
+        """The same for the predictor."""
+        from zobench import predict
 
-        path = self._store.root / ".selftest" / f"{self.machine}-{self._device.partition(':')[0]}.json"
-        if path.exists() and json.loads(path.read_text())["verdict"] == "ok":
-            self.say(f"selftest: ok before, see {path}")
-            return
-        with self._errors.status("selftest, about " + duration(seconds)):
-            found = selftest(self._device, seconds, CHECKS, disk_dir=self._disk_dir)
-        self.say(found.page(), "yellow" if found.failed else "dim")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, json.dumps(found.to_dict(), indent=1, allow_nan=False).encode())
-        except OSError as error:
-            self.say(f"warning: the selftest's JSON was not kept: {error.strerror}", "yellow")
+        return predict.Rates.of(self.rates)
+
+    def known(self) -> dict[str, Result]:
+        """The results of this machine by their hash, less those of plug-ins that were changed since."""
+        from zobench.store import is_current
+
+        return {result.spec.hash: result for result in self._store.load(self.machine) if is_current(result)}
 
     @cached_property
     def narrow(self) -> str | None:
         """The 16-bit type that this machine is fastest in; None if it is faster in 32 bits."""
         from zobench import predict
 
-        chosen, told = predict.fastest_narrow(predict.Rates.of(self.rates))
+        chosen, told = predict.fastest_narrow(self.own_rates)
         self.say(told)
         return chosen
 
@@ -162,7 +163,9 @@ class _Here:
         self.say(note)
         planned = plan.here(cells, self._store, self.machine, self._device, retry, self._disk_dir, rates)
         for problem in self._store.problems:
-            self.say(f"not read: {problem}", "yellow")
+            if problem not in self._told:  # a protocol is planned twice
+                self.say(f"not read: {problem}", "yellow")
+        self._told |= set(self._store.problems)
         return planned
 
 
@@ -180,20 +183,23 @@ def _run(
         with console.SweepProgress(errors, planned.steps, budget) as bar:
             return sweep(
                 planned.steps, store, budget=budget, timeout=timeout, disk_dir=disk_dir, calibration=planned.rates,
-                progress=SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end),
+                progress=SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end), learned=planned.learned,
             )  # fmt: skip
 
 
 def _finish(
     summary: Summary, tables: Sequence[str], results: Path, machine: str, errors: Console, waiting: tuple[int, str]
 ) -> NoReturn:
-    """Shows what the sweep came to, prints its tables, and says how to go on: ``waiting``: how many cells are left, and
-    the command for them. Exit code 130: interrupted, 1: a cell failed or is lost."""
-    from zobench.cli import console
+    """Shows what the sweep came to, prints its tables, or its runs if it has none, and says how to go on: ``waiting``:
+    how many cells are left, and the command for them. Exit code 130: interrupted, 1: a cell failed or is lost."""
+    from zobench.cli import console, listing
     from zobench.cli.found import closing
     from zobench.result import Outcome
 
     console.show_summary(errors, summary.results, summary.unsaved, summary.interrupted)
+    if not tables and summary.results:
+        print()
+        listing.show_runs(console.answer_console(), summary.results)
     for name in tables:
         print("\n" + table_text(name, results, "terminal", machine, summary.results), end="")
     if summary.interrupted:

@@ -197,12 +197,13 @@ def _show(result: Result, output: str | None) -> None:
     from zobench.cli import console
     from zobench.execute.process import leads
     from zobench.result import Outcome
+    from zobench.store import without_place
 
     quiet, errors = output == "-", console.error_console()
     if not quiet or result.outcome is not Outcome.OK:
         errors.print(console.outcome_line(result), soft_wrap=True)
         console.show_warnings(errors, result.warnings)
-    text = json.dumps(result.to_dict(), indent=1, allow_nan=False)
+    text = json.dumps(without_place(result).to_dict(), indent=1, allow_nan=False)
     if quiet and leads():
         print(text)
     elif output is not None and leads():

@@ -15,8 +15,11 @@ NAMED = 4
 """Cells of a kind that a short plan names."""
 
 
-def show_short_plan(console: Console, title: str, steps: Sequence[Step], budget: float | None) -> None:
-    """What runs, what is kept, what the budget and the machine leave out and why; a line each."""
+def show_short_plan(
+    console: Console, title: str, steps: Sequence[Step], budget: float | None, *, foretold: bool = False
+) -> None:
+    """What runs, what is kept, what the budget and the machine leave out and why; a line each. ``foretold``: a table
+    that follows predicts what is left out."""
     run, over = within(steps, budget)
     kept = [step for step in steps if step.action == "keep"]
     unfit = [step for step in steps if step.action == "skip"]
@@ -25,11 +28,12 @@ def show_short_plan(console: Console, title: str, steps: Sequence[Step], budget:
     alike = f", all {' '.join(shared)}" if shared else ""
     console.print(Text(f"{title}: {count}{alike}", style="bold"), soft_wrap=True)
     limit = "" if budget is None else f" of {duration(budget)}"
+    ahead = ["predicted below"] * foretold
     lines = [
         ("run", run, f"{duration(sum(map(seconds, run)))}{limit} (predicted)"),
         ("done before", kept, ""),
         ("over the budget", over, f"{duration(min(map(seconds, over), default=0))} and more; they end early, or wait"),
-        ("not here", unfit, "; ".join(dict.fromkeys(_there_is(step.reason) for step in unfit))),
+        ("not here", unfit, "; ".join([*dict.fromkeys(_there_is(step.reason) for step in unfit), *ahead])),
     ]  # fmt: skip
     for kind, cells, told in lines:
         if cells:

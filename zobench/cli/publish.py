@@ -88,6 +88,8 @@ def report(
     from zobench.store import Store
 
     check_results(results)
+    if results != Path("results") and not results.exists():
+        raise ValueError(f"`--results` must be a folder with results, but there is no {results}; check the name")
     writable(out)
     store, errors = Store(results), console.error_console()
     stored = store.load()

@@ -40,9 +40,9 @@ def list_(
     ] = "",
 ) -> None:
     """List models, methods, matrices, tables, figures, tasks, metrics, programs, GPUs, and the fields of a run."""
-    from zobench.cli import console
+    from zobench.cli import lists
 
-    console.show_lists(what)
+    lists.show_lists(what)
 
 
 def table_text(name: str, results: Path, form: str, machine: str | None, fresh: Sequence[Any] | None = None) -> str:

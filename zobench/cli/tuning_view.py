@@ -15,6 +15,7 @@ from rich.text import Text
 
 from zobench.cli.console import MIB, show_warnings
 from zobench.execute.plan import duration
+from zobench.finetune.cautions import trained
 from zobench.finetune.progress import Evaluation, Hooks, StepReport
 from zobench.finetune.search import Trial
 from zobench.result import Result
@@ -88,7 +89,7 @@ def show_result(console: Console, result: Result) -> None:
     lost = _only_lost(result)
     best = "dev, best after the start" if lost else "dev at its best"
     rows = (("dev at the start", "start", "dev"), (best, "best", "dev"), ("test, with the best", "test", "test"))
-    for name, key, split in rows:
+    for name, key, split in (row for row in rows if row[1] in evaluation):
         row = evaluation[key]
         share = evaluation["majority"][split]
         told = (score(one, row[one]) for one in result.scores)
@@ -99,9 +100,10 @@ def show_result(console: Console, result: Result) -> None:
 
 
 def _only_lost(result: Result) -> tuple[str, ...]:
-    """A warning if dev was better at the start than after any step, whose weights are kept all the same."""
+    """A warning if dev was better at the start than after any step, whose weights are kept all the same. A run that
+    diverged has a warning of its own."""
     start, best = (result.evaluation[key]["loss"] for key in ("start", "best"))
-    if start is None or not result.spec.lr or (best is not None and best < start):
+    if start is None or not trained(result.evaluation["curve"]) or not result.spec.lr or best < start:
         return ()
     return (
         f"the loss on dev was {start:.4f} at the start and never below it after a step: this run learnt nothing; try "
@@ -140,7 +142,8 @@ def show_search(console: Console, cells: Sequence[Trial], winner: Trial) -> None
         table.add_column(name, justify="right", header_style="dim")
     for cell in cells:
         row, won = cell.row(), cell.changes == winner.changes
-        test = score(first, winner.result.evaluation["test"][first]) if won else ""
+        seen = winner.result.evaluation.get("test")
+        test = score(first, seen[first]) if won and seen else ""
         dev = score(first, row[f"dev_{first}"])
         told = (str(row["step"]), _number(row["dev_loss"]), dev, str(row["skipped"]), test)
         table.add_row(*map(str, cell.changes.values()), *told, style="bold" if won else None)

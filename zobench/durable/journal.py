@@ -7,12 +7,13 @@ step itself) are one write. Only the last write may be torn, by a crash: its ste
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import struct
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,8 +36,8 @@ _RECORD = struct.Struct("<B3xiQQddd")
 _CHECK = struct.Struct("<I")
 SIZE = _RECORD.size + _CHECK.size
 """Bytes of a record with its CRC-32."""
-STEP, DIRECTION, ENTRY, EVALUATION = range(1, 5)
-"""Kinds of records."""
+STEP, DIRECTION, ENTRY, EVALUATION, SUBSPACE, EXTRA = range(1, 7)
+"""Kinds of records. A subspace is that of the updates of its step that follow it, an extra that of the one before."""
 _WHOLE = -1
 """The part of a direction or an update that moves the whole model."""
 SYNC_SECONDS = 5.0
@@ -253,9 +254,34 @@ def _bodies(item: Item) -> list[bytes]:
     moved = zip(item.directions, item.gradients, strict=True)
     return [
         *(pack(DIRECTION, _number(part), item.step, seed, g, 0.0, 0.0) for (seed, part), g in moved),
-        *(pack(ENTRY, _number(e.part), e.step, e.seed, e.g, e.lr, e.weight_decay) for e in item.entries),
+        *_updates(item.entries),
         pack(STEP, item.applied, item.step, item.passes, item.loss, item.lr, item.seconds),
     ]
+
+
+def _updates(entries: Sequence[Entry]) -> Iterator[bytes]:
+    """Their records, and one before the first of each subspace that they share with other steps."""
+    here: int | None = None
+    for e in entries:
+        if e.subspace != here:
+            here = e.subspace
+            yield _RECORD.pack(SUBSPACE, here is not None, e.step, here or 0, 0.0, 0.0, 0.0)
+        yield _RECORD.pack(ENTRY, _number(e.part), e.step, e.seed, e.g, e.lr, e.weight_decay)
+        if e.extra:
+            yield _RECORD.pack(EXTRA, _number(e.part), e.step, e.seed, e.extra, 0.0, 0.0)
+
+
+def _read_updates(records: Iterable[tuple[Any, ...]]) -> Iterator[Entry]:
+    """The inverse of :func:`_updates`, among other records, of which one comes last."""
+    here: int | None = None
+    for (kind, small, step, seed, g, lr, decay), after in itertools.pairwise(records):
+        if kind == SUBSPACE:
+            here = seed if small else None
+        elif kind == ENTRY:
+            extra = after[4] if after[0] == EXTRA else 0.0
+            yield Entry(
+                step=step, seed=seed, g=g, lr=lr, weight_decay=decay, part=_part(small), subspace=here, extra=extra
+            )
 
 
 def _item(records: Sequence[tuple[Any, ...]]) -> Item:
@@ -266,10 +292,7 @@ def _item(records: Sequence[tuple[Any, ...]]) -> Item:
     return Taken(
         step=step, loss=first, lr=second, seconds=third, applied=bool(small), passes=large,
         directions=tuple(directions), gradients=tuple(row[4] for row in parts if row[0] == DIRECTION),
-        entries=tuple(
-            Entry(step=row[2], seed=row[3], g=row[4], lr=row[5], weight_decay=row[6], part=_part(row[1]))
-            for row in parts if row[0] == ENTRY
-        ),
+        entries=tuple(_read_updates(records)),
     )  # fmt: skip
 
 

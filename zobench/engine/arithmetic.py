@@ -1,7 +1,8 @@
 """The interface between a pass over the model and what computes the weights W + c z of each unit.
 
-There are two implementations: :class:`~zobench.engine.in_place.InPlace` changes the weights themselves, as MeZO does;
-:class:`~zobench.engine.pristine.Pristine` writes W + c z elsewhere. All that differs between the two is asked here.
+There are three implementations: :class:`~zobench.engine.in_place.InPlace` changes the weights themselves, as MeZO does;
+:class:`~zobench.engine.pristine.Pristine` writes W + c z elsewhere; :class:`~zobench.engine.factored.Factored` adds
+c z to the products that W is used in. All that differs between them is asked here, and of the last its products.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ class Arithmetic(Protocol):
     """Computes the weights of a unit on the device at any point. A unit's turn begins with the first call of ``at`` and
     ends with ``rest``.
 
-    ``route``: all points of a pass, where this device evaluates the loss at some of them only.
+    ``points``: those of the pass that is under way, else none. ``route``: all of its points, where this device
+    evaluates the loss at some of them only.
     """
 
+    points: tuple[Point, ...]
     route: tuple[Point, ...]
 
     @property

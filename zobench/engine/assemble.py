@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from zobench.engine.base import EngineConfig
 from zobench.engine.blocks import Unit
+from zobench.engine.factors import LowRank
 from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, Hosts, HostTier, NoTier, Tier, allocate
 from zobench.engine.wire import FORMATS
 from zobench.machine.accelerator import Accelerator, tf32
 from zobench.machine.device import choose_device
 from zobench.models.weights import Weights
-from zobench.runspec.kinds import AUTOCASTS, TIERS, WIRES
+from zobench.runspec.kinds import AUTOCASTS, NOISES, TIERS, WIRES
 
 
 @contextlib.contextmanager
@@ -97,6 +98,29 @@ def stream_thresholds(units: Sequence[Unit], thresholds: Mapping[int, float]) ->
     """What :class:`~zobench.engine.noise.SparseNoise` needs to know of all units, by their index."""
     ordered = sorted(units, key=lambda unit: unit.index)
     return [[thresholds.get(item.tensor_id, -math.inf) for item in unit.trainable] for unit in ordered]
+
+
+def check_directions(
+    directions: LowRank | None, config: EngineConfig, rule: UpdateRule | None, thresholds: Mapping[str, float] | None
+) -> None:
+    """Raises ``ValueError`` for what directions of low rank cannot be combined with."""
+    if directions is None:
+        return
+    if NOISES[config.noise].in_place:
+        raise ValueError(
+            f"`directions` of low rank need noise=counter, but got noise={config.noise}: U and V are drawn one by one; "
+            "use noise=counter"
+        )
+    if config.compile:
+        raise ValueError(
+            "`directions` of low rank need compile=false, but got compile=true: its products are not the blocks' own; "
+            "use compile=false"
+        )
+    if rule is not None or thresholds:
+        raise ValueError(
+            "`directions` of low rank need an update of lr * g * z, but got a rule or thresholds, which ask for each "
+            "element of z; leave them out"
+        )
 
 
 def check(model: nn.Module, config: EngineConfig, weights: Weights | None, rule: UpdateRule | None = None) -> None:

@@ -16,11 +16,14 @@ class Point:
     """Weights ``W + scale * z(seed)``. ``Point(None, 0.0)`` is W itself, as evaluation needs it.
 
     ``part``: only this part of the model is moved (``Engine.parts`` says how many there are); None moves all of it.
+    ``subspace``: of a direction of low rank, the seed of what it shares with others (:mod:`zobench.engine.factors`);
+    None: it shares nothing. Other directions have none.
     """
 
     seed: int | None = None
     scale: float = 0.0
     part: int | None = None
+    subspace: int | None = None
 
     def __post_init__(self) -> None:
         if self.seed is None and self.scale != 0.0:
@@ -35,8 +38,10 @@ BASE = Point()
 class Entry:
     """One update, ``W -= lr * (g * z(seed) + weight_decay * W)``: all that is ever stored of it (MeZO, algorithm 1).
 
-    ``part``: the only part of the model that it moves; None moves all of it. With a rule other than SGD's, all entries
-    of one step are one update: the rule takes the sum of their g * z (:mod:`zobench.engine.rules`).
+    ``part``: the only part of the model that it moves; None moves all of it. ``subspace``: as a point's. With a rule
+    other than SGD's, all entries of one step are one update: the rule takes the sum of their g * z
+    (:mod:`zobench.engine.rules`). ``extra``: a second number that a rule which shapes directions needs of the step
+    (:mod:`zobench.engine.shapes`).
     """
 
     step: int
@@ -45,6 +50,8 @@ class Entry:
     lr: float
     weight_decay: float = 0.0
     part: int | None = None
+    subspace: int | None = None
+    extra: float = 0.0
 
     def check(self) -> None:
         """Raises ``ValueError`` if ``g`` is not finite."""
@@ -200,6 +207,11 @@ _CONSTRAINTS: tuple[tuple[Callable[[EngineConfig], bool], str], ...] = (
         lambda it: it.fused_update or it.writeback_every == 1,
         "`fused_update=False` needs writeback_every=1, but got {0.writeback_every}: its second round of "
         "transfers writes every step; use fused_update=True",
+    ),
+    (
+        lambda it: not WIRES[it.wire].is_read_only or it.writeback_every == "inf",
+        "`wire={0.wire}` needs writeback_every=inf, because an update is far below a step of its grid, but got "
+        "writeback_every={0.writeback_every}; use writeback_every=inf",
     ),
     (
         lambda it: not it.compile or GRANULARITIES[it.granularity].is_block,

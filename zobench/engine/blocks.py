@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from zobench.engine.base import BASE, Entry, Point
 from zobench.engine.perturb import is_decayed
-from zobench.engine.rules import UpdateRule
+from zobench.engine.rules import UpdateRule, initial
 from zobench.models.weights import Weights
 
 ALIGNMENT = 64
@@ -31,7 +31,7 @@ class Field:
 
     ``tensor_id``: the tensor's place in ``named_parameters()``; ``whole``: its shape, where only the rows from
     ``first`` on are here. The ``state`` of a rule, named so, belongs to the parameter of the same ``tensor_id``, has
-    its shape, and no home.
+    its shape, and no home; it begins as ``initial``.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Field:
     first: int = 0
     whole: torch.Size | None = None
     state: str = ""
+    initial: float = 0.0
 
     @property
     def key(self) -> str:
@@ -178,7 +179,7 @@ class Unit:
         return self.homes
 
     def filler(self, weights: Weights, state: Weights | None = None) -> Callable[[Tensor], None]:
-        """Writes the initial values into a buffer: parameters from ``weights``, a rule's state from ``state`` or zeros,
+        """Writes the initial values into a buffer: parameters from ``weights``, a rule's state from ``state`` or new,
         buffers from the model as it is."""
 
         def write(buffer: Tensor) -> None:
@@ -190,7 +191,7 @@ class Unit:
                     item.view(buffer).copy_(module.get_buffer(attribute))
             for item in self.states:
                 if state is None:
-                    item.view(buffer).zero_()
+                    item.view(buffer).fill_(item.initial)
                 else:
                     state.fill(item.key, item.view(buffer), item.first)
 
@@ -258,7 +259,15 @@ def find_units(
 
 def _states(items: Sequence[Field], rule: UpdateRule | None) -> list[Field]:
     return [
-        replace(item, state=name, dtype=rule.state_dtype(item.dtype), is_parameter=False, trainable=False, homes=())
+        replace(
+            item,
+            state=name,
+            dtype=rule.state_dtype(item.dtype),
+            is_parameter=False,
+            trainable=False,
+            homes=(),
+            initial=initial(rule, name),
+        )
         for item in items
         if item.trainable and rule is not None
         for name in rule.states

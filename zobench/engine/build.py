@@ -17,19 +17,23 @@ from zobench.engine.arithmetic import Arithmetic
 from zobench.engine.assemble import by_tensor, make_tier, slot_maker, stream_thresholds, streamed_modules
 from zobench.engine.base import EngineConfig, Entry
 from zobench.engine.blocks import Unit, find_units, move_buffers, stream_layout, strip, tiles
+from zobench.engine.factored import Factored
+from zobench.engine.factors import LowRank
 from zobench.engine.follow import Marks
 from zobench.engine.forwards import Forwards
 from zobench.engine.general import General
 from zobench.engine.in_place import InPlace
+from zobench.engine.integer import IntegerWire
 from zobench.engine.interface import Start
 from zobench.engine.lanes import CudaLanes, Lanes, ThreadLanes
 from zobench.engine.noise import Noise, SparseNoise, TorchNoise
 from zobench.engine.pipeline import Pipeline
 from zobench.engine.pristine import Pristine
+from zobench.engine.products import ProductForwards
 from zobench.engine.rest import Rest, Stream
 from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import Hosts, Tier, allocate
-from zobench.engine.wire import Wire
+from zobench.engine.wire import FloatWire, Wire
 from zobench.machine.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
 from zobench.models.weights import Weights
@@ -81,6 +85,7 @@ class Built:
 def build(
     model: nn.Module, config: EngineConfig, source: Source, journal: Sequence[Entry], touch: Callable[[Unit], None], *,
     rule: UpdateRule | None, thresholds: Mapping[str, float], lanes: Lanes | None, hosts: Hosts | None, marks: Marks,
+    directions: LowRank | None,
 ) -> Built:  # fmt: skip
     """An engine's parts over ``model``, whose updates are those of ``journal``; ``touch`` comes before a unit's turn.
 
@@ -90,7 +95,7 @@ def build(
     _check_count(len(blocks), config)
     streamed, residents, noise = _units(model, config, blocks, rule, source)
     units = [*streamed, *residents]
-    wire = Wire(config.wire) if WIRES[config.wire].is_packed else None
+    wire = _wire(config)
     if wire is not None:
         for dtype in dict.fromkeys(item.dtype for unit in streamed for item in unit.fields if item.is_parameter):
             wire.prepare(config.device, dtype)
@@ -103,10 +108,23 @@ def build(
         if by_id and NOISES[config.noise].in_place:
             noise = SparseNoise(noise, stream_thresholds(units, by_id))
         rest = Rest(streamed, residents, config.device, stream, wire)
-        arithmetic = _arithmetic(model, config, rest, noise, journal, wire, rule, by_id)
-        forwards = Forwards(model, config, blocks, units, arithmetic, rest.run, touch, marks)
+        common = model, config, blocks, units
+        arithmetic: Arithmetic
+        if directions is None:
+            arithmetic = _arithmetic(model, config, rest, noise, journal, wire, rule, by_id)
+            forwards = Forwards(*common, arithmetic, rest.run, touch, marks)
+        else:
+            arithmetic = _factored(config, rest, journal, wire, directions)
+            forwards = ProductForwards(*common, arithmetic, rest.run, touch, marks)
         undo.pop_all()
     return Built(rest=rest, noise=noise, arithmetic=arithmetic, forwards=forwards, thresholds=by_id)
+
+
+def _wire(config: EngineConfig) -> Wire | None:
+    kind = WIRES[config.wire]
+    if not kind.is_packed:
+        return None
+    return IntegerWire(kind) if kind.bits else FloatWire(config.wire)
 
 
 def is_end(model: nn.Module, unit: Unit) -> bool:
@@ -204,6 +222,14 @@ def _agree(units: Sequence[Unit], hosts: Hosts, start: Start) -> None:
     for unit, changed in zip(units, hosts.any([unit.changed for unit in units]), strict=True):
         unit.changed = changed
         history.place(start, unit)
+
+
+def _factored(
+    config: EngineConfig, rest: Rest, journal: Sequence[Entry], wire: Wire | None, directions: LowRank
+) -> Factored:
+    streamed = max((unit.nbytes for unit in rest.blocks), default=0)
+    master = allocate(streamed, config.device) if wire else None
+    return Factored(directions, journal, config.keep_steps, config.device, wire, master)
 
 
 def _arithmetic(

@@ -20,13 +20,14 @@ from torch import Tensor, nn
 
 from zobench.data.batch import Batch
 from zobench.engine import history, tangent, twin
-from zobench.engine.assemble import check, precision
+from zobench.engine.assemble import check, check_directions, precision
 from zobench.engine.base import BASE, EngineConfig, Entry, PassRecord, Point, Position
 from zobench.engine.blocks import Field, Unit
 from zobench.engine.build import Source, build, is_end
 from zobench.engine.checkpoint import save_checkpoint
 from zobench.engine.decode import last_logits
 from zobench.engine.drive import Drive, plain
+from zobench.engine.factors import LowRank
 from zobench.engine.follow import Marks
 from zobench.engine.interface import GradientEngine, Start
 from zobench.engine.lanes import Event, Lanes
@@ -51,7 +52,8 @@ class Engine:
     by default the model's own. ``lanes`` replaces the lanes that the device calls for, ``drive`` the plain call of the
     model's body. ``rule`` is an update other than SGD's; its state rests and travels beside the weights and begins as
     ``state`` (by :attr:`Field.key`) or zeros. ``thresholds``, by parameter name, make directions sparse
-    (:class:`~zobench.engine.noise.SparseNoise`). Parameters that require no gradient are never moved nor written back.
+    (:class:`~zobench.engine.noise.SparseNoise`); ``directions`` are those that have low rank. Parameters that require
+    no gradient are never moved nor written back.
     ``start``: an earlier run's weights at rest, to be brought up to date by :meth:`retrace`.
     ``hosts``: host memory that several ranks share, where the streamed units rest. ``known``: how the arguments of the
     model's modules follow the batch; by default that is found on a twin of the model, and with it whether the engine
@@ -62,10 +64,11 @@ class Engine:
         self, model: nn.Module, config: EngineConfig, *, weights: Weights | None = None, lanes: Lanes | None = None,
         drive: Drive = plain, rule: UpdateRule | None = None, state: Weights | None = None,
         thresholds: Mapping[str, float] | None = None, start: Start | None = None, hosts: Hosts | None = None,
-        known: Marks | None = None,
+        known: Marks | None = None, directions: LowRank | None = None,
     ) -> None:  # fmt: skip
         check(model, config, weights, rule)
-        marks = judged(model, config) if known is None else known
+        check_directions(directions, config, rule, thresholds)
+        marks = judged(model, config, directions) if known is None else known
         self.model, self.config, self.rule, self.drive = model.eval(), config, rule, drive
         self.passes = 0
         self.before_change: Callable[[Unit], None] = lambda unit: None
@@ -74,7 +77,7 @@ class Engine:
         source = Source(weights=weights or ModelWeights(model), state=state, start=start)
         built = build(
             model, config, source, self.journal, self.touch,
-            rule=rule, thresholds=thresholds or {}, lanes=lanes, hosts=hosts, marks=marks,
+            rule=rule, thresholds=thresholds or {}, lanes=lanes, hosts=hosts, marks=marks, directions=directions,
         )  # fmt: skip
         self.rest, self.noise, self.arithmetic = built.rest, built.noise, built.arithmetic
         self.forwards, self.thresholds = built.forwards, built.thresholds
@@ -137,10 +140,10 @@ class Engine:
         self.forwards.begin(points, rows)
         self.forget()
         self.failed = True  # until it is through: half a pass may have applied half of an update
-        self.arithmetic.route = route
+        self.arithmetic.points, self.arithmetic.route = tuple(points), route
         with precision(self.config):
             yield
-        self.arithmetic.route = ()
+        self.arithmetic.points = self.arithmetic.route = ()
         self.passes += 1
         self.failed = False
 
@@ -407,8 +410,10 @@ class Engine:
             self.rest.run(unit, functools.partial(self.arithmetic.settle, unit), work="update")
 
 
-def judged(model: nn.Module, config: EngineConfig) -> Marks:
+def judged(model: nn.Module, config: EngineConfig, directions: LowRank | None = None) -> Marks:
     """See :func:`zobench.engine.twin.judge`: how the arguments of the model's modules follow the batch, once an engine
     over a twin of the model gave transformers' own losses; ``ValueError`` if it did not. Asked again, it costs
     nothing."""
-    return twin.judge(model, config, lambda own, how, marks: Engine(own, how, known=marks))
+    return twin.judge(
+        model, config, lambda own, how, marks: Engine(own, how, known=marks, directions=directions), directions
+    )

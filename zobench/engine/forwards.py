@@ -93,13 +93,21 @@ class Forwards:
             elif id(module) in inside and id(module) not in own:
                 forward = functools.partial(self._leaf, units[0], module.forward)
             else:
-                own_forward = module.forward
-                if self.config.compile and id(module) in own:
-                    own_forward = torch.compile(own_forward, dynamic=False)
                 follows = marks.get(names.get(id(module), ""), UNKNOWN)
-                forward = functools.partial(self._folded, units, own_forward, follows)
-            module.forward = forward
-            self._wrapped.append(module)
+                forward = self._whole(module, units, follows, id(module) in own)
+            self._replace(module, forward)
+
+    def _whole(self, module: nn.Module, units: Sequence[Unit], follows: Follows, is_block: bool) -> Callable[..., Any]:
+        """The forward of a block, or of a module outside them."""
+        own_forward = module.forward
+        if self.config.compile and is_block:
+            own_forward = torch.compile(own_forward, dynamic=False)
+        return functools.partial(self._folded, units, own_forward, follows)
+
+    def _replace(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        """Gives a module another forward, until :meth:`close`."""
+        module.forward = forward
+        self._wrapped.append(module)
 
     def _locate(self, unit: Unit, changes: bool = True) -> None:
         """Notes how far the forward has come, and with the first one what comes before the blocks and what after."""

@@ -1,4 +1,4 @@
-"""What :mod:`zobench.kernels` does, for rules other than SGD's and for sparse directions, in torch operations.
+"""What :mod:`zobench.kernels` does, for rules other than SGD's and for other directions, in torch operations.
 
 The noise is the same, drawn a piece at a time: z is never stored whole here either. Each product and sum is a separate
 operation, because a fused one rounds differently at the ends of a piece than inside it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from zobench import kernels
 from zobench.engine.noise import CHUNK, MASK
 from zobench.engine.rules import UpdateRule
+from zobench.engine.shapes import shaping
 from zobench.kernels import Span, Update
 
 CUDA_CHUNK = 1 << 24
@@ -23,10 +25,11 @@ CUDA_CHUNK = 1 << 24
 
 
 class General:
-    """Passes over the weights with a ``rule`` (None: SGD's) and ``thresholds`` by tensor id (absent: no mask)."""
+    """Passes over the weights with a ``rule`` (None: SGD's) and ``thresholds`` by tensor id (absent: no mask), which a
+    rule that shapes directions has its own use for."""
 
     def __init__(self, rule: UpdateRule | None, thresholds: Mapping[int, float]) -> None:
-        self._rule, self._thresholds = rule, thresholds
+        self._rule, self._shaping, self._thresholds = rule, shaping(rule), thresholds
 
     def advance(
         self, master: Tensor, span: Span, updates: Sequence[Update], *, states: Sequence[Tensor] = (),
@@ -34,7 +37,7 @@ class General:
     ) -> None:  # fmt: skip
         """As :func:`zobench.kernels.advance`; with a rule, all updates of one step are one application of it.
 
-        ``states``: the rule's, of the same elements as ``master``, updated in place.
+        ``states``: the rule's, of the same elements as ``master``, updated in place before they shape a direction.
         """
         if master.device.type == "meta":
             return
@@ -42,21 +45,31 @@ class General:
         assert flat[0] is not None
         for piece, own in _pieces(span, flat[0]):
             weights = (flat[0] if flat[1] is None else flat[1])[piece].to(torch.float32, copy=True)
+            beside = [state.view(-1)[piece] for state in states]
             for _, group in itertools.groupby(updates, key=lambda update: update.step):
-                self._update(weights, own, list(group), [state.view(-1)[piece] for state in states])
+                self._update(weights, own, list(group), beside)
             if updates or base is not None:
                 flat[0][piece] = weights.to(master.dtype)
             if flat[2] is not None:
                 z = self._direction(seed, own, weights.numel(), master.device)
+                if self._shaping is not None:
+                    z = self._shaping.shape(z, flat[0][piece].float(), beside, self._limit(own))
                 flat[2][piece] = z.mul_(scale).add_(flat[0][piece]).to(master.dtype)
 
     def direction(self, seed: int, span: Span, out: Tensor) -> None:
-        """Writes the span's elements of the direction to ``out`` (float32, contiguous)."""
+        """Writes the span's elements of the direction to ``out`` (float32, contiguous), which no rule may shape."""
+        assert self._shaping is None, "the weights and states that the direction follows from are not here"
         for piece, own in _pieces(span, out.view(-1)):
             out.view(-1)[piece] = self._direction(seed, own, piece.stop - piece.start, out.device)
 
     def _update(self, weights: Tensor, span: Span, group: Sequence[Update], states: Sequence[Tensor]) -> None:
         """One step: each entry by itself, as the kernels have it, or with a rule their sum."""
+        if self._shaping is not None:
+            normals = (
+                (update, self._direction(update.seed, span, weights.numel(), weights.device)) for update in group
+            )
+            self._shaping.update(weights, normals, states, self._limit(span))
+            return
         estimates = (
             self._direction(update.seed, span, weights.numel(), weights.device).mul_(update.g) for update in group
         )
@@ -70,11 +83,15 @@ class General:
         first = group[0]
         self._rule.apply(weights, whole, states, lr=first.lr, weight_decay=first.weight_decay, step=first.step)
 
+    def _limit(self, span: Span) -> float:
+        return self._thresholds.get(span.tensor_id, math.inf)
+
     def _direction(self, seed: int, span: Span, count: int, device: torch.device) -> Tensor:
+        """z, or the normal numbers that a rule shapes it of."""
         width = count if span.rows is None else count // len(span.rows)
         z = torch.empty(count // width, width, device=device)
         kernels.normals(seed, span, z)
-        if span.tensor_id in self._thresholds:
+        if self._shaping is None and span.tensor_id in self._thresholds:
             mask = torch.empty_like(z)
             kernels.normals(seed + MASK, span, mask)
             z.masked_fill_(mask < self._thresholds[span.tensor_id], 0.0)

@@ -14,8 +14,9 @@ from zobench.engine import perturb
 from zobench.engine.base import BASE, Entry, Point, transitions
 from zobench.engine.blocks import Unit
 from zobench.engine.head import Head, Picked
-from zobench.engine.noise import Noise
+from zobench.engine.noise import Noise, ShapedNoise
 from zobench.engine.rules import UpdateRule
+from zobench.engine.shapes import shaping
 from zobench.engine.wire import Wire
 
 
@@ -27,6 +28,7 @@ class InPlace:
     only: weights go by way of the others too, so that their roundings are those of one device (DistZO2, section 4).
     """
 
+    points: tuple[Point, ...] = ()
     route: tuple[Point, ...] = ()
     in_place = True
 
@@ -36,6 +38,12 @@ class InPlace:
     ) -> None:  # fmt: skip
         self.noise = noise
         self._journal, self._wire, self._master, self._rule = journal, wire, master, rule
+        self._shaping = shaping(rule)
+        if self._shaping is not None and self._shaping.reads_weights:
+            raise ValueError(
+                f"the rule {type(rule).__name__} needs noise=counter, but got noise=torch, which moves the weights "
+                "that its directions follow from; use noise=counter"
+            )
         self._turn: Unit | None = None
 
     def at(self, unit: Unit, point: Point) -> list[Tensor]:
@@ -44,7 +52,7 @@ class InPlace:
         moved = [tensor for tensor, item in zip(tensors, unit.fields, strict=True) if item.trainable]
         for stop in self.way(unit, point):
             for seed, delta in transitions(unit.at, stop) if moved else ():
-                perturb.move(self.noise, seed, unit.index, moved, delta)
+                perturb.move(self._noise(unit), seed, unit.index, moved, delta)
                 unit.dirty = unit.changed = True
             unit.at = stop
         return tensors
@@ -112,11 +120,12 @@ class InPlace:
                     known = seed in gathered
                     if not known:
                         applied = delta if rows is None else 0.0
-                        gathered[seed] = perturb.move_and_gather(self.noise, seed, unit.index, table, applied, ids)
+                        noise = self._noise(unit)
+                        gathered[seed] = perturb.move_and_gather(noise, seed, unit.index, table, applied, ids)
                     if rows is not None:
                         rows.add_(gathered[seed] * delta)
                     elif known:
-                        perturb.move(self.noise, seed, unit.index, [table], delta)
+                        perturb.move(self._noise(unit), seed, unit.index, [table], delta)
                 unit.at = stop
             rows = table[ids] if rows is None else rows
             outputs.append(lookup(rows))
@@ -148,15 +157,28 @@ class InPlace:
             unit.applied = len(self._journal)
         return weights
 
+    def _noise(self, unit: Unit) -> Noise:
+        """What draws the directions of a unit that is on the device."""
+        if self._shaping is None:
+            return self.noise
+        return ShapedNoise(self.noise, self._shaping, self._states(unit, self._weights(unit)))
+
+    def _states(self, unit: Unit, weights: Tensor) -> list[list[Tensor]]:
+        return [unit.states_of(item, weights) for item in unit.trainable]
+
     def _replay(self, unit: Unit, weights: Tensor, entries: Sequence[Entry]) -> None:
         tensors = [item.view(weights) for item in unit.trainable]
         if self._rule is None:
             for entry in entries:
                 perturb.update(self.noise, entry, unit.index, tensors, unit.decayed)
             return
-        states = [unit.states_of(item, weights) for item in unit.trainable]
+        states = self._states(unit, weights)
         for _, group in itertools.groupby(entries, key=lambda entry: entry.step):
-            perturb.apply_rule(self.noise, self._rule, list(group), unit.index, tensors, states, unit.decayed)
+            step = list(group)
+            if self._shaping is None:
+                perturb.apply_rule(self.noise, self._rule, step, unit.index, tensors, states, unit.decayed)
+            else:
+                perturb.apply_shaped(self.noise, self._shaping, step, unit.index, tensors, states, unit.decayed)
 
     def _weights(self, unit: Unit) -> Tensor:
         if self._wire is not None and unit.streamed:

@@ -7,11 +7,14 @@ redraws that unit's share of the stream. The trajectory equals MeZO's bit for bi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from zobench.engine.shapes import ShapingRule
 
 CHUNK = 1 << 17
 """Elements drawn at once on a CPU: z stays in the cache and is never stored whole."""
@@ -105,6 +108,23 @@ class TorchNoise:
         if scratch is None or scratch.numel() < count:
             scratch = self._scratch[lane, dtype] = torch.empty(count, dtype=dtype)
         return scratch[:count].normal_(generator=generator)
+
+
+class ShapedNoise:
+    """Directions that a rule shapes of the numbers that ``noise`` draws, and of a unit's ``states`` of each tensor."""
+
+    def __init__(self, noise: Noise, rule: ShapingRule, states: Sequence[Sequence[Tensor]]) -> None:
+        self._noise, self._rule, self._states = noise, rule, states
+
+    def draw(self, seed: int, unit: int, tensors: Sequence[Tensor], lane: int = 0) -> Iterator[Piece]:
+        """See :meth:`TorchNoise.draw`."""
+        for index, start, piece, u in self._noise.draw(seed, unit, tensors, lane):
+            beside = [state.view(-1)[start : start + len(piece)] for state in self._states[index]]
+            yield index, start, piece, self._rule.shape(u, piece, beside, math.inf)
+
+    def keep(self, seeds: Collection[int]) -> None:
+        """See :meth:`TorchNoise.keep`."""
+        self._noise.keep(seeds)
 
 
 class SparseNoise:

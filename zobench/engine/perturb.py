@@ -6,6 +6,7 @@ that drift is part of what parity means.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 from zobench.engine.base import Entry
 from zobench.engine.noise import Noise
 from zobench.engine.rules import UpdateRule
+from zobench.engine.shapes import ShapingRule
+from zobench.kernels import Update
 
 
 def move(noise: Noise, seed: int, unit: int, tensors: Sequence[Tensor], delta: float) -> None:
@@ -65,6 +68,24 @@ def apply_rule(
         own = [state.view(-1)[start : start + weights.numel()] for state in states[index]]
         decay = entries[0].weight_decay if decayed[index] else 0.0
         rule.apply(weights, estimate, own, lr=entries[0].lr, weight_decay=decay, step=entries[0].step)
+
+
+def apply_shaped(
+    noise: Noise, rule: ShapingRule, entries: Sequence[Entry], unit: int, tensors: Sequence[Tensor],
+    states: Sequence[Sequence[Tensor]], decayed: Sequence[bool],
+) -> None:  # fmt: skip
+    """As :func:`apply_rule`, by a rule that shapes its directions of what ``noise`` draws; rounded once."""
+    draws = [noise.draw(entry.seed, unit, tensors, lane) for lane, entry in enumerate(entries)]
+    for pieces in zip(*draws, strict=True):
+        index, start, weights, _ = pieces[0]
+        own = [state.view(-1)[start : start + weights.numel()] for state in states[index]]
+        updates = (
+            Update(e.seed, e.g, e.lr, e.weight_decay if decayed[index] else 0.0, e.step, e.extra) for e in entries
+        )
+        wide = weights.float()
+        rule.update(wide, zip(updates, (u.float() for *_, u in pieces), strict=True), own, math.inf)
+        if wide is not weights:
+            weights.copy_(wide)
 
 
 def is_decayed(name: str) -> bool:

@@ -47,6 +47,7 @@ class Pristine:
     drawn and which one is flipped.
     """
 
+    points: tuple[Point, ...] = ()
     route: tuple[Point, ...] = ()
     in_place = False
 
@@ -98,7 +99,7 @@ class Pristine:
 
     def settle(self, unit: Unit) -> None:
         """See :class:`Arithmetic`."""
-        if not self.pending(unit):
+        if not self.pending(unit) or self._is_read_only(unit):
             return
         every, self._every = self._every, 0.0
         try:
@@ -165,9 +166,13 @@ class Pristine:
 
     def is_due(self, unit: Unit) -> bool:
         """Whether the unit's pending entries are to stay: they span ``writeback_every`` steps."""
-        if unit.applied == len(self._journal) or not unit.trained:
+        if unit.applied == len(self._journal) or not unit.trained or self._is_read_only(unit):
             return False
         return self._journal[-1].step - self._journal[unit.applied].step + 1 >= self._every
+
+    def _is_read_only(self, unit: Unit) -> bool:
+        """Whether its weights at rest are never written, so that all updates stay pending."""
+        return unit.streamed and self._wire is not None and self._wire.read_only
 
     def pending(self, unit: Unit, decayed: bool = True) -> tuple[Update, ...]:
         """The entries that the unit's weights at rest lack; without their weight decay if not ``decayed``."""
@@ -182,7 +187,9 @@ class Pristine:
         entries = self._journal[unit.applied :]
         named = any(entry.part is not None for entry in entries)
         self._updates[unit.applied, unit.part if named else None, decayed] = updates = tuple(
-            Update(e.seed, e.g, e.lr, e.weight_decay if decayed else 0.0, e.step) for e in entries if unit.moves(e)
+            Update(e.seed, e.g, e.lr, e.weight_decay if decayed else 0.0, e.step, e.extra)
+            for e in entries
+            if unit.moves(e)
         )
         return updates
 
@@ -193,7 +200,7 @@ class Pristine:
         if not item.trainable:
             return iter([copy] * len(points))
         updates, span = self.pending(unit, is_decayed(item.name)), Span(item.tensor_id, rows=rows)
-        states = [state[rows] for state in unit.states_of(item, unit.buffer)] if updates else []
+        states = [state[rows] for state in unit.states_of(item, unit.buffer)]
         return self._walk(unit, copy, torch.empty_like(copy), span, points, updates, None, states)
 
     def part(
@@ -211,7 +218,7 @@ class Pristine:
             assert self._master is not None
             weights, base = _like(self._master[place:], whole), whole
         span = Span(item.tensor_id, item.start + first * item.shape[1:].numel())
-        states = [state[first:last] for state in unit.states_of(item, unit.buffer)] if updates else []
+        states = [state[first:last] for state in unit.states_of(item, unit.buffer)]
         return self._walk(unit, weights, scratch, span, points, updates, base, states)
 
     def keep_parts(self, unit: Unit) -> None:
@@ -282,7 +289,7 @@ class Pristine:
         """As :meth:`_move`, tensor by tensor."""
         for item, decayed in zip(unit.trainable, unit.decayed, strict=True):
             updates = self.pending(unit, decayed) if begins else ()
-            states = unit.states_of(item, unit.buffer) if updates and unit.buffer is not None else []
+            states = unit.states_of(item, unit.buffer) if unit.buffer is not None else []
             general.advance(
                 item.view(self._flat), Span(item.tensor_id, item.start), updates, states=states,
                 base=None if base is None else item.view(base),

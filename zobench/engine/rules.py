@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +18,7 @@ class UpdateRule(Protocol):
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The names of the state tensors, all zero before the first step."""
+        """The names of the state tensors, all zero before the first step, or what ``begins`` has of them."""
 
     def state_dtype(self, weights: torch.dtype) -> torch.dtype:
         """The dtype of the state of weights of this dtype."""
@@ -31,6 +31,12 @@ class UpdateRule(Protocol):
         ``estimate``: ghat, the step's sum of g z, float32, which may be overwritten. ``step`` counts from 0. The update
         is computed in float32 and rounded once to the weights' dtype.
         """
+
+
+def initial(rule: UpdateRule, state: str) -> float:
+    """What a state begins as: zero, unless the rule has ``begins``, numbers by the state's name."""
+    begins: Mapping[str, float] = getattr(rule, "begins", {})
+    return begins.get(state, 0.0)
 
 
 # Each product and sum below is an operation of its own. A fused one (``alpha=``, ``lerp``) rounds once where the

@@ -7,7 +7,7 @@ import copy
 import functools
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -56,12 +56,13 @@ class _Engine(Protocol):
 Make = Callable[[nn.Module, EngineConfig, Marks], _Engine]
 
 
-def judge(model: nn.Module, config: EngineConfig, make: Make) -> Marks:
+def judge(model: nn.Module, config: EngineConfig, make: Make, directions: Hashable = None) -> Marks:
     """How the arguments of the model's modules follow the batch, if an engine that ``make`` builds over a twin of it
     computes what transformers does; else a ``ValueError`` of one line that says what the model does.
 
     The answer is kept for this process, by the model's class, the switches of its configuration and those of ``config``
-    that choose how losses are computed. Of the registered families nothing is asked: tests hold them, bit for bit.
+    that choose how losses are computed, with the ``directions`` of its engines. Of the registered families nothing is
+    asked: tests hold them, bit for bit.
     """
     find_blocks(model)  # refuses a model without any
     _check_own_loss(model)
@@ -75,7 +76,7 @@ def judge(model: nn.Module, config: EngineConfig, make: Make) -> Marks:
         )
     dtype = next(model.parameters()).dtype
     switches = json.dumps(_switches(model), sort_keys=True, default=str)
-    key = (type(model), switches, config.noise, config.granularity, dtype)
+    key = (type(model), switches, config.noise, config.granularity, dtype, directions)
     if key not in _VERDICTS:
         try:
             _VERDICTS[key] = _judged(model, config, make, dtype)

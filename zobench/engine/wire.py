@@ -7,16 +7,35 @@ Both conversions run where the compute runs, so they need no lane of their own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from zobench.engine.blocks import ALIGNMENT, PAGE, Field, Unit
 from zobench.kernels import DTYPES, scaled
-from zobench.kernels.scaled import Packing, Rows
+from zobench.kernels.packing import Packing, Rows
 from zobench.runspec.kinds import WIRES
 
 FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+
+
+class Wire(Protocol):
+    """Packs and unpacks units. ``read_only``: a unit is packed once, and no update is ever written into it."""
+
+    read_only: bool
+
+    def prepare(self, device: str, dtype: torch.dtype) -> None:
+        """Compiles what both conversions of weights of ``dtype`` launch on the device."""
+
+    def nbytes(self, unit: Unit) -> int:
+        """Bytes of the unit at rest, a whole number of pages."""
+
+    def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
+        """Writes the unit's weights in ``slot`` into ``master``, in the model's dtype."""
+
+    def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
+        """The inverse of :meth:`decode`, rounding to the wire's format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +69,13 @@ class Layout:
     nbytes: int
 
 
-class Wire:
+class FloatWire:
     """Packs and unpacks units. ``kind``: fp16, bf16, or fp8 (e4m3, a float32 scale for each row of a matrix).
 
     With fp8, vectors (biases, norms) keep their dtype: they are few, and eight bits would cost them most.
     """
+
+    read_only = False
 
     def __init__(self, kind: str) -> None:
         self._dtype, self._scaled = FORMATS[kind], WIRES[kind].is_scaled
@@ -92,9 +113,9 @@ class Wire:
                 is_scaled = self._scaled and item.is_parameter and len(item.shape) == 2
                 narrow = item.is_parameter and (is_scaled or not self._scaled)
                 dtype = self._dtype if narrow else item.dtype
-                values = _aligned(item.shape.numel() * dtype.itemsize)
+                values = aligned(item.shape.numel() * dtype.itemsize)
                 packed.append(Packed(item, dtype, offset, offset + values if is_scaled else None))
-                offset += values + (_aligned(4 * item.shape[0]) if is_scaled else 0)
+                offset += values + (aligned(4 * item.shape[0]) if is_scaled else 0)
             self._layouts[id(unit)] = self._grouped(packed, -(-offset // PAGE) * PAGE)
         return self._layouts[id(unit)]
 
@@ -109,5 +130,6 @@ class Wire:
         return Layout(cast, [Packing(dtype, rows) for dtype, rows in groups.items()], nbytes)
 
 
-def _aligned(nbytes: int) -> int:
+def aligned(nbytes: int) -> int:
+    """``nbytes`` rounded up, so that a tensor can begin after them."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

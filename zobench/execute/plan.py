@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,19 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The steps of a sweep, one for each cell, and the machine's rates from which their seconds are predicted."""
+    """The steps of a sweep, one for each cell, and what their seconds are predicted from: the machine's rates and its
+    ``earlier`` results."""
 
     steps: list[Step]
     rates: dict[str, Any]
+    earlier: Sequence[Result] = ()
+
+    def learned(self, step: Step, results: Sequence[Result]) -> Step:
+        """``step`` as it is expected after more ``results`` of this machine: a small cell corrects a large one's."""
+        if step.action != "run" or step.estimate is None:
+            return step
+        guess = predict.estimate(step.spec, predict.Rates.of(self.rates), [*self.earlier, *results])
+        return replace(step, estimate=guess)
 
 
 def here(
@@ -73,7 +82,8 @@ def here(
     """
     rates = rates or calibration(store.root, machine, device, disk_dir)
     room = limits(device, disk_dir)
-    return Plan(steps=make(cells, store, machine, predict.Rates.of(rates), room, retry), rates=rates)
+    steps = make(cells, store, machine, predict.Rates.of(rates), room, retry)
+    return Plan(steps=steps, rates=rates, earlier=store.load(machine))
 
 
 def limits(device: str, disk_dir: Path | None) -> Limits:

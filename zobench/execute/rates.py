@@ -70,7 +70,7 @@ def _measured(device: str, folder: Path, earlier: Mapping[str, Any] | None) -> t
     """(the rates to plan with, whether they are worth keeping). ``earlier``: of the same hardware, or None."""
     rates = _once(device, folder)
     if slow := _slower(rates, earlier):
-        rates = _better(rates, _once(device, folder))
+        rates = better(rates, _once(device, folder))
     if others := _busy(rates):
         told = f"not kept, because other processes kept {others:.1f} cores busy"
         if earlier is not None:
@@ -83,7 +83,7 @@ def _measured(device: str, folder: Path, earlier: Mapping[str, Any] | None) -> t
 
 
 def _once(device: str, folder: Path) -> dict[str, Any]:
-    return dict(json.loads(ask(_CALIBRATE, device, str(folder))))
+    return dict(json.loads(ask(CALIBRATE, device, str(folder))))
 
 
 def _busy(rates: Mapping[str, Any]) -> float:
@@ -98,12 +98,17 @@ def _slower(rates: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> list
     return [name for name, rate in before.items() if now.get(name, rate) * IMPLAUSIBLE < rate]
 
 
-def _better(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def better(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """The second measurement, with whatever the first one did faster: others take time from both, and give none."""
     best: dict[str, Any] = dict(second)
     for name in _WORK:
         one, two = first[name], second[name]
         best[name] = {key: max(one[key], two[key]) for key in two} if isinstance(two, dict) else max(one, two)
+    own, others = (rates.get("operators_per_second", {}) for rates in (first, second))
+    best["operators_per_second"] = {
+        kind: {name: max(rate, own.get(kind, {}).get(name, 0.0)) for name, rate in rates.items()}
+        for kind, rates in others.items()
+    }
     return best
 
 
@@ -129,6 +134,7 @@ def _usable(text: str | None) -> dict[str, Any] | None:
     try:
         kept = dict(json.loads(text or ""))
         predict.Rates.of(kept)
+        kept["operators_per_second"]
     except (ValueError, TypeError, KeyError):
         return None
     return kept
@@ -165,7 +171,7 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-_CALIBRATE = """
+CALIBRATE = """
 import json, sys
 from zobench.measure.calibrate import calibrate
 print(json.dumps(calibrate(sys.argv[1], disk_dir=sys.argv[2])))

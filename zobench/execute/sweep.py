@@ -39,17 +39,19 @@ class Summary:
 def sweep(
     steps: Sequence[Step], store: Store, *, budget: float | None = None, timeout: float | None = None,
     disk_dir: Path | None = None, calibration: Mapping[str, Any] | None = None, progress: SweepHooks | None = None,
+    learned: Callable[[Step, Sequence[Result]], Step] = lambda step, results: step,
 ) -> Summary:  # fmt: skip
     """Runs ``steps`` in order. ``budget`` and ``timeout`` (of one cell) in seconds.
 
     ``calibration``: the machine's rates, which travel with every new result (what share of the floor it reached).
+    ``learned``: a step as it is expected after the results of this sweep so far, asked before each turn.
     Cells that are predicted not to fit what is left of the budget come last and get what is left then, if it holds one
     step: they end early with the steps that they took. Where nothing fits, the first is tried: it may be faster.
     One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so far.
     """
     progress, summary, end = progress or SweepHooks(), Summary(), None if budget is None else time.monotonic() + budget
     done: dict[int, Result] = {}
-    for place, step, left, over in _in_order(steps, end):
+    for place, step, left, over in _in_order(steps, end, lambda step: learned(step, list(done.values()))):
         try:
             progress.begin(step)
             done[place] = result = (
@@ -68,22 +70,25 @@ def sweep(
     return summary
 
 
-def _in_order(steps: Sequence[Step], end: float | None) -> Iterator[tuple[int, Step, float | None, str]]:
+def _in_order(
+    steps: Sequence[Step], end: float | None, now: Callable[[Step], Step]
+) -> Iterator[tuple[int, Step, float | None, str]]:
     """(place, step, seconds that it may take, why it is left out or "") of each step, in the order of their turns.
 
-    ``end``: of the budget, by ``time.monotonic()``. None of a step's seconds: as many as it wants.
+    ``end``: of the budget, by ``time.monotonic()``. None of a step's seconds: as many as it wants. ``now``: a step as
+    it is expected when its turn comes.
     """
     if end is None:
-        yield from ((place, step, None, "") for place, step in enumerate(steps))
+        yield from ((place, now(step), None, "") for place, step in enumerate(steps))
         return
     late, hopeless = [], True
-    for place, step in enumerate(steps):
+    for place, step in ((place, now(step)) for place, step in enumerate(steps)):
         if step.action == "run" and step.estimate is not None and step.estimate.seconds > end - time.monotonic():
             late.append((place, step))
         else:
             hopeless = hopeless and step.action == "skip"
             yield place, step, end - time.monotonic(), ""
-    for place, step in late:
+    for place, step in ((place, now(step)) for place, step in late):
         assert step.estimate is not None
         left = end - time.monotonic()
         over = "" if hopeless or _worth(step) <= left else over_budget(step, left)

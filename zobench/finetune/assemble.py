@@ -84,7 +84,8 @@ def _build(
         state = saved if any("#" in name for name in saved.names) else None  # before its first step Adam has none
     built_from = EngineParts(
         model=model, config=config, weights=weights, drive=scheme.drive, rule=methods.rule(spec), state=state,
-        thresholds=methods.thresholds(spec, model, start), start=kept, hosts=_hosts(spec, world),
+        thresholds=methods.thresholds(spec, model, start), directions=methods.directions(spec), start=kept,
+        hosts=_hosts(spec, world),
         shared_out=None if world is None else functools.partial(_shared_out, world),
     )  # fmt: skip
     return Tuner(methods.engine(spec, built_from), methods.make(spec), scheme, trained)

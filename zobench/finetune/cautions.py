@@ -1,4 +1,4 @@
-"""Warnings about updates that were skipped or rounded away."""
+"""Warnings about updates that were skipped or rounded away, and about a run that diverged."""
 
 from __future__ import annotations
 
@@ -24,6 +24,25 @@ def cautions(spec: RunSpec, gradients: Sequence[float | None], skipped: int) -> 
     elif finite and SCHEMES.get(spec.scheme).tunes_all and (told := lost(spec, finite[len(finite) // 2])):
         warnings.append(told)  # an adapter rests in float32
     return warnings
+
+
+def diverged(spec: RunSpec, curve: Sequence[Sequence[float | None]]) -> list[str]:
+    """A warning if the loss on dev was not finite after a step; ``curve``: [step, loss, ...] of each evaluation."""
+    gone = [row[0] for row in curve if not _is_finite(row[1])]
+    if not gone:
+        return []
+    kept = "the best weights are those of an earlier step" if trained(curve) else "its weights are good for nothing"
+    return [f"diverged: the loss on dev was not finite after step {gone[0]:g}; {kept}; try an lr below {spec.lr:g}"]
+
+
+def trained(curve: Sequence[Sequence[float | None]]) -> bool:
+    """Whether the loss on dev was finite after any step of the ``curve``."""
+    return any(bool(row[0]) and _is_finite(row[1]) for row in curve)
+
+
+def _is_finite(value: float | None) -> bool:
+    """A result that was stored has None for what is not finite."""
+    return value is not None and math.isfinite(value)
 
 
 def lost(spec: RunSpec, gradient: float) -> str:

@@ -33,7 +33,8 @@ def examined(
     result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, progress: Hooks, stop: Stop,
     callbacks: Callbacks,
 ) -> Result:  # fmt: skip
-    """``result`` with the evaluation of the best weights on the test set; saves them in ``folder/model``.
+    """``result`` with the evaluation of the best weights on the test set, if it has one; saves them in
+    ``folder/model``.
 
     Raises :class:`Interrupted` if ``stop`` is asked for before the evaluation is done.
     """
@@ -44,7 +45,7 @@ def examined(
             raise Interrupted(result.spec.steps, folder)
 
     with best_weights(result.spec, folder, step, progress.say) as built:
-        seen = evaluate(built.engine, data, "test", step, halt)
+        seen = evaluate(built.engine, data, "test", step, halt) if result.spec.test_size else None
         temporary = folder / f".{MODEL}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         built.scheme.save(temporary, built.engine.named_tensors())
@@ -54,6 +55,8 @@ def examined(
     shutil.rmtree(folder / MODEL, ignore_errors=True)
     temporary.rename(folder / MODEL)
     sync(folder)
+    if seen is None:
+        return result
     progress.evaluated(seen)
     callbacks.evaluated(seen)
     return dataclasses.replace(result, evaluation={**result.evaluation, "test": seen.point})

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -33,15 +34,15 @@ def evaluation_row(seen: Evaluation) -> dict[str, float]:
     return {f"{seen.split}_{name}": value for name, value in {"loss": seen.loss, **seen.scores}.items()}
 
 
-class Curve(Callback):
+class Curve(Callback, ABC):
     """A callback that writes rows of numbers by their names, each with the step after which it is true."""
 
     def begin(self, start: RunStart) -> None:
         """Opens what is written to."""
 
+    @abstractmethod
     def write(self, step: int, row: Mapping[str, float]) -> None:
         """Writes one row."""
-        raise NotImplementedError
 
     def on_start(self, start: RunStart) -> None:
         """See :class:`Callback`."""
@@ -160,7 +161,8 @@ class WeightsAndBiases(Curve):
 
     def on_end(self, result: Result) -> None:
         """The scores on test stand in the run's summary."""
-        self._run.summary.update({f"test_{name}": result.evaluation["test"][name] for name in result.scores})
+        test = result.evaluation.get("test", {})
+        self._run.summary.update({f"test_{name}": test[name] for name in result.scores if name in test})
 
     def close(self) -> None:
         """See :class:`Callback`."""

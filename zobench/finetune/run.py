@@ -21,8 +21,8 @@ from zobench.durable.scratch import scratch
 from zobench.finetune import loggers, origin, tokenizer
 from zobench.finetune.assemble import disk_dir, empty_model, planned, tuner
 from zobench.finetune.callbacks import Callback, Callbacks, RunStart
-from zobench.finetune.cautions import cautions
-from zobench.finetune.examine import examined
+from zobench.finetune.cautions import cautions, diverged
+from zobench.finetune.examine import MODEL, examined
 from zobench.finetune.keeper import Keeper
 from zobench.finetune.origin import JOURNAL
 from zobench.finetune.progress import Hooks
@@ -57,10 +57,11 @@ def run(
     ``evaluation`` of the result: ``curve``, rows of [step, loss, accuracy] on dev; ``start`` and ``best`` of them;
     ``test``, looked at once, with the weights of the best row; ``majority``, the accuracy of always giving the most
     frequent answer; ``task``, ``definition`` and ``tokenizer``: facts. ``examine`` False leaves the test set alone,
-    until a later call with True; ``seal`` is shared by runs that may look at it once together. ``resume``: there must
-    be something to go on with. ``callbacks`` are told of all that happens; the curve is in ``curve.csv`` and
-    ``curve.jsonl`` in any case. Samples are as in :class:`zobench.result.Result`, over all steps; peaks are of this
-    process, so of a resumed run since its resumption. With several ``gpus`` this process is one of their ranks.
+    until a later call with True, and ``test_size=0`` leaves it alone for good; ``seal`` is shared by runs that may look
+    at it once together. ``resume``: there must be something to go on with. ``callbacks`` are told of all that happens;
+    the curve is in ``curve.csv`` and ``curve.jsonl`` in any case. Samples are as in :class:`zobench.result.Result`,
+    over all steps; peaks are of this process, so of a resumed run since its resumption. With several ``gpus`` this
+    process is one of their ranks.
 
     Raises ``ValueError``, one line, for data, a tokenizer, a base or a folder that will not do; ``OSError`` where the
     journal cannot be written; and :class:`Interrupted`.
@@ -69,7 +70,7 @@ def run(
         leads = world is None or world.leads
         progress, seal = (progress if leads else None) or Hooks(), seal or Seal()
         result = _finished(spec, folder, resume, world)
-        if result is not None and ("test" in result.evaluation or not examine):
+        if result is not None and (_has_ended(result, folder) or not examine):
             return result
         words, where = tokenizer.load(spec)
         data = _data(spec, words, data_dir)
@@ -82,8 +83,9 @@ def run(
                 if leads:
                     _keep(folder, result)
             if examine and leads:
-                check_winner(spec.hash, folder)
-                seal.break_for(spec.label)
+                if spec.test_size:
+                    check_winner(spec.hash, folder)
+                    seal.break_for(spec.label)
                 result = _tested(result, folder, data, words, progress, stop, told)
     return result
 
@@ -92,7 +94,8 @@ def _tested(
     result: Result, folder: Path, data: TaskData, words: PreTrainedTokenizerBase, progress: Hooks, stop: Stop,
     callbacks: Callbacks,
 ) -> Result:  # fmt: skip
-    """The trained ``result`` with its one look at the test set; the run ends with it, and its snapshots go."""
+    """The trained ``result`` with its one look at the test set, if it has one; the run ends with it, and its snapshots
+    go."""
     if not callbacks.started:  # an earlier process has trained
         callbacks.start(_begun(result.spec, folder, journal.read(folder / JOURNAL)[1], data))
     result = examined(result, folder, data, words, progress, stop, callbacks)
@@ -100,6 +103,11 @@ def _tested(
     callbacks.end(result)
     snapshot.prune(folder, ())
     return result
+
+
+def _has_ended(result: Result, folder: Path) -> bool:
+    """Whether a trained run has come to its end: its look at the test set, or, if it has none, its model saved."""
+    return "test" in result.evaluation if result.spec.test_size else (folder / MODEL).is_dir()
 
 
 def _begun(spec: RunSpec, folder: Path, items: Sequence[Item], data: TaskData) -> RunStart:
@@ -231,7 +239,7 @@ def _result(
 ) -> Result:  # fmt: skip
     """The run's result. If others disturbed it that is a warning: times are doubtful, but not an accuracy."""
     disturbed = [f"the times may not count: {seen.disturbed}"] if seen.disturbed else []
-    told = cautions(spec, record.samples["projected_grad"], skipped)
+    told = [*diverged(spec, record.curve), *cautions(spec, record.samples["projected_grad"], skipped)]
     assert record.best is not None
     return Result(
         spec=spec, outcome=Outcome.OK, environment=facts, samples=record.samples, power=seen.power, trace=seen.trace,

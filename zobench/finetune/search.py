@@ -31,7 +31,7 @@ class Trial:
     def row(self) -> dict[str, Any]:
         """As it is stored: the changes, the run's hash, and its best on dev."""
         best = self.result.evaluation["best"]
-        loss = best["loss"] if _rank(self)[0] < math.inf else None
+        loss = best["loss"] if self.result.rank_on_dev[0] < math.inf else None
         scores = {f"dev_{name}": best[name] for name in self.result.scores}
         told = {"step": best["step"], "dev_loss": loss, **scores}
         return {**self.changes, "run": self.result.spec.hash, **told, "skipped": self.result.skipped_updates}
@@ -63,7 +63,7 @@ def search(
             callbacks=callbacks(),
         )  # fmt: skip
         trials.append(Trial(changes=changes, result=result))
-        first = min(trials, key=_rank)
+        first = min(trials, key=lambda trial: trial.result.rank_on_dev)
         for trial in trials:  # of a large model, the snapshots of all would fill a disk
             kept = {int(trial.result.evaluation["best"]["step"])} if trial is first else ()
             snapshot.prune(folder / trial.result.spec.hash, kept)
@@ -79,7 +79,7 @@ def search(
         changes=first.changes,
         result=dataclasses.replace(examined, evaluation={**examined.evaluation, "search": told}),
     )
-    _keep(folder, {**told, "winner": winner.row(), "test": examined.evaluation["test"], "spec": own.to_dict()})
+    _keep(folder, {**told, "winner": winner.row(), "test": examined.evaluation.get("test"), "spec": own.to_dict()})
     return trials, winner
 
 
@@ -90,13 +90,6 @@ def _without_memory(result: Result) -> Result:
     told = "the runs of a search share a process, so that the winner's own memory is not known; measure it by finetune"
     memory = {**result.memory, "device_peak_bytes": None}
     return dataclasses.replace(result, memory=memory, warnings=[*result.warnings, told])
-
-
-def _rank(trial: Trial) -> tuple[float, float]:
-    """Sorts trials by dev loss, then by dev accuracy, best first; a loss that is not finite comes last."""
-    best = trial.result.evaluation["best"]
-    loss = best["loss"]
-    return (loss if loss is not None and math.isfinite(loss) else math.inf, -(best[trial.result.scores[0]] or 0.0))
 
 
 def _check_unseen(winner: Trial, folder: Path) -> None:

@@ -96,6 +96,7 @@ class ZOMixin:
         parts = EngineParts(
             model=self.model, config=engine_config(self.spec), weights=weights, drive=plain,
             rule=methods.rule(self.spec), state=state, thresholds=self._thresholds,
+            directions=methods.directions(self.spec),
         )  # fmt: skip
         self._engine = methods.engine(self.spec, parts)
 

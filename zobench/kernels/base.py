@@ -68,7 +68,8 @@ class Flat:
 class Update:
     """``W -= lr * (g * z(seed) + weight_decay * W)``, each product and sum rounded to float32.
 
-    ``step``: the training step it belongs to; no kernel looks at it.
+    ``step``: the training step it belongs to; ``extra``: see :class:`zobench.engine.base.Entry`; no kernel looks at
+    either.
     """
 
     seed: int
@@ -76,6 +77,7 @@ class Update:
     lr: float
     weight_decay: float = 0.0
     step: int = 0
+    extra: float = 0.0
 
 
 class Advance(Protocol):

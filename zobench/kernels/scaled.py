@@ -7,42 +7,18 @@ tensor. Both have the same bits on every device: all products, quotients and cas
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from zobench.kernels import told_of_a_compiler
+from zobench.kernels.packing import E4M3_MAX, Packing, Rows
 
-E4M3_MAX = 448.0
 CHUNK_ELEMENTS = 1 << 20
 """Elements that torch's operations scale at once: their temporary."""
 CUDA_CHUNK_ELEMENTS = 1 << 24
 """The same on a CUDA device, where a launch costs more than the memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A tensor of ``rows`` rows of ``width`` elements: where it begins among the weights, and its values in the slot,
-    and the float32 scales of its rows in the slot, in bytes; without scales it lies there as it is."""
-
-    weights: int
-    values: int
-    scales: int | None
-    rows: int
-    width: int
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Packing:
-    """The tensors of one ``dtype`` in a flat buffer of bytes and in a slot. ``tables``: what a back end keeps of it."""
-
-    dtype: torch.dtype
-    pieces: Sequence[Rows]
-    tables: dict[Any, Any] = field(default_factory=dict)
 
 
 def pack(packing: Packing, weights: Tensor, slot: Tensor) -> None:

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from zobench.kernels.gpu import Launcher, _narrow, _segment, _stream, _to_device, _widen
-from zobench.kernels.scaled import E4M3_MAX, Packing
+from zobench.kernels.packing import E4M3_MAX, Packing
 
 BLOCK = 1024
 """Elements of a row at once: eight per thread, so that 16-bit weights move in 16-byte pieces."""

@@ -1,4 +1,4 @@
-"""The ceilings of this machine, measured: matrix products, memory, noise, link, ranks and disk."""
+"""The ceilings of this machine, measured: products and what a step does beside them, memory, link, ranks, disk."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from zobench.machine.directio import CHUNK, DirectFile, aligned, memory_of
+from zobench.measure.best import best_seconds
+from zobench.measure.operators import operator_rates
 from zobench.measure.peers import between_rate
 from zobench.measure.threads import Neighbours
 
@@ -25,7 +27,8 @@ def calibrate(device: str, seconds: float = 5.0, disk_dir: str | os.PathLike[str
 
     FLOP/s, bytes/s and elements/s; copy counts bytes read plus bytes written; "both" is the sum of two directions at
     once; "between ranks" is what each of them receives. None where there is no such thing here, and ``notes`` say why.
-    ``other_cpu_cores``: how many of this process's cores others kept busy during products, copies and noise.
+    ``operators_per_second`` and ``kernel_seconds``: see :func:`operator_rates`. ``other_cpu_cores``: how many of this
+    process's cores others kept busy during products, copies and noise.
     """
     notes: list[str] = []
     neighbours = Neighbours()
@@ -34,10 +37,11 @@ def calibrate(device: str, seconds: float = 5.0, disk_dir: str | os.PathLike[str
         "matmul_flops_per_second": {name: matmul_rate(device, name, seconds * 0.1) for name in products},
         "copy_bytes_per_second": copy_rate(device, seconds * 0.05),
         "noise_elements_per_second": noise_rates(device, seconds * 0.05),
+        **operator_rates(device, seconds * 0.2),
         "other_cpu_cores": neighbours.cores(),
         **link_rates(device, notes),
         "between_ranks_bytes_per_second": between_rate(device, notes),
-        **disk_rates(disk_dir or tempfile.gettempdir(), seconds * 0.4, notes),
+        **disk_rates(disk_dir or tempfile.gettempdir(), seconds * 0.3, notes),
     }
     return {**rates, "notes": notes}
 
@@ -199,24 +203,3 @@ def _incompressible(buffer: torch.Tensor) -> torch.Tensor:
         piece = buffer[start : start + MIB]
         piece.copy_(tile[: piece.numel()])
     return buffer
-
-
-def best_seconds(device: str, action: Callable[[], Any], budget: float) -> float:
-    """Seconds of the fastest of several runs after a first one; at least one run, then as many as the budget holds."""
-    from zobench.machine.accelerator import Accelerator
-
-    def wait() -> None:
-        if device.startswith("cuda"):
-            Accelerator(device).synchronize()
-
-    action()
-    wait()
-    best, end = float("inf"), time.perf_counter() + budget
-    while True:
-        began = time.perf_counter()
-        action()
-        wait()
-        now = time.perf_counter()
-        best = min(best, now - began)
-        if now >= end:
-            return best

@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zobench.methods import (
+    conmezo,
     first_order,
     forward_grad,
+    fzoo,
+    hizoo,
     hybrid,
+    lozo,
+    meazo,
+    sparse_mezo,
     zo_adam,
     zo_sgd,
     zo_sgd_block,
@@ -29,6 +35,7 @@ from zobench.runspec.registry import resolve
 if TYPE_CHECKING:
     from torch import nn
 
+    from zobench.engine.factors import LowRank
     from zobench.engine.interface import TunedEngine
     from zobench.engine.rules import UpdateRule
     from zobench.methods.engines import EngineParts
@@ -37,7 +44,8 @@ if TYPE_CHECKING:
 
 KINDS = (
     zo_sgd.KIND, zo_sgd_sign.KIND, zo_sgd_mmt.KIND, zo_sgd_cons.KIND, zo_adam.KIND, zo_sgd_block.KIND,
-    zo_sgd_sparse.KIND, forward_grad.KIND, hybrid.KIND, first_order.SGD, first_order.ADAM,
+    zo_sgd_sparse.KIND, lozo.KIND, fzoo.KIND, hizoo.KIND, sparse_mezo.KIND, conmezo.KIND, meazo.KIND, forward_grad.KIND,
+    hybrid.KIND, first_order.SGD, first_order.ADAM,
 )  # fmt: skip
 """zobench's own methods, in the order in which they are listed."""
 
@@ -72,6 +80,13 @@ def thresholds(spec: RunSpec, model: nn.Module, weights: Weights) -> dict[str, f
     """
     dotted = METHODS.get(spec.method).thresholds
     return None if dotted is None else resolve(dotted)(spec, model, weights)
+
+
+def directions(spec: RunSpec) -> LowRank | None:
+    """The method's directions where they have low rank, else None."""
+    structure = METHODS.get(spec.method).structure
+    made: LowRank | None = None if structure is None else resolve(structure.make)(spec)
+    return made
 
 
 def engine(spec: RunSpec, parts: EngineParts) -> TunedEngine:

@@ -22,6 +22,11 @@ TRAVELLING_STATE = (
     Need("writeback_every", 1, "its state changes with every update; use writeback_every=1"),
     Need("wire", "none", "its state travels as it is; use wire=none"),
 )
+LOW_RANK = (
+    Need("noise", "counter", "U and V are drawn one by one; use noise=counter"),
+    Need("compile", False, "its products are not the blocks' own; use compile=false"),
+    Need("survival", False, "its z is made of two factors; use survival=false"),
+)
 """What several methods need."""
 
 

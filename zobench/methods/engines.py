@@ -11,6 +11,7 @@ from torch import nn
 from zobench.engine import Engine, EngineConfig
 from zobench.engine.backprop import Backprop
 from zobench.engine.drive import Drive
+from zobench.engine.factors import LowRank
 from zobench.engine.rules import UpdateRule
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
@@ -32,6 +33,7 @@ class EngineParts:
     rule: UpdateRule | None = None
     state: Weights | None = None
     thresholds: dict[str, float] | None = None
+    directions: LowRank | None = None
     start: Start | None = None
     hosts: Hosts | None = None
     shared_out: Callable[[Engine], TunedEngine] | None = None
@@ -41,7 +43,7 @@ def streaming(spec: RunSpec, parts: EngineParts) -> TunedEngine:
     """The shared offload engine, which also keeps all blocks where ``spec`` says so."""
     engine = Engine(
         parts.model, parts.config, weights=parts.weights, drive=parts.drive, rule=parts.rule, state=parts.state,
-        thresholds=parts.thresholds, start=parts.start, hosts=parts.hosts,
+        thresholds=parts.thresholds, start=parts.start, hosts=parts.hosts, directions=parts.directions,
     )  # fmt: skip
     return engine if parts.shared_out is None else parts.shared_out(engine)
 

@@ -47,6 +47,25 @@ def layer_sparsity(model: nn.Module, weights: Weights, sparsity: float) -> dict[
     return shares
 
 
+def magnitude_quantiles(model: nn.Module, weights: Weights, share: float) -> dict[str, float]:
+    """Name of a trainable parameter -> the smallest magnitude, of a histogram's bin, that ``share`` of its own weights
+    do not exceed.
+
+    ``weights``: the values to look at, those that training starts from. One pass over them, :data:`CHUNK` elements in
+    memory at a time.
+    """
+    quantiles = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            counts = torch.zeros(BINS, dtype=torch.int64)
+            for bins in _magnitudes(name, parameter, weights):
+                counts += bins.bincount(minlength=BINS)
+            edge = int((counts.cumsum(0) >= share * parameter.numel()).nonzero()[0])
+            largest = torch.tensor((edge << DROPPED) + (1 << DROPPED) - 1, dtype=torch.int32)
+            quantiles[name] = float(largest.view(torch.float32))
+    return quantiles
+
+
 def mask_thresholds(shares: Mapping[str, float], definition: str) -> dict[str, float]:
     """Name -> t, so that a direction keeps the elements whose normal number is at least t.
 

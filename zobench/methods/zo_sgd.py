@@ -82,8 +82,9 @@ class ZOSGD:
                 f"{self._step} of this run goes along {directions}; remove its folder to begin anew"
             )
         self.lr = taken.lr
+        moments = self._moments(taken)
         self._finish(taken.loss, directions, taken.gradients)
-        return self._moments(taken)
+        return moments
 
     def _moments(self, taken: Taken) -> list[PassRecord]:
         """What a step did to the weights, in its passes."""
@@ -122,6 +123,10 @@ class ZOSGD:
                 decayed.add(part)
                 yield self._entry(seed, self._coefficient(g) / self.queries, decay, part)
 
+    def _applies(self, gradients: Sequence[float]) -> bool:
+        """Whether all of a step is applied."""
+        return all(map(math.isfinite, gradients))
+
     def _coefficient(self, g: float) -> float:
         """What a direction is multiplied by in ghat."""
         return g
@@ -131,7 +136,7 @@ class ZOSGD:
 
     def _finish(self, loss: float, directions: Sequence[Direction], gradients: tuple[float, ...]) -> StepResult:
         """Counts the step."""
-        applied = all(map(math.isfinite, gradients))
+        applied = self._applies(gradients)
         self.skipped += not applied
         self._step += 1
         seeds, parts = tuple(seed for seed, _ in directions), tuple(part for _, part in directions)

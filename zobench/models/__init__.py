@@ -19,6 +19,7 @@ from zobench.models.sizes import largest_linear as largest_linear
 from zobench.models.sizes import largest_resident as largest_resident
 from zobench.models.sizes import parameter_count as parameter_count
 from zobench.models.sizes import resident_parameter_count as resident_parameter_count
+from zobench.models.sizes import resident_sizes as resident_sizes
 from zobench.models.source import identified as identified
 from zobench.models.source import own_name as own_name
 from zobench.models.variants import check as check

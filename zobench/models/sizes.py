@@ -22,20 +22,20 @@ def largest_linear(model: str | Model) -> int:
     return get(model).largest_linear
 
 
-def _resident_sizes(model: str | Model, tie: bool | None, positions: int | None) -> list[int]:
-    """Sizes of the tensors outside the blocks."""
+def resident_sizes(model: str | Model, tie: bool | None, positions: int | None) -> list[int]:
+    """Elements of each tensor outside the blocks."""
     known = get(model)
     return known.resident(known.tied if tie is None else tie, positions or known.max_positions)
 
 
 def resident_parameter_count(model: str | Model, tie: bool | None = None, positions: int | None = None) -> int:
     """Parameters outside the blocks: embeddings, projections, last norm, and the head where it is not tied."""
-    return sum(_resident_sizes(model, tie, positions))
+    return sum(resident_sizes(model, tie, positions))
 
 
 def largest_resident(model: str | Model, tie: bool | None = None, positions: int | None = None) -> int:
     """Elements of the largest single tensor outside the blocks."""
-    return max(_resident_sizes(model, tie, positions))
+    return max(resident_sizes(model, tie, positions))
 
 
 def parameter_count(model: str | Model, tie: bool | None = None, positions: int | None = None) -> int:

@@ -1,9 +1,9 @@
 """Predicts seconds and bytes of a cell before it runs, and the least time that a step can take. No torch."""
 
-from zobench.predict.seconds import Estimate as Estimate
+from zobench.predict.here import Estimate as Estimate
+from zobench.predict.here import estimate as estimate
 from zobench.predict.seconds import Rates as Rates
 from zobench.predict.seconds import compute_seconds as compute_seconds
-from zobench.predict.seconds import estimate as estimate
 from zobench.predict.seconds import fastest_narrow as fastest_narrow
 from zobench.predict.seconds import floor_seconds as floor_seconds
 from zobench.predict.seconds import floor_share as floor_share

@@ -37,7 +37,7 @@ def begins(spec: RunSpec) -> int:
     """
     architecture = models.of(spec)
     tokens, row = judged(spec), 4 * architecture.vocab
-    chunk = min(tokens, _chunk_tokens(architecture.vocab)) * row
+    chunk = min(tokens, chunk_tokens(architecture.vocab)) * row
     table = table_bytes(spec) if _has_table_gradient(spec) else 0
     cast = 0  # autocast makes the head's weights in 16 bits anew for every chunk, and keeps them
     if AUTOCASTS[spec.autocast].is_cast:
@@ -108,7 +108,7 @@ def table_bytes(spec: RunSpec) -> int:
     return architecture.vocab * architecture.embedding_width * WIDTHS[spec.dtype]
 
 
-def _chunk_tokens(vocabulary: int) -> int:
+def chunk_tokens(vocabulary: int) -> int:
     """Tokens whose logits are computed at once, as in the engine: a multiple of 64 where that is possible."""
     tokens = LOGITS_BYTES // (4 * vocabulary)
     return max(tokens // 64 * 64, min(tokens, 64), 1)

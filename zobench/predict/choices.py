@@ -147,7 +147,7 @@ def _neighbours(spec: RunSpec) -> Iterator[RunSpec]:
         yield from _with(spec, [*forms, *({"writeback_every": every} for every in INTERVALS)])
         plain = {"granularity": "block", "writeback_every": 1, "slots": 3}
         yield from _with(spec, [{"noise": "torch", **plain}])
-    yield from _with(spec, [{"wire": name} for name, kind in WIRES.items() if kind.is_packed])
+    yield from _with(spec, [{"wire": name} for name, kind in WIRES.items() if kind.is_packed and not kind.is_read_only])
 
 
 def _with(spec: RunSpec, changes: Iterable[Mapping[str, Any]]) -> Iterator[RunSpec]:

@@ -28,6 +28,8 @@ RANK_BYTES = 300 << 20
 """Of host memory that a further rank's interpreter and libraries take."""
 SNAPSHOTS = 3
 """Checkpoints of a run that are on the disk at once: the last two, and the one that is being written."""
+TOGETHER = 1024
+"""Tokens of several points that go through a block at once where these share its products."""
 MARGIN = 0.9
 """Share of a given device memory that a plan uses: predictions are this good."""
 ATTENTION_MATRICES = 6
@@ -76,11 +78,11 @@ def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
     return device, host, at_rest if tier.is_filled or consolidates(spec) else 0, 0
 
 
-def _blocks_bytes(spec: RunSpec, count: int, width: int) -> int:
+def _blocks_bytes(spec: RunSpec, count: int, width: float) -> int:
     """Bytes of ``count`` blocks at ``width`` bytes a weight, with their adapters and state."""
     model = models.of(spec)
     added = sizes.state_width(spec) + (0 if sizes.tunes_all(spec) else sizes.ADAPTER_WIDTH)
-    return models.blocks_parameter_count(model, count) * width + sizes.trained_count(spec, count) * added
+    return int(models.blocks_parameter_count(model, count) * width) + sizes.trained_count(spec, count) * added
 
 
 def _saved(spec: RunSpec) -> tuple[int, int]:
@@ -94,7 +96,7 @@ def _saved(spec: RunSpec) -> tuple[int, int]:
     own = sizes.trained_width(spec) + sizes.state_width(spec)
     at_rest = (wire_width(spec) if sizes.tunes_all(spec) else sizes.ADAPTER_WIDTH) + sizes.state_width(spec)
     stays = sizes.trained_count(spec, models.of(spec).layers - streamed)
-    kept = sizes.trained_count(spec, streamed) * at_rest + (stays + outside) * own
+    kept = int(sizes.trained_count(spec, streamed) * at_rest) + (stays + outside) * own
     return SNAPSHOTS * kept, kept if spec.checkpoint == "async" else 0
 
 
@@ -109,25 +111,25 @@ def streamed_layers(spec: RunSpec) -> int:
     return layers - min(spec.resident_blocks, layers) if ENGINES[spec.engine].is_streamed else 0
 
 
-def wire_width(spec: RunSpec) -> int:
+def wire_width(spec: RunSpec) -> float:
     """Bytes of one offloaded weight at rest and on the link."""
-    return WIDTHS[spec.wire if WIRES[spec.wire].is_packed else spec.dtype]
+    return WIRES[spec.wire].width(spec.dtype)
 
 
-def unit_bytes(spec: RunSpec, width: int) -> int:
+def unit_bytes(spec: RunSpec, width: float) -> int:
     """Bytes of the largest unit that one slot holds, at ``width`` bytes a weight, with its adapter and state."""
     if GRANULARITIES[spec.granularity].is_block:
         return _bare_bytes(spec, width) + sizes.added(spec)[0]
     return _bare_bytes(spec, width, sizes.state_width(spec) if sizes.tunes_all(spec) else 0)
 
 
-def _bare_bytes(spec: RunSpec, width: int, state: int = 0) -> int:
+def _bare_bytes(spec: RunSpec, width: float, state: int = 0) -> int:
     """Bytes of the largest unit's weights, with ``state`` more bytes beside each."""
     if GRANULARITIES[spec.granularity].is_block:
-        return models.block_parameter_count(models.of(spec)) * (width + state)
+        return int(models.block_parameter_count(models.of(spec)) * (width + state))
     linear = models.largest_linear(models.of(spec))
-    pieces = -(-linear * width // TILE_BYTES) if GRANULARITIES[spec.granularity].is_cut else 1
-    return linear * (width + state) // pieces
+    pieces = int(-(-linear * width // TILE_BYTES)) if GRANULARITIES[spec.granularity].is_cut else 1
+    return int(linear * (width + state) // pieces)
 
 
 def activations(spec: RunSpec) -> int:
@@ -139,20 +141,27 @@ def activations(spec: RunSpec) -> int:
     longest = sizes.longest(spec)
     tokens, points = sizes.rows(spec) * longest, _points(spec)
     inner = 2 * architecture.inner
-    at_once = 1 if GRANULARITIES[spec.granularity].is_block else points
+    at_once = _together(spec, points, tokens) if GRANULARITIES[spec.granularity].is_block else points
     states = 2 * architecture.hidden * (points + at_once) + inner * at_once
     masked = spec.data == "ragged" or spec.task != "none"
     mask = sizes.rows(spec) * longest**2 * width if masked else 0
     rows = HEAD_TILE_BYTES // (architecture.hidden * width) if not NOISES[spec.noise].in_place else architecture.vocab
-    logits = min(backward.LOGITS_BYTES, sizes.judged(spec) * min(rows, architecture.vocab) * 4)
+    judged = sizes.judged(spec) * (1 if METHODS.get(spec.method).structure is None else points)
+    logits = min(backward.LOGITS_BYTES, judged * min(rows, architecture.vocab) * 4)
     scores = EAGER_MATRICES * sizes.rows(spec) * architecture.heads * longest**2 * width * at_once
     return tokens * states * width + mask + 3 * logits + (scores if architecture.whole_attention else 0)
+
+
+def _together(spec: RunSpec, points: int, tokens: int) -> int:
+    """Points that go through a block at once: where they share products, as many as fit."""
+    return 1 if METHODS.get(spec.method).structure is None else min(points, max(1, TOGETHER // tokens))
 
 
 def _points(spec: RunSpec) -> int:
     """Points (weights +- eps z) at which the largest pass computes; with PertP a rank computes one of each pair."""
     kind = METHODS.get(spec.method)
-    return max(1, 2 * kind.pairs(spec, models.of(spec).layers) // divided(spec)[1], kind.candidates)
+    singles = 0 if kind.singles is None else kind.singles(spec)
+    return max(1, 2 * kind.pairs(spec, models.of(spec).layers) // divided(spec)[1] + singles, kind.candidates)
 
 
 def fit(spec: RunSpec) -> tuple[RunSpec, str]:
@@ -202,11 +211,15 @@ def _scratch(spec: RunSpec) -> int:
     definition = kind.definition(spec)
     heap += _tangents(spec) if kind.tangents else 0
     on_cuda = spec.device.startswith("cuda")
+    if on_cuda and WIRES[spec.wire].bits:
+        heap += min(_PIECE, _largest_trained(spec)) * 4
     if NOISES[spec.noise].in_place:
         largest = _largest_trained(spec) if on_cuda else 0
         together = spec.queries if definition.rule else 1  # a rule needs all of a step's directions at once
         noise = largest * (together * kind.normals * sizes.trained_width(spec) + 4 * definition.copies)
         return noise + heap + (models.block_parameter_count(models.of(spec)) * WIDTHS[spec.dtype] if packed else 0)
+    if kind.structure is not None:
+        return _factors(spec) + heap + (_bare_bytes(spec, WIDTHS[spec.dtype]) if packed else 0)
     pieces = min(_PIECE, _largest_trained(spec)) * 4 * definition.piece_copies if on_cuda else 0
     own = _bare_bytes(spec, WIDTHS[spec.dtype]) if sizes.tunes_all(spec) else 0
     unit = max(own, HEAD_TILE_BYTES)
@@ -215,8 +228,18 @@ def _scratch(spec: RunSpec) -> int:
     return unit + (again if packed or spec.writeback_every != 1 else 0) + pieces + heap
 
 
+def _factors(spec: RunSpec) -> int:
+    """Bytes of U and V of all that is tuned, in float32, of U of every point in the largest unit, and of what is made
+    outside the blocks although its directions have low rank: two tables of positions."""
+    left, right = sizes.factors(spec)
+    tables = sorted(models.resident_sizes(*models.variant(spec))) if sizes.tunes_all(spec) else [0]
+    looked_up = tables[-1]
+    made = 2 * max((size for size in tables if size < looked_up), default=0) * WIDTHS[spec.dtype]
+    return 4 * (left + right + _points(spec) * left // 2) + made
+
+
 _PIECE = 1 << 24
-"""Elements that a rule or a mask takes at once on a CUDA device."""
+"""Elements that a rule, a mask or an encoding to integers takes at once on a CUDA device."""
 
 
 def _largest_trained(spec: RunSpec) -> int:
@@ -255,7 +278,7 @@ def _staging(spec: RunSpec) -> int:
 def consolidates(spec: RunSpec) -> bool:
     """Whether a run of ``spec`` with writeback_every=inf is so long that its journal is written into the weights."""
     passes = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0) + spec.survival
-    return passes > consolidate_after(spec)
+    return passes > consolidate_after(spec) and not WIRES[spec.wire].is_read_only
 
 
 def consolidate_after(spec: RunSpec) -> int:

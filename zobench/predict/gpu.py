@@ -16,7 +16,7 @@ from pathlib import Path
 from zobench import models
 from zobench.engine import schedule
 from zobench.engine.schedule import Op
-from zobench.predict import footprint, links, seconds, shapes, sizes
+from zobench.predict import backward, footprint, links, seconds, shapes, sizes
 from zobench.predict.allocator import Allocator
 from zobench.predict.clock import Clock
 from zobench.predict.hardware import Gpu
@@ -35,8 +35,9 @@ twice and subtracts (:mod:`zobench.engine.perturb`)."""
 MOVE_KERNELS, UPDATE_KERNELS = 3, 4
 PERTURB_WIDTHS, FLIP_WIDTHS, KEEP_WIDTHS = 2, 3, 1
 """Likewise with counter noise: W to W and S; 2 W - S; W where an update stays in it."""
-LOGIT_BYTES = 24
-"""Per logit: written, read, cast to float32, and read twice by its loss."""
+WHOLE_LOSS, RUNNING_LOSS = (8, 5), (24, 16)
+"""(Bytes per logit in float32 beside what its product writes, kernels for each piece of the logits): of a softmax over
+the whole vocabulary, and of a maximum, a difference, exponentials and their sum, piece by piece."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,28 +157,39 @@ class _Costs:
     def blocks(self) -> dict[str, float]:
         """Of all blocks, by what takes them."""
         layers, forwards, block = models.of(self.spec).layers, seconds.passes(self.spec), self._block
-        forward = self._forward(block)
         tensors = len(block.tensors) if sizes.tunes_all(self.spec) else 4
-        noise, kernels = self._noise(sizes.trained_count(self.spec) / layers, tensors, self._pieces)
+        units = 1 if self._is_whole else self._pieces + block.norms
+        noise, kernels = self._noise(sizes.trained_count(self.spec) / layers, tensors, units)
         if footprint.wire_width(self.spec) != WIDTHS[self.spec.dtype]:  # unpacked, and packed where it is kept
             width = footprint.wire_width(self.spec) + WIDTHS[self.spec.dtype]
             noise += self._price.passes(block.parameters * width * (1 + self.kept), 0)
-        kernels += forward.pop("kernels") * forwards
-        own = {name: value * forwards for name, value in forward.items()} | {"noise": noise}
-        own["kernels"] = kernels * self.gpu.kernel
+        own = {name: value * forwards for name, value in self._forward(block).items()} | {"noise": noise}
+        own["kernels"] = (kernels + self._launches(block, forwards)) * self.gpu.kernel
         return {name: value * layers for name, value in own.items()}
 
     def outside(self) -> dict[str, float]:
         """Of embedding and head, likewise."""
         spec, model, forwards = self.spec, models.of(self.spec), seconds.passes(self.spec)
-        judged = min(sizes.judged(spec), self._tokens)
+        judged, width = min(sizes.judged(spec), self._tokens), WIDTHS[spec.dtype]
         product = self._price.product(judged, model.embedding_width, model.vocab, self._precision)
-        nbytes = judged * model.vocab * LOGIT_BYTES + self._tokens * model.hidden * 10 * WIDTHS[spec.dtype]
-        noise, kernels = self._noise(sizes.trained(spec)[1], 5, 5)
+        per_logit, in_piece, pieces = self._loss(judged)
+        nbytes = judged * model.vocab * (per_logit + (width + 4 if width < 4 else 0))
+        noise, kernels = self._noise(sizes.trained(spec)[1], 4, 3)
         return {
-            "products": product * forwards, "attention": 0.0, "passes": self._price.passes(nbytes, 0) * forwards,
-            "noise": noise, "kernels": (kernels + 20 * forwards) * self.gpu.kernel,
+            "products": product * forwards, "attention": 0.0,
+            "passes": (self._price.losses(nbytes) + self._price.passes(self._tokens * model.hidden * 10 * width, 0))
+            * forwards,
+            "noise": noise, "kernels": (kernels + (in_piece * pieces + 12) * forwards) * self.gpu.kernel,
         }  # fmt: skip
+
+    def _loss(self, judged: float) -> tuple[int, int, int]:
+        """(bytes per logit beside its cast to float32, kernels for each piece of the logits, number of pieces): chunks
+        of tokens where the head's weights are perturbed in place, else pieces of the vocabulary."""
+        model, width = models.of(self.spec), WIDTHS[self.spec.dtype]
+        if NOISES[self.spec.noise].in_place:
+            return (*WHOLE_LOSS, -(-int(judged) // backward.chunk_tokens(model.vocab)))
+        head, logits = footprint.HEAD_TILE_BYTES // (model.embedding_width * width), backward.LOGITS_BYTES
+        return (*RUNNING_LOSS, -(-model.vocab // max(1, min(head, logits // (4 * int(judged))))))
 
     def moving(self) -> dict[str, float]:
         """Seconds of a step's transfers, by direction; none where nothing travels."""
@@ -235,25 +247,30 @@ class _Costs:
         return shapes.block(models.of(self.spec))
 
     @property
+    def _is_whole(self) -> bool:
+        """Whether a unit is a block."""
+        return GRANULARITIES[self.spec.granularity].is_block
+
+    @property
     def _pieces(self) -> int:
         """Units of a block."""
         kind, width = GRANULARITIES[self.spec.granularity], footprint.wire_width(self.spec)
         if kind.is_block:
             return 1
         tile = footprint.TILE_BYTES if kind.is_cut else 1 << 62
-        return sum(-(-rows * columns * width // tile) for rows, columns in self._block.linears)
+        return sum(int(-(-rows * columns * width // tile)) for rows, columns in self._block.linears)
 
     @property
     def _mallocs(self) -> float:
         return self.gpu.malloc * len(self._block.tensors)
 
     def _forward(self, block: shapes.Block) -> dict[str, float]:
-        """Of one forward of one block; ``kernels`` is their number."""
+        """Of one forward of one block, without its kernels' own seconds."""
         spec, model, price, tokens = self.spec, models.of(self.spec), self._price, self._tokens
         products = sum(price.product(tokens, inner, columns, self._precision) for inner, columns in block.linears)
         cast = AUTOCASTS[spec.autocast].is_cast
         width = 4 if cast else WIDTHS[spec.dtype]
-        nbytes = tokens * (24 * model.hidden + (5 if block.gated else 2) * model.inner) * width
+        nbytes = tokens * (block.elementwise(width).per_token + 2 * block.gathered(self._is_whole) * width)
         share = self.gpu.fp32_attention if self._precision in ("fp32", "tf32") else self.gpu.fused_attention
         rate = self.gpu.products("fp32" if self._precision == "tf32" else self._precision) * share
         pairs = sizes.rows(spec) * sizes.usual(spec) ** 2
@@ -263,8 +280,16 @@ class _Costs:
         return {
             "products": products, "attention": attention,
             "passes": price.passes(nbytes + (6 * block.parameters if cast else 0), 0),
-            "kernels": len(block.linears) + 6 + (40 if block.gated else 20) + (len(block.tensors) if cast else 0),
         }  # fmt: skip
+
+    def _launches(self, block: shapes.Block, forwards: float) -> float:
+        """Kernels of all ``forwards`` of one block: of units smaller than a block each point takes its products and
+        norms, whose results are put together, and all points together the rest."""
+        passes, casts = block.elementwise(WIDTHS[self.spec.dtype]), AUTOCASTS[self.spec.autocast].is_cast
+        own = len(block.linears) + passes.norms + (len(block.tensors) if casts else 0)
+        if self._is_whole:
+            return forwards * (own + passes.others + 1) + 1
+        return forwards * (own + len(block.linears)) + block.norms + passes.others + 1
 
     def _noise(self, elements: float, tensors: int, units: int) -> tuple[float, float]:
         """Seconds of drawing z for ``elements`` tuned weights and of passing over them, and the number of kernels:
@@ -272,6 +297,8 @@ class _Costs:
         spec, kind, price = self.spec, METHODS.get(self.spec.method), self._price
         if not kind.draws:
             return price.passes(elements * sizes.trained_width(spec) * UPDATE_WIDTHS, 0), 2.0 * tensors
+        if kind.structure is not None:
+            elements *= sizes.drawn(spec) / (sizes.trained_count(spec) + sizes.trained(spec)[1])
         width, queries = sizes.trained_width(spec), spec.queries
         state = price.passes(elements * sizes.optimizer_width(spec) * 2, 0)
         if NOISES[spec.noise].in_place:

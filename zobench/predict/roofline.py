@@ -33,6 +33,10 @@ class Roofline:
         """Elementwise kernels that read and write ``nbytes`` together."""
         return nbytes / self.gpu.bandwidth + kernels * self.gpu.kernel
 
+    def losses(self, nbytes: float) -> float:
+        """Passes over logits, which compute exponentials; without the kernels' own cost."""
+        return nbytes / (self.gpu.bandwidth * self.gpu.losses)
+
     def normals(self, elements: float, width: int) -> float:
         """torch's normals written as ``width`` bytes each; without the kernels' own cost."""
         return elements * max(1 / self.gpu.normals_per_second(width), width / self.gpu.bandwidth)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,30 +12,25 @@ from zobench import models
 from zobench.parallel.mesh import divided
 from zobench.predict import links, sizes
 from zobench.predict.footprint import (
-    PARTS_STEPS,
     consolidate_after,
     consolidates,
     fit,
-    memory,
     streamed_layers,
     wire_width,
 )
-from zobench.result import Outcome, Result
-from zobench.runspec import FIELDS, INCIDENTAL, METHODS, RunSpec, named
-from zobench.runspec.kinds import ENGINES, NOISES, TIERS, WIDTHS
-
-FILL_RATE = 1.5e9
-"""Bytes of initial weights written per second into memory that was never touched; measured: 0.4 to 1.5e9."""
-SIMILAR = 30.0
-"""Steps whose predicted lengths differ by more than this factor say nothing about each other."""
-START_SECONDS = 6.0
-"""A fresh process: interpreter, torch, transformers, building the model."""
+from zobench.result import Result
+from zobench.runspec import METHODS, RunSpec
+from zobench.runspec.kinds import ENGINES, NOISES, TIERS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
     """What the machine does per second: floating-point operations by dtype, elements of noise by stream ("fused": drawn
     and applied in one pass), bytes to and from a tier, and the sum of both ways where they share the disk.
+
+    ``operators``: by dtype "attention" in FLOP/s, "passes" and "losses" in bytes/s, "normals" and "fused" in elements/s
+    (:mod:`zobench.measure.operators`); where they were not measured, attention is as fast as products, noise in 16 bits
+    as in 32, and a pass half as fast as a copy. ``kernel``: seconds of the smallest operator.
 
     Of several ranks: ``host``, bytes between host memory and all devices together, each way, None if every link has
     its own; ``between``, bytes that a rank receives from the others, None if it was not measured.
@@ -46,6 +41,8 @@ class Rates:
     bytes_up: Mapping[str, float]
     bytes_down: Mapping[str, float]
     disk_both: float
+    operators: Mapping[str, Mapping[str, float]]
+    kernel: float = 0.0
     host: float | None = None
     between: float | None = None
 
@@ -59,56 +56,21 @@ class Rates:
         up, down = calibration["link_up_bytes_per_second"] or copy, calibration["link_down_bytes_per_second"] or copy
         read = min(up, calibration["disk_read_bytes_per_second"] or up)
         write = min(down, calibration["disk_write_bytes_per_second"] or down)
-        noise = calibration["noise_elements_per_second"]
+        noise, flops = calibration["noise_elements_per_second"], calibration["matmul_flops_per_second"]
+        passes = calibration["copy_bytes_per_second"] / 2  # of memory that is new, as activations are
+        plain = {"passes": passes, "losses": passes, "normals": noise["torch"], "fused": noise["fused"]}
         return cls(
-            flops=calibration["matmul_flops_per_second"],
+            flops=flops,
             noise={name: noise[name] for name in ("torch", "counter", "fused")},
             bytes_up={"pinned": up, "pageable": up / 2, "disk": read, "checkpoint": read},
             bytes_down={"pinned": down, "pageable": down / 2, "disk": write, "checkpoint": write},
             disk_both=calibration["disk_both_bytes_per_second"] or max(read, write),
+            operators=calibration.get("operators_per_second")
+            or {kind: {"attention": rate, **plain} for kind, rate in flops.items()},
+            kernel=calibration.get("kernel_seconds", 0.0),
             host=None if calibration["link_up_bytes_per_second"] else copy,
             between=calibration.get("between_ranks_bytes_per_second"),
         )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate:
-    """Predicted peaks in bytes and durations in seconds; ``source`` says what the durations rest on.
-
-    ``least_seconds``: of the shortest part of the cell that is worth keeping: one step after the warm-up, where a cell
-    can end early.
-    """
-
-    device_bytes: int
-    host_bytes: int
-    disk_bytes: int
-    step_seconds: float
-    seconds: float
-    least_seconds: float
-    source: str
-
-
-def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Estimate:
-    """What ``spec`` (resolved) will take. ``earlier``: results of this machine, which correct the step's duration."""
-    device, host, disk = memory(spec)
-    seconds, source = step_seconds(spec, rates), "calibration"
-    ok = [result for result in earlier if result.outcome is Outcome.OK and result.step_seconds]
-    same = [result for result in ok if _comparable(result.spec) == _comparable(spec)]
-    if same:
-        seconds, source = same[-1].step_seconds or 0.0, "an earlier run of this cell"
-    elif corrections := [factor for result in ok if (factor := _correction(result, spec, rates)) is not None]:
-        seconds *= statistics.median(corrections)
-        runs = "1 earlier run" if len(corrections) == 1 else f"{len(corrections)} earlier runs"
-        source = f"calibration, corrected by {runs}"
-    moved = models.parameter_count(*models.variant(spec)) * WIDTHS[spec.dtype]
-    down = rates.bytes_down[spec.tier if ENGINES[spec.engine].is_streamed else "pageable"]
-    setup = START_SECONDS + (moved / min(FILL_RATE, down) if TIERS[spec.tier].is_filled else 0)
-    steps = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0)
-    whole, spared = setup + steps * seconds + _saving_seconds(spec, rates), (spec.steps - 1) * seconds
-    return Estimate(
-        device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=seconds, seconds=whole,
-        least_seconds=whole - (spared if spec.task == "none" and spec.gpus == 1 else 0), source=source,
-    )  # fmt: skip
 
 
 def step_seconds(spec: RunSpec, rates: Rates) -> float:
@@ -208,6 +170,8 @@ def passes(spec: RunSpec) -> float:
     layers = models.of(spec).layers
     kind, derivative = METHODS.get(spec.method), 2.0 if sizes.tunes_all(spec) else 1.0
     count = 2 * kind.pairs(spec, layers) / divided(spec)[1] + kind.candidates
+    if kind.singles is not None:
+        count += kind.singles(spec)
     if kind.tangents:
         count += spec.queries * (1 + derivative)
     if kind.gradients is not None:
@@ -224,7 +188,7 @@ def operations(spec: RunSpec) -> float:
 
 def _product_seconds(spec: RunSpec, rates: Rates, attention: int = 0) -> float:
     """Seconds of a rank's forwards of a step: 2 operations per parameter and token each, and those of attention."""
-    speed = rates.flops[spec.dtype if spec.autocast == "none" else spec.autocast] / _sharers(spec)
+    speed = rates.flops[spec.dtype if spec.autocast == "none" else spec.autocast] / sharers(spec)
     return (operations(spec) + attention) / speed
 
 
@@ -234,15 +198,18 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
     kind = METHODS.get(spec.method)
     if not kind.draws:
         return 0.0
-    parameters = (sizes.trained_count(spec) + sizes.trained(spec)[1]) * spec.queries
+    parameters = sizes.drawn(spec) * spec.queries
     if NOISES[spec.noise].in_place:
         return kind.draws * kind.normals * parameters / rates.noise["torch"]
     draws = (kind.counter_draws + pending(spec)) * kind.normals
-    return draws * parameters / (rates.noise["fused"] / _sharers(spec))
+    return draws * parameters / (rates.noise["fused"] / sharers(spec))
 
 
 def pending(spec: RunSpec) -> float:
-    """Updates of each query that a step goes over again with counter noise, in the mean of the run's steps."""
+    """Updates of each query that a step goes over again with counter noise, in the mean of the run's steps; those in
+    factors are summed up."""
+    if METHODS.get(spec.method).structure is not None:
+        return 1.0
     middle = spec.warmup + (spec.steps + 1) / 2
     return min(middle, (kept_steps(spec) + 1) / 2)
 
@@ -252,7 +219,7 @@ def _local(spec: RunSpec) -> int:
     return spec.gpus // spec.nodes
 
 
-def _sharers(spec: RunSpec) -> int:
+def sharers(spec: RunSpec) -> int:
     """Ranks among which a node's cores are shared out: on a CPU they are the devices. A torch generator uses one."""
     return _local(spec) if spec.device == "cpu" else 1
 
@@ -283,18 +250,14 @@ def _links(spec: RunSpec, rates: Rates, best: bool = False) -> tuple[float, floa
     return block / seconds(block, ranks, above), block / links.offload_seconds(block, ranks, below)
 
 
-def _saving_seconds(spec: RunSpec, rates: Rates) -> float:
-    """Seconds that checkpoints add to a run: each of a synchronous one's, and what is left to write at the end of any
-    other's, at the disk's rate."""
-    if spec.checkpoint == "none":
-        return 0.0
-    count = (spec.warmup + spec.steps) // spec.checkpoint_every
-    one = sizes.snapshot_bytes(spec) / rates.bytes_down["disk"]
-    return one * (count if spec.checkpoint == "sync" else min(count, 1))
-
-
 def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, float]:
-    """Seconds of a step's uploads and of its share of the write-backs, at ``up`` and ``down`` bytes per second.
+    """Seconds of a step's uploads and of its share of the write-backs, at ``up`` and ``down`` bytes per second."""
+    uploaded, written = transferred(spec)
+    return uploaded / up, written / down
+
+
+def transferred(spec: RunSpec) -> tuple[float, float]:
+    """Bytes of a step's uploads, and of its share of the write-backs, of a spec that streams.
 
     Frozen weights are not written back; adapters and state travel beside the weights."""
     layers = streamed_layers(spec)
@@ -302,35 +265,14 @@ def _transfer_seconds(spec: RunSpec, up: float, down: float) -> tuple[float, flo
     tuned = (sizes.ADAPTER_WIDTH if not sizes.tunes_all(spec) else 0) + sizes.state_width(spec)
     added = sizes.trained_count(spec, layers) * tuned
     written = added + (weights if sizes.tunes_all(spec) else 0)
-    seconds = METHODS.get(spec.method).uploads * (weights + added) / up
-    return seconds, written / down / kept_steps(spec)
+    return METHODS.get(spec.method).uploads * (weights + added), written / kept_steps(spec)
 
 
 def kept_steps(spec: RunSpec) -> float:
     """After how many steps a run writes updates into the weights at rest; infinity if it is over before."""
+    structure = METHODS.get(spec.method).structure
+    if structure is not None and (lasts := structure.lasts(spec)) >= spec.steps + spec.warmup:
+        return math.inf
     if spec.writeback_every != "inf":
-        return int(spec.writeback_every)
+        return max(int(spec.writeback_every), 1 if structure is None else lasts)
     return consolidate_after(spec) if consolidates(spec) else math.inf
-
-
-def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
-    """Measured over predicted step seconds of ``result``; None if its cell is too different from ``spec``.
-
-    A tiny model's step is overhead that no rate describes, so only steps of a similar predicted length count.
-    """
-    if not models.is_known(result.spec) or _kind(result.spec) != _kind(spec):
-        return None
-    there, here = step_seconds(result.spec, rates), step_seconds(spec, rates)
-    return (result.step_seconds or 0.0) / there if here / SIMILAR < there < here * SIMILAR else None
-
-
-_PACED = named(lambda field: field.paced)
-_MEASURED = tuple(name for name in FIELDS if name not in INCIDENTAL)
-
-
-def _kind(spec: RunSpec) -> tuple[Any, ...]:
-    return *(getattr(spec, name) for name in _PACED), spec.device.partition(":")[0]
-
-
-def _comparable(spec: RunSpec) -> tuple[Any, ...]:
-    return tuple(getattr(spec, name) for name in _MEASURED)

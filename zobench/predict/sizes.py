@@ -5,6 +5,7 @@ from __future__ import annotations
 from zobench import models
 from zobench.data.tasks.file import task_of
 from zobench.parallel.mesh import divided
+from zobench.predict import shapes
 from zobench.runspec import METHODS, SCHEMES, RunSpec
 from zobench.runspec.kinds import WIDTHS, Widths
 
@@ -37,6 +38,29 @@ def trained_count(spec: RunSpec, layers: int | None = None) -> int:
     """Parameters that are tuned in all blocks, or in ``layers`` of them."""
     count = models.of(spec).layers if layers is None else layers
     return models.blocks_parameter_count(models.of(spec), count) if tunes_all(spec) else count * adapter(spec)[0]
+
+
+def factors(spec: RunSpec) -> tuple[int, int]:
+    """Numbers that stand for a direction of low rank in all that is tuned: those that each direction has of its own (U,
+    and z of what is no matrix), and V, which it may share."""
+    structure, architecture = METHODS.get(spec.method).structure, models.of(spec)
+    assert structure is not None, f"{spec.method} has directions of full rank"
+    rank = structure.rank(spec)
+    if not tunes_all(spec):
+        inside, outside = adapter(spec)
+        return architecture.layers * inside + outside, architecture.layers * inside + outside
+    block, outside = shapes.block(architecture), models.resident_parameter_count(*models.variant(spec))
+    left = rank * sum(outputs for _, outputs in block.linears) + sum(block.vectors)
+    right = rank * sum(inputs for inputs, _ in block.linears)
+    tables = rank * -(-outside // architecture.hidden)
+    return architecture.layers * left + tables, architecture.layers * right + rank * architecture.hidden * 4
+
+
+def drawn(spec: RunSpec) -> int:
+    """Numbers that are drawn for one direction."""
+    if METHODS.get(spec.method).structure is not None:
+        return factors(spec)[0]
+    return trained_count(spec) + trained(spec)[1]
 
 
 def trained_width(spec: RunSpec) -> int:

@@ -82,7 +82,7 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     recording = Recording(warnings=models.differences(spec))
     chosen, plan = planned(spec)
     with suppress(ValueError):  # its memory is baseline too; a refusal is this cell's outcome, when the engine is built
-        judged(model, engine_config(chosen))
+        judged(model, engine_config(chosen), methods.directions(chosen))
     facts = environment(device) | provenance(spec) | plan | {"definition": methods.definition(spec)}
     if world is not None:
         facts |= transfers(spec, world)

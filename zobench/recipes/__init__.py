@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,10 +51,18 @@ def find_any(kinds: Sequence[str], name_or_path: str | Path) -> tuple[str, Path]
             return kind, Path(candidate)
     known = [known for kind in kinds for known in names(kind)]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    filled = [f"{runner}, which fills it" for runner in _runner_of(name) if "runners" in kinds]
+    hint = f"did you mean {' or '.join(filled or near)}? " if filled or near else ""
     listed = f"known: {', '.join(known) or 'none'}" if len(known) <= FEW else f"see `zobench list {_LISTS[kinds[0]]}`"
     where, shown = " or ".join(kinds), repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
     raise ValueError(f"no such recipe in {where}: {shown}; {hint}{listed}; or give the path of a {suffix} file")
+
+
+def _runner_of(artifact: str) -> list[str]:
+    """The matrix that fills the table or figure called ``artifact``, if there is one."""
+    paths = [place / f"{artifact}.toml" for kind in ("tables", "plots") for place in _places(kind)]
+    told = [tomllib.loads(path.read_text(encoding="utf-8")).get("runner", "") for path in paths if path.is_file()]
+    return list(filter(None, told))[:1]
 
 
 def _places(kind: str) -> tuple[Path, Path]:

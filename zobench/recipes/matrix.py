@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from zobench import models
+from zobench.recipes import protocol as protocols
+from zobench.recipes.protocol import Contest, Price
 from zobench.runspec import SEQ_LEN, RunSpec, check_key, flat, suggestion, value_in
 
 _KEYS = ("title", "tables", "selftest", "budget", "base", "axes", "variants", "include", "exclude", "on")
 _ON_KEYS = ("budget", "base", "axes", "variants", "include", "exclude")
+_PROTOCOL_KEYS = ("title", "tables", "selftest", "budget", "base", "on", "protocol", "methods")
+"""Of a file with a ``[protocol]``, whose methods are the same on every device."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,33 +30,37 @@ class Matrix:
     selftest: str | None
     """How long the selftest may take with which a sweep of it begins; None: it begins without one."""
     cells: tuple[RunSpec, ...]
+    contest: Contest | None = None
+    """Of a protocol, whose ``cells`` are its tuning runs; their results say which runs come after them."""
 
 
 NARROW = "fastest 16-bit"
 """As a ``dtype``: whichever 16-bit type this machine multiplies fastest."""
 
 
+def _unpriced(unit: str, spec: RunSpec) -> float:
+    raise ValueError(f"a budget in {unit} must be priced, but nobody here can; run it by `zobench sweep`")
+
+
 def load(
-    path: Path, device: str, changes: Mapping[str, Any] | None = None, narrow: Callable[[], str | None] = lambda: "bf16"
-) -> Matrix:
+    path: Path, device: str, changes: Mapping[str, Any] | None = None,
+    narrow: Callable[[], str | None] = lambda: "bf16", price: Price = _unpriced,
+) -> Matrix:  # fmt: skip
     """The matrix in ``path`` as it runs on ``device`` ("cpu", "cuda", "cuda:0"), with ``changes`` made to every cell.
 
     A list in ``[[variants]]`` or ``[[include]]`` stands for one of them per value, the product of all its lists.
     ``[on.cpu]`` and ``[on.cuda]`` hold what differs there. Cells that would run the same computation appear once. A
     cell that has all values of a rule of ``[[exclude]]`` (after ``changes``, defaults included) is left out. An option
     of a plug-in is given, varied and excluded as ``options.NAME``. ``narrow`` is asked for what NARROW stands for, or
-    None: then its cells are left out. Raises ``ValueError``, one line that names the file, for an unknown key or an
-    impossible value.
+    None: then its cells are left out. A file with a ``[protocol]`` (:mod:`zobench.recipes.protocol`) holds
+    ``[[methods]]``; ``price`` says what a step costs. Raises ``ValueError``, one line that names the file, for an
+    unknown key or an impossible value.
     """
     try:
-        body = tomllib.loads(path.read_text(encoding="utf-8"))
-        _check_section(body, _KEYS, "the file")
-        _check_section(body.get("on", {}), ("cpu", "cuda"), "[on]")
-        for kind, section in body.get("on", {}).items():
-            _check_section(section, _ON_KEYS, f"[on.{kind}]")
-        body = _overlay(body, body.get("on", {}).get(device.split(":")[0], {}))
+        body = _body(path, device)
+        contest = _contest(body, device, dict(changes or {}), price) if "protocol" in body else None
         cells: dict[str, RunSpec] = {}
-        for cell in _cells(body, device, dict(changes or {}), narrow):
+        for cell in contest.cells if contest else _cells(body, device, dict(changes or {}), narrow):
             cells.setdefault(cell.hash, cell)  # one model may be there under two paths
         _check_names(cells.values())
         if not cells:
@@ -65,6 +73,40 @@ def load(
         budget=body.get("budget"),
         selftest=body.get("selftest"),
         cells=tuple(cells.values()),
+        contest=contest,
+    )
+
+
+def protocol_of(path: Path) -> protocols.Protocol | None:
+    """The protocol that the file states, whatever device it runs on; None of a matrix without one."""
+    try:
+        body = _body(path, "cpu")
+        return _protocol(body) if "protocol" in body else None
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def _body(path: Path, device: str) -> dict[str, Any]:
+    """What the file says for ``device``; its keys are checked."""
+    body = tomllib.loads(path.read_text(encoding="utf-8"))
+    own = _PROTOCOL_KEYS if "protocol" in body else _KEYS
+    _check_section(body, own, "the file")
+    _check_section(body.get("on", {}), ("cpu", "cuda"), "[on]")
+    for kind, section in body.get("on", {}).items():
+        _check_section(section, [key for key in _ON_KEYS if key in own], f"[on.{kind}]")
+    return _overlay(body, body.get("on", {}).get(device.split(":")[0], {}))
+
+
+def _protocol(body: Mapping[str, Any]) -> protocols.Protocol:
+    return protocols.read(body["protocol"], body.get("methods", []))
+
+
+def _contest(body: Mapping[str, Any], device: str, changes: dict[str, Any], price: Price) -> Contest:
+    base, changes = flat(body.get("base", {})), flat(changes)
+    for key in base:
+        _check_field(key)
+    return protocols.contest(
+        _protocol(body), base, changes, _product, lambda values: _spec(values).resolve(device), price
     )
 
 
@@ -92,6 +134,8 @@ _SHAPES: dict[str, tuple[type, type | None, str]] = {
     "include": (list, dict, "[[include]]"),
     "exclude": (list, dict, "[[exclude]]"),
     "on": (dict, None, "[on.cpu.base]"),
+    "protocol": (dict, None, "[protocol]"),
+    "methods": (list, dict, "[[methods]]"),
     "cpu": (dict, None, "[on.cpu.base]"),
     "cuda": (dict, None, "[on.cuda.base]"),
 }
@@ -125,9 +169,7 @@ def _cells(
     rules = [flat(rule) for rule in body.get("exclude", ())]
     for section in (base, axes, *varied, *included, *rules):
         for key in section:
-            check_key(key)
-            if key == "device":
-                raise ValueError("`device` must not be in a matrix, but is; choose it with --device")
+            _check_field(key)
     for key, values in axes.items():
         if not isinstance(values, list):
             raise ValueError(f"axis {key!r} must be a list, but got {values!r}; write {key} = [{values!r}]")
@@ -148,6 +190,12 @@ def _cells(
             continue
         if not any(all(_value(values, key) == value for key, value in rule.items()) for rule in rules):
             yield _spec(values).resolve(device)
+
+
+def _check_field(key: str) -> None:
+    check_key(key)
+    if key == "device":
+        raise ValueError("`device` must not be in a matrix, but is; choose it with --device")
 
 
 def _product(values: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from zobench import recipes
 from zobench.recipes.reference import PAPERS, Reference
 from zobench.report import facts as fact_tables
+from zobench.report import fits
 from zobench.report.book import Artifact, Book
 from zobench.report.cells import belongs, meets
 from zobench.report.chart import Chart
@@ -130,7 +131,7 @@ def book(results: Sequence[Result], problems: Sequence[str], reference: Referenc
     whole = Book(
         title="Zeroth-order fine-tuning: the papers and this hardware",
         summary=tuple(summary_sheets(filled, len(results))),
-        artifacts=tuple(artifact for artifact, _ in made),
+        artifacts=(*(artifact for artifact, _ in made), fits.artifact()),
         results=tuple(ordered),
         problems=(*problems, *broken, *failed),
     )

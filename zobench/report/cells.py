@@ -31,7 +31,8 @@ class TableCell:
     95 % interval, or the least and the most of several. ``paper`` is the matching row of the papers' values.
 
     ``caveats`` say how the measurement differs from what the heading promises; ``notes`` say how this cell came to be;
-    ``lacks`` says why this version cannot measure it; ``forecast`` what it should come to on the paper's GPU.
+    ``lacks`` says why this version cannot measure it; ``forecast`` what it should come to on the paper's GPU, and
+    ``here`` on the machine that the other cells were measured on.
     """
 
     row: TableRow
@@ -45,6 +46,7 @@ class TableCell:
     notes: tuple[str, ...]
     lacks: str = ""
     forecast: Forecast | None = None
+    here: Forecast | None = None
 
     @property
     def result(self) -> Result | None:
@@ -130,6 +132,11 @@ def is_meant(row: TableRow, column: TableColumn) -> bool:
     return not (row.extra and column.extra)
 
 
+def not_run(cell: TableCell) -> bool:
+    """Whether nothing was tried: there is no result, or one that says why there is none."""
+    return cell.result is None or cell.result.outcome is Outcome.SKIPPED
+
+
 def conditions(table: Table, row: TableRow, column: TableColumn) -> Where:
     """What a result must satisfy to belong in a cell."""
     return {**_usual(table), **column.where, **row.where}
@@ -200,6 +207,8 @@ def _reported(table: Table, row: TableRow, column: TableColumn, metric: Metric) 
 def _evaluated(result: Result) -> list[str]:
     """What an accuracy must be read with: what needs no model at all, and which formula ran."""
     evaluation = result.evaluation
+    if "test" not in evaluation:
+        return ["The test set was not looked at (test_size=0)."]
     count, majority = evaluation["test"]["count"], evaluation["majority"]["test"]
     commonest = "" if majority is None else f"; always giving the commonest answer is right in {majority:.1%}"
     told = [f"Of {count} test examples{commonest}."]

@@ -128,8 +128,7 @@ def _preference(where: Where, result: Result) -> tuple[Any, ...]:
 
 def dev_loss(result: Result) -> float:
     """The least loss on dev of a run with a task; infinite where there is none, or it was not finite."""
-    loss = result.evaluation.get("best", {}).get("loss")
-    return math.inf if loss is None else float(loss)
+    return result.rank_on_dev[0]
 
 
 def needed(result: Result) -> str:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from zobench.report.ahead import MEASURED_ALONE, both, places, predicted, predictors
+from zobench.report.ahead import NO_VALUE as NO_VALUE
+from zobench.report.ahead import OUT_OF_MEMORY as OUT_OF_MEMORY
+from zobench.report.ahead import joined as joined
+from zobench.report.ahead import ratio as ratio
+from zobench.report.ahead import times as times
 from zobench.report.cells import Grid as Grid
-from zobench.report.cells import TableCell
+from zobench.report.cells import TableCell, not_run
 from zobench.report.choice import needed
 from zobench.report.quantity import rounded
 from zobench.report.sheet import CellText, Group, Sheet, number
@@ -17,25 +23,11 @@ from zobench.runspec.registries import METRICS
 from zobench.store import metrics
 from zobench.store.names import told_apart
 
-NO_VALUE = "·"
-OUT_OF_MEMORY = "-"
 LACKING = "not yet"
-MEASURED_ALONE = "n/a"
-OOM_AHEAD = f"~{OUT_OF_MEMORY} means predicted out of memory."
-_PREDICTED_BY = {
-    (True, False): "by a model of the paper's program", (False, True): "by a model of zobench's own engine",
-    (True, True): "a paper's columns by a model of its program, others by one of zobench's own engine",
-}  # fmt: skip
-"""(Whether any is of a paper's program, whether any is of zobench's engine) -> words."""
 _ARROW = {"lower": "↓", "higher": "↑"}
 _SETTINGS = named(lambda field: field.timing)
 _TUNED = named(lambda field: field.tuning)
 """What a reader of accuracies asks; of a task, ``seq_len`` is the most tokens of an example."""
-
-
-def ratio(value: float | None, base: float | None) -> float | None:
-    """``value / base`` if there are both and the base is not zero."""
-    return value / base if value is not None and base else None
 
 
 def measurable(grid: Grid) -> bool:
@@ -63,8 +55,8 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
 
     def entry(group: Sequence[TableCell], k: int) -> CellText:
         cell = group[k]
-        if fill and not_run(cell) and (cell.forecast or METRICS.get(cell.metric.name).share):
-            return _predicted(cell, None)
+        if fill and not_run(cell) and (cell.forecast or cell.here or METRICS.get(cell.metric.name).share):
+            return both(cell)
         relative = not METRICS.get(cell.metric.name).share and not _is_baseline(cell, table.baseline)
         return _measured(cell, ratio(cell.value, bases.get(_place(cell, by_column))) if relative else None)
 
@@ -78,7 +70,7 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
         *(_filled_legend(cells) if fill else _legend(cells)),
     ]
     ahead = [cell for cell in cells if fill and not_run(cell)]
-    source = "; ~ predicted for ".join(filter(None, (measured_on(cells, machine), _places(ahead))))
+    source = "; ~ predicted for ".join(filter(None, (measured_on(cells, machine), places(ahead))))
     return sheet_of(table, grid, "measured", machine, source, entry, remarks)
 
 
@@ -106,49 +98,11 @@ def predicted_sheet(table: Table, grid: Grid) -> Sheet:
 
     def entry(group: Sequence[TableCell], k: int) -> CellText:
         known, reported = group[k].forecast, group[k].paper_value
-        return _predicted(group[k], ratio(known.value, reported) if known else None)
+        return predicted(group[k], ratio(known.value, reported) if known else None)
 
-    source = f"predicted for {_places(cells)}, not measured"
-    remarks = [*_predictors(cells), "(x) is predicted / paper."]
+    source = f"predicted for {places(cells)}, not measured"
+    remarks = [*predictors(cells), "(x) is predicted / paper."]
     return sheet_of(table, grid, "predicted", None, source, entry, remarks)
-
-
-def not_run(cell: TableCell) -> bool:
-    """Whether nothing was tried: there is no result, or one that says why there is none."""
-    return cell.result is None or cell.result.outcome is Outcome.SKIPPED
-
-
-def _places(cells: Iterable[TableCell]) -> str:
-    return joined(cell.forecast.gpu.name for cell in cells if cell.forecast)
-
-
-def _predicted(cell: TableCell, to_paper: float | None) -> CellText:
-    """The forecast of a cell; of a share, which only what was measured has, a word in its place."""
-    if cell.forecast is None:
-        return CellText(text=MEASURED_ALONE if METRICS.get(cell.metric.name).share else NO_VALUE, tone="blank")
-    if cell.forecast.value is None:
-        return CellText(text=f"~{OUT_OF_MEMORY}", tone="predicted", shared=cell.forecast.notes)
-    text = f"~{rounded(cell.forecast.value / cell.metric.scale, cell.metric.format)}"
-    return CellText(text=text, detail=times(to_paper), tone="predicted", shared=cell.forecast.notes)
-
-
-def _predictors(cells: Sequence[TableCell]) -> list[str]:
-    """Whose predictions the cells have, for which GPU, and how far off they may be."""
-    known = [(cell.metric.header.partition(" (")[0], cell.forecast) for cell in cells if cell.forecast]
-    own = {one.own for _, one in known}
-    if not known:
-        return []
-    by = _PREDICTED_BY[False in own, True in own]
-    shares: dict[str, list[str]] = {}
-    for name, one in known:
-        shares.setdefault(name, []).append(f"{100 * one.share:.1f}")
-    within = ", ".join(f"{joined(texts)} % ({name})" for name, texts in shares.items())
-    told = [
-        f"~ is predicted for the {_places(cells)}: {by}. Nine of ten such values are within {within} of the papers'."
-    ]
-    if True in own:
-        told.append("zobench's engine has never run on such a GPU, so its own errors may be larger.")
-    return told + ([OOM_AHEAD] if any(one.value is None for _, one in known) else [])
 
 
 def _filled_legend(cells: Sequence[TableCell]) -> list[str]:
@@ -158,7 +112,7 @@ def _filled_legend(cells: Sequence[TableCell]) -> list[str]:
     shares = any(METRICS.get(cell.metric.name).share for cell in empty)
     blank = [cell for cell in empty if not cell.forecast and not METRICS.get(cell.metric.name).share]
     alone = [f"{MEASURED_ALONE}: only what was measured has it."] if shares else []
-    return [*_legend([*rest, *blank]), *_predictors(empty), *alone]
+    return [*_legend([*rest, *blank]), *predictors(empty), *alone]
 
 
 def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = False) -> Sheet:
@@ -174,7 +128,7 @@ def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = F
     else:
         remarks = [*([table.caption] if table.caption else []), _unmeasured(table, grid)]
     if fill and any(_foretold(cell) for cell in cells):
-        remarks.append(f"~(x) is predicted / paper, for the {_places(cells)}.")
+        remarks.append(f"~(x) is predicted / paper, for the {places(cells)}.")
     if any(cell.paper and cell.paper["status"] == "oom" for cell in cells):
         remarks.append(f"{OUT_OF_MEMORY} means out of memory in the paper.")
     if any(cell.paper is None for cell in cells):
@@ -321,13 +275,6 @@ def _reported(cell: TableCell, fill: bool) -> CellText:
     return CellText(text=text, detail=times(cell.ratio), shared=cell.caveats)
 
 
-def times(value: float | None) -> str:
-    """``(x0.57)``; three digits where two decimals would show fewer than two: ``(x0.0123)``."""
-    if value is None:
-        return ""
-    return f"(x{value:.2f})" if value >= 0.1 or value == 0 else f"(x{value:.2g})"
-
-
 def _flat(grid: Grid) -> list[TableCell]:
     return [cell for row in grid for group in row for cell in group]
 
@@ -394,8 +341,3 @@ def _legend(cells: Sequence[TableCell]) -> list[str]:
     if any(cell.result is None and not cell.lacks for cell in cells):
         legend.append(f"{NO_VALUE} means never run.")
     return legend
-
-
-def joined(texts: Iterable[str]) -> str:
-    """The different texts, sorted so that 5 comes before 20."""
-    return "/".join(sorted({text for text in texts if text}, key=lambda text: (len(text), text)))

@@ -4,24 +4,28 @@ is one, else by zobench's engine, and each says which (docs/predictions.md)."""
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from zobench import models
+from zobench.predict import Rates, estimate
 from zobench.predict import gpu as engine
 from zobench.predict.forecast import Forecast
 from zobench.predict.gpu import Prediction, errors
 from zobench.predict.hardware import Gpu
+from zobench.predict.here import predict as machine_predicts
 from zobench.predict.published import evidence, transfers
 from zobench.predict.published.cell import PROGRAMS, Cell, cell_of
 from zobench.predict.published.memory import device_bytes
 from zobench.predict.published.seconds import step_seconds, throughput
 from zobench.predict.published.validation import memory_share, papers_gpus, quantile
 from zobench.recipes.reference import PAPERS
-from zobench.report.cells import Grid, TableCell, conditions, is_meant
+from zobench.report.cells import Grid, TableCell, conditions, is_meant, not_run
 from zobench.report.table import Table
+from zobench.result import Result
 from zobench.runspec import RunSpec
 
 USUAL_GPU = "A100-80GB"
@@ -135,3 +139,39 @@ def _engine(fields: Mapping[str, Any], cell: TableCell, place: Gpu) -> Forecast:
 @functools.cache
 def _known(spec: RunSpec, place: Gpu) -> Prediction:
     return engine.predict(spec, place)
+
+
+def here(table: Table, grid: Grid, results: Sequence[Result]) -> Grid:
+    """``grid`` with what its cells should come to on the CPU that ``results`` are of, by the rates that travel with
+    them; unchanged where they have none, or are of a GPU, whose memory they do not tell."""
+    known = [one for one in results if one.environment.get("calibration") and one.spec.device == "cpu"]
+    if not known or not table.paper:
+        return grid
+    facts = known[-1].environment
+    rates, room = Rates.of(facts["calibration"]), facts.get("memory_limit_bytes") or math.inf
+
+    def foretold(cell: TableCell) -> TableCell:
+        ahead = _here(table, cell, rates, known) if not_run(cell) else None
+        if ahead is None:
+            return cell
+        is_too_large = ahead.device_bytes + ahead.host_bytes > room
+        value = None if is_too_large else VALUES[cell.metric.name](ahead)
+        gpu = replace(ahead.gpu, name=facts["machine"])
+        return replace(cell, here=Forecast(value=value, share=ahead.share, gpu=gpu, own=True))
+
+    return [[[foretold(cell) for cell in group] for group in row] for row in grid]
+
+
+def _here(table: Table, cell: TableCell, rates: Rates, results: Sequence[Result]) -> Prediction | None:
+    """Of the cell's conditions, in the 16-bit type that is fastest there where any will do; ``results`` correct it."""
+    if cell.metric.name not in VALUES or cell.lacks or not is_meant(cell.row, cell.column):
+        return None
+    where = conditions(table, cell.row, cell.column)
+    fields = {name: max(values, key=rates.flops.__getitem__) if name == "dtype" else values[0]
+              for name, values in where.items()}  # fmt: skip
+    try:
+        spec = RunSpec(**fields).resolve("cpu")
+    except ValueError:  # what only a GPU has
+        return None
+    seconds = estimate(spec, rates, results).step_seconds
+    return replace(machine_predicts(spec, rates), step_seconds=seconds)

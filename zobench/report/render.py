@@ -67,7 +67,10 @@ def grids(
         if not here:
             raise ValueError(f"no results of machine {machine!r}; {suggestion(machine, sorted(by_machine))}")
         by_machine = here
-    filled = [(name, fill(table, by_machine[name], reference)) for name in sorted(by_machine)]
+    filled = [
+        (name, forecasts.here(table, fill(table, by_machine[name], reference), by_machine[name]))
+        for name in sorted(by_machine)
+    ]
     shown: list[tuple[str | None, Grid]] = [(name, grid) for name, grid in filled if measured(grid)]
     shown = shown or [(None, fill(table, [], reference))]
     return [(name, forecasts.added(table, grid) if foretold else grid) for name, grid in shown]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,8 @@ from zobench.report.table import Table
 from zobench.runspec.registries import METRICS
 from zobench.store import metrics
 
+NO_MODEL = "what a run learns has no model of costs"
+"""Why a value has no prediction."""
 _QUARTILES = ("least", "25 %", "median", "75 %", "most")
 
 
@@ -88,6 +91,7 @@ def _layers(filled: Sequence[Filled]) -> Sheet:
     reported, seen, ahead, neither = sums
     remarks = [
         f"Of the {reported} values, {seen} were measured here, {ahead} are predicted only, {neither} neither.",
+        *(f"Neither: {count} of {name}, because {NO_MODEL}." for name, count in sorted(_neither(filled).items())),
         "Predicted: for the paper's GPU; (x) is the median of predicted / paper. Each table says how far off.",
     ]
     fitted = sum(_is_fitted(cell) for item in filled for cell in own_cells(item.grids[0][1]))
@@ -101,10 +105,18 @@ def _layers(filled: Sequence[Filled]) -> Sheet:
     )  # fmt: skip
 
 
-def _layered(item: Filled) -> list[str]:
-    cells = own_cells(item.grids[0][1])
+def _neither(filled: Sequence[Filled]) -> Counter[str]:
+    """Metric -> how many of its values are neither measured nor predicted."""
+    return Counter(cell.metric.name for item in filled for cell in _unmeasured(item) if cell.forecast is None)
+
+
+def _unmeasured(item: Filled) -> list[TableCell]:
     seen = {tuple(cell.paper.values()) for _, grid in item.grids for cell in compared(grid) if cell.paper}
-    rest = [cell for cell in cells if cell.paper and tuple(cell.paper.values()) not in seen]
+    return [cell for cell in own_cells(item.grids[0][1]) if cell.paper and tuple(cell.paper.values()) not in seen]
+
+
+def _layered(item: Filled) -> list[str]:
+    cells, rest = own_cells(item.grids[0][1]), _unmeasured(item)
     neither = [cell for cell in rest if cell.forecast is None]
     ratios = [cell.forecast.value / cell.paper_value for cell in cells
               if cell.forecast and cell.forecast.value and cell.paper_value]  # fmt: skip
@@ -115,7 +127,7 @@ def _layered(item: Filled) -> list[str]:
 
 def _unpredicted(cell: TableCell) -> str:
     """Why there is no prediction of a value."""
-    return f"{cell.metric.name}: what a run learns has no model of costs"
+    return f"{cell.metric.name}: {NO_MODEL}"
 
 
 def _is_fitted(cell: TableCell) -> bool:

@@ -78,6 +78,15 @@ class Result:
         """What a run with a task was scored by; the first stands for the task. Results from before had accuracies."""
         return tuple(self.evaluation.get("scores", ("accuracy",)))
 
+    @property
+    def rank_on_dev(self) -> tuple[float, float]:
+        """What runs are sorted by, best first: the least loss on dev, then the highest first score there. A loss that
+        is not finite, or that a run does not have, comes last."""
+        best = self.evaluation.get("best", {})
+        loss = best.get("loss")
+        known = loss is not None and math.isfinite(loss)
+        return (float(loss) if known else math.inf), -(best.get(self.scores[0]) or 0.0)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON types only; non-finite floats become None, so that the text is valid JSON and floats round-trip."""
         body = {name: _finite(getattr(self, name)) for name in _BODY}

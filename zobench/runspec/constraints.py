@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zobench.runspec.fields import SpecField
-from zobench.runspec.kinds import MethodKind, SpecFields
+from zobench.runspec.kinds import WIRES, MethodKind, Need, SpecFields
 from zobench.runspec.registries import METHODS, TASKS
 
 Fields = Mapping[str, SpecField[Any]]
@@ -29,8 +29,7 @@ class Needs:
         """Raises ``ValueError`` if ``spec``, of these ``fields``, breaks the rule."""
         if not _applies(spec, fields[self.field], self.values):
             return
-        value = self.value(spec) if callable(self.value) else self.value
-        allowed = value if isinstance(value, tuple) else (value,)
+        allowed = Need(self.needs, self.value, self.remedy).allowed(spec)
         if spec.value(self.needs) not in allowed:
             raise _error(spec, fields[self.field], self.needs, allowed, self.remedy)
 
@@ -97,6 +96,8 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
     ),
     Needs("wire", (), "engine", "offload", "a resident model's weights do not travel; use engine=offload"),
     Needs("wire", ("fp16", "bf16"), "dtype", "fp32", "a wire format must be narrower than dtype; use wire=fp8"),
+    Needs("wire", tuple(name for name, kind in WIRES.items() if kind.is_read_only), "writeback_every", "inf",
+          "an update is far below a step of its grid; use noise=counter and writeback_every=inf"),
     Needs("autocast", (), "dtype", "fp32", "16-bit weights already compute in 16 bits; use dtype=fp32"),
     Needs("tier", ("checkpoint",), "engine", "offload", "a resident model reads its checkpoint once; use tier=auto"),
     Needs("tier", ("checkpoint",), "weights", "pretrained", "only they have a checkpoint; use weights=pretrained"),

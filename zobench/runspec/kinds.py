@@ -30,7 +30,7 @@ class SpecFields(Protocol):
 
     @property
     def sparsity(self) -> float:
-        """Of zo-sgd-sparse: the share of the weights that stay."""
+        """Of zo-sgd-sparse and sparse-mezo: the share of the weights that stay."""
 
     @property
     def zo_layers(self) -> int:
@@ -39,14 +39,23 @@ class SpecFields(Protocol):
     def value(self, key: str) -> Any:
         """The value of any field, or of the option ``options.NAME``."""
 
+    def option(self, name: str) -> Any:
+        """The value of an option, its default where it is not given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A run needs field ``name`` to be ``value``; ``remedy`` is the end of the error."""
+    """A run needs field ``name`` to be ``value``, or one of them if that is a tuple, or a function of the spec that
+    gives one; ``remedy`` is the end of the error."""
 
     name: str
     value: Any
     remedy: str
+
+    def allowed(self, spec: SpecFields) -> tuple[Any, ...]:
+        """The values that the field may have in ``spec``."""
+        value = self.value(spec) if callable(self.value) else self.value
+        return value if isinstance(value, tuple) else (value,)
 
 
 class UpdateSize(Enum):
@@ -77,6 +86,17 @@ class Definition:
     update: UpdateSize = UpdateSize.OTHER
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Structure:
+    """Directions that have low rank in every matrix. ``make`` names a function of the spec that gives them
+    (:class:`zobench.engine.factors.LowRank`), ``rank`` is their rank, and ``lasts`` the steps that share a subspace:
+    so long updates stay beside the weights."""
+
+    make: str
+    rank: Callable[[SpecFields], int]
+    lasts: Callable[[SpecFields], int]
+
+
 def _a_pair_per_query(spec: SpecFields, layers: int) -> int:
     return spec.queries
 
@@ -87,15 +107,16 @@ class MethodKind:
 
     Made: ``as_written`` is its paper's definition, ``as_shipped`` its published program's where that computes something
     else. ``engine`` names what builds the engine that it steps (:mod:`zobench.methods.engines`), ``thresholds`` what
-    gives those of its sparse directions (:func:`zobench.methods.thresholds`).
+    gives those of its sparse directions (:func:`zobench.methods.thresholds`), ``structure`` says which it has that are
+    not drawn element by element.
 
-    A step: ``pairs`` of points in its first pass over the model, of the spec and the model's layers; ``candidates``,
-    points of a second pass that are no pairs; ``tangents``: it computes g by forward-mode differentiation, a pass for
-    each query; ``gradients``: the share of the layers that its backward pass goes through, None if it has no backward
-    pass. Per query it draws z ``draws`` times with torch noise, and ``counter_draws`` times, and once for every
-    pending update, with counter noise; z is made of ``normals`` normal numbers per element. It takes every block to
-    the device ``uploads`` times. ``states``: copies of what is tuned that it keeps, beside the weights at rest unless
-    it backpropagates.
+    A step: ``pairs`` of points in its first pass over the model, of the spec and the model's layers; ``singles``, other
+    points of that pass, of the spec; ``candidates``, points of a second pass that are no pairs; ``tangents``: it
+    computes g by forward-mode differentiation, a pass for each query; ``gradients``: the share of the layers that
+    its backward pass goes through, None if it has no backward pass. Per query it draws z ``draws`` times with torch
+    noise, and ``counter_draws`` times, and once for every pending update, with counter noise; z is made of ``normals``
+    normal numbers per element. It takes every block to the device ``uploads`` times. ``states``: copies of what is
+    tuned that it keeps, beside the weights at rest unless it backpropagates.
 
     Fields: ``needs`` in the order in which they are checked; ``takes``: those that are for it and its like alone;
     ``options``: its own constants in ``RunSpec.options``, with their defaults. ``grid``: the family in ``grids.toml``,
@@ -108,7 +129,9 @@ class MethodKind:
     as_shipped: Definition | None = None
     engine: str = "zobench.methods.engines:streaming"
     thresholds: str | None = None
+    structure: Structure | None = None
     pairs: Callable[[SpecFields, int], int] = _a_pair_per_query
+    singles: Callable[[SpecFields], int] | None = None
     candidates: int = 0
     tangents: bool = False
     gradients: Callable[[SpecFields, int], float] | None = None
@@ -132,6 +155,11 @@ class MethodKind:
         assert self.as_shipped is not None, f"{self.name} has no published program of its own"
         return self.as_shipped
 
+    def changes(self, spec: SpecFields) -> dict[str, Any]:
+        """What must be changed in ``spec``, of another method, for this one: field to value."""
+        allowed = {need.name: need.allowed(spec) for need in self.needs}
+        return {name: values[0] for name, values in allowed.items() if spec.value(name) not in values}
+
     @property
     def backpropagates(self) -> bool:
         """Whether it has a backward pass at all: its model is resident, and no journal tells what it changes."""
@@ -145,7 +173,7 @@ class MethodKind:
     @property
     def has_pairs(self) -> bool:
         """Whether g is a difference of two losses, which two ranks can compute."""
-        return not self.backpropagates and not self.tangents
+        return not self.backpropagates and not self.tangents and self.singles is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,18 +257,38 @@ TIERS: Mapping[str, TierKind] = MappingProxyType({
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WireKind:
-    """The format of weights at rest and on the link. ``is_packed``: narrower than on the device, so weights are packed
-    and unpacked; ``is_scaled``: a float32 scale for each row of a matrix is stored beside its values."""
+    """The format of weights at rest and on the link. ``is_packed``: other than on the device, so weights are packed and
+    unpacked; ``is_scaled``: a float32 scale for each row of a matrix is stored beside its values. ``bits``: of an
+    integer; then ``group`` values in a row share a 16-bit scale, and what rests is only read, since an update is far
+    below a step of such a grid: updates stay in the journal."""
 
     name: str
     is_packed: bool = True
     is_scaled: bool = False
+    bits: int = 0
+    group: int = 0
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether weights at rest stay as they were first packed."""
+        return self.bits > 0
 
     @property
     def needs_fp32(self) -> bool:
         """Whether it is narrower than float32 alone: 16-bit weights cannot be packed into it."""
-        return self.is_packed and not self.is_scaled
+        return self.is_packed and not self.is_scaled and not self.bits
 
+    def width(self, dtype: str) -> float:
+        """Bytes of one weight of a model in ``dtype`` at rest, with its share of a group's scale."""
+        if self.bits:
+            return self.bits / 8 + SCALE_WIDTH / self.group
+        return WIDTHS[self.name if self.is_packed else dtype]
+
+
+SCALE_WIDTH = 2
+"""Bytes of the scale of a group of integers, a bfloat16."""
+GROUPS = (64, 32, 128)
+"""Values that can share a scale; the first is the one of ``int8`` and ``int4``."""
 
 WIRES: Mapping[str, WireKind] = MappingProxyType({
     kind.name: kind
@@ -249,6 +297,11 @@ WIRES: Mapping[str, WireKind] = MappingProxyType({
         WireKind(name="fp16"),
         WireKind(name="bf16"),
         WireKind(name="fp8", is_scaled=True),
+        *(
+            WireKind(name=f"int{bits}" + ("" if group == GROUPS[0] else f"-g{group}"), bits=bits, group=group)
+            for bits in (8, 4)
+            for group in GROUPS
+        ),
     )
 })  # fmt: skip
 """Every wire format by its name."""

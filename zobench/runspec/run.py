@@ -191,7 +191,8 @@ class RunSpec:
         0.9, "of zo-sgd-mmt", since=TASKS, lowest=0, below=1, searched=7, remedy="ZO-Bench uses momentum=0.9",
     ))
     sparsity: float = declare(Number(
-        0.0, "of zo-sgd-sparse: the share of the weights that stay", since=TASKS, lowest=0, below=1, searched=8,
+        0.0, "of zo-sgd-sparse and sparse-mezo: the share of the weights that stay", since=TASKS, lowest=0, below=1,
+        searched=8,
         remedy="ZO-Bench uses sparsity=0.1 to 0.9",
     ))
     zo_layers: int = declare(Number(
@@ -231,8 +232,8 @@ class RunSpec:
         remedy="MeZO uses dev_size=500",
     ))
     test_size: int = declare(Number(
-        1000, "examples of the one look at test", since=TASKS, lowest=1, of_task=True,
-        remedy="MeZO uses test_size=1000",
+        1000, "examples of the one look at test; 0: the test set is not looked at", since=TASKS, lowest=0,
+        of_task=True, remedy="MeZO uses test_size=1000",
     ))
     eval_every: int = declare(Number(
         0, "steps between two evaluations on dev; 0: only at the end", since=TASKS, lowest=0, told=NEVER, free=True,

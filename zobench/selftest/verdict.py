@@ -22,7 +22,7 @@ class Status(enum.StrEnum):
 
     OK = "ok"
     FAILED = "failed"
-    ABSENT = "not here"
+    ABSENT = "not run"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from zobench.store.files import (
     place_of,
     printable,
     row,
+    without_place,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "place_of",
     "printable",
     "row",
+    "without_place",
 ]

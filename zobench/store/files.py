@@ -87,7 +87,7 @@ class Store:
         Raises :class:`StoreError` if the disk refuses (full, read-only, not permitted).
         """
         path, before = self.path(result.spec, machine_of(result)), self._kept(result.spec, machine_of(result))
-        result = _without_place(result)
+        result = without_place(result)
         text = json.dumps(result.to_dict(), sort_keys=True, indent=1, allow_nan=False) + "\n"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,8 +231,8 @@ def frame(results: Iterable[Result]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*COLUMNS, *rest])
 
 
-def _without_place(result: Result) -> Result:
-    """``result`` without the folder of this machine in which its model lies, because results are published."""
+def without_place(result: Result) -> Result:
+    """``result`` without the folder of this machine in which its model lies, because results are shown to others."""
     if not Path(result.spec.model_path).is_absolute():  # a hub id says where others find it
         return result
     return replace_fields(result, spec=result.spec.replace(model_path=""))

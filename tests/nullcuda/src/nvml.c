@@ -98,6 +98,8 @@ API int nvmlDeviceGetCurrPcieLinkGeneration(void *d, unsigned *n) { WHOLE(d); *n
 API int nvmlDeviceGetMaxPcieLinkGeneration(void *d, unsigned *n) { WHOLE(d); *n = this_machine()->pcie_generation; return OK; }
 API int nvmlDeviceGetCurrPcieLinkWidth(void *d, unsigned *n) { WHOLE(d); *n = 16; return OK; }
 API int nvmlDeviceGetMaxPcieLinkWidth(void *d, unsigned *n) { WHOLE(d); *n = 16; return OK; }
+// Of the ways that two GPUs may reach each other only NVLink (2) is asked for; 5: not supported.
+API int nvmlDeviceGetP2PStatus(void *a, void *b, int way, int *status) { CALL; *status = this_machine()->nvlink ? 0 : 5; return OK; }
 
 // What torch asks of NVML besides.
 API int nvmlDeviceGetComputeRunningProcesses(void *d, unsigned *count, struct process *out) { *count = 0; return OK; }

@@ -16,6 +16,7 @@ struct job {
   const void *from;
   size_t bytes;
   int value;
+  void *owned;  // freed when it has run
   struct event *event;
   struct stream *other;
   long position;
@@ -49,13 +50,16 @@ static double now(void) {
   return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
 }
 
+// Without values (NULLCUDA_VALUES=0) large copies move nothing.
+API int nullcuda_carries(size_t bytes) { return machine_copies || bytes < (1 << 20); }
+
 static void run_to(struct stream *s, long position);
 
 static void run_one(struct stream *s) {
   struct job *job = s->head;
   s->head = job->next;
   if (!s->head) s->tail = 0;
-  if (job->what == COPY && (machine_copies || job->bytes < (1 << 20))) memmove(job->to, job->from, job->bytes);
+  if (job->what == COPY && nullcuda_carries(job->bytes)) memmove(job->to, job->from, job->bytes);
   if (job->what == SET) memset(job->to, job->value, job->bytes);
   if (job->what == WAIT) run_to(job->other, job->position);
   s->done++;
@@ -63,6 +67,7 @@ static void run_one(struct stream *s) {
     job->event->milliseconds = now();
     if (!--job->event->held) free(job->event);
   }
+  free(job->owned);
   free(job);
 }
 
@@ -364,3 +369,45 @@ API cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t 
   return cudaSuccess;
 }
 API cudaError_t cudaMemset(void *to, int value, size_t bytes) { return cudaMemsetAsync(to, value, bytes, 0); }
+
+// --- collectives: the other ranks are NCCL's ---
+
+API int nullcuda_device(void) { return current_device; }
+API void *nullcuda_stream(void *handle) {
+  lock();
+  struct stream *s = stream_of(handle);
+  unlock();
+  return s;
+}
+
+static int misplaced(const void *memory, const struct stream *s) {
+  struct range *r = range_of(memory);
+  return !on_device(r) || r->device != s->device;
+}
+
+// A collective takes these bytes: all that comes before it on its stream is done. 0, or that it is on another device.
+API int nullcuda_taken(void *handle, const void *from, size_t bytes) {
+  lock();
+  struct stream *s = stream_of(handle);
+  int wrong = misplaced(from, s);
+  nullcuda_counts.launches++;
+  if (!wrong) {
+    touched(s, from, bytes, 0, "a collective");
+    drain(s);
+  }
+  unlock();
+  return wrong;
+}
+
+// It gives a result, which is freed when it has arrived.
+API int nullcuda_given(void *handle, void *to, void *result, size_t bytes) {
+  lock();
+  struct stream *s = stream_of(handle);
+  int wrong = misplaced(to, s);
+  if (!wrong) {
+    touched(s, to, bytes, 1, "a collective");
+    issue(s, (struct job){.what = COPY, .to = to, .from = result, .bytes = bytes, .owned = result});
+  } else free(result);
+  unlock();
+  return wrong;
+}

@@ -130,7 +130,7 @@ class Encoder:
         return [example.prompt, *(example.prompt + candidate for candidate in example.candidates)]
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
-        ids: list[list[int]] = self.tokenizer(texts, verbose=False)["input_ids"]
+        ids: list[list[int]] = self.tokenizer(texts, verbose=False)["input_ids"] if texts else []  # it refuses no texts
         return ids
 
     def _edges(self) -> tuple[int, int]:

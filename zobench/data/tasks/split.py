@@ -53,6 +53,8 @@ def split(spec: RunSpec, task: Task, answers: Sequence[int], validation: int, ow
     test = _permutation(SPLIT_SEED, validation)[: spec.test_size]
     if len(test) < spec.test_size:
         notes.append(f"test has {len(test)} examples, not {spec.test_size}: there are no more")
+    if len(train) < spec.batch_size:
+        notes.append(f"a batch has {len(train)} examples, not {spec.batch_size}: train has no more")
     return Split(train, dev, test, notes)
 
 

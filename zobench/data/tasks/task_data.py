@@ -141,9 +141,9 @@ class TaskData:
 
     def majority(self, name: str) -> float | None:
         """The share of the most frequent answer in the split ``name``: the accuracy of always giving it. None where
-        the examples have no answers in common."""
+        the examples have no answers in common, or there are none, as of a test set that is not looked at."""
         answers = Counter(item.answer for item in self.splits[name])
-        return max(answers.values()) / answers.total() if self.asked.names else None
+        return max(answers.values()) / answers.total() if self.asked.names and answers else None
 
     def _trained(self, item: Encoded) -> Encoded:
         return item.only_right() if self.asked.loss == "lm" and item.candidates else item

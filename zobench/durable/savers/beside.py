@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -63,7 +64,7 @@ class CopyThread:
             job()
 
 
-class Beside:
+class Beside(ABC):
     """What the two forms that save beside the steps share: a thread that copies, one that writes, and who waits.
 
     Weights are copied while no step touches them: ``_due`` holds the units whose copy is not done, and the engine calls
@@ -123,17 +124,17 @@ class Beside:
         if finish:
             self._raise()
 
+    @abstractmethod
     def _start(self) -> None:
         """Begins ``_cut`` at a boundary."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _boundary(self) -> None:
         """Goes on with ``_cut`` at a boundary."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _last(self) -> None:
         """Goes on with ``_cut`` when no step comes any more and the threads have nothing to do."""
-        raise NotImplementedError
 
     def _touch(self, unit: Unit) -> None:
         """Comes before a unit is changed, in the thread that steps."""
@@ -142,9 +143,9 @@ class Beside:
             self._hold(unit)
             self._cut.made.stall += time.perf_counter() - start
 
+    @abstractmethod
     def _hold(self, unit: Unit) -> None:
         """Returns when a step may change the unit."""
-        raise NotImplementedError
 
     def _settled(self, wait: float = 0.0) -> bool:
         """Whether the threads of all ranks have nothing to do, ``wait`` seconds from now at the latest.

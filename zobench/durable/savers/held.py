@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ PIECE = 64 << 20
 """Bytes that a synchronous checkpoint reads at a time."""
 
 
-class Held:
+class Held(ABC):
     """What savers that hold the run share."""
 
     def __init__(self, target: Target) -> None:
@@ -46,15 +47,15 @@ class Held:
         end = time.perf_counter()
         made.stall = made.seconds = end - start
 
-    def after_step(self, step: int) -> None:
+    def after_step(self, step: int) -> None:  # noqa: B027  it has nothing to do there
         """See :class:`Saver`."""
 
-    def close(self, finish: bool = True) -> None:
+    def close(self, finish: bool = True) -> None:  # noqa: B027
         """See :class:`Saver`."""
 
+    @abstractmethod
     def _save(self, made: Saved) -> None:
         """Returns when all is on the disk."""
-        raise NotImplementedError
 
 
 class TensorSaver(Held):

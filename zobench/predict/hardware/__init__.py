@@ -1,9 +1,9 @@
 """GPUs as data: what their data sheets say and what of it is reached, each with its source and date. No torch.
 
-A GPU is one TOML file, here or a user's own: a ``name``, perhaps names that it is ``also`` called by and ``errors``,
-one of :data:`ERRORS`, and ``[[facts]]``, each group with one ``source`` of :data:`SOURCES`, a ``document`` and a
-``date``. A later group wins over an earlier one. What a GPU's file leaves out of :data:`SHARES` is taken from
-``zobench/predict/constants.toml``.
+A GPU is one TOML file, here or a user's own: a ``name``, perhaps names that it is ``also`` called by, ``errors``, one
+of :data:`ERRORS`, a ``caution``, why zobench may not run on it at all, and ``[[facts]]``, each with one ``source`` of
+:data:`SOURCES`, a ``document`` and a ``date``. A later group wins over an earlier one. What a GPU's file leaves out
+of :data:`SHARES` is taken from ``zobench/predict/constants.toml``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PEAKS: Mapping[str, float] = {
 """Keys that a GPU's file must have, in the unit of their names, and what a unit is in base units."""
 SHARES: Mapping[str, float] = {
     "fp32_products": 1, "fp16_products": 1, "idle_tiles": 1, "passes": 1, "normals": 1, "counter_normals": 1,
-    "kernel_us": 1e-6, "link_both": 1, "link_one": 1, "pageable_gbs": 1e9, "fused_attention": 1,
+    "losses": 1, "kernel_us": 1e-6, "link_both": 1, "link_one": 1, "pageable_gbs": 1e9, "fused_attention": 1,
     "fp32_attention": 1, "narrow_normals": 1, "malloc_us": 1e-6,
     "driver_mib": 1 << 20,
 }  # fmt: skip
@@ -41,7 +41,7 @@ LANE_BYTES = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Bytes per second of one lane of PCIe, one way, by generation."""
 
 
-_KEYS = ("name", "also", "errors", "facts")
+_KEYS = ("name", "also", "errors", "caution", "facts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +57,25 @@ class Origin:
 class Gpu:
     """One GPU in base units: bytes, seconds, operations.
 
+    ``caution``: why zobench may not run on it, whatever is predicted, or "".
     ``errors``: whose held-out errors are those of predictions for it, one of :data:`ERRORS`. Of the data sheet:
     ``sms``, streaming multiprocessors; ``clock`` in Hz; ``memory``, bytes that programs can have;
     peaks ``fp32``, ``tf32``, ``fp16``, ``bf16`` in FLOP/s, dense, with float32 sums; ``hbm`` in bytes/s; ``nvlink`` in
     bytes/s, one way, 0 for none. Reached: ``fp32_products`` and ``fp16_products``, shares of the peaks by large
     products; ``idle_tiles``, the share of a last wave of tiles that a product wastes; ``passes``, the share of ``hbm``
-    by elementwise passes; ``normals`` and ``counter_normals``, numbers per multiprocessor and clock drawn by torch and
-    by the counter kernels; ``kernel``, seconds that a kernel costs beside its work; ``link_both`` and ``link_one``,
-    shares of PCIe's rate by pinned copies each way with both directions or one in use; ``pageable``, bytes/s of
-    pageable copies, both ways together; ``fused_attention`` and ``fp32_attention``, its share of a product's rate in 16
-    and 32 bits; ``narrow_normals``, normals in 16 bits in the time of one in 32; ``malloc``, seconds of one
-    cudaMalloc with its cudaFree; ``driver``, bytes that the driver and libraries take.
+    by elementwise passes, and ``losses``, the share of that by passes over logits; ``normals`` and ``counter_normals``,
+    numbers per multiprocessor and clock drawn by torch and by the counter kernels; ``kernel``, seconds that a kernel
+    costs beside its work; ``link_both`` and ``link_one``, shares of PCIe's rate by pinned copies each way with both
+    directions or one in use; ``pageable``, bytes/s of pageable copies, both ways together; ``fused_attention`` and
+    ``fp32_attention``, its share of a product's rate in 16 and 32 bits; ``narrow_normals``, normals in 16 bits in the
+    time of one in 32; ``malloc``, seconds of one cudaMalloc with its cudaFree; ``driver``, bytes that the driver and
+    libraries take.
     """
 
     name: str
     also: tuple[str, ...]
     errors: str
+    caution: str
     sms: float
     clock: float
     memory: float
@@ -88,6 +91,7 @@ class Gpu:
     fp16_products: float
     idle_tiles: float
     passes: float
+    losses: float
     normals: float
     counter_normals: float
     kernel: float
@@ -178,7 +182,10 @@ def _read(path: Path, anchored: bool) -> Gpu:
             known = ", ".join(map(str, LANE_BYTES))
             raise ValueError(f"`pcie_generation` must be one of {known}, but got {values['pcie_generation']:g}")
         also = tuple(body.get("also", ()))
-        return Gpu(name=_text(body, "name"), also=also, errors=errors, origins=origins, **_plain(values))
+        caution = _text(body, "caution") if "caution" in body else ""
+        return Gpu(
+            name=_text(body, "name"), also=also, errors=errors, caution=caution, origins=origins, **_plain(values)
+        )  # fmt: skip
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
 

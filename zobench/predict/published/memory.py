@@ -6,6 +6,7 @@ segments and the driver's share.
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Callable, Sequence
 
@@ -35,7 +36,7 @@ def device_bytes(cell: Cell) -> int:
     return trace.allocator.reserved + cell.program.driver_bytes
 
 
-class _Trace:
+class _Trace(abc.ABC):
     """What both programs do: perturb, update, one layer's forward, the head."""
 
     def __init__(self, cell: Cell) -> None:
@@ -53,9 +54,9 @@ class _Trace:
         for size in sizes:
             self.new(size)
 
+    @abc.abstractmethod
     def run(self) -> None:
         """Replays the program's first steps."""
-        raise NotImplementedError
 
     def new(self, elements: float, width: int | None = None) -> Piece:
         """A tensor of ``elements``, ``width`` bytes each, else as wide as the weights."""

@@ -1,0 +1,160 @@
+"""Integers at rest: the grid against NumPy's, and the engine against a plain loop over the unpacked weights."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.reference import draw_seeds, pristine_mezo
+from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
+from zobench.data.tokens import stream
+from zobench.engine.blocks import Field, Unit, make_unit
+from zobench.engine.integer import IntegerWire
+from zobench.engine.tiers import allocate
+from zobench.models import weights
+from zobench.runspec.kinds import WIRES
+
+STEPS, EPS, LR, SEED = 8, 1e-3, 1e-3, 7
+KINDS = [name for name, kind in WIRES.items() if kind.is_read_only]
+
+
+def on_the_grid(values, bits, group):
+    """The values as a reader of them would have them, from the definition alone."""
+    largest = 2 ** (bits - 1) - 1
+    flat = np.zeros(-(-values.size // group) * group, np.float32)
+    flat[: values.size] = values.ravel()
+    flat = flat.reshape(-1, group)
+    scale = torch.from_numpy(np.abs(flat).max(1, keepdims=True) / np.float32(largest)).bfloat16().float().numpy()
+    whole = np.clip(np.rint(flat / np.where(scale == 0, 1, scale)), -largest, largest).astype(np.float32)
+    return (whole * scale).ravel()[: values.size].reshape(values.shape)
+
+
+def unit_of(*shapes, dtype=torch.float32):
+    fields = [Field(f"p{n}", torch.Size(shape), dtype, 0, True, True, (), n) for n, shape in enumerate(shapes)]
+    return make_unit("unit", torch.nn.Module(), fields)
+
+
+def packed(unit: Unit, kind: str, fill):
+    wire = IntegerWire(WIRES[kind])
+    master, back, slot = allocate(unit.nbytes), allocate(unit.nbytes), allocate(wire.nbytes(unit))
+    for item in unit.fields:
+        fill(item.view(master))
+    wire.encode(unit, master, slot)
+    wire.decode(unit, slot, back)
+    return master, back, slot
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_matrices_lie_on_the_grid_and_vectors_stay(kind, dtype, monkeypatch):
+    monkeypatch.setattr("zobench.engine.integer.CHUNK_ELEMENTS", 900)  # several chunks, the last one short
+    unit = unit_of((48, 96), (31, 17), (96,), dtype=dtype)  # the second fills no whole number of groups
+    torch.manual_seed(0)
+    master, back, slot = packed(
+        unit,
+        kind,
+        lambda tensor: tensor.normal_().mul_(torch.logspace(-6, 3, len(tensor))[:, None] if tensor.dim() == 2 else 1.0),
+    )
+    for item in unit.fields:
+        before, after = item.view(master), item.view(back)
+        if len(item.shape) == 1:
+            assert torch.equal(after, before)
+            continue
+        expected = torch.from_numpy(on_the_grid(before.float().numpy(), WIRES[kind].bits, WIRES[kind].group))
+        assert torch.equal(after, expected.to(dtype))
+        assert not torch.equal(after, before)
+    assert not torch.equal(slot, torch.zeros_like(slot))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_zeros_stay_zeros(kind):
+    _, back, _ = packed(unit_of((8, 64)), kind, lambda tensor: tensor.zero_())
+    assert not back.any()
+
+
+@pytest.mark.parametrize(("kind", "share"), [("int8", 4.0), ("int4", 8.0), ("int8-g128", 4.0), ("int4-g32", 8.0)])
+def test_a_quarter_and_an_eighth_of_the_bytes_and_the_scales(kind, share):
+    unit = unit_of((1024, 4096), (4096,))
+    own = WIRES[kind]
+    assert IntegerWire(own).nbytes(unit) == pytest.approx(1024 * 4096 * own.width("fp32") + 4 * 4096, rel=1e-3)
+    assert own.width("fp32") == 4 / share + 2 / own.group
+
+
+def tokens(name, count=STEPS):
+    config = models.build_config(name)
+    spec = RunSpec(model=name, batch_size=3, seq_len=17, data="ragged", seed=1)
+    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), count))
+
+
+def unpacked(name, kind):
+    """A model whose blocks' matrices are what ``kind`` makes of them, by NumPy."""
+    model = models.build(name, "fp32")
+    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
+    for block in models.blocks(model):
+        for parameter in block.parameters():
+            if parameter.dim() == 2:
+                grid = on_the_grid(parameter.detach().numpy(), WIRES[kind].bits, WIRES[kind].group)
+                parameter.data.copy_(torch.from_numpy(grid))
+    return model
+
+
+def engine_of(name, kind, **config):
+    model = models.build(name, "fp32")
+    config = EngineConfig(noise="counter", writeback_every="inf", wire=kind, **config)
+    return Engine(model, config, weights=weights.RandomWeights(model, 3))
+
+
+def steps(engine, name, count=STEPS):
+    method = ZOSGD(lr=LR, eps=EPS, seed=SEED, weight_decay=0.1)
+    return [(step.loss, step.projected_grad) for step in (method.step(engine, batch) for batch in tokens(name, count))]
+
+
+PLACES = [
+    {"tier": "pageable"},
+    {"tier": "disk", "granularity": "linear"},
+    {"tier": "disk", "resident_blocks": 0, "slots": 1, "consolidate_after": 3},
+]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=["pageable", "linear on a disk", "one slot, beyond the consolidation"])
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["opt-tiny", "qwen3-tiny"])
+def test_a_run_equals_a_plain_loop_over_the_unpacked_weights(name, kind, place):
+    model = unpacked(name, kind)
+    seeds = [(seed,) for seed in draw_seeds(SEED, STEPS)]
+    losses, gs = pristine_mezo(model, tokens(name), seeds, eps=EPS, lr=LR, wd=0.1, every=math.inf)
+    with engine_of(name, kind, **place) as engine:
+        assert steps(engine, name) == list(zip(losses, gs, strict=True))
+        tuned = dict(engine.named_tensors())
+        engine.flush()  # nothing can be written into what rests
+        assert all(unit.applied == 0 and not unit.changed for unit in engine.blocks)
+        assert all(torch.equal(tensor, tuned[key]) for key, tensor in engine.named_tensors())
+        assert engine.bytes_at_rest < {"int8": 0.4, "int4": 0.3}[kind] * 4 * sum(
+            parameter.numel() for block in models.blocks(model) for parameter in block.parameters()
+        )
+
+
+def test_replay_of_the_journal_is_exact():
+    with engine_of("opt-tiny", "int4") as engine:
+        first = steps(engine, "opt-tiny")
+        journal, tuned = list(engine.journal), dict(engine.named_tensors())
+        score = engine.evaluate(tokens("opt-tiny")[0])
+    with engine_of("opt-tiny", "int4") as engine:
+        engine.commit(journal)
+        assert engine.evaluate(tokens("opt-tiny")[0]) == score
+        assert all(torch.equal(tensor, tuned[key]) for key, tensor in engine.named_tensors())
+    assert len(set(first)) == STEPS
+
+
+def test_what_rests_cannot_take_updates():
+    with pytest.raises(
+        ValueError, match=r"`wire=int4` needs writeback_every=inf, because an update is far below a step"
+    ):
+        EngineConfig(noise="counter", wire="int4")
+    told = (
+        r"`wire=int8` needs writeback_every=inf, but got writeback_every=1; an update is far below a step of its grid"
+    )
+    with pytest.raises(ValueError, match=told):
+        RunSpec(model="opt-tiny", engine="offload", noise="counter", wire="int8")

@@ -1,0 +1,358 @@
+"""Directions of low rank against weights W + c U V^T that are made whole, in plain torch; what LOZO's steps cost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support.low_rank import LowRankPlain, direction
+from tests.support.parity import batches, materialised
+from zobench import Batch, Engine, EngineConfig, RunSpec, methods, models
+from zobench.durable.journal import JournalFile, read
+from zobench.engine import Entry, Point, factored, products
+from zobench.engine.factors import LowRank
+from zobench.engine.twin import own_loss
+from zobench.measure.ledger import Ledger
+from zobench.methods import ZOSGD
+from zobench.methods.base import Taken
+from zobench.methods.lozo import LOZO
+from zobench.models.weights import RandomWeights
+from zobench.testing.plain import full, padded, skeleton, start
+from zobench.testing.suite import assert_same
+
+EPS, LR, DECAY = 1e-2, 1e-2, 0.1
+MODES: dict[str, dict[str, Any]] = {
+    "resident": {"placement": "resident"},
+    "blocks": {"slots": 2},
+    "linears on disk": {"granularity": "linear", "tier": "disk", "slots": 2},
+    "every third interval": {"writeback_every": 7},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def spec_of(**changes: Any) -> RunSpec:
+    settings = {"lr": LR, "eps": EPS, "seed": 5, "noise": "counter", "method": "lozo", "options": {"interval": 3}}
+    return RunSpec(model="opt-tiny", **{**settings, **changes})
+
+
+def engine_of(spec: RunSpec, **config: Any) -> Engine:
+    settings = EngineConfig(noise="counter", **config)
+    return Engine(skeleton(), settings, weights=start(), directions=methods.directions(spec))
+
+
+class Formula:
+    """LOZO as its paper has it, in NumPy: X -= lr * (g U V^T / r + decay * X), V drawn every ``interval`` steps.
+
+    Vectors go along z. ``shipped``: as its program has it, without r, and with another U in the step that draws V."""
+
+    def __init__(self, spec: RunSpec, shipped: bool = False) -> None:
+        self.model, self.spec, self.shipped = LowRankPlain(2), spec, shipped
+        self.draws = np.random.default_rng(spec.seed)
+        self.x = {name: tensor.numpy().astype(np.float64) for name, tensor in self.model.tensors.items()}
+        self.step_number = 0
+
+    def z(self, seed: int) -> dict[str, np.ndarray]:
+        return {
+            name: direction(n, torch.Size(x.shape), seed, self.subspace, 2).numpy().astype(np.float64)
+            for n, (name, x) in enumerate(self.x.items())
+        }
+
+    def loss(self, batch: Batch, z: dict[str, np.ndarray], scale: float) -> float:
+        self.model.set({name: torch.from_numpy((x + scale * z[name]).astype(np.float32)) for name, x in self.x.items()})
+        return self.model.loss(batch)
+
+    def step(self, batch: Batch) -> list[float]:
+        """The losses at both points of each direction."""
+        interval, queries = self.spec.option("interval"), self.spec.queries
+        seeds = [int(self.draws.integers(10**9)) for _ in range(queries)]
+        begins = self.step_number % interval == 0
+        if begins:
+            self.subspace = seeds[0]
+        losses, ghat = [], {name: np.zeros_like(x) for name, x in self.x.items()}
+        for seed in seeds:
+            z = self.z(seed)
+            plus, minus = (self.loss(batch, z, sign * EPS) for sign in (1, -1))
+            losses += [plus, minus]
+            moved = self.z(seed + 10**9) if self.shipped and begins else z
+            for name in ghat:
+                ghat[name] += (plus - minus) / (2 * EPS) * moved[name] / queries / (1 if self.shipped else 2)
+        for name, x in self.x.items():
+            decay = 0.0 if "bias" in name or "layer_norm" in name else self.spec.weight_decay
+            self.x[name] = x - self.spec.lr * (ghat[name] + decay * x)
+        self.step_number += 1
+        return losses
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "changes", [{}, {"queries": 2, "weight_decay": DECAY, "definition": "as-shipped"}], ids=["written", "shipped"]
+)
+def test_each_step_is_the_formula(changes, mode, monkeypatch):
+    """Losses to 1e-5, although W + eps U V^T is never made; weights after each of eight steps, two of them new V."""
+    monkeypatch.setattr(products, "TOGETHER", 42 if mode == "blocks" else 1024)  # two copies of the batch at once
+    spec = spec_of(**changes)
+    formula, method = Formula(spec, "definition" in changes), methods.make(spec)
+    with engine_of(spec, **MODES[mode]) as engine:
+        seen: list[float] = []
+        probe = engine.probe
+        engine.probe = lambda batch, points: seen.extend(probe(batch, points)) or seen[-len(points) :]  # type: ignore
+        for number in range(8):
+            batch = (full, padded)[number % 2]()
+            result = method.step(engine, batch)
+            wanted = formula.step(batch)
+            assert seen[-len(wanted) :] == pytest.approx(wanted, rel=1e-5)
+            # g is a difference of such losses: the formula goes on with the engine's own
+            here = dict(engine.named_tensors())
+            for name, x in formula.x.items():
+                np.testing.assert_allclose(here[name].numpy(), x, rtol=0, atol=3e-5, err_msg=name)
+                formula.x[name] = here[name].numpy().astype(np.float64)
+            assert result.applied
+
+
+def test_where_a_model_rests_changes_no_bit():
+    """Blocks in host memory, on a disk, in two slots, and resident: the same losses and weights with ``==``."""
+    spec, runs = spec_of(weight_decay=DECAY), []
+    for config in (MODES["resident"], MODES["blocks"], {"tier": "disk", "overlap": False}, {"resident_blocks": 1}):
+        with engine_of(spec, **config) as engine:
+            method = methods.make(spec)
+            steps = [method.step(engine, batch()) for batch in (full, padded, full, full, padded)]
+            runs.append((steps, engine.evaluate(full()), dict(engine.named_tensors())))
+    for steps, loss, tensors in runs[1:]:
+        assert (steps, loss) == runs[0][:2]
+        assert_same(tensors, runs[0][2])
+
+
+@pytest.mark.parametrize("config", [{}, {"granularity": "linear"}, {"writeback_every": 4}])
+def test_nothing_is_written_to_the_disk_while_a_subspace_lasts(config):
+    """Ten steps with V drawn in the first, the fifth and the ninth: bytes go down in the fifth and the ninth alone."""
+    spec = spec_of(options={"interval": 4})
+    with engine_of(spec, tier="disk", slots=2, **config) as engine:
+        method, written = methods.make(spec), []
+        tier = engine.rest.streamed.tier
+        offload = tier.offload
+
+        def counted(block: int, slot: Tensor) -> None:
+            written[-1] += slot.nbytes
+            offload(block, slot)
+
+        tier.offload = counted
+        kept = sum(engine.kept_bytes(unit) for unit in engine.blocks)
+        for _ in range(10):
+            written.append(0)
+            method.step(engine, full())
+            engine.evaluate(full())
+            engine.drain()
+        assert written == [kept if step in (4, 8) else 0 for step in range(10)]
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "opt-350m-tiny", "roberta-tiny", "mixtral-tiny"])
+def test_other_families_are_right_too(name):
+    """GPT-2 has transposed layers, OPT-350M projections, RoBERTa a bias of its own, Mixtral experts in one tensor."""
+    model, points = _other(name), [Point(), Point(3, EPS), Point(3, -EPS), Point(4, EPS, None, 9)]
+    ids = torch.arange(12).view(2, 6) * 3 % 50 + 5
+    batch, wanted = Batch(ids, ids), []
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    for point in points:
+        with torch.no_grad():
+            for n, (_, tensor) in enumerate(model.named_parameters()):
+                if point.seed is not None:
+                    tensor.add_(direction(n, tensor.shape, point.seed, point.subspace, 3) * point.scale)
+        wanted.append(own_loss(model, batch))
+        model.load_state_dict(before)
+    for config in ({"placement": "resident"}, {"slots": 2}):
+        with Engine(_other(name), EngineConfig(noise="counter", **config), directions=LowRank(3)) as engine:
+            assert engine.probe(batch, points) == pytest.approx(wanted, rel=1e-5)
+    assert abs(wanted[1] - wanted[2]) > 1e-4
+
+
+def _other(name: str) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    common = {"vocab_size": 60, "tie_word_embeddings": True}
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    kinds = {
+        "gpt2-tiny": ("gpt2", {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}),
+        "llama-tiny": ("llama", {**sizes, "num_key_value_heads": 1}),
+        "opt-350m-tiny": ("opt", {
+            "hidden_size": 16, "word_embed_proj_dim": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "ffn_dim": 24, "max_position_embeddings": 16, "do_layer_norm_before": False, "pad_token_id": 1,
+        }),
+        "roberta-tiny": ("roberta", {**sizes, "max_position_embeddings": 20, "pad_token_id": 1}),
+        "mixtral-tiny": ("mixtral", {**sizes, "num_key_value_heads": 1, "num_local_experts": 3}),
+    }  # fmt: skip
+    from transformers import AutoConfig
+
+    family, own = kinds[name]
+    config = AutoConfig.for_model(family, **common, **own)
+    torch.manual_seed(0)
+    kind = AutoModelForMaskedLM if family == "roberta" else AutoModelForCausalLM
+    model = kind.from_config(config).eval()
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.add_(torch.randn_like(tensor), alpha=0.05)
+    return model
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_sixteen_bits_come_near_to_the_weights_that_are_made_whole(dtype):
+    """To the rounding of one product in 16 bits; updates that are pending are not rounded to 16 bits one by one."""
+    batch = batches("opt-tiny")[0]
+    model = materialised("opt-tiny", dtype, None)
+    with Engine(
+        models.build("opt-tiny", dtype), EngineConfig(noise="counter"), weights=RandomWeights(model, 3),
+        directions=LowRank(2),
+    ) as engine:  # fmt: skip
+        points = (Point(3, EPS, None, 8), Point(3, -EPS, None, 8))
+        entries = [Entry(step=n, seed=n, g=1.0, lr=1e-4, subspace=8) for n in range(20)]
+        engine.commit(entries)
+        found = engine.probe(batch, points)
+        wide = {name: tensor.double() for name, tensor in model.state_dict().items()}
+        for point, loss in zip(points, found, strict=True):
+            with torch.no_grad():
+                for n, (name, tensor) in enumerate(model.named_parameters()):
+                    z = direction(n, tensor.shape, 3, 8, 2) * point.scale
+                    for e in entries:
+                        z = z - e.lr * direction(n, tensor.shape, e.seed, 8, 2)
+                    tensor.copy_(wide[name] + z)
+            assert loss == pytest.approx(own_loss(model, batch), rel=2e-3)
+        engine.flush()
+        numbers = {name: n for n, (name, _) in enumerate(model.named_parameters())}
+        for name, tensor in engine.named_tensors():
+            total = sum(direction(numbers[name], tensor.shape, e.seed, 8, 2).double() for e in entries)
+            exact = wide[name] - 1e-4 * total
+            half_an_ulp = exact.abs() * torch.finfo(tensor.dtype).eps / 2 + 1e-6
+            assert ((tensor.double() - exact).abs() <= 1.01 * half_an_ulp).all(), name
+
+
+def test_the_journal_tells_the_subspace(tmp_path):
+    entries = (
+        Entry(step=4, seed=1, g=0.5, lr=0.1, subspace=7), Entry(step=4, seed=2, g=0.25, lr=0.1, subspace=7),
+        Entry(step=4, seed=3, g=0.25, lr=0.1), Entry(step=4, seed=5, g=0.25, lr=0.1, subspace=0),
+    )  # fmt: skip
+    taken = Taken(
+        step=4, loss=1.0, lr=0.1, seconds=0.1, applied=True, passes=1, directions=((1, None),), gradients=(0.5,),
+        entries=entries,
+    )  # fmt: skip
+    with JournalFile(tmp_path / "journal", {"run": "", "base": ""}) as file:
+        file.append(taken, replace(taken, step=5))
+    assert read(tmp_path / "journal")[1] == [taken, replace(taken, step=5)]
+
+
+@pytest.mark.parametrize("config", MODES.values(), ids=list(MODES))
+def test_a_run_is_made_again_from_its_journal_whatever_the_moment(config):
+    """After each number of steps up to two intervals and a half: journal, subspace and base give every bit."""
+    spec = spec_of(weight_decay=DECAY, queries=2)
+    batches_ = [(full, padded)[n % 2]() for n in range(9)]
+
+    def taken(engine: Engine, method: LOZO, number: int) -> Taken:
+        known = len(engine.journal)
+        result = method.step(engine, batches_[number])
+        directions = tuple((seed, None) for seed in result.seeds)
+        return Taken(
+            step=number, loss=result.loss, lr=method.lr, seconds=0.1, applied=result.applied, passes=1,
+            directions=directions, gradients=result.gradients, entries=tuple(engine.journal[known:]),
+        )  # fmt: skip
+
+    with engine_of(spec, **config) as ran:
+        method = methods.make(spec)
+        items = [taken(ran, method, number) for number in range(8)]
+        last = method.step(ran, batches_[8])
+        weights = dict(ran.named_tensors())
+    for count in (2, 3, 4, 7):
+        with engine_of(spec, **config) as again:
+            method = methods.make(spec)
+            again.retrace([record for item in items[:count] for record in item.retrace(again, method)])
+            told = json.loads(json.dumps(method.state()))
+            method = methods.make(spec)
+            method.restore(told)
+            assert [taken(again, method, number) for number in range(count, 8)] == items[count:]
+            assert method.step(again, batches_[8]) == last
+            assert_same(dict(again.named_tensors()), weights)
+
+
+def test_memory_is_not_above_counter_noises():
+    """Peaks counted on the meta device, resident and offloaded, at few tokens and at many."""
+    for name, tokens in (("OPT-125M", 64), ("OPT-125M", 2048), ("OPT-1.3B", 256)):
+        for config in ({"placement": "resident"}, {"slots": 3}):
+            assert _peak(name, tokens, LOZO(lr=1e-7), LowRank(2), config) <= _peak(
+                name, tokens, ZOSGD(lr=1e-7), None, config
+            )
+
+
+def _peak(name: str, tokens: int, method: ZOSGD, directions: LowRank | None, config: dict[str, Any]) -> int:
+    model, ids = models.build(name, "fp32"), torch.empty(1, tokens, dtype=torch.long, device="meta")
+    weights = RandomWeights(model, 0)
+    with Ledger("meta") as ledger:
+        settings = EngineConfig(device="meta", noise="counter", **config)
+        with Engine(model, settings, weights=weights, directions=directions) as engine:
+            for _ in range(2):
+                method.step(engine, Batch(ids, ids))
+    return ledger.peak.nbytes
+
+
+def test_pending_updates_are_summed_and_not_drawn_again(monkeypatch):
+    """Step 40 of an interval draws as many numbers as step 4."""
+    spec, drawn = spec_of(options={"interval": 50}), [0]
+    with engine_of(spec, placement="resident") as engine:
+        method = methods.make(spec)
+        advance = factored.Factors.update
+
+        def counted(*args: Any) -> None:
+            drawn[-1] += 1
+            advance(*args)
+
+        monkeypatch.setattr(factored.Factors, "update", counted)
+        for _ in range(40):
+            method.step(engine, full())
+            drawn.append(0)
+        assert drawn[3] == drawn[39] == sum(unit.trained > 0 for unit in engine.units)
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "told"),
+    [
+        ({"noise": "torch"}, {}, "noise=counter"),
+        ({"compile": True}, {}, "compile=false"),
+        ({}, {"thresholds": {"model.decoder.final_layer_norm.weight": 0.0}}, "leave them out"),
+    ],
+)
+def test_what_does_not_go_with_them_is_one_line(config, more, told):
+    settings = EngineConfig(**{"noise": "counter", **config})
+    with pytest.raises(ValueError, match=told) as error:
+        Engine(skeleton(), settings, weights=start(), directions=LowRank(2), **more)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"noise": "torch"}, "`method=lozo` needs noise=counter"),
+        ({"compile": True}, "`method=lozo` needs compile=False"),
+        ({"survival": True}, "`method=lozo` needs survival=False"),
+        ({"options": {"rank": 2.5}}, "`options.rank` must be of type int"),
+    ],
+)
+def test_a_spec_that_cannot_run_is_one_line(changes, told):
+    with pytest.raises(ValueError, match=told):
+        spec_of(**changes)
+
+
+@pytest.mark.parametrize("options", [{"rank": 0}, {"interval": 0}])
+def test_constants_out_of_range_are_one_line(options):
+    spec = spec_of(options=options)
+    with pytest.raises(ValueError, match=r"`options\.(rank|interval) >= 1` must hold, but got") as error:
+        methods.make(spec)
+    assert "\n" not in str(error.value)

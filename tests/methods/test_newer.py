@@ -1,0 +1,437 @@
+"""The methods of 2024 and later against their formulas, written out in NumPy and in plain torch."""
+
+import copy
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.formulas import NEWER
+from tests.support.parity import batches, materialised
+from tests.support.reference import g_of, plain_loss, z_of
+from tests.support.three import Three, rosenbrock
+from tests.support.three import z_of as three_of
+from zobench import Engine, EngineConfig, RunSpec, models
+from zobench.durable.journal import JournalFile, read
+from zobench.engine.rules import initial
+from zobench.engine.shapes import Cone, DiagonalHessian, Rademacher, SmallWeights
+from zobench.methods import make, rule, thresholds
+from zobench.methods.base import Taken
+from zobench.methods.conmezo import warmed_up
+from zobench.methods.sparsity import magnitude_quantiles
+from zobench.models import weights
+from zobench.runspec import METHODS
+
+LR, EPS, SEED, STEPS, FEW, SMOOTH, THETA, BETA = 1e-3, 1e-2, 11, 7, 5, 1e-3, 1.2, 0.8
+OWN = {
+    "fzoo": {"queries": FEW}, "hizoo": {"options": {"smooth": SMOOTH}}, "sparse-mezo": {"noise": "counter"},
+    "conmezo": {"options": {"theta": THETA, "beta": BETA}}, "meazo": {"queries": 2, "options": {"beta": 0.7}},
+}  # fmt: skip
+LIMIT = 0.55
+CASES = [
+    (name, definition)
+    for name in NEWER
+    for definition in ("as-written", "as-shipped")
+    if definition == "as-written" or METHODS.get(name).as_shipped
+]
+
+
+def spec_of(name, definition="as-written", **changes):
+    settings = {"lr": LR, "eps": EPS, "seed": SEED, **OWN[name], **changes}
+    return RunSpec(model="opt-tiny", method=name, definition=definition, **settings)
+
+
+def three(spec, function=rosenbrock):
+    return Three(function, rule(spec), limit=LIMIT if spec.method == "sparse-mezo" else math.inf)
+
+
+class Formula:
+    """The iterates of a method by its paper: no part of the package has a share in them."""
+
+    def __init__(self, name, definition, decay):
+        self.update, self.shipped, self.decay = getattr(self, name.replace("-", "_")), definition == "as-shipped", decay
+        self.x = np.array([-0.5, 0.8, 0.3], np.float32).astype(np.float64)
+        self.draws, self.t, self.masks = np.random.default_rng(SEED), 0, set()
+        self.h, self.m, self.norm, self.v = np.ones(3), np.zeros(3), 0.0, 0.0
+
+    def normals(self):
+        return three_of(int(self.draws.integers(10**9)))
+
+    def step(self):
+        self.t += 1
+        self.x = self.x - LR * (self.update() + self.decay * self.x)
+        return self.x
+
+    def g(self, z):
+        return g_of(rosenbrock(self.x + EPS * z), rosenbrock(self.x - EPS * z), EPS)
+
+    def fzoo(self):
+        """The one-sided estimate over sigma, the deviation of N losses with N - 1 in its denominator."""
+        signs = [np.sign(self.normals()) for _ in range(FEW)]
+        base, losses = rosenbrock(self.x), np.array([rosenbrock(self.x + EPS * u) for u in signs])
+        estimate = sum((loss - base) * u for loss, u in zip(losses, signs, strict=True)) / FEW
+        return estimate / np.std(losses, ddof=0 if self.shipped else 1)
+
+    def hizoo(self):
+        """Algorithm 1, for Sigma^-1 = diag(h)."""
+        u, sigma = self.normals(), 1 / self.h
+        plus, minus = (rosenbrock(self.x + s * EPS * np.sqrt(sigma) * u) for s in (1, -1))
+        curvature = (plus + minus - 2 * rosenbrock(self.x)) / (2 * EPS**2)
+        self.h = (1 - SMOOTH) * self.h + SMOOTH * np.abs(curvature * u * u / sigma)
+        return g_of(plus, minus, EPS) * u / np.sqrt(self.h)
+
+    def sparse_mezo(self):
+        mask = np.abs(self.x) <= LIMIT
+        self.masks.add(tuple(mask))
+        z = mask * self.normals()
+        return self.g(z) * z
+
+    def conmezo(self):
+        """The cone's axis is the momentum, whose length is as expected of independent normal numbers."""
+        u, beta = self.normals(), warmed_up(BETA)(self.t - 1) if self.shipped else BETA
+        if not self.norm:
+            z = u
+            along, aside = 0.0, 1.0
+        else:
+            z = math.sqrt(3) * math.cos(THETA) * self.m / self.norm + math.sin(THETA) * u
+            along, aside = math.cos(THETA), math.sin(THETA)
+        g = self.g(z)
+        self.m = beta * self.m + (1 - beta) * g * z
+        length = beta * self.norm + math.sqrt(3) * (1 - beta) * g * along
+        self.norm = math.sqrt(length**2 + 3 * ((1 - beta) * g * aside) ** 2)
+        return g * z
+
+    def meazo(self):
+        pairs = [(self.g(u), u) for u in (self.normals(), self.normals())]
+        mean = (pairs[0][0] + pairs[1][0]) / 2
+        self.v = 0.7 * self.v + 0.3 * mean**2
+        return sum(g * u for g, u in pairs) / 2 / (math.sqrt(self.v / (1 - 0.7**self.t)) + 1e-8)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+@pytest.mark.parametrize(("name", "definition"), CASES)
+def test_each_step_is_the_formula(name, definition, decay):
+    formula, spec = Formula(name, definition, decay), spec_of(name, definition, weight_decay=decay)
+    engine, method = three(spec), make(spec)
+    for _ in range(STEPS):
+        before = engine.x
+        result = method.step(engine, None)
+        np.testing.assert_allclose(engine.x, formula.step(), rtol=1e-5, atol=2e-6)
+        assert result.applied
+        assert np.abs(engine.x - before).max() > 1e-5
+    assert method.skipped == 0
+    assert len(engine.probed) == STEPS  # one pass over the model serves all points
+    kind = METHODS.get(name)
+    assert len(engine.probed[0]) == 2 * kind.pairs(spec, 3) + (kind.singles(spec) if kind.singles else 0)
+    if name == "sparse-mezo":
+        assert len(formula.masks) > 1  # a weight has come below its threshold, or above
+
+
+@pytest.mark.parametrize(("name", "definition"), CASES)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_loss_that_is_not_finite_changes_nothing_but_the_count(name, definition, bad, at):
+    spec, broken = spec_of(name, definition, weight_decay=0.1), [math.inf]
+
+    def function(x):
+        broken[0] -= 1
+        return bad if broken[0] == 0 else rosenbrock(x)
+
+    engine, method = three(spec, function), make(spec)
+    for _ in range(2):
+        method.step(engine, None)
+    whole, before, states = copy.deepcopy(method.state()), engine.x, [state.clone() for state in engine.states]
+    broken[0] = 1 if at == 0 else len(engine.probed[0])
+    result = method.step(engine, None)
+    assert not result.applied
+    assert method.skipped == 1
+    assert (engine.x == before).all()
+    assert all((one == other).all() for one, other in zip(engine.states, states, strict=True))
+    moved = {"step", "skipped", "seeds"}
+    assert {key: value for key, value in method.state().items() if key not in moved} == {
+        key: value for key, value in whole.items() if key not in moved
+    }
+    assert method.step(engine, None).applied
+
+
+@pytest.mark.parametrize(("name", "definition"), CASES)
+def test_a_resumed_method_goes_on_bit_for_bit(name, definition):
+    spec = spec_of(name, definition)
+    engine, method = three(spec), make(spec)
+    for _ in range(3):
+        method.step(engine, None)
+    stored, copied = json.dumps(method.state()), copy.deepcopy(engine)
+    expected = [method.step(engine, None) for _ in range(4)]
+    resumed = make(spec.replace(seed=999))
+    resumed.restore(json.loads(stored))
+    assert [resumed.step(copied, None) for _ in range(4)] == expected
+    assert (copied.w == engine.w).all()
+    assert copied.committed == engine.committed
+
+
+def test_equal_losses_have_no_deviation_to_divide_by():
+    spec = spec_of("fzoo")
+    engine, method = three(spec, lambda x: 1.0), make(spec)
+    assert not method.step(engine, None).applied
+    assert method.skipped == 1
+    assert engine.committed == []
+
+
+# --- on the engine ----------------------------------------------------------------------------------------------------
+
+
+def directions(model, seeds, noise):
+    """For each seed, the normal numbers of each parameter."""
+    for seed in seeds:
+        if noise == "counter":
+            yield {name: z_of(seed, n, p) for n, (name, p) in enumerate(model.named_parameters())}
+        else:
+            generator = torch.Generator().manual_seed(seed)
+            yield {name: torch.empty(p.shape).normal_(generator=generator) for name, p in model.named_parameters()}
+
+
+@torch.inference_mode()
+def loss_at(model, batch, z=None, scale=0.0):
+    before = {name: p.data for name, p in model.named_parameters()}
+    for name, p in model.named_parameters() if z else ():
+        p.data = p.data + scale * z[name].float()
+    loss = plain_loss(model, batch)
+    for name, p in model.named_parameters():
+        p.data = before[name]
+    return loss
+
+
+class Plain:
+    """The same formulas on a model's tensors, in plain torch."""
+
+    def __init__(self, spec, model, limits):
+        self.spec, self.model, self.limits, self.norm, self.v, self.t = spec, model, limits, 0.0, 0.0, 0
+        ones = {name: torch.ones(p.shape, dtype=torch.float64) for name, p in model.named_parameters()}
+        self.h, self.m = ones, {name: 0 * one for name, one in ones.items()}
+        self.count = sum(p.numel() for p in model.parameters())
+
+    def update(self, batch, us):
+        self.t += 1
+        return getattr(self, self.spec.method.replace("-", "_"))(
+            batch, [{n: u.double() for n, u in z.items()} for z in us]
+        )
+
+    def pair(self, batch, z):
+        plus, minus = (loss_at(self.model, batch, z, scale) for scale in (EPS, -EPS))
+        return plus, minus, (plus - minus) / (2 * EPS)
+
+    def fzoo(self, batch, us):
+        signs = [{name: u.sign() for name, u in z.items()} for z in us]
+        slopes = [(loss_at(self.model, batch, z, EPS) - loss_at(self.model, batch)) / EPS for z in signs]
+        spread = len(us) * float(np.std(slopes, ddof=1))
+        return {n: sum(g * z[n] for g, z in zip(slopes, signs, strict=True)) / spread for n in self.h}, slopes
+
+    def hizoo(self, batch, us):
+        (u,) = us
+        z = {name: u[name] / self.h[name].sqrt() for name in u}
+        plus, minus, g = self.pair(batch, z)
+        curvature = abs(plus + minus - 2 * loss_at(self.model, batch)) / (2 * EPS**2)
+        self.h = {n: (1 - SMOOTH) * h + SMOOTH * curvature * h * u[n] ** 2 for n, h in self.h.items()}
+        return {name: g * u[name] / self.h[name].sqrt() for name in u}, [g]
+
+    def sparse_mezo(self, batch, us):
+        (u,) = us
+        z = {n: torch.where(p.data.abs() <= self.limits[n], u[n], 0.0) for n, p in self.model.named_parameters()}
+        _, _, g = self.pair(batch, z)
+        return {name: g * z[name] for name in z}, [g]
+
+    def conmezo(self, batch, us):
+        (u,) = us
+        z = u
+        if self.norm:
+            scale = math.sqrt(self.count) * math.cos(THETA) / self.norm
+            z = {name: scale * self.m[name] + math.sin(THETA) * u[name] for name in u}
+        _, _, g = self.pair(batch, z)
+        self.m = {name: BETA * m + (1 - BETA) * g * z[name] for name, m in self.m.items()}
+        along, aside = (math.cos(THETA), math.sin(THETA)) if self.norm else (0.0, 1.0)
+        length = BETA * self.norm + math.sqrt(self.count) * (1 - BETA) * g * along
+        self.norm = math.hypot(length, math.sqrt(self.count) * (1 - BETA) * g * aside)
+        return {name: g * z[name] for name in z}, [g]
+
+    def meazo(self, batch, us):
+        slopes = [self.pair(batch, u)[2] for u in us]
+        self.v = 0.7 * self.v + 0.3 * (sum(slopes) / len(slopes)) ** 2
+        size = math.sqrt(self.v / (1 - 0.7**self.t)) + 1e-8
+        return {n: sum(g * u[n] for g, u in zip(slopes, us, strict=True)) / len(us) / size for n in self.h}, slopes
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [(name, {"noise": "counter", "slots": 2}) for name in NEWER]
+    + [(name, {"placement": "resident"}) for name in NEWER if name != "sparse-mezo"],
+    ids=str,
+)
+def test_each_step_on_a_model_is_the_formula(name, mode):
+    """And ConMeZO's momentum, of 162,496 numbers, is as long as the formula expects."""
+    lr = {"fzoo": 1e-4, "meazo": 1e-4}.get(name, LR)
+    spec = spec_of(name, lr=lr, **({"sparsity": 0.4} if name == "sparse-mezo" else {}))
+    model, built = materialised("opt-tiny", "fp32", True), models.build("opt-tiny", "fp32")
+    start = weights.RandomWeights(built, 3)
+    limits, method = thresholds(spec, built, start), make(spec)
+    plain = Plain(spec, model, limits)
+    with Engine(built, EngineConfig(**mode), weights=start, rule=rule(spec), thresholds=limits) as engine:
+        for batch in batches("opt-tiny", count=3):
+            result = method.step(engine, batch)
+            us = list(directions(model, result.seeds, mode.get("noise", "torch")))
+            update, slopes = plain.update(batch, us)
+            assert result.gradients == pytest.approx(slopes, abs=2e-3, rel=3e-3)
+            found, largest = dict(engine.named_tensors()), 0.0
+            scale = max(float(change.abs().max()) for change in update.values())
+            for key, p in model.named_parameters():
+                change = (p.data - found[key]).double() / lr
+                assert float((change - update[key]).abs().max()) < 6e-3 * scale + 3e-7 / lr, key
+                largest = max(largest, float((found[key] - p.data).abs().max()))
+                p.data = found[key]  # each step is judged on its own
+            assert largest > 1e-5
+            if name == "conmezo":
+                states = dict(engine.state_tensors())
+                assert sum(float(m.square().sum()) for m in states.values()) / plain.count == pytest.approx(1, abs=2e-2)
+
+
+def test_a_mask_of_moved_weights_is_refused():
+    model = models.build("opt-tiny", "fp32")
+    with pytest.raises(ValueError, match="the rule SmallWeights needs noise=counter, but got noise=torch, which moves"):
+        Engine(model, EngineConfig(), weights=weights.RandomWeights(model, 3), rule=SmallWeights())
+
+
+@pytest.mark.parametrize("share", [0.25, 0.6, 1.0])
+def test_a_threshold_is_the_quantile_of_its_own_tensor(share):
+    model = models.build("opt-tiny", "fp32")
+    start = weights.RandomWeights(model, 3)
+    found = magnitude_quantiles(model, start, share)
+    for name, parameter in model.named_parameters():
+        values = torch.empty(parameter.shape)
+        start.fill(name, values)
+        kept = float((values.abs() <= found[name]).double().mean())
+        tied = values.unique().numel() < 3  # norms and biases begin as ones and zeros
+        assert kept == 1 if tied else kept == pytest.approx(share, abs=2e-2), name
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def test_signs_are_plus_and_minus_one_in_equal_shares():
+    z = Rademacher().shape(z_of(7, 0, torch.empty(1 << 18)).clone(), torch.empty(0), [], math.inf)
+    assert set(z.unique().tolist()) == {-1.0, 1.0}
+    assert float(z.mean()) == pytest.approx(0, abs=5 / 512)
+    assert Rademacher().shape(torch.tensor([0.0, -0.0]), z, [], math.inf).tolist() == [1.0, -1.0]
+
+
+def test_a_hessian_in_half_precision_does_not_move_where_its_change_is_below_half_an_ulp():
+    """The published program keeps it in the weights' dtype: at its smoothing of 1e-8 it stays at one."""
+    engine = Three(rule=DiagonalHessian(1e-8, narrow=True), dtype=torch.float16)
+    wide = Three(rule=DiagonalHessian(1e-3, narrow=False), dtype=torch.float16)
+    for own, smooth in ((engine, 1e-8), (wide, 1e-3)):
+        method = make(spec_of("hizoo", options={"smooth": smooth}))
+        for _ in range(3):
+            method.step(own, None)
+    assert engine.states[0].dtype == torch.float16
+    assert engine.states[0].tolist() == [1.0] * 3
+    assert wide.states[0].dtype == torch.float32
+    assert 1.0 not in wide.states[0].tolist()
+
+
+def test_states_begin_as_the_rule_says():
+    assert (initial(DiagonalHessian(0.1), "h"), initial(Cone(1.0, lambda step: 0.9), "m")) == (1.0, 0.0)
+
+
+def test_beta_warms_up_as_the_program_has_it():
+    beta = warmed_up(0.99)
+    assert [beta(0), beta(200)] == pytest.approx([0.1, 0.1])
+    assert beta(1100) == pytest.approx(0.99 - 0.89 / (1 + 8 * 0.5**1.8) ** 3)
+    assert beta(2000) == beta(20_000) == 0.99
+    assert all(beta(step) <= beta(step + 1) for step in range(2100))
+
+
+# --- the seams --------------------------------------------------------------------------------------------------------
+
+
+def test_a_journal_tells_the_second_number_of_an_update(tmp_path):
+    spec = spec_of("hizoo")
+    engine, method = three(spec), make(spec)
+    results = [method.step(engine, None) for _ in range(2)]
+    assert all(entry.extra > 0 for entry in engine.committed)
+    taken = [
+        Taken(
+            step=step, loss=result.loss, lr=LR, seconds=0.1, applied=True, passes=1,
+            directions=((result.seeds[0], None),), gradients=result.gradients, entries=(entry,),
+        )
+        for step, (result, entry) in enumerate(zip(results, engine.committed, strict=True))
+    ]  # fmt: skip
+    header = {"run": "a", "base": "b"}
+    with JournalFile(tmp_path / "journal", header) as file:
+        file.append(*taken)
+    assert read(tmp_path / "journal")[1] == taken
+    again = make(spec)
+    records = [item.retrace(engine, again) for item in taken]
+    assert [record.entries for (record,) in records] == [item.entries for item in taken]
+    assert [list(record.points) for (record,) in records] == engine.probed
+    assert again.state() == method.state()
+
+
+def test_a_cone_is_gone_over_with_the_scales_of_its_own_steps():
+    """The first step has no momentum, so its points lie elsewhere than those of the second."""
+    spec = spec_of("conmezo")
+    engine, method = three(spec), make(spec)
+    again, scales = make(spec), []
+    for step in range(3):
+        known = len(engine.committed)
+        result = method.step(engine, None)
+        taken = Taken(
+            step=step, loss=result.loss, lr=LR, seconds=0.1, applied=True, passes=1,
+            directions=((result.seeds[0], None),), gradients=result.gradients, entries=tuple(engine.committed[known:]),
+        )  # fmt: skip
+        (record,) = taken.retrace(engine, again)
+        assert list(record.points) == engine.probed[-1]
+        scales.append(record.points[0].scale)
+    assert scales == pytest.approx([EPS / math.sin(THETA), EPS, EPS])
+    assert again.state() == method.state()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"method": "fzoo"}, r"`method=fzoo` needs queries=8, but got queries=1; sigma is of several losses: use "),
+        ({"method": "sparse-mezo"}, r"`method=sparse-mezo` needs noise=counter, but got noise=torch; its masks follow"),
+        ({"method": "hizoo", "queries": 2}, r"`method=hizoo` needs queries=1, but got queries=2; its curvature is of"),
+        ({"method": "conmezo", "queries": 2}, r"`method=conmezo` needs queries=1, but got queries=2; its momentum is"),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_is_refused(changes, error):
+    with pytest.raises(ValueError, match=error):
+        RunSpec(model="opt-tiny", **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error"),
+    [
+        ("hizoo", {"smooth": 1.5}, r"`0 <= options.smooth <= 1` must hold, but got 1.5; HiZOO's program uses 1e-8"),
+        ("conmezo", {"theta": 2.0}, r"`0 < options.theta <= pi / 2` and .* but got theta=2.0, beta=0.99; ConMeZO's"),
+        ("conmezo", {"beta": 1.0}, r"`0 <= options.beta < 1` must hold, but got theta=1.35, beta=1.0; ConMeZO's"),
+        ("meazo", {"zeta": 0.0}, r"`options.zeta > 0` must hold, but got beta=0.99, zeta=0.0; use beta=0.99,"),
+    ],
+)  # fmt: skip
+def test_an_option_out_of_range_is_refused(name, options, error):
+    spec = spec_of(name, options=options)
+    with pytest.raises(ValueError, match=error):
+        make(spec), rule(spec)
+
+
+def test_a_method_says_what_must_change_for_it():
+    plain = RunSpec(model="opt-tiny")
+    found = {name: METHODS.get(name).changes(plain) for name in NEWER}
+    assert found == {
+        "fzoo": {"queries": 8},
+        "hizoo": {},
+        "sparse-mezo": {"noise": "counter"},
+        "conmezo": {},
+        "meazo": {},
+    }
+    assert METHODS.get("fzoo").changes(plain.replace(queries=3)) == {}

@@ -1,0 +1,87 @@
+"""What the plugin holds a run on the null GPU to: no skip that is not listed, no listed test that passes."""
+
+import os
+import re
+import subprocess
+import textwrap
+
+import pytest
+
+from tests.nullcuda import build
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(build.missing()), reason=build.missing())]
+
+TESTS = """
+    import pytest
+    import torch
+
+    def test_impossible_and_fails():
+        assert torch.cuda.device_count() > 8
+
+    def test_impossible_and_passes():
+        pass
+
+    def test_impossible_but_broken():
+        raise RuntimeError("another error than an assertion")
+
+    def test_not_run():
+        raise RuntimeError("it was run")
+
+    @pytest.mark.skip(reason="for no listed reason")
+    def test_skipped():
+        pass
+
+    @pytest.mark.parametrize("waits", [True, False])
+    def test_races(waits):
+        side, host = torch.cuda.Stream(), torch.ones(8).pin_memory()
+        device = torch.zeros(8, device="cuda")
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            device.copy_(host, non_blocking=True)
+        if waits:
+            torch.cuda.current_stream().wait_stream(side)
+        device * 2
+    """
+
+
+FILE = "test_planted.py"
+
+
+def outcomes(folder, listed):
+    """Test -> its outcome in a run on the null GPU, and all that it printed."""
+    (folder / FILE).write_text(textwrap.dedent(TESTS))
+    lists = {
+        "IMPOSSIBLE": dict.fromkeys(listed, "why"),
+        "NOT_RUN": {f"{FILE}::test_not_run": "why"},
+        "COUNTS_ONLY": set(),
+    }
+    lines = [f"plugin.{name} = {value!r}" for name, value in lists.items()]
+    (folder / "conftest.py").write_text("\n".join(["from tests.nullcuda import plugin", *lines]))
+    command = [build.interpreter(), "-m", "pytest", "-p", "tests.nullcuda.plugin", "-rA", "--rootdir", ".", "."]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    printed = done.stdout + done.stderr
+    found = re.findall(r"^([A-Z]+) +test_planted\.py::(\S+)", done.stdout, re.MULTILINE)
+    return {name: outcome for outcome, name in found}, printed
+
+
+def test_a_list_that_is_not_true_is_an_error(tmp_path):
+    listed = [f"{FILE}::test_impossible_{name}" for name in ("and_fails", "and_passes", "but_broken")]
+    found, printed = outcomes(tmp_path, listed)
+    assert found == {
+        "test_impossible_and_fails": "XFAIL",
+        "test_impossible_and_passes": "FAILED",
+        "test_impossible_but_broken": "FAILED",
+        "test_skipped": "ERROR",
+        "test_races[True]": "PASSED",
+        "test_races[False]": "FAILED",
+    }
+    assert "not listed in tests/nullcuda/plugin.py" in printed
+    assert "work on two streams without a wait between" in printed
+    assert re.search(r"SKIPPED \[1\] .*: why$", printed, re.MULTILINE)
+
+
+def test_a_listed_test_that_is_not_there_is_an_error(tmp_path):
+    found, printed = outcomes(tmp_path, [f"{FILE}::test_renamed"])
+    assert found == {}
+    assert f"lists tests that are not there: {FILE}::test_renamed" in printed

@@ -1,0 +1,168 @@
+"""What `zobench list` prints: models, methods, recipes, tasks, metrics, programs, GPUs, and the fields of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from zobench.cli import console
+from zobench.cli.listing import ListColumn, show
+from zobench.runspec.registries import METRICS, MODELS, PROGRAMS, TASKS
+from zobench.runspec.registry import Registry
+
+if TYPE_CHECKING:
+    from zobench.predict.hardware import Gpu
+
+
+def show_lists(what: str) -> None:
+    """Models with their sizes, methods with what a step costs; matrices, tables and figures with their titles; tasks,
+    metrics and programs; the GPUs that predictions are for; ``what`` picks one of them, or the fields of a run, which
+    are too many to stand among the rest."""
+    from zobench import recipes
+    from zobench.runspec import suggestion
+
+    lists: dict[str, Callable[[Console], None]] = {
+        "models": _printed(_models), "methods": _printed(_methods), "matrices": _printed(lambda: _recipes("runners")),
+        "tables": _printed(lambda: _recipes("tables")), "figures": _printed(lambda: _recipes("plots")),
+        "tasks": _printed(_tasks), "metrics": _printed(_metrics), "programs": _printed(_programs), "gpus": _gpus,
+        "fields": _fields,
+    }  # fmt: skip
+    if what and what not in lists:
+        raise ValueError(f"unknown list {what!r}; {suggestion(what, lists)}")
+    screen = console.answer_console()
+    for name in [what] if what else [name for name in lists if name != "fields"]:
+        screen.print(Text(name, style="bold"))
+        lists[name](screen)
+        screen.print()
+    if not what:
+        shipped = recipes.folder("runners").parent
+        screen.print(Text(f"recipes are looked for in ./runners, ./tables and ./plots, then in {shipped}", style="dim"))
+
+
+def _printed(table: Callable[[], Table]) -> Callable[[Console], None]:
+    """What prints the table that ``table`` makes."""
+    return lambda screen: screen.print(table())
+
+
+def _gpus(screen: Console) -> None:
+    """What is known of each GPU that predictions are for, from its file."""
+    from zobench.predict import hardware
+
+    known = {"fitted": "the constants' own GPU", "anchored": "two cells of its own", "other": "data sheet, guesses"}
+    gpus = [hardware.load(name) for name in hardware.names()]
+    numbers: dict[str, Callable[[Gpu], float]] = {
+        "GB": lambda gpu: gpu.memory / 1e9, "GB/s": lambda gpu: gpu.hbm / 1e9,
+        "fp32": lambda gpu: gpu.products("fp32") / 1e12, "fp16": lambda gpu: gpu.products("fp16") / 1e12,
+        "link": lambda gpu: gpu.pcie / 1e9,
+    }  # fmt: skip
+    told = ["; ".join(filter(None, (known[gpu.errors], gpu.caution))) for gpu in gpus]
+    columns = [ListColumn(name, [f"{rate(gpu):.0f}" for gpu in gpus], right=True) for name, rate in numbers.items()]
+    show(screen, [ListColumn("GPU", hardware.names(), kept=True), *columns, ListColumn("known by", told)])
+    screen.print(Text(
+        "GB and GB/s: its memory; fp32 and fp16: TFLOP/s that large products reach; link: GB/s by PCIe's own figures. "
+        "Sources: zobench/predict/hardware/*.toml.", style="dim",
+    ))  # fmt: skip
+
+
+def _models() -> Table:
+    from zobench import models
+
+    counts = ("parameters", "layers", "width", "positions", "vocabulary")
+    table = console.columns("model", *counts, numbers=counts)
+    for model in models.ARCHITECTURES:
+        count = models.parameter_count(model.name)
+        numbers = (model.layers, model.hidden, model.max_positions, model.vocab)
+        table.add_row(model.name, _size(count), *map(str, numbers))
+    table.caption, table.caption_justify = f"Any other: {models.ALTERNATIVES.removeprefix('or give ')}.", "left"
+    return _with_plug_ins(table, MODELS)
+
+
+def _tasks() -> Table:
+    table = console.columns("task", "candidates", "usual tokens", "longest")
+    for task in TASKS.own():
+        asked = ", ".join(task.names) or ("a free answer" if task.goal.new_tokens else "of each row")
+        table.add_row(task.name, asked, str(task.usual_tokens), str(task.longest_tokens))
+    return _with_plug_ins(table, TASKS)
+
+
+def _metrics() -> Table:
+    table = console.columns("metric", "in a data frame", "printed in")
+    for metric in METRICS.own():
+        table.add_row(metric.name, metric.key, ", ".join(metric.units))
+    return _with_plug_ins(table, METRICS)
+
+
+def _programs() -> Table:
+    table = console.columns("program", "what it is")
+    for program in PROGRAMS.own():
+        table.add_row(program.name, program.about)
+    return _with_plug_ins(table, PROGRAMS)
+
+
+def _with_plug_ins(table: Table, registry: Registry[Any]) -> Table:
+    """A row for each plug-in, by its name and package: it is imported only when a run names it."""
+    for name in registry.names():
+        if provider := registry.provider(name):
+            table.add_row(Text(name), Text(f"from {provider}"))
+    return table
+
+
+def _methods() -> Table:
+    """Each with what a step of OPT-125M takes at the fields' defaults."""
+    from zobench.predict import passes
+    from zobench.runspec import METHODS, RunSpec
+
+    table = console.columns("method", "forwards", "state", "formula", numbers=("forwards", "state"))
+    table.caption, table.caption_justify = "forwards of a step of OPT-125M; state: copies of the weights", "left"
+    for name in METHODS.names():
+        try:
+            kind = METHODS.get(name)
+            plain = RunSpec(model="OPT-125M")
+            count = passes(plain.replace(method=name, **kind.changes(plain)))
+        except ValueError as error:  # one bad plug-in must not hide the others
+            table.add_row(name, "", "", Text(str(error)))
+            continue
+        taken = [f"options.{key}={value}" for key, value in kind.options.items()]
+        given = [f"from {provider}"] if (provider := METHODS.provider(name)) else []
+        about = "; ".join([kind.as_written.formula, *taken, *given])
+        table.add_row(name, f"{count:g}", str(kind.states), Text(about))
+    return table
+
+
+def _fields(screen: Console) -> None:
+    """What ``--set`` can change, and which words there are."""
+    from zobench.runspec import DECLARED
+
+    usual = ["" if field.required else field.write(field.default) for field in DECLARED.values()]
+    words = [f" [{', '.join(field.choices)}]" if field.choices else "" for field in DECLARED.values()]
+    about = [f"{field.about}{more}" for field, more in zip(DECLARED.values(), words, strict=True)]
+    names, nouns = list(DECLARED), [field.noun for field in DECLARED.values()]
+    show(screen, [
+        ListColumn("field", names, kept=True), ListColumn("type", nouns), ListColumn("default", usual),
+        ListColumn("what it is", about),
+    ])  # fmt: skip
+
+
+def _size(count: int) -> str:
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} G"
+    return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
+
+
+def _recipes(kind: str) -> Table:
+    import tomllib
+
+    from zobench import recipes
+
+    table = console.columns("name", "what it is")
+    for name in recipes.names(kind):
+        try:
+            title = str(tomllib.loads(recipes.find(kind, name).read_text(encoding="utf-8")).get("title", ""))
+        except (OSError, ValueError) as error:  # one bad file of the user's must not hide the others
+            title = f"cannot be read: {error}"
+        table.add_row(name, Text(title))
+    return table

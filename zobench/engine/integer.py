@@ -1,0 +1,130 @@
+"""The integer wire: matrices rest as integers of 8 or 4 bits, a scale for every group of values, and are only read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zobench.engine.blocks import PAGE, Field, Unit
+from zobench.engine.wire import aligned
+from zobench.runspec.kinds import SCALE_WIDTH, WireKind
+
+CHUNK_ELEMENTS = 1 << 18
+"""Elements that are packed or unpacked at once: their temporaries stay in a core's cache."""
+CUDA_CHUNK_ELEMENTS = 1 << 24
+"""The same on a CUDA device, where a launch costs more than the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Where a matrix rests: its integers at ``offset``, its groups' scales at ``scales``. The matrix is cut, row after
+    row, into ``count`` groups of the kind's size; the last one may be short and is filled up with zeros."""
+
+    field: Field
+    kind: WireKind
+    offset: int
+    scales: int
+    count: int
+
+    def packed(self, slot: Tensor) -> Tensor:
+        """The integers, uint8 (groups, bytes of a group). Two of 4 bits share a byte: the group's first half is in the
+        low bits, its second half in the high ones."""
+        width = self.kind.group * self.kind.bits // 8
+        return slot[self.offset : self.offset + self.count * width].view(self.count, width)
+
+    def scale(self, slot: Tensor) -> Tensor:
+        """The groups' scales (groups, 1), bfloat16."""
+        return slot[self.scales : self.scales + SCALE_WIDTH * self.count].view(torch.bfloat16).unsqueeze(1)
+
+    def chunks(self, flat: Tensor) -> Iterator[slice]:
+        """The groups that are packed or unpacked at once, of a matrix that lies in ``flat``."""
+        size = (CUDA_CHUNK_ELEMENTS if flat.is_cuda else CHUNK_ELEMENTS) // self.kind.group
+        return (slice(first, min(first + size, self.count)) for first in range(0, self.count, size))
+
+
+class IntegerWire:
+    """Packs and unpacks units; vectors (biases, norms) stay as they are.
+
+    A group of values w has the scale s = max |w| / L, L = 127 or 7, rounded to bfloat16, and the integers
+    q = round(w / s) in [-L, L]: symmetric, so that zero stays zero and no offset is stored. Unpacked, w is q * s,
+    rounded once to the model's dtype. What rests is never written again (:class:`zobench.runspec.kinds.WireKind`).
+    """
+
+    read_only = True
+
+    def __init__(self, kind: WireKind) -> None:
+        self._kind = kind
+        self._layouts: dict[int, tuple[list[Grid], list[tuple[Field, int]], int]] = {}
+
+    def prepare(self, device: str, dtype: torch.dtype) -> None:
+        """Nothing: torch's own operations do it."""
+
+    def nbytes(self, unit: Unit) -> int:
+        """Bytes of the unit at rest, a whole number of pages."""
+        return self._layout(unit)[2]
+
+    def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
+        """Writes the unit's weights in ``slot`` into ``master``, in the model's dtype."""
+        grids, plain, _ = self._layout(unit)
+        for grid in grids:
+            flat, packed, scale = grid.field.view(master).view(-1), grid.packed(slot), grid.scale(slot)
+            for chunk in grid.chunks(flat):
+                values = self._unpacked(packed[chunk]).mul_(scale[chunk].float()).view(-1)
+                target = flat[chunk.start * self._kind.group : chunk.stop * self._kind.group]
+                target.copy_(values[: target.numel()])
+        for item, offset in plain:
+            item.view(master).copy_(_plain(item, offset, slot))
+
+    def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
+        """The inverse of :meth:`decode`, rounding to the grid."""
+        grids, plain, _ = self._layout(unit)
+        largest = 2 ** (self._kind.bits - 1) - 1
+        for grid in grids:
+            flat, packed, scale = grid.field.view(master).view(-1), grid.packed(slot), grid.scale(slot)
+            for chunk in grid.chunks(flat):
+                shape = chunk.stop - chunk.start, self._kind.group
+                values = torch.zeros(shape, dtype=torch.float32, device=flat.device)
+                source = flat[chunk.start * self._kind.group : chunk.stop * self._kind.group]
+                values.view(-1)[: source.numel()].copy_(source)
+                scale[chunk].copy_(values.abs().amax(dim=1, keepdim=True).div_(largest))
+                steps = scale[chunk].float().clamp_(min=torch.finfo(torch.bfloat16).tiny)
+                packed[chunk].copy_(self._packed(values.div_(steps).round_().clamp_(-largest, largest)))
+        for item, offset in plain:
+            _plain(item, offset, slot).copy_(item.view(master))
+
+    def _packed(self, values: Tensor) -> Tensor:
+        """Whole numbers, float32 (groups, group), as bytes."""
+        if self._kind.bits == 8:
+            return values.to(torch.int8).view(torch.uint8)
+        low, high = values.add_(8).to(torch.uint8).chunk(2, dim=1)
+        return low | (high << 4)
+
+    def _unpacked(self, packed: Tensor) -> Tensor:
+        """The inverse of :meth:`_packed`."""
+        if self._kind.bits == 8:
+            return packed.view(torch.int8).to(torch.float32)
+        return torch.cat([packed & 15, packed >> 4], dim=1).to(torch.float32).sub_(8)
+
+    def _layout(self, unit: Unit) -> tuple[list[Grid], list[tuple[Field, int]], int]:
+        if id(unit) not in self._layouts:
+            grids: list[Grid] = []
+            plain, offset, kind = [], 0, self._kind
+            for item in unit.fields:
+                if item.is_parameter and len(item.shape) >= 2:
+                    count = -(-item.shape.numel() // kind.group)
+                    scales = offset + aligned(count * kind.group * kind.bits // 8)
+                    grids.append(Grid(item, kind, offset, scales, count))
+                    offset = scales + aligned(SCALE_WIDTH * count)
+                else:
+                    plain.append((item, offset))
+                    offset += aligned(item.nbytes)
+            self._layouts[id(unit)] = grids, plain, -(-offset // PAGE) * PAGE
+        return self._layouts[id(unit)]
+
+
+def _plain(item: Field, offset: int, slot: Tensor) -> Tensor:
+    """A tensor that rests as it is, inside a slot."""
+    return slot[offset : offset + item.nbytes].view(item.dtype).view(item.shape)

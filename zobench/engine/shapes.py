@@ -1,0 +1,175 @@
+"""Rules that shape directions: z is made of normal numbers u, the weights and the rule's state, element by element."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from zobench.engine.rules import UpdateRule
+from zobench.kernels import Update
+
+Draws = Iterable[tuple[Update, Tensor]]
+"""The updates of one step, each with its normal numbers u, float32, which may be overwritten before the next is asked
+for."""
+
+
+class ShapingRule(UpdateRule, Protocol):
+    """An update rule that also says what a direction is; without one z is u itself.
+
+    ``reads_weights``: z follows from the weights at the base point, which only noise=counter leaves as they are.
+    """
+
+    @property
+    def reads_weights(self) -> bool: ...
+
+    def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
+        """The direction z, made of flat pieces of the same elements; ``u`` may be overwritten.
+
+        ``limit``: the tensor's threshold (:func:`zobench.methods.thresholds`), or infinity.
+        """
+
+    def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
+        """One step of ``weights`` (float32) and ``states``, in place."""
+
+
+def shaping(rule: UpdateRule | None) -> ShapingRule | None:
+    """``rule`` as one that shapes directions, or None if its directions are normal numbers."""
+    return cast("ShapingRule", rule) if hasattr(rule, "shape") else None
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """What such rules have in common: no state, and SGD along their directions."""
+
+    states: ClassVar[tuple[str, ...]] = ()
+    reads_weights = False
+
+    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
+        """See :class:`~zobench.engine.rules.UpdateRule`: float32."""
+        return torch.float32
+
+    def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
+        """See :class:`ShapingRule`."""
+        raise NotImplementedError
+
+    def apply(
+        self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
+    ) -> None:
+        """``w -= lr * (estimate + weight_decay * w)``; the directions in ``estimate`` are shaped already."""
+        if weight_decay:
+            estimate.add_(weights.float() * weight_decay)
+        weights.sub_(estimate.mul_(lr))
+
+    def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
+        """See :class:`ShapingRule`: all directions are of the weights and the state before the step."""
+        told: list[Update] = []
+
+        def estimates() -> Iterable[Tensor]:
+            for update, u in draws:
+                told.append(update)
+                yield self.shape(u, weights, states, limit).mul_(update.g)
+
+        self._descend(weights, functools.reduce(Tensor.add_, estimates()), states, told[0])
+
+    def _descend(self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], of: Update) -> None:
+        self.apply(weights, estimate, states, lr=of.lr, weight_decay=of.weight_decay, step=of.step)
+
+
+@dataclass(frozen=True)
+class Rademacher(Shaped):
+    """z = sign(u), which is +1 or -1 with equal chance (FZOO)."""
+
+    def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
+        """See :class:`ShapingRule`; the sign of zero is its sign bit."""
+        return torch.copysign(torch.ones_like(u), u, out=u)
+
+
+@dataclass(frozen=True)
+class SmallWeights(Shaped):
+    """z = u where ``|w| <= limit``, else 0: which weights move follows from the weights at each step (Sparse-MeZO)."""
+
+    reads_weights = True
+
+    def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
+        """See :class:`ShapingRule`."""
+        return u.masked_fill_(weights.abs() > limit, 0.0)
+
+
+@dataclass(frozen=True)
+class DiagonalHessian(Shaped):
+    """``z = u / sqrt(H)``, H an estimate of the Hessian's diagonal that begins as ones (HiZOO, algorithm 1).
+
+    A step's update has the curvature ``|L+ + L- - 2 L| / (2 eps^2)`` along z as ``extra``:
+    ``H = (1 - smooth) H + smooth * extra * H u^2``, then ``w -= lr * (g u / sqrt(H) + weight_decay * w)``.
+    ``narrow``: H is in the weights' dtype, else in float32.
+    """
+
+    smooth: float
+    narrow: bool = False
+
+    states: ClassVar[tuple[str, ...]] = ("h",)
+    begins = MappingProxyType({"h": 1.0})
+
+    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
+        """See :class:`~zobench.engine.rules.UpdateRule`."""
+        return weights if self.narrow else torch.float32
+
+    def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
+        """See :class:`ShapingRule`."""
+        return u.div_(states[0].float().sqrt())
+
+    def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
+        """See :class:`ShapingRule`: the direction of the step itself is of the H that it has changed."""
+        ((update, u),) = draws
+        h = states[0]
+        seen = u.square().mul_(h).mul_(update.extra * self.smooth)
+        h.copy_((h.float() * (1 - self.smooth)).add_(seen))
+        self._descend(weights, self.shape(u, weights, states, limit).mul_(update.g), states, update)
+
+
+@dataclass(frozen=True)
+class Cone(Shaped):
+    """``z = cos(theta) m + sin(theta) u``, in a cone around the momentum m of length sqrt(d) (ConMeZO).
+
+    The momentum itself is ``norm * m``: with a step's estimate g z it becomes ``beta * norm * m + (1 - beta) g z``,
+    whose length in units of sqrt(d) is :meth:`norm_after`. A step's update has ``norm`` before it as ``extra``; 0 says
+    that there is no momentum yet. ``beta``: a function of the step. ``narrow``: m in the weights' dtype.
+    """
+
+    theta: float
+    beta: Callable[[int], float]
+    narrow: bool = False
+
+    states: ClassVar[tuple[str, ...]] = ("m",)
+
+    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
+        """See :class:`~zobench.engine.rules.UpdateRule`."""
+        return weights if self.narrow else torch.float32
+
+    def norm_after(self, norm: float, g: float, step: int) -> float:
+        """The momentum's length after a step along z with ``g``, in units of sqrt(d), as expected of a u that knows
+        nothing of m: their product is 0 and u's length sqrt(d)."""
+        beta = self.beta(step)
+        along = beta * norm + (1 - beta) * g * math.cos(self.theta) if norm else 0.0
+        return math.hypot(along, (1 - beta) * g * math.sin(self.theta))
+
+    def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
+        """See :class:`ShapingRule`."""
+        return u.mul_(math.sin(self.theta)).add_(states[0] * math.cos(self.theta))
+
+    def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
+        """See :class:`ShapingRule`."""
+        ((update, u),) = draws
+        estimate = self.shape(u, weights, states, limit).mul_(update.g)
+        beta, norm = self.beta(update.step), update.extra
+        if after := self.norm_after(norm, update.g, update.step):
+            m = states[0].float() * (beta * norm / after)
+            states[0].copy_(m.add_(estimate * ((1 - beta) / after)))
+        self._descend(weights, estimate, states, update)

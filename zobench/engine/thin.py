@@ -1,0 +1,46 @@
+"""Thin products: what directions of low rank add to a product, a few columns wide."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+ELEMENTWISE = 4
+"""Columns that a CPU adds one by one in float32: its matrix product of so few waits for its own copies of the operands,
+and takes two to five times as long (OPT's widths, one core of an AMD EPYC)."""
+PIECE = 1 << 19
+"""Elements of the sum that stay in the cache meanwhile."""
+
+
+def add_thin(y: Tensor, thin: Tensor | None, left: Tensor | None, shift: Tensor | None, kept: float = 1.0) -> None:
+    """``y = kept * y + thin left^T + shift`` in place: ``y`` (n, outputs), ``thin`` (n, k) and ``left`` (outputs, k) in
+    the dtype of ``y`` or both absent, ``shift`` (outputs,) or absent."""
+    columns = 0 if left is None else left.shape[1]
+    if y.device.type == "cpu" and y.dtype == torch.float32 and columns <= ELEMENTWISE:
+        rows = [] if left is None else list(left.T.contiguous())
+        step = max(1, PIECE // y.shape[1])
+        for first in range(0, len(y), step):
+            part = y[first : first + step]
+            if kept != 1.0:
+                part.mul_(kept)
+            for number, row in enumerate(rows):
+                assert thin is not None
+                part.addcmul_(thin[first : first + step, number : number + 1], row)
+            if shift is not None:
+                part.add_(shift)
+        return
+    lefts, thins = ([left], [thin]) if left is not None and thin is not None else ([], [])
+    if shift is not None:
+        lefts, thins = [*lefts, shift.unsqueeze(1)], [*thins, y.new_ones(len(y), 1)]
+    if lefts:
+        y.addmm_(torch.cat(thins, 1), torch.cat(lefts, 1).T, beta=kept)
+
+
+def add_product(weights: Tensor, left: Tensor, basis: Tensor, kept: float) -> None:
+    """``weights = kept * weights + left basis`` in place, in float32, rounded once: ``left`` (rows, k), ``basis``
+    (k, columns), float32."""
+    step = max(1, PIECE // weights.shape[1])
+    for first in range(0, len(weights), step):
+        rows = slice(first, first + step)
+        own = weights[rows]
+        own.copy_(torch.addmm(own.float(), left[rows], basis, beta=kept))

@@ -1,0 +1,117 @@
+"""Rates of what a step does beside products, by the engine's own operators: attention, passes over activations and
+logits, noise, each in 32 and in 16 bits, and what a kernel costs beside its work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zobench.measure.best import best_seconds
+
+DTYPES = ("fp32", "fp16", "bf16")
+HEADS, HEAD_WIDTH = 4, 64
+TOKENS, WIDTH = 1024, 1024
+"""Of the activations: as large as those of a small model, whose memory is new at each pass as theirs is."""
+LOGITS = 1 << 22
+"""Numbers of a piece of the logits: 16 MiB in float32, half of what the engine holds at once."""
+NOISE = 1 << 20
+KERNELS = 200
+"""Tiny kernels that are issued in a row, so that what issues the first of them counts little."""
+
+
+def operator_rates(device: str, budget: float) -> dict[str, Any]:
+    """Rates of ``device`` in about ``budget`` seconds: ``operators_per_second``, by dtype ``attention`` in FLOP/s,
+    ``passes`` and ``losses`` in bytes/s, ``normals`` of torch's generator and ``fused`` draws with both writes in
+    elements/s; and ``kernel_seconds``."""
+    part = budget / (5 * len(DTYPES) + 1)
+    measures = {
+        "attention": attention_rate, "passes": pass_rate, "losses": loss_rate, "normals": normal_rate,
+        "fused": fused_rate,
+    }  # fmt: skip
+    rates = {kind: {name: rate(device, kind, part) for name, rate in measures.items()} for kind in DTYPES}
+    return {"operators_per_second": rates, "kernel_seconds": kernel_seconds(device, part)}
+
+
+def attention_rate(device: str, kind: str, budget: float) -> float:
+    """FLOP/s of causal attention, of which half the products are needed, as torch's fused kernel computes it."""
+    import torch
+
+    heads = HEADS * (4 if device.startswith("cuda") else 1)
+    query = torch.full((1, heads, TOKENS, HEAD_WIDTH), 0.1, dtype=_torch(kind), device=device)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    once = best_seconds(device, lambda: attend(query, query, query, is_causal=True), budget)
+    return 2 * heads * TOKENS**2 * HEAD_WIDTH / once
+
+
+def pass_rate(device: str, kind: str, budget: float) -> float:
+    """Bytes/s, read and written, of what a block does with its activations: a norm, an activation, a sum."""
+    import torch
+
+    tokens = TOKENS * (8 if device.startswith("cuda") else 1)
+    states = torch.full((tokens, WIDTH), 0.5, dtype=_torch(kind), device=device)
+    scale = torch.ones(WIDTH, dtype=_torch(kind), device=device)
+
+    def block() -> Any:
+        normed = torch.nn.functional.layer_norm(states, (WIDTH,), scale, scale)
+        return states + torch.relu(normed)
+
+    once = best_seconds(device, block, budget)
+    return (2 + 2 + 3) * states.numel() * states.element_size() / once
+
+
+def loss_rate(device: str, kind: str, budget: float) -> float:
+    """Bytes/s of a loss from logits of ``kind``: their cast to float32, a softmax."""
+    import torch
+
+    rows = LOGITS // (1 << 15)
+    logits = torch.full((rows, LOGITS // rows), 0.5, dtype=_torch(kind), device=device)
+    once = best_seconds(device, lambda: torch.log_softmax(logits.float(), dim=-1), budget)
+    cast = logits.element_size() + 4 if logits.element_size() < 4 else 0
+    return logits.numel() * (8 + cast) / once
+
+
+def normal_rate(device: str, kind: str, budget: float) -> float:
+    """Standard normals per second that a torch generator writes."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(0)
+    space = torch.empty(_elements(device), dtype=_torch(kind), device=device)
+    return space.numel() / best_seconds(device, lambda: space.normal_(generator=generator), budget)
+
+
+def fused_rate(device: str, kind: str, budget: float) -> float:
+    """Elements per second of the counter stream's pass that draws z and writes W + c z."""
+    import torch
+
+    from zobench import kernels
+
+    kernels.prepare(device)
+    span = kernels.Span(0)
+    weights, there = (torch.zeros(_elements(device), dtype=_torch(kind), device=device) for _ in range(2))
+
+    def draw() -> None:
+        kernels.advance(weights, span, [], scratch=there, seed=1, scale=1e-3)
+
+    return weights.numel() / best_seconds(device, draw, budget)
+
+
+def kernel_seconds(device: str, budget: float) -> float:
+    """Seconds that the smallest operator takes."""
+    import torch
+
+    one = torch.zeros(1, device=device)
+
+    def many() -> None:
+        for _ in range(KERNELS):
+            one.add_(1)
+
+    return best_seconds(device, many, budget) / KERNELS
+
+
+def _elements(device: str) -> int:
+    return NOISE * (64 if device.startswith("cuda") else 1)
+
+
+def _torch(kind: str) -> Any:
+    import torch
+
+    return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[kind]

@@ -1,0 +1,119 @@
+"""ConMeZO: directions in a cone around the momentum of the estimates (Behric et al., 2025, arXiv 2511.02757).
+
+Its program: LejsDeen/ConMeZO.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from zobench.engine.base import Entry, Point
+from zobench.methods.base import TRAVELLING_STATE, Direction, StepResult
+from zobench.methods.zo_sgd import ZOSGD
+from zobench.runspec.kinds import Definition, MethodKind, Need
+
+if TYPE_CHECKING:
+    from zobench.engine.shapes import Cone
+    from zobench.runspec import RunSpec
+
+WARM_BETA, WARM_STEPS, RAMP_STEPS = 0.1, 200, 1800
+"""Of the program: beta at first, for how many steps, and in how many more it rises to its own value."""
+
+
+class ConMeZO(ZOSGD):
+    """``W -= lr * g z``, z in a cone around the momentum: :class:`zobench.engine.shapes.Cone` has the formulas.
+
+    As long as there is no momentum z is u, as at the first step: the point and the entry then have the factor that
+    the cone leaves u multiplied by the other way.
+    """
+
+    def __init__(self, *, lr: float, cone: Cone, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
+        super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay)
+        self.cone, self._norm = cone, 0.0
+
+    def state(self) -> dict[str, Any]:
+        """As ZO-SGD's, and the length of the momentum: JSON types."""
+        return {**super().state(), "norm": self._norm}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        super().restore(state)
+        self._norm = state["norm"]
+
+    def _alone(self) -> float:
+        """What u is to be multiplied by beside what the cone does."""
+        return 1.0 if self._norm else 1 / math.sin(self.cone.theta)
+
+    def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
+        scale = self.eps * self._alone()
+        return tuple(Point(seed, c, part) for seed, part in directions for c in (scale, -scale))
+
+    def _coefficient(self, g: float) -> float:
+        return g * self._alone()
+
+    def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
+        for entry in super()._entries(directions, gradients):
+            yield replace(entry, extra=self._norm)
+
+    def _finish(self, loss: float, directions: Sequence[Direction], gradients: tuple[float, ...]) -> StepResult:
+        if self._applies(gradients):
+            self._norm = self.cone.norm_after(self._norm, self._coefficient(gradients[0]), self._step)
+        return super()._finish(loss, directions, gradients)
+
+
+def warmed_up(beta: float) -> Callable[[int], float]:
+    """The program's beta by step: low for 200 steps, and then in 1800 more up to ``beta``, steeply at first."""
+
+    def at(step: int) -> float:
+        done = min(max(step - WARM_STEPS, 0) / RAMP_STEPS, 1.0) ** 1.8
+        return beta if done == 1 else beta - (beta - WARM_BETA) / (1 + 8 * done) ** 3
+
+    return at
+
+
+def rule(spec: RunSpec) -> Cone:
+    """The cone of the options ``theta``, in radians, and ``beta``.
+
+    Raises ``ValueError`` if they are not in (0, pi / 2] and [0, 1).
+    """
+    from zobench.engine.shapes import Cone
+
+    theta, beta = float(spec.option("theta")), float(spec.option("beta"))
+    if not (0 < theta <= math.pi / 2 and 0 <= beta < 1):
+        raise ValueError(
+            "`0 < options.theta <= pi / 2` and `0 <= options.beta < 1` must hold, but got "
+            f"theta={theta}, beta={beta}; ConMeZO's program uses theta=1.35, beta=0.99"
+        )
+    shipped = spec.definition == "as-shipped"
+    return Cone(theta, warmed_up(beta) if shipped else lambda step: beta, narrow=shipped)
+
+
+def make(spec: RunSpec) -> ConMeZO:
+    """The method of ``spec``."""
+    return ConMeZO(lr=spec.lr, cone=rule(spec), eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay)
+
+
+KIND = MethodKind(
+    name="conmezo",
+    as_written=Definition(
+        formula="z = sqrt(d) cos(theta) m / |m| + sin(theta) u; w -= lr * g z; m = beta m + (1 - beta) g z, float32",
+        make="zobench.methods.conmezo:make",
+        rule="zobench.methods.conmezo:rule",
+        copies=3,
+        piece_copies=6,
+    ),
+    as_shipped=Definition(
+        formula="z = sqrt(d) cos(theta) m / |m| + sin(theta) u; w -= lr * g z; beta warms up from 0.1 in 2000 steps",
+        make="zobench.methods.conmezo:make",
+        rule="zobench.methods.conmezo:rule",
+        state_width=None,
+        copies=4,
+        piece_copies=7,
+    ),
+    states=1,
+    needs=(*TRAVELLING_STATE, Need("queries", 1, "its momentum is of one direction; use queries=1")),
+    options={"theta": 1.35, "beta": 0.99},
+)

@@ -1,0 +1,107 @@
+"""FZOO: one-sided differences along many random signs, and a step as large as the spread of their losses is small.
+
+Dang et al., 2025 (arXiv 2506.09034), and its program, DKmiyan/FZOO.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from zobench.engine.base import BASE, Entry, Point
+from zobench.methods.base import Direction
+from zobench.methods.zo_sgd import ZOSGD
+from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields
+
+if TYPE_CHECKING:
+    from zobench.data.batch import Batch
+    from zobench.engine.interface import SteppingEngine
+    from zobench.engine.rules import UpdateRule
+    from zobench.runspec import RunSpec
+
+
+class FZOO(ZOSGD):
+    """``W -= lr * ((L_1 - L_0) z_1 + ... + (L_N - L_0) z_N) / (N sigma)``, z_i of random signs.
+
+    L_0 is the loss at W, L_i that at W + eps z_i, sigma the standard deviation of the L_i: N + 1 points of one pass,
+    N the ``queries``. ``shipped``: sigma has N in its denominator, not N - 1. The slopes g_i = (L_i - L_0) / eps are
+    what a step tells. A step whose sigma is 0 or not finite changes nothing, and is counted as skipped.
+    """
+
+    def __init__(
+        self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0, queries: int = 8,
+        shipped: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay, queries=queries)
+        if queries < 2:
+            raise ValueError(f"`queries >= 2` must hold, but got queries={queries}; FZOO's program uses queries=8")
+        self.shipped = shipped
+
+    def sigma(self, gradients: Sequence[float]) -> float:
+        """The standard deviation of the losses from which the ``gradients`` are."""
+        mean = sum(gradients) / len(gradients)
+        squares = sum((g - mean) ** 2 for g in gradients)
+        return self.eps * math.sqrt(squares / (len(gradients) - (not self.shipped)))
+
+    def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
+        return (BASE, *(Point(seed, self.eps, part) for seed, part in directions))
+
+    def _probe(
+        self, engine: SteppingEngine, batch: Batch, directions: Sequence[Direction]
+    ) -> tuple[float, tuple[float, ...]]:
+        """The loss at the weights; the one-sided slope of each direction."""
+        base, *losses = engine.probe(batch, self._points(directions))
+        return base, tuple((loss - base) / self.eps for loss in losses)
+
+    def _applies(self, gradients: Sequence[float]) -> bool:
+        return 0 < self.sigma(gradients) < math.inf
+
+    def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
+        if self._applies(gradients):
+            scale = self.eps / self.sigma(gradients)
+            yield from super()._entries(directions, [g * scale for g in gradients])
+
+
+def make(spec: RunSpec) -> FZOO:
+    """The method of ``spec``."""
+    shipped = spec.definition == "as-shipped"
+    return FZOO(
+        lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries, shipped=shipped
+    )
+
+
+def rule(spec: RunSpec) -> UpdateRule:
+    """Directions of random signs."""
+    from zobench.engine.shapes import Rademacher
+
+    return Rademacher()
+
+
+def _several(spec: SpecFields) -> int:
+    """What ``queries`` must be: there is no deviation of one loss. Its program has 8."""
+    return spec.queries if spec.queries > 1 else 8
+
+
+KIND = MethodKind(
+    name="fzoo",
+    as_written=Definition(
+        formula="w -= lr * mean((L(w + eps z) - L(w)) z) / sigma, z random signs; sigma of the losses, over N - 1",
+        make="zobench.methods.fzoo:make",
+        rule="zobench.methods.fzoo:rule",
+        copies=1,
+        piece_copies=4,
+    ),
+    as_shipped=Definition(
+        formula="w -= lr * mean((L(w + eps z) - L(w)) z) / sigma, z random signs; sigma of the losses, over N",
+        make="zobench.methods.fzoo:make",
+        rule="zobench.methods.fzoo:rule",
+        copies=1,
+        piece_copies=4,
+    ),
+    pairs=lambda spec, layers: 0,
+    singles=lambda spec: spec.queries + 1,
+    draws=3,
+    grid="fzoo",
+    needs=(Need("queries", _several, "sigma is of several losses: use queries=8, or 2 and more"),),
+)

@@ -1,0 +1,91 @@
+"""HiZOO: directions and steps scaled by an estimate of the Hessian's diagonal, which a third loss gives.
+
+Zhao et al., ICLR 2025 (arXiv 2402.15173), and its program, Yanjun-Zhao/HiZOO.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from zobench.engine.base import BASE, Entry, Point
+from zobench.methods.base import TRAVELLING_STATE, Direction
+from zobench.methods.zo_sgd import ZOSGD, projected_gradient
+from zobench.runspec.kinds import Definition, MethodKind, Need
+
+if TYPE_CHECKING:
+    from zobench.data.batch import Batch
+    from zobench.engine.interface import SteppingEngine
+    from zobench.engine.rules import UpdateRule
+    from zobench.runspec import RunSpec
+
+
+class HiZOO(ZOSGD):
+    """``W -= lr * g u / sqrt(H)`` from the points W and W +- eps u / sqrt(H), all three in one pass.
+
+    H and its update: :class:`zobench.engine.shapes.DiagonalHessian`. Where the curvature is not finite, neither is g.
+    """
+
+    def __init__(self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
+        super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay)
+        self._curvature = 0.0
+
+    def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
+        return (BASE, *super()._points(directions))
+
+    def _probe(
+        self, engine: SteppingEngine, batch: Batch, directions: Sequence[Direction]
+    ) -> tuple[float, tuple[float, ...]]:
+        """The loss at the weights, and g; the curvature along z is kept for the step's entry."""
+        base, plus, minus = engine.probe(batch, self._points(directions))
+        self._curvature = abs(plus + minus - 2 * base) / (2 * self.eps**2)
+        g = projected_gradient(plus, minus, self.eps, engine.config.device)
+        return base, (g if math.isfinite(self._curvature) else math.nan,)
+
+    def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
+        for entry in super()._entries(directions, gradients):
+            yield replace(entry, extra=self._curvature)
+
+
+def make(spec: RunSpec) -> HiZOO:
+    """The method of ``spec``."""
+    return HiZOO(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay)
+
+
+def rule(spec: RunSpec) -> UpdateRule:
+    """Directions and updates by the diagonal Hessian, smoothed by the option ``smooth``, alpha in the paper.
+
+    Raises ``ValueError`` if that is not from 0 to 1.
+    """
+    from zobench.engine.shapes import DiagonalHessian
+
+    smooth = float(spec.option("smooth"))
+    if not 0 <= smooth <= 1:
+        raise ValueError(f"`0 <= options.smooth <= 1` must hold, but got {smooth}; HiZOO's program uses 1e-8")
+    return DiagonalHessian(smooth, narrow=spec.definition == "as-shipped")
+
+
+KIND = MethodKind(
+    name="hizoo",
+    as_written=Definition(
+        formula="H = (1 - a) H + a |L+ + L- - 2 L| / (2 eps^2) H u^2; w -= lr * g u / sqrt(H); H in float32",
+        make="zobench.methods.hizoo:make",
+        rule="zobench.methods.hizoo:rule",
+        copies=3,
+        piece_copies=5,
+    ),
+    as_shipped=Definition(
+        formula="H = (1 - a) H + a |L+ + L- - 2 L| / (2 eps^2) H u^2; w -= lr * g u / sqrt(H); H in the weights' dtype",
+        make="zobench.methods.hizoo:make",
+        rule="zobench.methods.hizoo:rule",
+        state_width=None,
+        copies=4,
+        piece_copies=6,
+    ),
+    singles=lambda spec: 1,
+    states=1,
+    needs=(*TRAVELLING_STATE, Need("queries", 1, "its curvature is of one direction; use queries=1")),
+    options={"smooth": 1e-8},
+)

@@ -1,0 +1,80 @@
+"""MEAZO: ZO-SGD whose step is divided by the root of a running mean of g squared (Dbouk et al., arXiv 2605.03869)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from zobench.methods.base import Direction, StepResult
+from zobench.methods.zo_sgd import ZOSGD
+from zobench.runspec.kinds import Definition, MethodKind
+
+if TYPE_CHECKING:
+    from zobench.engine.base import Entry
+    from zobench.runspec import RunSpec
+
+
+class MEAZO(ZOSGD):
+    """``v = beta v + (1 - beta) g^2``; ``W -= lr / (sqrt(v / (1 - beta^t)) + zeta) * ghat``: one number of state.
+
+    g is the mean over the ``queries``, t the number of steps that were applied, this one included. A step with a g that
+    is not finite changes neither W nor v.
+    """
+
+    def __init__(
+        self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0, queries: int = 1,
+        beta: float = 0.99, zeta: float = 1e-8,
+    ) -> None:  # fmt: skip
+        super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay, queries=queries)
+        if not (0 <= beta < 1 and zeta > 0):
+            raise ValueError(
+                f"`0 <= options.beta < 1` and `options.zeta > 0` must hold, but got beta={beta}, zeta={zeta}; use "
+                "beta=0.99, zeta=1e-8"
+            )
+        self.beta, self.zeta = beta, zeta
+        self._v, self._count = 0.0, 0
+
+    def state(self) -> dict[str, Any]:
+        """As ZO-SGD's, and v with the number of steps that are in it: JSON types."""
+        return {**super().state(), "v": self._v, "count": self._count}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        super().restore(state)
+        self._v, self._count = state["v"], state["count"]
+
+    def _next(self, gradients: Sequence[float]) -> float:
+        """v after a step."""
+        g = sum(gradients) / len(gradients)
+        return self.beta * self._v + (1 - self.beta) * g * g
+
+    def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
+        if self._applies(gradients):
+            unbiased = self._next(gradients) / (1 - self.beta ** (self._count + 1))
+            size = math.sqrt(unbiased) + self.zeta
+            yield from super()._entries(directions, [g / size for g in gradients])
+
+    def _finish(self, loss: float, directions: Sequence[Direction], gradients: tuple[float, ...]) -> StepResult:
+        if self._applies(gradients):
+            self._v, self._count = self._next(gradients), self._count + 1
+        return super()._finish(loss, directions, gradients)
+
+
+def make(spec: RunSpec) -> MEAZO:
+    """The method of ``spec``."""
+    return MEAZO(
+        lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries,
+        beta=float(spec.option("beta")), zeta=float(spec.option("zeta")),
+    )  # fmt: skip
+
+
+KIND = MethodKind(
+    name="meazo",
+    as_written=Definition(
+        formula="v = beta v + (1 - beta) g^2, one number; w -= lr / (sqrt(v / (1 - beta^t)) + zeta) * ghat",
+        make="zobench.methods.meazo:make",
+    ),
+    options={"beta": 0.99, "zeta": 1e-8},
+    grid="meazo",
+)
