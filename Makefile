@@ -39,8 +39,8 @@ nullcuda: $(VENV)/.dev
 nullcuda-quick: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.nullcuda.build
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/nullcuda
-	$(NULLCUDA) -m gpu tests/gpu tests/nullcuda/test_engine.py -k "$(NULLCUDA_QUICK)"
-NULLCUDA_QUICK = budget or found or test_engine and slots or sanitizer or shared_pinned or pinned_in_part or watch_for_waits or tile-inf or block-1 or ledger or zo-sgd-sign or zo-adam or pertp-sliced
+	$(NULLCUDA) -m gpu tests/gpu tests/nullcuda/test_engine.py tests/nullcuda/test_parity.py -k "$(NULLCUDA_QUICK)"
+NULLCUDA_QUICK = budget or found or test_engine and slots or sanitizer or shared_pinned or pinned_in_part or watch_for_waits or tile-inf or block-1 or ledger or zo-sgd-sign or zo-adam or pertp-sliced or lora or tile-3-fp8
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -51,11 +51,11 @@ check: $(VENV)/.dev
 smoke: $(VENV)/.run
 	$(BIN)/zobench sweep smoke --results $(VENV)/smoke
 
-# torch first and pinned. Where pip finds its CPU build (PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu) it takes
-# that one; elsewhere, on Linux, the CUDA build with gigabytes of libraries.
+# torch first and pinned: the CUDA build, with gigabytes of libraries, where an NVIDIA driver is present, else the CPU
+# build, from its own index unless pip is configured to look elsewhere. It says which, and why.
 $(VENV)/.run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt $$($(BIN)/python .ci/torch_build.py)
 	$(BIN)/pip install -q -c constraints.txt -e .
 	touch $@
 

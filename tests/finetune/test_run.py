@@ -53,7 +53,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "sparse mezo": {"method": "sparse-mezo", "sparsity": 0.5, "engine": "offload", "noise": "counter"},
     "cone": {"method": "conmezo", "engine": "offload", "noise": "counter", "options": {"beta": 0.5}},
     "cone in place": {"method": "conmezo", "definition": "as-shipped", "dtype": "bf16"},
-    "meazo": {"method": "meazo", "queries": 2},
     "first order": {"method": "fo-adam"},
     "hybrid": {"method": "hybrid", "zo_layers": 1},
     "forward": {"method": "forward-grad"},

@@ -399,6 +399,10 @@ def test_a_cone_is_gone_over_with_the_scales_of_its_own_steps():
     ("changes", "error"),
     [
         ({"method": "fzoo"}, r"`method=fzoo` needs queries=8, but got queries=1; sigma is of several losses: use "),
+        (
+            {"method": "fzoo", "queries": 8, "engine": "offload", "parallel": "pertp", "gpus": 2},
+            r"`parallel=pertp` needs method=zo-sgd or .*, but got method=fzoo; it has no pair of points to share out",
+        ),
         ({"method": "sparse-mezo"}, r"`method=sparse-mezo` needs noise=counter, but got noise=torch; its masks follow"),
         ({"method": "hizoo", "queries": 2}, r"`method=hizoo` needs queries=1, but got queries=2; its curvature is of"),
         ({"method": "conmezo", "queries": 2}, r"`method=conmezo` needs queries=1, but got queries=2; its momentum is"),

@@ -9,6 +9,7 @@ FIELDS = (
     "launches", "triton", "h2d_pinned", "h2d_pageable", "d2h_pinned", "d2h_pageable", "d2d", "memsets",
     "stream_syncs", "device_syncs", "event_syncs", "events_made", "records", "waits",
     "mallocs", "frees", "host_allocs", "host_registers", "bytes_h2d", "bytes_d2h", "races",
+    "waiting_frees",
 )  # fmt: skip
 """As in ``struct counts`` of src/runtime.h."""
 

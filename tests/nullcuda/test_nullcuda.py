@@ -174,6 +174,22 @@ def test_device_memory_ends():
     assert run(program, NULLCUDA_GB="2")[0] == "out of memory 2000000000"
 
 
+def test_a_cell_whose_device_is_too_small_ends_so_and_offloaded_it_fits():
+    program = """
+    import json
+    from zobench import RunSpec
+    from zobench.execute.process import run_in_process
+    fields = {"model": "OPT-350M", "dtype": "fp32", "seq_len": 64, "steps": 2, "device": "cuda", "noise": "counter"}
+    for engine in ("resident", "offload"):
+        result = run_in_process(RunSpec(engine=engine, **fields))
+        print(result.outcome, result.reason)
+    """
+    output, errors, _ = run(program, NULLCUDA_GB="1", NULLCUDA_VALUES="0")
+    resident, offload = output.splitlines() or [errors]
+    assert resident.startswith("oom device memory ran out on cuda:0: CUDA out of memory. Tried to allocate")
+    assert offload.split()[0] in ("ok", "contaminated")
+
+
 def test_what_is_not_waited_for_is_counted_and_what_is_too():
     program = """
     device = torch.ones(1 << 10, device="cuda")
@@ -324,6 +340,22 @@ def test_without_nvml_zobench_names_the_machine_after_torchs_gpus():
     settings = {"NULLCUDA_MACHINE": "2xh100", "CUDA_VISIBLE_DEVICES": "1", "NULLCUDA_NVML_DENY": "nvmlInit"}
     gpu = {"name": "NULL H100 80GB", "memory_mib": 76293}
     assert run(program, **settings)[0] == str([gpu, gpu])
+
+
+@pytest.mark.parametrize("machine", ["h100", "2xh100", "mig"])
+def test_a_gpu_is_found_again_by_the_uuid_that_zobench_gives_it(machine):
+    """By NVML, and by CUDA in the processes of a pool."""
+    program = """
+    from zobench.execute import plan
+    from zobench.machine import accelerator
+    from zobench.machine.nvml import Nvml
+    uuid, device = plan.gpu_uuids()[-1], accelerator.devices()[-1]
+    print(uuid, Nvml().handle(device.uuid()) is not None, Nvml().handle(uuid) is not None)
+    """
+    uuid, *found = run(program, NULLCUDA_MACHINE=machine)[0].split()
+    assert found == ["True", "True"]
+    program = "print(torch.cuda.device_count(), torch.cuda.get_device_properties(0).uuid)"
+    assert run(program, NULLCUDA_MACHINE=machine, CUDA_VISIBLE_DEVICES=uuid)[0] == f"1 {uuid[4:]}"
 
 
 def readings(**settings):

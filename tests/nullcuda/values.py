@@ -227,20 +227,42 @@ def compared(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Values of a CPU generator that is seeded by the state of CUDA's: the same state gives the same values."""
+    """Values of the CPU's generator of the same seed after the same draws: the same state gives the same values, and a
+    run with torch's noise has those of a run on the CPU."""
     generator = kwargs.get("generator")
     if generator is None:
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
-    seed = hash(tuple(generator.get_state().tolist())) % (1 << 62)
+    like = _like(generator)
     out = func(*args, **kwargs)
     arrive(func.name(), [], [out])
-    own = {**_host_options(kwargs), "generator": torch.Generator().manual_seed(seed)}
+    own = {**_host_options(kwargs), "generator": like}
     if func in (_aten.normal_.default, _aten.uniform_.default, _aten.random_.default):
         value = func(torch.empty(out.shape, dtype=out.dtype), *args[1:], **own)
     else:
         value = func(*args, **own)
     on_host(out).copy_(value)
+    _states[_state(generator)] = like.get_state()
+    if len(_states) > STATES:
+        del _states[next(iter(_states))]
     return out
+
+
+STATES = 10_000
+_states: dict[bytes, Tensor] = {}
+"""State of a CUDA generator that has drawn -> that of the CPU's generator which has drawn the same."""
+
+
+def _state(generator: torch.Generator) -> bytes:
+    return bytes(generator.get_state().tolist())
+
+
+def _like(generator: torch.Generator) -> torch.Generator:
+    """A generator of the CPU as far as CUDA's is; one of its own where nobody has seen how that came there."""
+    state, own = _state(generator), torch.Generator()
+    if state in _states:
+        return own.set_state(_states[state])
+    seed, offset = generator.initial_seed(), generator.get_offset()
+    return own.manual_seed(hash((seed, offset)) % (1 << 62) if offset else seed)
 
 
 def attended(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from tests.support.rank import batches
 from tests.support.reference import draw_seeds, g_of, perturb, pristine_mezo, update
 from zobench import RunSpec, methods, models
 from zobench.models import weights
+from zobench.runspec import METHODS as KINDS
 
 STEPS = 20
 WAYS = {2: ("pertp", "ddp"), 4: ("ddp", "2d", "2d-outer")}
@@ -166,6 +167,9 @@ METHODS = {
     "zo-sgd-sparse": {"method": "zo-sgd-sparse", "sparsity": 0.5},
     "two queries": {"queries": 2},
     "forward-grad": {"method": "forward-grad"},
+    "fzoo": {"method": "fzoo", "queries": 3},
+    "hizoo": {"method": "hizoo", "options": {"smooth": 1e-2}},
+    "conmezo": {"method": "conmezo"},
 }
 
 
@@ -197,7 +201,7 @@ def methods_found(tmp_path_factory):
     cases = []
     for way, noise in (("pertp", "torch"), ("pertp", "counter"), ("ddp", "counter")):
         for fields in METHODS.values():
-            if way == "pertp" and fields.get("method") == "forward-grad":
+            if way == "pertp" and not KINDS.get(fields.get("method", "zo-sgd")).has_pairs:
                 continue
             placed = {"tier": "pageable", "noise": noise}
             case = a_case("opt-tiny", way, 2, placed, "ragged")

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from tests.support.own_model import changes_for
 from zobench import recipes
+from zobench.predict.budget import price
 from zobench.recipes import matrix
-from zobench.report import load_table
+from zobench.report import artifacts
 
 AXES: dict[str, list[Any]] = {
     "model": ["OPT-125M", "OPT-1.3B", "opt-tiny", "LLaMA2-7B"],
@@ -242,13 +243,13 @@ def test_every_shipped_runner_loads_and_its_tables_exist(path: Path, device: str
     if changes:
         with pytest.raises(ValueError, match=re.escape(f"{path.name}: `model` must be given")):
             matrix.load(path, device)
-    loaded = matrix.load(path, device, changes)
+    loaded = matrix.load(path, device, changes, price=price)
     assert loaded.cells
     for cell in loaded.cells:  # several ranks have a device each
         assert cell.device == (device if cell.gpus == 1 else device.partition(":")[0])
     assert len({cell.hash for cell in loaded.cells}) == len(loaded.cells)
     for name in loaded.tables:
-        load_table(recipes.find("tables", name))
+        artifacts.load_file(recipes.find("tables", name))
 
 
 def test_a_budget_can_hold_for_one_kind_of_device_only(tmp_path: Path) -> None:

@@ -739,7 +739,10 @@ def lab(colour: Any, matrix: Any) -> tuple[float, float, float]:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        (chart("pie"), "a chart's kind must be one of bars, lines, heatmap, timeline, but zo2/figure3 has 'pie'"),
+        (
+            chart("pie"),
+            "a chart's kind must be one of bars, lines, heatmap, timeline, pareto, but zo2/figure3 has 'pie'",
+        ),
         (
             chart("bars", Panel(positions=("a",), series=(series("x", Mark(value=math.nan)),))),
             "every number of a chart must be finite, but zo2/figure3 has one that is not",

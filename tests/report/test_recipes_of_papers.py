@@ -13,6 +13,7 @@ from tests.support.own_model import changes_for
 from tests.support.papers import FIGURE_NAMES, LOADED, MEASURED, NAMES, REFERENCE, TABLE_NAMES, cells
 from tests.support.tables import tuned
 from zobench import recipes
+from zobench.predict.budget import price
 from zobench.recipes import matrix
 from zobench.report import claims
 from zobench.report.artifacts import load, shows
@@ -213,7 +214,7 @@ def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(
 ) -> None:
     """Nothing is measured that nobody sees; `smoke` only tries the engine."""
     path = recipes.find("runners", name)
-    cells_of = matrix.load(path, device, changes_for(path, tmp_path))
+    cells_of = matrix.load(path, device, changes_for(path, tmp_path), price=price)
     items = [load(item) for kind in ("tables", "plots") for item in recipes.names(kind)]
     own = [item for item in items if item.runner == name or item.name in cells_of.tables]
     assert [spec.label for spec in cells_of.cells if not any(shows(item, spec) for item in own)] == []

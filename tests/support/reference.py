@@ -16,9 +16,12 @@ def draw_seeds(run_seed, count):
     return [int(generator.integers(10**9)) for _ in range(count)]
 
 
-def g_of(plus, minus, eps):
-    """g as MeZO's program has it: a difference and a quotient of float32 tensors."""
+def g_of(plus, minus, eps, device="cpu"):
+    """g as MeZO's program has it: a difference and a quotient of float32 tensors, for which CUDA multiplies by the
+    number's reciprocal."""
     plus, minus = (torch.tensor(loss, dtype=torch.float32) for loss in (plus, minus))
+    if torch.device(device).type == "cuda":
+        return ((plus - minus) * (1 / torch.tensor(2 * eps, dtype=torch.float32))).item()
     return ((plus - minus) / (2 * eps)).item()
 
 
@@ -50,7 +53,7 @@ def mezo(model, batches, seeds, *, eps, lr, wd=0.0):
             out = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels)
             pair.append(out.loss.item())
         perturb(model, seed, 1, eps)
-        g = g_of(*pair, eps)
+        g = g_of(*pair, eps, next(model.parameters()).device)
         update(model, seed, g, lr, wd)
         losses.append((pair[0] + pair[1]) / 2)
         gs.append(g)

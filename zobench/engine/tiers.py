@@ -6,6 +6,7 @@ contents. With a CUDA device both copies are asynchronous on the current stream;
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import BinaryIO, Protocol
 import torch
 from torch import Tensor
 
+from zobench.engine.staging import Staging
 from zobench.machine.accelerator import Accelerator
 from zobench.machine.directio import DirectFile, aligned, memory_of
 
@@ -139,14 +141,14 @@ class HostTier:
 class DiskTier:
     """Blocks in one unlinked file, read and written with direct I/O where the file system allows it.
 
-    With a CUDA device each lane copies through a staging buffer of its own and waits for it.
+    With a CUDA device each lane copies through pinned pieces of its own and waits for them.
     """
 
     def __init__(self, sizes: list[int], folder: Path, *, ring: int | None = None) -> None:
         self._ring = ring or len(sizes)
         self._sizes = sizes[: self._ring]
         self._offsets = [sum(sizes[:block]) for block in range(self._ring)]
-        self._staging: dict[str, Tensor] = {}
+        self._staging: dict[str, Staging] = {}
         self._largest = max(sizes)
         self._file = DirectFile(folder / f"zobench-{os.getpid()}-{id(self)}.bin", sum(self._sizes))
 
@@ -162,17 +164,18 @@ class DiskTier:
             self._file.write_from(memory_of(buffer), self._offsets[block])
 
     def upload(self, block: int, slot: Tensor) -> None:
-        buffer = slot if slot.device.type == "cpu" else self._stage("upload", slot)
-        self._file.read_into(memory_of(buffer), self._offsets[block % self._ring])
-        if buffer is not slot:
-            slot.copy_(buffer, non_blocking=True)
-            Accelerator(slot.device).current_stream().synchronize()
+        offset = self._offsets[block % self._ring]
+        if slot.device.type == "cpu":
+            self._file.read_into(memory_of(slot), offset)
+        else:
+            self._stage("upload", slot).upload(slot, lambda own, first: self._file.read_into(own, offset + first))
 
     def offload(self, block: int, slot: Tensor) -> None:
-        buffer = slot if slot.device.type == "cpu" else self._stage("offload", slot)
-        if buffer is not slot:
-            buffer.copy_(slot)
-        self._file.write_from(memory_of(buffer), self._offsets[block % self._ring])
+        offset = self._offsets[block % self._ring]
+        if slot.device.type == "cpu":
+            self._file.write_from(memory_of(slot), offset)
+        else:
+            self._stage("offload", slot).offload(slot, lambda own, first: self._file.write_from(own, offset + first))
 
     def peek(self, block: int, out: Tensor, first: int) -> None:
         self._file.read_into(memory_of(out), self._offsets[block % self._ring] + first)
@@ -181,12 +184,15 @@ class DiskTier:
         self.upload(block, out)
 
     def close(self) -> None:
+        for staging in self._staging.values():
+            staging.close()
+        self._staging.clear()
         self._file.close()
 
-    def _stage(self, lane: str, slot: Tensor) -> Tensor:
+    def _stage(self, lane: str, slot: Tensor) -> Staging:
         if lane not in self._staging:
-            self._staging[lane] = allocate(self._largest)
-        return self._staging[lane][: slot.numel()]
+            self._staging[lane] = Staging(self._largest, slot.device)
+        return self._staging[lane]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +219,7 @@ class CheckpointTier:
         self._files = {extent.file: extent.file.open("rb") for unit in extents for extent in unit}
         self._changed: set[int] = set()
         self._overlay: DiskTier | None = None
-        self._staging = allocate(max(sizes))
+        self._staging: Staging | None = None
 
     def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
         """Nothing to do: the files hold the weights."""
@@ -223,13 +229,19 @@ class CheckpointTier:
             assert self._overlay is not None
             self._overlay.upload(block, slot)
             return
-        buffer = slot if slot.device.type == "cpu" else self._staging[: slot.numel()]
-        memory = memory_of(buffer)
+        if slot.device.type == "cpu":
+            self._read_part(block, memory_of(slot), 0)
+            return
+        self._staging = self._staging or Staging(max(self._sizes), slot.device)
+        self._staging.upload(slot, functools.partial(self._read_part, block))
+
+    def _read_part(self, block: int, memory: memoryview, first: int) -> None:
+        """Fills ``memory`` with the block's bytes from ``first`` on, wherever its tensors lie."""
         for extent in self._extents[block]:
-            part = memory[extent.target : extent.target + extent.nbytes]
-            _read_exactly(self._files[extent.file], part, extent.offset)
-        if buffer is not slot:
-            slot.copy_(buffer)
+            begin, end = max(extent.target, first), min(extent.target + extent.nbytes, first + len(memory))
+            if begin < end:
+                offset = extent.offset + begin - extent.target
+                _read_exactly(self._files[extent.file], memory[begin - first : end - first], offset)
 
     def offload(self, block: int, slot: Tensor) -> None:
         if self._overlay is None:
@@ -246,6 +258,8 @@ class CheckpointTier:
         self.upload(block, out)
 
     def close(self) -> None:
+        if self._staging is not None:
+            self._staging.close()
         for file in self._files.values():
             file.close()
         if self._overlay is not None:

@@ -139,8 +139,9 @@ class Accelerator:
         return torch.cuda.get_device_properties(self.device)
 
     def uuid(self) -> str:
-        """Its UUID, as torch spells it."""
-        return str(self.properties().uuid)
+        """Its UUID, as torch spells it; of a part of a GPU with the ``MIG-`` in front that torch leaves out."""
+        place = self.properties()
+        return f"MIG-{place.uuid}" if " MIG " in place.name else str(place.uuid)
 
     def bus_address(self) -> str | None:
         """Its place on the PCI bus as /sys spells it, ``0000:c1:00.0``; None where torch does not tell."""

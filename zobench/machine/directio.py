@@ -38,10 +38,16 @@ def aligned(nbytes: int) -> torch.Tensor:
 
     # private: mmap's default is shared memory, which gets no huge pages and is counted apart from the process's own
     pages = mmap.mmap(-1, round_up(max(nbytes, 1)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    ask_for_huge_pages(pages)
+    return torch.frombuffer(pages, dtype=torch.uint8)
+
+
+def ask_for_huge_pages(pages: mmap.mmap) -> None:
+    """For fewer pages to pin, one by one, by direct I/O or by CUDA; of shared memory where the kernel's
+    ``shmem_enabled`` says ``advise``."""
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # only a hint: a kernel without huge pages refuses it
             pages.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(pages, dtype=torch.uint8)
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:

@@ -34,7 +34,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zobench.machine.accelerator import Accelerator
-from zobench.machine.directio import ALIGNMENT
+from zobench.machine.directio import ALIGNMENT, ask_for_huge_pages
 from zobench.machine.nvml import Nvml
 from zobench.parallel.world import PeerGoneError, World, group, telling, timeout
 from zobench.runspec import RunSpec
@@ -165,6 +165,7 @@ class SharedHosts:
         if not leads:
             file = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
         pages = mmap.mmap(file, nbytes, flags=mmap.MAP_SHARED)
+        ask_for_huge_pages(pages)
         with telling():
             dist.barrier(group=self._talk)  # until all have opened it
         os.close(file)

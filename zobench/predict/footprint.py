@@ -18,6 +18,8 @@ TILE_BYTES = 64 << 20
 """Largest unit with granularity=tile."""
 HEAD_TILE_BYTES = 16 << 20
 """With counter noise the head is perturbed in tiles of its vocabulary of about this size."""
+STAGING_BYTES = 128 << 20
+"""Most bytes through which a lane reads or writes files, in two pieces (zobench/engine/staging.py)."""
 CPU_HEAP = 64 << 20
 """What the C library's heap keeps of freed pieces below 4 MiB while units are streamed (measured: 50 to 100 MB)."""
 PARTS_STEPS = 5
@@ -209,7 +211,7 @@ def _scratch(spec: RunSpec) -> int:
     definition = kind.definition(spec)
     heap += _tangents(spec) if kind.tangents else 0
     on_cuda = spec.device.startswith("cuda")
-    if on_cuda and (WIRES[spec.wire].is_scaled or WIRES[spec.wire].bits):
+    if on_cuda and WIRES[spec.wire].bits:
         heap += min(_PIECE, _largest_trained(spec)) * 4
     if NOISES[spec.noise].in_place:
         largest = _largest_trained(spec) if on_cuda else 0
@@ -237,7 +239,7 @@ def _factors(spec: RunSpec) -> int:
 
 
 _PIECE = 1 << 24
-"""Elements that a rule, a mask or an encoding to fp8 takes at once on a CUDA device."""
+"""Elements that a rule, a mask or an encoding to integers takes at once on a CUDA device."""
 
 
 def _largest_trained(spec: RunSpec) -> int:
@@ -270,7 +272,7 @@ def _staging(spec: RunSpec) -> int:
     if not tier.is_file:
         return 0
     lanes = 2 if tier.is_filled else 3 if consolidates(spec) else 1
-    return lanes * unit_bytes(spec, wire_width(spec))
+    return lanes * min(unit_bytes(spec, wire_width(spec)), STAGING_BYTES)
 
 
 def consolidates(spec: RunSpec) -> bool:

@@ -51,7 +51,7 @@ def find_any(kinds: Sequence[str], name_or_path: str | Path) -> tuple[str, Path]
             return kind, Path(candidate)
     known = [known for kind in kinds for known in names(kind)]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
-    filled = [f"{runner}, which fills it" for runner in _runner_of(name) if "runners" in kinds]
+    filled = [f"{runner}, which fills it" for runner in (_runner_of(name) if "runners" in kinds else [])]
     hint = f"did you mean {' or '.join(filled or near)}? " if filled or near else ""
     listed = f"known: {', '.join(known) or 'none'}" if len(known) <= FEW else f"see `zobench list {_LISTS[kinds[0]]}`"
     where, shown = " or ".join(kinds), repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
@@ -61,7 +61,8 @@ def find_any(kinds: Sequence[str], name_or_path: str | Path) -> tuple[str, Path]
 def _runner_of(artifact: str) -> list[str]:
     """The matrix that fills the table or figure called ``artifact``, if there is one."""
     paths = [place / f"{artifact}.toml" for kind in ("tables", "plots") for place in _places(kind)]
-    told = [tomllib.loads(path.read_text(encoding="utf-8")).get("runner", "") for path in paths if path.is_file()]
+    files = [path for path in paths if os.path.isfile(path)]  # False for a name that no file can have
+    told = [tomllib.loads(path.read_text(encoding="utf-8")).get("runner", "") for path in files]
     return list(filter(None, told))[:1]
 
 

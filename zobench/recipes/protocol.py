@@ -195,6 +195,8 @@ def contest(
                     "edit a copy of the file"
                 )
     common = {**base, **changes}
+    if common.get("task", "none") == "none":
+        raise ValueError("a protocol needs a task, but its runs have none; write task in [base]")
     tested = check_value("test_size", common.get("test_size", RunSpec(model="any").test_size))
     if tested < 1:
         raise ValueError("`test_size >= 1` must hold in a protocol, but got test_size=0; its winners see the test set")
@@ -224,8 +226,6 @@ def _resolved(point: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, 
 
 
 def _bought(protocol: Protocol, header: str, spec: RunSpec, price: Price) -> RunSpec:
-    if spec.task == "none":
-        raise ValueError("a protocol needs a task, but its runs have none; write task in [base]")
     steps = protocol.steps(spec, price)
     if not steps:
         cost = price(protocol.unit, spec)

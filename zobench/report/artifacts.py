@@ -10,15 +10,17 @@ from pathlib import Path
 
 from zobench import recipes
 from zobench.recipes.reference import PAPERS, Reference
+from zobench.report import contest, contest_sheets, fits
 from zobench.report import facts as fact_tables
-from zobench.report import fits
 from zobench.report.book import Artifact, Book
 from zobench.report.cells import belongs, meets
 from zobench.report.chart import Chart
+from zobench.report.contest import ContestTable
 from zobench.report.curves import curves
 from zobench.report.draw import blank, chart, timelines
 from zobench.report.facts import Facts
 from zobench.report.formats import tidy
+from zobench.report.pareto import pareto
 from zobench.report.plot import Plot, load_plot
 from zobench.report.render import grids, sheets
 from zobench.report.sheet import Sheet
@@ -29,7 +31,7 @@ from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.store import machine_of
 
-Recipe = Table | Facts | Plot
+Recipe = Table | Facts | Plot | ContestTable
 
 
 def load(name: str) -> Recipe:
@@ -43,6 +45,8 @@ def load_file(path: Path) -> Recipe:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         if data.get("kind") == "facts":
             return fact_tables.parse(data)
+        if data.get("kind") == "protocol":
+            return contest.parse(path.stem, data)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
     return load_plot(path) if "kind" in data else load_table(path)
@@ -75,6 +79,10 @@ def shows(item: Recipe, spec: RunSpec) -> bool:
     """Whether a run of ``spec`` has a place in ``item``."""
     if isinstance(item, Facts):
         return False
+    if isinstance(item, ContestTable):
+        return contest.is_of(item.protocol, spec)
+    if isinstance(item, Plot) and item.contest is not None:
+        return contest.is_of(item.contest.protocol, spec)
     if isinstance(item, Plot) and item.table is None:
         return any(meets(spec, lane.where) for lane in item.lanes)
     table = item if isinstance(item, Table) else item.table
@@ -86,6 +94,9 @@ def make(item: Recipe, results: Sequence[Result], reference: Reference) -> tuple
     if isinstance(item, Facts):
         shown = fact_tables.sheets(item)
         return _artifact(item, "table", shown, tidy.texts(shown), []), None
+    if isinstance(item, ContestTable):
+        numbers = contest_sheets.numbers(item, results)
+        return _artifact(item, "table", contest_sheets.sheets(item, results), numbers, []), None
     if isinstance(item, Table):
         filled = grids(item, results, None, reference)
         artifact = _artifact(item, "table", list(sheets(item, filled)), tidy.write(item, filled), [])
@@ -94,6 +105,9 @@ def make(item: Recipe, results: Sequence[Result], reference: Reference) -> tuple
 
 
 def _figure(plot: Plot, results: Sequence[Result], reference: Reference) -> Artifact:
+    if plot.contest is not None:
+        numbers = contest_sheets.numbers(plot.contest, results)
+        return _artifact(plot, "figure", [], numbers, _named(pareto(plot, results)))
     if plot.table is None:
         of_runs = curves if plot.kind == "curves" else timelines
         charts = _named(of_runs(plot, results)) if plot.lanes else [blank(plot)]

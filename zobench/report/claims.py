@@ -43,12 +43,8 @@ class CheckedClaim:
 
     @property
     def verdict(self) -> str:
-        """``FAILS`` if an interval lies outside the bounds, ``HOLDS`` if all lie within; else nothing is shown."""
-        if not self.ratios:
-            return OPEN
-        if any(outside(self.claim, ratio) for ratio in self.ratios):
-            return FAILS
-        return HOLDS if all(inside(self.claim, ratio) for ratio in self.ratios) else UNSHOWN
+        """See :func:`verdict`."""
+        return verdict(self.claim, self.ratios)
 
     @property
     def told(self) -> str:
@@ -60,6 +56,15 @@ class CheckedClaim:
         count = f" in {len(values)} of {self.expected}" if self.expected > 1 else ""
         out = [_place(ratio) for ratio in self.ratios if not inside(self.claim, ratio)]
         return (low if low == high else f"{low} to {high}") + count + (f"; not within: {', '.join(out)}" if out else "")
+
+
+def verdict(claim: Claim, ratios: Sequence[Ratio]) -> str:
+    """``FAILS`` if an interval lies outside the bounds, ``HOLDS`` if all lie within; else nothing is shown."""
+    if not ratios:
+        return OPEN
+    if any(outside(claim, ratio) for ratio in ratios):
+        return FAILS
+    return HOLDS if all(inside(claim, ratio) for ratio in ratios) else UNSHOWN
 
 
 def _place(ratio: Ratio) -> str:

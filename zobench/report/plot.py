@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zobench import recipes
+from zobench.report import contest as contests
 from zobench.report import table as tables
 from zobench.report import toml
 from zobench.report.chart import KINDS
+from zobench.report.contest import ContestTable
 from zobench.report.table import Table
 from zobench.report.toml import Where, check
 from zobench.runspec import named, suggestion
@@ -52,6 +55,8 @@ class Plot:
     axes: Axes
     table: Table | None
     lanes: tuple[TimelinePanel, ...]
+    contest: ContestTable | None = None
+    """Whose methods are drawn as points."""
 
 
 _WORDS: dict[str, Any] = dict.fromkeys(tables.WORDS, str)
@@ -70,6 +75,8 @@ def load_plot(path: Path) -> Plot:
         kind = data.get("kind", "")
         if kind not in _KINDS:
             raise ValueError(f"`kind` must be one of {', '.join(_KINDS)}, but got {kind!r}; {suggestion(kind, _KINDS)}")
+        if kind == "pareto":
+            return _of_contest(path.stem, data)
         return _lanes(path.stem, kind, data) if kind in _OF_RUNS else _drawn(path.stem, kind, data)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
@@ -100,6 +107,20 @@ def _lanes(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:
         for item in data.get("panels", [])
     ]
     return _plot(stem, kind, data, Axes(), None, tuple(lanes))
+
+
+def _of_contest(stem: str, data: Mapping[str, Any]) -> Plot:
+    """The points of a protocol's table, which the figure names."""
+    check("the figure", data, {"kind": str, "title": str, "table": str}, {"caption": str})
+    path = recipes.find("tables", data["table"])
+    shown = tomllib.loads(path.read_text(encoding="utf-8"))
+    if shown.get("kind") != "protocol":
+        raise ValueError(f'`table` must be one with kind = "protocol", but {data["table"]} is not; name another')
+    table = contests.parse(path.stem, shown)
+    return Plot(
+        name=stem, kind="pareto", title=data["title"], paper="", artifact="", runner=table.runner, lacks="",
+        caption=data.get("caption", ""), axes=Axes(), table=None, lanes=(), contest=table,
+    )  # fmt: skip
 
 
 def _plot(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from zobench.recipes.reference import Reference
-from zobench.report import facts, forecasts
+from zobench.report import contest_sheets, facts, forecasts
 from zobench.report.cells import fill
 from zobench.report.compose import Grid, measured, measured_sheet, paper_sheet, predicted_sheet
+from zobench.report.contest import ContestTable
 from zobench.report.facts import Facts
 from zobench.report.formats import latex, markdown, terminal, tidy
 from zobench.report.sheet import Sheet
@@ -20,7 +21,7 @@ FORMATS = ("terminal", "markdown", "latex", "csv")
 
 
 def render(
-    item: Table | Facts,
+    item: Table | Facts | ContestTable,
     results: Sequence[Result],
     fmt: str,
     *,
@@ -40,6 +41,9 @@ def render(
     if isinstance(item, Facts):
         shown = facts.sheets(item)
         numbers = tidy.texts(shown)
+    elif isinstance(item, ContestTable):
+        own = _of_machine(results, machine)
+        shown, numbers = contest_sheets.sheets(item, own), contest_sheets.numbers(item, own)
     else:
         filled = grids(item, results, machine, reference or Reference.load())
         shown, numbers = list(sheets(item, filled, apart=False)), tidy.write(item, filled)
@@ -58,15 +62,8 @@ def grids(
     """Filled cells of each machine that has any result in this table; without one, the empty table once.
     ``foretold``: with a forecast in each cell of a paper's table that can have one."""
     by_machine: dict[str, list[Result]] = {}
-    for result in results:
+    for result in _of_machine(results, machine):
         by_machine.setdefault(place_of(result), []).append(result)
-    if machine is not None:
-        if not by_machine:
-            raise ValueError(f"no results of machine {machine!r}, nor of any other; run a sweep first")
-        here = {name: own for name, own in by_machine.items() if machine in (name, machine_of(own[0]))}
-        if not here:
-            raise ValueError(f"no results of machine {machine!r}; {suggestion(machine, sorted(by_machine))}")
-        by_machine = here
     filled = [
         (name, forecasts.here(table, fill(table, by_machine[name], reference), by_machine[name]))
         for name in sorted(by_machine)
@@ -74,6 +71,19 @@ def grids(
     shown: list[tuple[str | None, Grid]] = [(name, grid) for name, grid in filled if measured(grid)]
     shown = shown or [(None, fill(table, [], reference))]
     return [(name, forecasts.added(table, grid) if foretold else grid) for name, grid in shown]
+
+
+def _of_machine(results: Sequence[Result], machine: str | None) -> list[Result]:
+    """The results of ``machine``, by its name or that of a place on it; all without one."""
+    if machine is None:
+        return list(results)
+    if not results:
+        raise ValueError(f"no results of machine {machine!r}, nor of any other; run a sweep first")
+    here = [result for result in results if machine in (place_of(result), machine_of(result))]
+    if not here:
+        places = sorted({place_of(result) for result in results})
+        raise ValueError(f"no results of machine {machine!r}; {suggestion(machine, places)}")
+    return here
 
 
 def sheets(table: Table, filled: Sequence[tuple[str | None, Grid]], *, apart: bool = True) -> Iterator[Sheet]:

@@ -58,6 +58,8 @@ API cudaError_t cudaMalloc(void **p, size_t bytes) {
 API cudaError_t cudaFree(void *p) {
   if (!p) return cudaSuccess;
   lock();
+  struct range *r = range_of(p);
+  if (r && in_use(r->start, r->bytes)) nullcuda_counts.waiting_frees++;
   drain_all();
   int known = give_back(p, DEVICE);
   nullcuda_counts.frees++;

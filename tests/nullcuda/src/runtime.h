@@ -16,7 +16,7 @@
 struct counts {
   long launches, triton, h2d_pinned, h2d_pageable, d2h_pinned, d2h_pageable, d2d, memsets;
   long stream_syncs, device_syncs, event_syncs, events_made, records, waits;
-  long mallocs, frees, host_allocs, host_registers, bytes_h2d, bytes_d2h, races;
+  long mallocs, frees, host_allocs, host_registers, bytes_h2d, bytes_d2h, races, waiting_frees;
 };
 extern struct counts nullcuda_counts;
 
@@ -50,3 +50,4 @@ void drain(struct stream *stream);
 void drain_all(void);
 void touched(struct stream *stream, const void *start, size_t bytes, int writes, const char *what);
 void forget(const void *start, size_t bytes);
+int in_use(const void *start, size_t bytes);

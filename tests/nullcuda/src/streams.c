@@ -125,6 +125,13 @@ void forget(const void *start, size_t bytes) {
   }
 }
 
+// Whether work that the host does not know to be done touches these bytes: to free them CUDA would wait for it.
+int in_use(const void *start, size_t bytes) {
+  for (struct touch *t = touches; t; t = t->next)
+    if (t->start < (char *)start + bytes && t->end > (char *)start && host_knows[t->stream] < t->position) return 1;
+  return 0;
+}
+
 static void note_race(const struct touch *before, struct stream *s, int writes, const char *what, size_t bytes) {
   size_t at = strlen(race_text);
   snprintf(race_text + at, sizeof race_text - at, "%s on stream %d %s %zu bytes that %s on stream %d %s, without a wait\n", what,

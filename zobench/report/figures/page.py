@@ -8,10 +8,12 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from zobench.report.chart import Chart, Panel
-from zobench.report.figures import bars, heatmap, layout, lines, messages, style, timeline
+from zobench.report.figures import bars, heatmap, layout, lines, messages, pareto, style, timeline
 from zobench.report.figures.marks import Legend
 
-_KINDS: dict[str, ModuleType] = {"bars": bars, "lines": lines, "heatmap": heatmap, "timeline": timeline}
+_KINDS: dict[str, ModuleType] = {
+    "bars": bars, "lines": lines, "heatmap": heatmap, "timeline": timeline, "pareto": pareto,
+}  # fmt: skip
 _AROUND = 48.0
 """Points that the labels of one panel's y axis take, about."""
 

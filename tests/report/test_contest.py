@@ -1,0 +1,234 @@
+"""The table of a protocol: whose runs it shows, ties, costs to a target, claims; and its figure."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import contest as support
+from zobench.recipes.reference import Reference
+from zobench.report import artifacts, figures, render
+from zobench.report.contest import ContestTable, rankings
+from zobench.report.contest_sheets import groups, places
+from zobench.report.figures.pareto import front
+from zobench.result import Outcome, Result
+
+TEST = {"ZO-SGD": 0.70, "Four queries": 0.71, "FO-SGD": 0.85}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    support.write(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def table(folder: Path) -> ContestTable:
+    item = artifacts.load("tables/mine.toml")
+    assert isinstance(item, ContestTable)
+    return item
+
+
+def stored(folder: Path, test: Callable[[str, int], float] | None = None, **changes: Any) -> list[Result]:
+    found = support.contest(folder / "runners" / "mine.toml")
+    return support.stored(found, test or (lambda header, seed: TEST[header] + 0.01 * seed), **changes)
+
+
+def rows(table: ContestTable, results: list[Result], part: int) -> dict[str, dict[str, str]]:
+    """Of one of the sheets: row -> heading -> what stands there."""
+    sheet = artifacts.make(table, results, Reference.load())[0].sheets[part]
+    (group,) = sheet.groups
+    return {
+        label.text: {
+            column.text: f"{cell.text} {cell.detail}".strip() for column, cell in zip(group.columns, line, strict=True)
+        }
+        for label, line in zip(sheet.rows, group.body, strict=True)
+    }
+
+
+def test_the_table_shows_means_ties_and_what_was_chosen(table: ContestTable, folder: Path) -> None:
+    shown = rows(table, stored(folder), 0)
+    assert list(shown) == ["FO-SGD", "Four queries", "ZO-SGD"]  # by their means
+    first, second, base = shown.values()
+    assert first["Chosen"] == "lr 0.1"  # the point with the least loss on dev
+    assert first["Test (%) ↑"] == "86.0 (83.7 to 88.0)"
+    assert first["Range over seeds"] == "85.0 to 87.0 of 3"
+    assert (first["Tied"], second["Tied"], base["Tied"]) == ("a", "b", "b")
+    assert second["Less ZO-SGD (points)"].startswith("+1.0 (-")
+    assert first["Less ZO-SGD (points)"].startswith("+15.0 (+")
+    assert base["Less ZO-SGD (points)"] == "·"
+    assert (first["Place per seed"], base["Place per seed"]) == ("1 1 1", "3 3 3")
+    text = render(table, stored(folder), "markdown")
+    assert "compared on dev with seed 9 alone; the best one runs with seeds 0, 1, 2" in text
+    assert "Kendall's W of the places over 3 seeds: 1.00" in text
+    assert "Least detectable difference of two (one test, power 80%): 6." in text
+
+
+def test_ties_move_with_the_spread_of_the_seeds(table: ContestTable, folder: Path) -> None:
+    def wild(header: str, seed: int) -> float:
+        return TEST[header] + (0.0, 0.14, -0.14)[seed]
+
+    for test, tied in ((None, False), (wild, True)):
+        (ranking,) = rankings(table, stored(folder, test))
+        told = groups(ranking)
+        assert bool(set(told["FO-SGD"]) & set(told["ZO-SGD"])) == tied
+    many = stored(folder, lambda header, seed: TEST[header] + 0.001 * seed, count=10**6)
+    assert len(set(groups(rankings(table, many)[0]).values())) == 3  # a large test set shows a point
+
+
+def test_costs_to_the_target_are_those_of_the_first_evaluation_that_reaches_it(
+    table: ContestTable, folder: Path
+) -> None:
+    results = stored(folder, seconds=0.5, watts=20.0)
+    late = next(one for one in results if one.spec.method == "fo-sgd" and one.spec.seed == 1)
+    results[results.index(late)] = support.result(late.spec, dev=[0.9, 0.6, 0.6, 0.6, 0.6], test=0.8, seconds=0.5)
+    shown = rows(table, results, 1)
+    base, queries, first = shown["ZO-SGD"], shown["Four queries"], shown["FO-SGD"]
+    assert (base["Forwards a step"], base["Steps"], queries["Forwards a step"], queries["Steps"]) == (
+        "2",
+        "60",
+        "8",
+        "15",
+    )
+    assert base["Forwards to 70% on dev ↓"] == "60.0"  # 30 steps of 60, 0.70 at the second evaluation
+    assert base["Seconds ↓"] == "15.0"
+    assert base["Joules ↓"] == "300"
+    assert queries["Forwards to 70% on dev ↓"] == "64.0"  # 8 steps, the evaluation after half of 15
+    assert first["Forwards to 70% on dev ↓"] == "60.0 (2 of 3)"  # a start above it does not count
+    assert rows(table, stored(folder), 1)["ZO-SGD"]["Joules ↓"] == "—"
+    assert base["Memory (MB) ↓"] == "50.0"
+
+
+def test_what_is_not_of_the_protocol_is_not_shown(table: ContestTable, folder: Path) -> None:
+    results = stored(folder)
+    (ranking,) = rankings(table, results)
+    final = next(one for one in results if one.spec.test_size and one.spec.method == "fo-sgd")
+    strangers = [
+        support.result(final.spec.replace(**change), dev=[0.5, 0.9], test=0.99)
+        for change in ({"seed": 5}, {"steps": 41}, {"method": "fo-adam"}, {"lr": 0.5}, {"lr": 1e-2}, {"test_size": 500})
+    ]
+    failed = dataclasses.replace(final, outcome=Outcome.FAILED, reason="no", evaluation={})
+    again = rankings(table, [*results, *strangers[:-1], failed])
+    assert [(one.header, one.scores) for one in again[0].standings] == [
+        (one.header, one.scores) for one in ranking.standings
+    ]
+    elsewhere = [
+        *results,
+        *stored(folder, machine="box-2"),
+        support.result(final.spec.replace(batch_size=2), dev=[0.5]),
+    ]
+    assert [(one.machine, one.spec.batch_size) for one in rankings(table, elsewhere)] == [
+        ("box-1", 1), ("box-1", 2), ("box-2", 1),
+    ]  # fmt: skip
+
+
+def test_a_grid_that_is_not_whole_shows_no_test_and_seeds_that_wait_are_told(table: ContestTable, folder: Path) -> None:
+    results = stored(folder)
+    tuning = [one for one in results if not one.spec.test_size]
+    lacking = [
+        one for one in results if one is not tuning[0]
+    ]  # whose winner has run, by an earlier version of the grid
+    shown = rows(table, lacking, 0)["ZO-SGD"]
+    assert (shown["Chosen"], shown["Test (%) ↑"], shown["Tied"]) == ("1 of 2 points tuned", "·", "·")
+    assert rows(table, tuning, 0)["ZO-SGD"]["Chosen"] == "2 of 2 points tuned"
+    fewer = [one for one in results if not (one.spec.seed == 2 and one.spec.method == "fo-sgd")]
+    (ranking,) = rankings(table, fewer)
+    assert rows(table, fewer, 0)["FO-SGD"]["Range over seeds"] == "85.0 to 86.0 of 2"
+    assert places(ranking)["ZO-SGD"] == [3.0, 3.0]  # of the seeds that all have
+    single = [one for one in results if one.spec.seed in (0, 9)]
+    assert rows(table, single, 0)["FO-SGD"]["Less ZO-SGD (points)"] == "+15.0"  # without an interval
+    assert set(groups(rankings(table, single)[0]).values()) == {"a"}  # and nothing is shown
+    assert "nothing measured yet" in render(table, [], "terminal")
+
+
+def test_claims_hold_do_not_or_are_not_shown(table: ContestTable, folder: Path) -> None:
+    def verdicts(results: list[Result]) -> list[tuple[str, str]]:
+        return [(row["Here (95 %)"], row["Verdict"]) for row in rows(table, results, 2).values()]
+
+    first, second = verdicts(stored(folder))
+    assert first[0].startswith("+15.0 (+")
+    assert first[1] == "holds here"
+    assert second == ("1.07 (1.07 to 1.07)", "does not")  # 64 forwards of 60, of every seed
+    assert verdicts(stored(folder, lambda header, seed: 0.7 + 0.05 * (header == "FO-SGD")))[0][1] == "not shown"
+    assert verdicts(stored(folder, lambda header, seed: 0.9 - TEST[header] / 2))[0][1] == "does not"
+    assert verdicts([one for one in stored(folder) if not one.spec.test_size]) == [("·", "not measured")] * 2
+
+
+def test_the_numbers_are_all_runs_of_both_stages(table: ContestTable, folder: Path) -> None:
+    text = artifacts.make(table, stored(folder), Reference.load())[0].numbers
+    read = list(csv.DictReader(io.StringIO(text)))
+    tests = [row for row in read if row["quantity"] == "test_accuracy"]
+    assert len(tests) == 9
+    assert {row["stage"] for row in tests} == {"final"}
+    assert sum(row["quantity"] == "dev_loss" for row in read) == 15
+    assert {(row["method"], float(row["value"])) for row in tests if row["seed"] == "2"} == {
+        (header, TEST[header] + 0.02) for header in TEST
+    }
+
+
+def test_the_figure_has_a_labelled_point_for_each_method(folder: Path, tmp_path: Path) -> None:
+    plot = artifacts.load("plots/mine.toml")
+    artifact = artifacts.make(plot, stored(folder), Reference.load())[0]
+    (chart,) = artifact.charts
+    (panel,) = chart.panels
+    assert panel.positions == ("FO-SGD", "Four queries", "ZO-SGD")
+    assert [round(mark.value or 0, 6) for mark in panel.series[0].marks] == [86.0, 72.0, 71.0]
+    assert all(mark.low < mark.value < mark.high for mark in panel.series[0].marks)  # type: ignore[operator]
+    assert panel.sizes == (50.0, 50.0, 50.0)
+    svg = figures.svg(chart)
+    assert all(f">{name}<" in svg for name in panel.positions)
+    assert figures.svg(chart) == svg
+    empty = artifacts.make(plot, [], Reference.load())[0]
+    assert "`zobench sweep mine` measures here what it can" in empty.charts[0].panels[0].message
+
+
+def test_the_front_is_what_no_other_point_beats() -> None:
+    points = [(1.0, 70.0), (2.0, 80.0), (2.0, 75.0), (3.0, 80.0), (4.0, 85.0), (1.0, 70.0)]
+    assert front(points) == [0, 1, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            'baseline = "ZO-SGD"',
+            'baseline = "ZO-SDG"',
+            "a table of mine needs headers of its methods, but got 'ZO-SDG'; did you mean ZO-SGD or FO-SGD?",
+        ),
+        (
+            'of = ["FO-SGD", "ZO-SGD"]',
+            'of = ["FO-SGD"]',
+            "a claim must be of two headers and have a bound, but 'FO-SGD is better' lacks one; add it",
+        ),
+        (
+            "at_least = 0.05\n",
+            "",
+            "a claim must be of two headers and have a bound, but 'FO-SGD is better' lacks one; add it",
+        ),
+        (
+            'metric = "accuracy"',
+            'metric = "accurcy"',
+            "`metric` of a claim must be one of accuracy, forwards, step_time, "
+            "memory, but got 'accurcy'; did you mean accuracy?",
+        ),
+        ("target = 0.7", "target = 70", "`0 < target < 1` must hold, but got 70; write target = 0.75"),
+        (
+            'runner = "mine"',
+            'runner = "smoke"',
+            "`runner` must be a matrix with a [protocol], but smoke has none; name another",
+        ),
+    ],
+)
+def test_a_mistake_in_the_table_is_one_line(old: str, new: str, told: str, folder: Path) -> None:
+    assert old in support.TABLE
+    (folder / "tables" / "mine.toml").write_text(support.TABLE.replace(old, new, 1))
+    with pytest.raises(ValueError, match=re.escape(f"mine.toml: {told}") + "$"):
+        artifacts.load("tables/mine.toml")

@@ -1,0 +1,124 @@
+"""A small protocol of three methods, and made-up results of its runs, as a sweep would have stored them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zobench.predict import budget
+from zobench.recipes import matrix
+from zobench.recipes.protocol import Contest
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+
+PROTOCOL = """
+title = "Three methods"
+tables = ["mine"]
+[protocol]
+forwards = 120
+points = 2
+tuning_seed = 9
+seeds = [0, 1, 2]
+evaluations = 4
+[base]
+model = "opt-tiny"
+weights = "pretrained"
+weights_path = "tiny"
+task = "sst2"
+seq_len = 16
+warmup = 0
+lr = 1e-3
+[[methods]]
+header = "ZO-SGD"
+method = "zo-sgd"
+lr = ["x1", "x3"]
+[[methods]]
+header = "Four queries"
+method = "zo-sgd"
+queries = 4
+lr = ["x1", "x3"]
+[[methods]]
+header = "FO-SGD"
+method = "fo-sgd"
+lr = ["x10", "x100"]
+"""
+TABLE = """
+kind = "protocol"
+title = "Three methods"
+runner = "mine"
+baseline = "ZO-SGD"
+target = 0.7
+[[claims]]
+text = "FO-SGD is better"
+source = "nobody"
+metric = "accuracy"
+of = ["FO-SGD", "ZO-SGD"]
+at_least = 0.05
+[[claims]]
+text = "Four queries are as fast"
+source = "nobody"
+metric = "forwards"
+of = ["Four queries", "ZO-SGD"]
+at_most = 1.0
+"""
+FIGURE = """
+kind = "pareto"
+title = "Three methods"
+table = "mine"
+"""
+
+
+def write(folder: Path, protocol: str = PROTOCOL, table: str = TABLE, figure: str = FIGURE) -> Path:
+    """The recipes below ``folder``, from which they are found; returns the runner's file."""
+    for kind, text in (("runners", protocol), ("tables", table), ("plots", figure)):
+        (folder / kind).mkdir(exist_ok=True)
+        (folder / kind / "mine.toml").write_text(text)
+    return folder / "runners" / "mine.toml"
+
+
+def contest(path: Path, changes: Mapping[str, Any] | None = None) -> Contest:
+    """The runs of the protocol in ``path`` on the CPU."""
+    found = matrix.load(path, "cpu", changes, price=budget.price).contest
+    assert found is not None
+    return found
+
+
+def result(
+    spec: RunSpec, *, dev: Sequence[float], loss: float | None = 0.5, test: float | None = None, count: int = 1000,
+    seconds: float = 0.1, peak: int = 50 << 20, watts: float | None = None, machine: str = "box-1", **changes: Any,
+) -> Result:  # fmt: skip
+    """A finished run: ``dev``, the accuracy of each evaluation from the start on; ``test``, of ``count`` examples."""
+    steps = [min(spec.steps, number * spec.eval_every) for number in range(len(dev))]
+    curve = [[step, loss, share] for step, share in zip(steps, dev, strict=True)]
+    points = {
+        name: {"step": row[0], "loss": row[1], "accuracy": row[2], "count": 500}
+        for name, row in (("start", curve[0]), ("best", curve[-1]))
+    }
+    tested = {} if test is None else {"test": {"step": curve[-1][0], "loss": loss, "accuracy": test, "count": count}}
+    values: dict[str, Any] = {
+        "spec": spec, "outcome": Outcome.OK, "environment": {"machine": machine, "description": "a box"},
+        "samples": {name: [seconds] * spec.steps for name in ("step_seconds", "loss", "projected_grad")},
+        "memory": {"device_peak_bytes": peak}, "power": {"mean_power_watts": watts},
+        "evaluation": {
+            "curve": curve, **points, **tested, "majority": {"dev": 0.5, "test": None}, "scores": ["accuracy"],
+            "definition": "made up",
+        },
+    }  # fmt: skip
+    return Result(**{**values, **changes})
+
+
+def stored(found: Contest, test: Callable[[str, int], float], *, best: int = 1, **changes: Any) -> list[Result]:
+    """All results of both stages: of each grid the point ``best`` has the least loss on dev; ``test`` gives the
+    accuracy on test of a method's header and a seed."""
+    made = [
+        result(spec, dev=[0.5, 0.6, 0.6, 0.65, 0.7], loss=0.4 if place == best else 0.6, **changes)
+        for specs in found.tuning.values()
+        for place, spec in enumerate(specs)
+    ]
+    known = {one.spec.hash: one for one in made}
+    winners = {found.winner(header, known): header for header in found.tuning}
+    for spec in found.finals(known):
+        header = next(winners[won] for won in winners if won and found.final(won, spec.seed) == spec)
+        made.append(result(spec, dev=[0.5, 0.6, 0.7, 0.7, 0.75], test=test(header, spec.seed), **changes))
+    return made

@@ -1,0 +1,72 @@
+"""Which build of torch ``make`` installs: by a driver that is there or not, without a network."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / ".ci" / "torch_build.py"
+SPEC = importlib.util.spec_from_file_location("torch_build", SCRIPT)
+torch_build = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(torch_build)
+
+PINNED = re.search(r"^torch==([\w.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
+CUDA = [f"torch==={PINNED}"]
+CPU_INDEX = ["--extra-index-url", "https://download.pytorch.org/whl/cpu", "torch"]
+
+
+def never():
+    raise AssertionError("the network was asked")
+
+
+@pytest.mark.parametrize(
+    ("system", "driver", "configured", "reachable", "arguments", "why"),
+    [
+        ("linux", "/dev/nvidiactl", "", never, CUDA, "the CUDA build, because /dev/nvidiactl shows"),
+        ("linux", "/dev/nvidiactl", "global.find-links='/w'", never, CUDA, "the CUDA build"),
+        ("linux", "", "global.find-links='/w'", never, ["torch"], "the CPU build, .* where its configuration says"),
+        ("linux", "", ":env:.index-url='https://mirror'", never, ["torch"], "the CPU build, .*configuration"),
+        ("linux", "", "global.timeout='60'", lambda: True, CPU_INDEX, "the CPU build, because no NVIDIA driver is"),
+        ("linux", "", "", lambda: False, ["torch"], "what pip finds, because https://.* cannot be reached"),
+        ("darwin", "", "", never, ["torch"], "the one build for darwin"),
+    ],
+)
+def test_the_build_follows_the_driver(system, driver, configured, reachable, arguments, why):
+    chosen, said = torch_build.choose(system, driver, configured, reachable)
+    assert chosen == arguments
+    assert re.search(why, said)
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("file", [*torch_build.DRIVERS, None])
+def test_a_driver_is_found_by_its_files(file, tmp_path):
+    assert torch_build.driver(tmp_path, path=str(tmp_path)) == ""
+    if file is None:
+        program = tmp_path / "nvidia-smi"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        assert torch_build.driver(tmp_path, path=str(tmp_path)) == str(program)
+        return
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).touch()
+    assert torch_build.driver(tmp_path, path="") == f"/{file}"
+
+
+def test_make_gives_pip_what_the_script_prints_and_says_why(tmp_path):
+    """With a driver's program on the path, and another pip: make's own recipe, nothing is installed."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    path = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run([sys.executable, SCRIPT], env=path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == CUDA
+    assert done.stderr.startswith("torch: the CUDA build, because ")
+    recipe = subprocess.run(
+        ["make", "-n", "sweep", f"VENV={tmp_path / 'none'}"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert re.search(r"pip install -q -c constraints\.txt \$\(\S+ \.ci/torch_build\.py\)", recipe)

@@ -1,0 +1,259 @@
+"""The table of a protocol: its recipe, and how each method came out of the stored runs, per machine and model."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from zobench import recipes
+from zobench.predict import budget
+from zobench.recipes import matrix
+from zobench.recipes.protocol import Contender, Protocol, is_done
+from zobench.report import toml
+from zobench.report.spread import Scores
+from zobench.report.table import Claim
+from zobench.report.toml import check
+from zobench.result import Outcome, Result
+from zobench.runspec import DECLARED, RunSpec, suggestion
+from zobench.store import place_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContestTable:
+    """One table. ``runner``: the matrix whose ``protocol`` it shows; ``baseline``: the header of the method that others
+    are held against; ``target``: the share on dev whose costs are shown; ``claims``: their ``metric`` is one of
+    :data:`MEASURES`."""
+
+    name: str
+    title: str
+    runner: str
+    caption: str
+    baseline: str
+    target: float
+    protocol: Protocol
+    claims: tuple[Claim, ...]
+    paper: str = ""
+    lacks: str = ""
+
+
+def parse(name: str, data: Mapping[str, Any]) -> ContestTable:
+    """The table in ``data``. Raises ``ValueError`` for a key or a header that is not known."""
+    needed = {"kind": str, "title": str, "runner": str, "baseline": str, "target": toml.NUMBER}
+    check("the table", data, needed, {"caption": str, "claims": list})
+    protocol = protocol_of(data["runner"])
+    headers = [one.header for one in protocol.contenders]
+    if not 0 < data["target"] < 1:
+        raise ValueError(f"`0 < target < 1` must hold, but got {data['target']}; write target = 0.75")
+    claims = tuple(_claim(item) for item in data.get("claims", []))
+    for header in (data["baseline"], *(header for claim in claims for header in claim.ratio)):
+        if header not in headers:
+            raise ValueError(
+                f"a table of {data['runner']} needs headers of its methods, but got {header!r}; "
+                f"{suggestion(header, headers)}"
+            )
+    return ContestTable(
+        name=name, title=data["title"], runner=data["runner"], caption=data.get("caption", ""),
+        baseline=data["baseline"], target=float(data["target"]), protocol=protocol, claims=claims,
+    )  # fmt: skip
+
+
+def protocol_of(runner: str) -> Protocol:
+    """The protocol of a matrix. Raises ``ValueError`` for one without."""
+    protocol = matrix.protocol_of(recipes.find("runners", runner))
+    if protocol is None:
+        raise ValueError(f"`runner` must be a matrix with a [protocol], but {runner} has none; name another")
+    return protocol
+
+
+MEASURES = ("accuracy", "forwards", "step_time", "memory")
+"""What a claim can be about: the difference of two test accuracies, or the ratio of two methods' forwards to the
+target, seconds of a step, or memory."""
+
+
+def _claim(data: Mapping[str, Any]) -> Claim:
+    bounds = {"at_least": toml.NUMBER, "at_most": toml.NUMBER}
+    check("[[claims]]", data, {"text": str, "source": str, "metric": str, "of": list}, bounds)
+    if data["metric"] not in MEASURES:
+        raise ValueError(
+            f"`metric` of a claim must be one of {', '.join(MEASURES)}, but got {data['metric']!r}; "
+            f"{suggestion(data['metric'], MEASURES)}"
+        )
+    if len(data["of"]) != 2 or not set(bounds) & set(data):
+        raise ValueError(f"a claim must be of two headers and have a bound, but {data['text']!r} lacks one; add it")
+    first, second = toml.texts("`of` of a claim", data["of"])
+    return Claim(
+        text=f"{data['text']} ({data['source']})", metric=data["metric"], ratio=(first, second),
+        at_least=data.get("at_least"), at_most=data.get("at_most"), only=(),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One method. ``tuned``: the runs of its grid, the best first; ``runs``: those of its best point, by seed, once the
+    whole grid has run."""
+
+    contender: Contender
+    points: int
+    target: float
+    tuned: tuple[Result, ...]
+    runs: tuple[Result, ...]
+
+    @property
+    def header(self) -> str:
+        """The method's name in the table."""
+        return self.contender.header
+
+    @cached_property
+    def scores(self) -> Scores | None:
+        """The accuracies on test; None before any run of the best point."""
+        if not self.runs:
+            return None
+        tests = [run.evaluation["test"] for run in self.runs]
+        return Scores(
+            shares=tuple(test[self.runs[0].scores[0]] for test in tests), examples=min(test["count"] for test in tests)
+        )
+
+    @property
+    def chosen(self) -> str:
+        """The best point, in what the grid varies: ``lr 0.0006``."""
+        fields = [key for key, values in self.contender.fields.items() if isinstance(values, list)]
+        return ", ".join(f"{key} {self.tuned[0].spec.value(key):g}" for key in fields) if self.runs else ""
+
+    @property
+    def dev(self) -> float | None:
+        """The best evaluation's share on dev, the mean over seeds."""
+        return _mean([run.evaluation["best"][run.scores[0]] for run in self.runs])
+
+    @property
+    def spec(self) -> RunSpec | None:
+        """That of its runs."""
+        return self.runs[0].spec if self.runs else None
+
+    @cached_property
+    def forwards(self) -> float | None:
+        """Of a step."""
+        return budget.forwards(self.runs[0].spec) if self.runs else None
+
+    @cached_property
+    def moved(self) -> float | None:
+        """Bytes of weights that a run moves, by :func:`zobench.predict.budget.moved_bytes`."""
+        return budget.moved_bytes(self.runs[0].spec) * self.runs[0].spec.steps if self.runs else None
+
+    @property
+    def step_times(self) -> list[float]:
+        """Median seconds of a step, of each seed."""
+        return [seconds for run in self.runs if (seconds := run.step_seconds) is not None]
+
+    @property
+    def memories(self) -> list[float]:
+        """The device's peak bytes of each seed that knows them."""
+        return [float(peak) for run in self.runs if (peak := run.memory.get("device_peak_bytes")) is not None]
+
+    @cached_property
+    def reached(self) -> list[tuple[Result, int]]:
+        """The seeds that reached the target on dev, each with the step of the first evaluation that did."""
+        steps = [(run, _first(run, self.target)) for run in self.runs]
+        return [(run, step) for run, step in steps if step is not None]
+
+    @property
+    def forwards_to_target(self) -> list[float]:
+        """Of each seed that reached it."""
+        return [step * budget.forwards(run.spec) for run, step in self.reached]
+
+    @property
+    def seconds_to_target(self) -> list[float]:
+        """Seconds of steps, without evaluations, of each seed that reached it."""
+        return [sum(seconds or 0.0 for seconds in run.samples["step_seconds"][:step]) for run, step in self.reached]
+
+    @property
+    def joules_to_target(self) -> list[float]:
+        """Those seconds at the run's mean power, of each seed that reached it and whose power was measured."""
+        powers = [run.power.get("mean_power_watts") for run, _ in self.reached]
+        pairs = zip(self.seconds_to_target, powers, strict=True)
+        return [seconds * power for seconds, power in pairs if power is not None]
+
+
+def _first(run: Result, target: float) -> int | None:
+    """The first evaluation after the start whose score on dev is the target at least."""
+    return next((int(step) for step, _, score, *_ in run.evaluation["curve"] if step > 0 and score >= target), None)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranking:
+    """A protocol's runs of one model on one machine; ``standings``: a method each, the highest mean on test first, then
+    those without one in the protocol's order. ``spec``: a run, for what they have in common."""
+
+    machine: str
+    spec: RunSpec
+    description: str
+    standings: tuple[Standing, ...]
+
+    @property
+    def finished(self) -> list[Standing]:
+        """Those with a mean on test."""
+        return [one for one in self.standings if one.scores is not None]
+
+
+def is_of(protocol: Protocol, spec: RunSpec) -> bool:
+    """Whether ``spec`` is a run of one of the protocol's stages: its seed, its steps, and a method's fields."""
+    tuning = spec.seed == protocol.tuning_seed and spec.test_size == 0
+    if spec.task == "none" or not (tuning or (spec.seed in protocol.seeds and spec.test_size)):
+        return False
+    if protocol.contender(spec) is None:
+        return False
+    return protocol.unit not in budget.PRICES or spec.steps == protocol.steps(spec, budget.price)
+
+
+def rankings(table: ContestTable, results: Sequence[Result]) -> list[Ranking]:
+    """How the methods came out, for each machine and model (and all else that the methods' own fields leave open)."""
+    groups: dict[tuple[Any, ...], list[Result]] = {}
+    own = {key.partition(".")[0] for one in table.protocol.contenders for key in one.fields}
+    common = [
+        name for name, field in DECLARED.items()
+        if not field.unhashed and name not in (*own, "steps", "seed", "eval_every", "test_size", "weights_path")
+    ]  # fmt: skip
+    for result in results:
+        if is_of(table.protocol, result.spec):
+            key = (place_of(result), *(str(getattr(result.spec, name)) for name in common))
+            groups.setdefault(key, []).append(result)
+    return [_ranking(table, key[0], groups[key]) for key in sorted(groups)]
+
+
+def unmeasured(table: ContestTable) -> list[Standing]:
+    """The methods without any run."""
+    return [_standing(table, one, []) for one in table.protocol.contenders]
+
+
+def _ranking(table: ContestTable, machine: str, results: Sequence[Result]) -> Ranking:
+    by_method: dict[str, list[Result]] = {}
+    for result in results:
+        contender = table.protocol.contender(result.spec)
+        assert contender is not None
+        by_method.setdefault(contender.header, []).append(result)
+    standings = [_standing(table, one, by_method.get(one.header, [])) for one in table.protocol.contenders]
+    return Ranking(
+        machine=machine, spec=results[0].spec, description=str(results[0].environment.get("description", "")),
+        standings=tuple(sorted(standings, key=lambda one: -one.scores.mean if one.scores else 0.0)),
+    )  # fmt: skip
+
+
+def _standing(table: ContestTable, contender: Contender, results: Sequence[Result]) -> Standing:
+    protocol = table.protocol
+    done = [run for run in results if run.spec.test_size == 0 and is_done(run)]
+    tuned = sorted(done, key=lambda run: (run.rank_on_dev, run.spec.hash))
+    runs = []
+    if len(tuned) >= protocol.points:
+        best = tuned[0].spec.hash
+        ok = [run for run in results if run.outcome is Outcome.OK and "test" in run.evaluation]
+        runs = [run for run in ok if run.spec.replace(seed=protocol.tuning_seed, test_size=0).hash == best]
+    return Standing(
+        contender=contender, points=protocol.points, target=table.target, tuned=tuple(tuned),
+        runs=tuple(sorted(runs, key=lambda run: run.spec.seed)),
+    )  # fmt: skip

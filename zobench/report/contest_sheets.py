@@ -1,0 +1,322 @@
+"""The sheets of a protocol's table: accuracies with what they can show, costs, and the papers' claims."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+from zobench.report import spread
+from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, Ratio, verdict
+from zobench.report.contest import ContestTable, Ranking, Standing, rankings, unmeasured
+from zobench.report.quantity import rounded
+from zobench.report.sheet import CellText, Group, Sheet, number
+from zobench.report.table import Claim
+from zobench.result import Result
+
+NONE, BLANK = "—", "·"
+MEBIBYTE = 2**20
+
+Column = tuple[str, Callable[[Standing], CellText]]
+
+
+def sheets(table: ContestTable, results: Sequence[Result]) -> list[Sheet]:
+    """Per machine and model: accuracies, costs, claims; without any run one sheet that says so."""
+    found = rankings(table, results)
+    if not found:
+        remarks = [_how(table), f"`zobench sweep {table.runner}` measures it."]
+        return [_sheet(table, "", "none", "nothing measured yet", unmeasured(table), [("Test (%) ↑", _test)], remarks)]
+    return list(itertools.chain.from_iterable(_of(table, ranking) for ranking in found))
+
+
+def _of(table: ContestTable, ranking: Ranking) -> Iterator[Sheet]:
+    spec = ranking.spec
+    source = f"measured on {ranking.machine}" + (f" ({ranking.description})" if ranking.description else "")
+    about = f"{spec.model} on {spec.task_name}, batch {spec.batch_size}"
+    rows = ranking.standings
+    accuracy = [_how(table), about, *_shown(table, ranking), *([table.caption] if table.caption else [])]
+    yield _sheet(table, "accuracy", _key(ranking), source, rows, _accuracy(table, ranking), accuracy)
+    yield _sheet(table, "costs", _key(ranking), source, rows, _costs(table), [about, *_cost_remarks(table, ranking)])
+    if table.claims:
+        yield _claims(table, ranking, source)
+
+
+def _key(ranking: Ranking) -> str:
+    return f"{ranking.spec.model}-{ranking.spec.task_name}-{ranking.machine}"
+
+
+def _how(table: ContestTable) -> str:
+    protocol = table.protocol
+    unit = {"forwards": "forwards of a batch (a backward pass is two)", "gigabytes": "GB of weights moved"}
+    seeds = ", ".join(map(str, protocol.seeds))
+    return (
+        f"Every run has {protocol.amount:g} {unit.get(protocol.unit, protocol.unit)}. {protocol.points} points a grid, "
+        f"compared on dev with seed {protocol.tuning_seed} alone; the best one runs with seeds {seeds}, and its best "
+        "weights on dev see the test set once."
+    )
+
+
+def _sheet(
+    table: ContestTable, what: str, key: str, source: str, rows: Sequence[Standing], columns: Sequence[Column],
+    remarks: Sequence[str],
+) -> Sheet:  # fmt: skip
+    body = [[of(one) for _, of in columns] for one in rows]
+    headers = [header for header, _ in columns]
+    return _made(table, (what, key), source, ("Method", [one.header for one in rows]), headers, body, remarks)
+
+
+def _made(
+    table: ContestTable, about: tuple[str, str], source: str, rows: tuple[str, Sequence[str]], headers: Sequence[str],
+    body: Sequence[Sequence[CellText]], remarks: Sequence[str],
+) -> Sheet:  # fmt: skip
+    """``about``: what the sheet says, and of which runs; ``rows``: their common heading, and their own."""
+    what, key = about
+    group = Group(header=_label(""), columns=tuple(map(_label, headers)), body=tuple(map(tuple, body)))
+    return number(
+        Sheet(
+            label="-".join(filter(None, (table.name, what, key))), title=": ".join(filter(None, (table.title, what))),
+            source=source, row_header=rows[0], rows=tuple(map(_label, rows[1])), groups=(group,),
+            remarks=tuple(remarks),
+        )
+    )  # fmt: skip
+
+
+def _label(text: str) -> CellText:
+    return CellText(text=text, tone="label")
+
+
+def _accuracy(table: ContestTable, ranking: Ranking) -> list[Column]:
+    base = next((one for one in ranking.finished if one.header == table.baseline), None)
+    shared, placed = groups(ranking), places(ranking)
+    return [
+        ("Chosen", lambda one: _text(one.chosen) if one.runs else _waiting(one)),
+        ("Test (%) ↑", _test),
+        ("Range over seeds", _range),
+        ("Tied", lambda one: _text(shared.get(one.header, ""))),
+        (f"Less {table.baseline} (points)", lambda one: _against(one, base)),
+        ("Place per seed", lambda one: _text(" ".join(f"{place:g}" for place in placed.get(one.header, [])))),
+        ("Dev at its best (%) ↑", lambda one: _number(one.dev, 0.01, ".1f")),
+    ]
+
+
+def _waiting(one: Standing) -> CellText:
+    told = f"{len(one.tuned)} of {one.points} points tuned" if one.tuned else BLANK
+    own = () if len(one.tuned) < one.points else ("The best point has not run with the protocol's seeds yet.",)
+    return CellText(text=told, tone="blank", own=own)
+
+
+def _test(one: Standing) -> CellText:
+    if one.scores is None:
+        return _text("")
+    low, high = one.scores.interval
+    return CellText(text=f"{100 * one.scores.mean:.1f}", detail=f"({100 * low:.1f} to {100 * high:.1f})")
+
+
+def _range(one: Standing) -> CellText:
+    if one.scores is None:
+        return _text("")
+    told = f"{100 * min(one.scores.shares):.1f} to {100 * max(one.scores.shares):.1f}"
+    return CellText(text=told, detail=f"of {len(one.runs)}")
+
+
+def _against(one: Standing, base: Standing | None) -> CellText:
+    if one.scores is None or base is None or base.scores is None or one is base:
+        return _text("")
+    told = spread.difference(one.scores, base.scores)
+    if math.isinf(told.high):
+        return CellText(text=f"{100 * told.value:+.1f}", own=("One seed has no spread, so that no interval is known.",))
+    return CellText(text=f"{100 * told.value:+.1f}", detail=f"({100 * told.low:+.1f} to {100 * told.high:+.1f})")
+
+
+def groups(ranking: Ranking) -> dict[str, str]:
+    """Header -> letters; two methods share one unless their difference on test is shown (Holm over all pairs)."""
+    known = {one.header: one.scores for one in ranking.finished if one.scores is not None}
+    pairs = {
+        frozenset((a, b)): spread.difference(known[a], known[b]).p for a, b in itertools.combinations(known, 2)
+    }  # fmt: skip
+    return spread.letters(list(known), {pair: p < spread.LEVEL for pair, p in spread.adjusted(pairs).items()})
+
+
+def places(ranking: Ranking) -> dict[str, list[float]]:
+    """Header -> its place of each seed that all finished methods have, 1 for the highest accuracy on test."""
+    by_seed = [{run.spec.seed: run for run in one.runs} for one in ranking.finished]
+    shared = sorted(set.intersection(*(set(runs) for runs in by_seed))) if by_seed else []
+    rows = [[_score(runs[seed]) for runs in by_seed] for seed in shared]
+    ranked = [spread.ranks(row) for row in rows]
+    return {one.header: [row[i] for row in ranked] for i, one in enumerate(ranking.finished)}
+
+
+def _score(run: Result) -> float:
+    return float(run.evaluation["test"][run.scores[0]])
+
+
+def _shown(table: ContestTable, ranking: Ranking) -> list[str]:
+    """What differences can be shown at all, and how far the seeds agree."""
+    scores = [one.scores for one in ranking.finished if one.scores is not None]
+    least, told = spread.detectable(scores), []
+    if least is not None:
+        told.append(
+            f"Methods that share a letter are tied: their difference is not shown at {spread.LEVEL:.0%} (Holm over all "
+            f"pairs), of the spread over seeds and of {scores[0].examples} test examples. Least detectable difference "
+            f"of two (one test, power {spread.POWER:.0%}): {100 * least:.1f} points. In parentheses 95 %: of the test "
+            "set, which all seeds share, and of differences."
+        )
+    rows = list(zip(*places(ranking).values(), strict=True))
+    agreement = spread.agreement([[-place for place in row] for row in rows])
+    if agreement is not None:
+        told.append(f"Kendall's W of the places over {len(rows)} seeds: {agreement:.2f} (1: every seed has one order).")
+    return told
+
+
+def _costs(table: ContestTable) -> list[Column]:
+    target = f"to {table.target:.0%} on dev"
+    return [
+        ("Forwards a step", lambda one: _number(one.forwards, 1, "g")),
+        ("Steps", lambda one: _text(str(one.spec.steps) if one.spec else "")),
+        ("Step (s) ↓", lambda one: _number(_mean(one.step_times), 1, ".3f")),
+        ("Memory (MB) ↓", lambda one: _number(_mean(one.memories), MEBIBYTE, ".0f", NONE)),
+        ("Weights moved (GB) ↓", lambda one: _predicted(one.moved)),
+        (f"Forwards {target} ↓", lambda one: _to_target(one, one.forwards_to_target, ".0f")),
+        ("Seconds ↓", lambda one: _to_target(one, one.seconds_to_target, ".1f")),
+        ("Joules ↓", lambda one: _to_target(one, one.joules_to_target, ".0f")),
+    ]
+
+
+def _cost_remarks(table: ContestTable, ranking: Ranking) -> list[str]:
+    where = "the process's resident memory above its baseline" if ranking.spec.device == "cpu" else "the allocator's"
+    told = [
+        f"Means over seeds. Memory: {where}. Weights moved: of a whole run, calculated. To the target: up to the "
+        f"first of {table.protocol.evaluations} evaluations on dev that reaches it, of the seeds that do; {NONE}: none "
+        "did, or no power was measured."
+    ]
+    busy = any("times may not count" in text for one in ranking.standings for run in one.runs for text in run.warnings)
+    return told + (["Other processes kept the machine busy during some of the runs: their times may not count."] * busy)
+
+
+def _to_target(one: Standing, values: Sequence[float], form: str) -> CellText:
+    if not one.runs:
+        return _text("")
+    if not values:
+        return CellText(text=NONE, tone="blank")
+    partly = f"({len(values)} of {len(one.runs)})" if len(values) < len(one.runs) else ""
+    return CellText(text=rounded(statistics.fmean(values), form), detail=partly)
+
+
+def _predicted(value: float | None) -> CellText:
+    return _text("") if value is None else CellText(text=rounded(value / 1e9, ".0f"), tone="predicted")
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _number(value: float | None, scale: float, form: str, absent: str = "") -> CellText:
+    if value is None:
+        return _text(absent)
+    return CellText(text=f"{value / scale:g}" if form == "g" else rounded(value / scale, form))
+
+
+def _text(text: str) -> CellText:
+    return CellText(text=text) if text else CellText(text=BLANK, tone="blank")
+
+
+def checked(claim: Claim, ranking: Ranking) -> Ratio | None:
+    """The claim's difference (of accuracies) or ratio (of costs) with its 95 % interval; None where a side is lacking,
+    or some of its seeds have not reached the target."""
+    sides = [next(one for one in ranking.standings if one.header == header) for header in claim.ratio]
+    if any(one.scores is None for one in sides):
+        return None
+    first, second = sides
+    if claim.metric == "accuracy":
+        assert first.scores is not None
+        assert second.scores is not None
+        told = spread.difference(first.scores, second.scores)
+        return Ratio(header=claim.ratio[0], value=told.value, low=told.low, high=told.high)
+    values = [_COSTS[claim.metric](one) for one in sides]
+    if any(len(own) < len(one.runs) for own, one in zip(values, sides, strict=True)):
+        return None
+    told = spread.mean_difference(*([math.log(value) for value in own] for own in values))
+    return Ratio(header=claim.ratio[0], value=math.exp(told.value), low=_exp(told.low), high=_exp(told.high))
+
+
+_COSTS: dict[str, Callable[[Standing], list[float]]] = {
+    "forwards": lambda one: one.forwards_to_target,
+    "step_time": lambda one: one.step_times,
+    "memory": lambda one: one.memories,
+}
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+def _claims(table: ContestTable, ranking: Ranking, source: str) -> Sheet:
+    body = []
+    for claim in table.claims:
+        found = checked(claim, ranking)
+        told = verdict(claim, (found,)) if found else OPEN
+        body.append([_text(text) for text in (_NAMES[claim.metric], _bounds(claim), _held(claim, found), WORDS[told])])
+    remark = (
+        "Holds here: the whole interval is within the bounds; does not: none of it is; not shown: neither. A claim was "
+        f"made of other models and tasks; this is {ranking.spec.model} on {ranking.spec.task_name}."
+    )
+    return _made(
+        table, ("the papers' claims", _key(ranking)), source, ("Claim", [claim.text for claim in table.claims]),
+        ["Checked on", "Claimed", "Here (95 %)", "Verdict"], body, [remark],
+    )  # fmt: skip
+
+
+WORDS = {HOLDS: "holds here", FAILS: "does not", UNSHOWN: UNSHOWN, OPEN: OPEN}
+"""A verdict as this table says it."""
+_NAMES = {
+    "accuracy": "test accuracy (points more)",
+    "forwards": "forwards to the target (ratio)",
+    "step_time": "seconds a step (ratio)",
+    "memory": "memory (ratio)",
+}
+
+
+def _bounds(claim: Claim) -> str:
+    scale = 100 if claim.metric == "accuracy" else 1
+    pairs = (("at least", claim.at_least), ("at most", claim.at_most))
+    return " and ".join(f"{word} {bound * scale:g}" for word, bound in pairs if bound is not None)
+
+
+def _held(claim: Claim, found: Ratio | None) -> str:
+    if found is None:
+        return ""
+    scale, form = (100, "+.1f") if claim.metric == "accuracy" else (1, ".3g")
+    value, low, high = (format(scale * number, form) for number in (found.value, found.low, found.high))
+    return f"{value} (too few seeds for an interval)" if math.isinf(found.high) else f"{value} ({low} to {high})"
+
+
+COLUMNS = ("table", "machine", "model", "task", "method", "stage", "seed", "point", "spec_hash", "quantity", "value")
+
+
+def numbers(table: ContestTable, results: Sequence[Result]) -> str:
+    """CSV with a row for each number of each run, of both stages, in base units and full precision."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for ranking in rankings(table, results):
+        for one in ranking.standings:
+            for stage, run in [*(("tuning", run) for run in one.tuned), *(("final", run) for run in one.runs)]:
+                place = (table.name, ranking.machine, run.spec.model, run.spec.task_name, one.header, stage)
+                for quantity, value in _values(one, run):
+                    point = " ".join(f"{key}={run.spec.value(key)}" for key in one.contender.fields)
+                    writer.writerow([*place, run.spec.seed, point, run.spec.hash, quantity, repr(value)])
+    return stream.getvalue()
+
+
+def _values(one: Standing, run: Result) -> Iterator[tuple[str, float]]:
+    first, best = run.scores[0], run.evaluation.get("best", {})
+    known = {
+        f"dev_{first}": best.get(first), "dev_loss": best.get("loss"), "steps": float(run.spec.steps),
+        f"test_{first}": run.evaluation.get("test", {}).get(first), "step_seconds": run.step_seconds,
+        "device_peak_bytes": run.memory.get("device_peak_bytes"),
+        "steps_to_target": next((step for own, step in one.reached if own is run), None),
+    }  # fmt: skip
+    yield from ((name, value) for name, value in known.items() if value is not None)

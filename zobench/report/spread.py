@@ -1,0 +1,184 @@
+"""What a comparison of methods can show: intervals from seeds and test examples together, groups of ties, Kendall's W.
+
+NumPy alone computes it; the tests hold it against scipy.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zobench.result.quantity import Interval
+from zobench.store.measured import binomial_interval
+
+LEVEL = 0.05
+"""Of every test and interval: 1 - LEVEL is the coverage."""
+POWER = 0.8
+"""With which the least detectable difference would be found."""
+_MANY = 1e4
+"""Degrees of freedom from which Student's t is the normal distribution to four digits."""
+_ANGLES = np.linspace(0.0, math.pi / 2, 20_001)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """The share of right answers of each seed, on the same ``examples`` of the test set."""
+
+    shares: tuple[float, ...]
+    examples: int
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds."""
+        return statistics.fmean(self.shares)
+
+    @property
+    def interval(self) -> Interval:
+        """The test set's 95 % of the mean, by Wilson's score. All seeds answer the same examples, which count once."""
+        return binomial_interval(self.mean, self.examples)
+
+    @property
+    def of_seeds(self) -> float:
+        """The variance of the mean that comes from the seeds."""
+        return statistics.variance(self.shares) / len(self.shares) if len(self.shares) > 1 else math.inf
+
+    @property
+    def of_examples(self) -> float:
+        """The variance of the mean that comes from the test set: binomial."""
+        return self.mean * (1 - self.mean) / self.examples
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """A difference of two means with its 95 % interval, and the p-value of there being none."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+def difference(one: Scores, other: Scores) -> Difference:
+    """``one`` less ``other``: the seeds' error by Welch, the test sets' by the normal distribution, their margins added
+    as independent errors are, so that either makes the interval wider (MOVER: Zou and Donner 2008).
+
+    Both see the same examples, which only makes the truth sharper.
+    """
+    return _told(
+        one.mean - other.mean, [_welch(one.shares, other.shares), (one.of_examples + other.of_examples, _MANY)]
+    )
+
+
+def mean_difference(one: Sequence[float], other: Sequence[float]) -> Difference:
+    """The difference of two means by Welch's test; of logarithms it is that of a ratio."""
+    return _told(statistics.fmean(one) - statistics.fmean(other), [_welch(one, other)])
+
+
+def _welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+    """The variance of the difference of two means, and its degrees of freedom (Satterthwaite); of one value alone
+    nothing is known."""
+    if min(len(one), len(other)) < 2:
+        return math.inf, 1.0
+    parts = [(statistics.variance(side) / len(side), len(side) - 1) for side in (one, other)]
+    total = math.fsum(variance for variance, _ in parts)
+    spare = math.fsum(variance**2 / own for variance, own in parts)
+    return total, total**2 / spare if spare else 1.0
+
+
+def _told(value: float, parts: Sequence[tuple[float, float]]) -> Difference:
+    """``parts``: (variance, degrees of freedom) of independent errors."""
+    if math.isinf(sum(variance for variance, _ in parts)):
+        return Difference(value=value, low=-math.inf, high=math.inf, p=1.0)
+    half, low, high = _margin(parts, LEVEL), 0.0, 1.0
+    for _ in range(40):  # the level at which the interval just reaches 0
+        middle = (low + high) / 2
+        low, high = (middle, high) if _margin(parts, middle) >= abs(value) else (low, middle)
+    return Difference(value=value, low=value - half, high=value + half, p=high)
+
+
+def _margin(parts: Sequence[tuple[float, float]], level: float) -> float:
+    return math.sqrt(math.fsum(variance * quantile(freedom, 1 - level) ** 2 for variance, freedom in parts))
+
+
+def quantile(freedom: float, share: float) -> float:
+    """The t that |T| stays below with probability ``share``, T of Student's distribution."""
+    if freedom >= _MANY:
+        return statistics.NormalDist().inv_cdf((1 + share) / 2)
+    return math.sqrt(freedom) * math.tan(float(np.interp(share, _within(freedom), _ANGLES)))
+
+
+@functools.lru_cache(maxsize=512)
+def _within(freedom: float) -> NDArray[np.float64]:
+    """The probability that T = sqrt(freedom) tan(angle) is within plus and minus each of ``_ANGLES``: the integral of
+    cos(angle)^(freedom - 1)."""
+    density = np.cos(_ANGLES) ** (freedom - 1)
+    density[-1] = 1.0 if freedom == 1 else 0.0  # cos(pi / 2) is not quite 0
+    summed: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    return np.asarray(summed / summed[-1])
+
+
+def adjusted(values: Mapping[frozenset[str], float]) -> dict[frozenset[str], float]:
+    """Holm's p-values: of so many tests together, the chance of one false finding stays below the level."""
+    ordered, highest, found = sorted(values.items(), key=lambda item: item[1]), 0.0, {}
+    for place, (pair, p) in enumerate(ordered):
+        highest = max(highest, min(1.0, (len(ordered) - place) * p))
+        found[pair] = highest
+    return found
+
+
+def letters(names: Sequence[str], differs: Mapping[frozenset[str], bool]) -> dict[str, str]:
+    """Letters of which two names share one exactly if they do not differ (insert and absorb, Piepho 2004); ``names``
+    best first, whose groups have the first letters."""
+    groups = [frozenset(names)]
+    for pair in (pair for pair, apart in differs.items() if apart):
+        split = [group - {name} for group in groups if pair <= group for name in pair]
+        kept = [group for group in groups if not pair <= group] + split
+        groups = [group for group in dict.fromkeys(kept) if not any(group < other for other in kept)]
+    ordered = sorted(groups, key=lambda group: [place for place, name in enumerate(names) if name in group])
+    return {name: "".join(_letter(i) for i, group in enumerate(ordered) if name in group) for name in names}
+
+
+def _letter(place: int) -> str:
+    return chr(ord("a") + place) if place < 26 else f"[{place + 1}]"
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """Places from the highest value, 1, on; equal ones share the mean of theirs."""
+    return [
+        sum(other > value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
+    ]
+
+
+def agreement(rows: Sequence[Sequence[float]]) -> float | None:
+    """Kendall's W of the orders in which each row puts the same values: 1 if all agree, 0 if they have nothing in
+    common; corrected for ties. None for fewer than two rows, fewer than two values, or nothing but ties."""
+    if len(rows) < 2 or len(rows[0]) < 2:
+        return None
+    count, size = len(rows), len(rows[0])
+    placed = [ranks(row) for row in rows]
+    sums = [math.fsum(column) for column in zip(*placed, strict=True)]
+    middle = math.fsum(sums) / size
+    spread = math.fsum((one - middle) ** 2 for one in sums)
+    tied = sum(row.count(value) ** 3 - row.count(value) for row in placed for value in set(row))
+    most = count**2 * (size**3 - size) - count * tied
+    return 12 * spread / most if most else None
+
+
+def detectable(scores: Sequence[Scores]) -> float | None:
+    """The least difference between two typical methods of these that one test would find with ``POWER``; None where
+    the seeds' spread is not known."""
+    known = [one for one in scores if not math.isinf(one.of_seeds)]
+    if not known:
+        return None
+    seeds = statistics.fmean(one.of_seeds for one in known)
+    examples = statistics.fmean(one.of_examples for one in known)
+    own = 2 * (statistics.fmean(len(one.shares) for one in known) - 1)  # as Welch has it for two of one spread
+    parts = ((2 * seeds, own), (2 * examples, _MANY))
+    wanted = ((quantile(freedom, 1 - LEVEL) + quantile(freedom, 2 * POWER - 1)) ** 2 for _, freedom in parts)
+    return math.sqrt(math.fsum(variance * factor for (variance, _), factor in zip(parts, wanted, strict=True)))
