@@ -6,8 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from zobench.cli.found import closing, compared
-from zobench.cli.matrices import _again
+from zobench.cli.found import closing, compared, sweep_command
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 
@@ -48,7 +47,7 @@ def test_it_is_said_where_all_of_it_is_and_how_to_go_on() -> None:
 
 
 def test_the_command_that_goes_on_has_the_options_of_this_one() -> None:
-    assert _again("main_table", None, "auto", Path("results"), None) == "zobench sweep main_table"
-    assert _again("m.toml", ["model=a b", "steps=3"], "cpu", Path("/mine"), Path("disk")) == (
+    assert sweep_command("main_table", None, "auto", Path("results"), None) == "zobench sweep main_table"
+    assert sweep_command("m.toml", ["model=a b", "steps=3"], "cpu", Path("/mine"), Path("disk")) == (
         "zobench sweep m.toml --set 'model=a b' --set steps=3 --device cpu --disk-dir disk --results /mine"
     )

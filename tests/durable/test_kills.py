@@ -42,7 +42,11 @@ ONE: dict[str, dict[str, Any]] = {
     "halves": {"engine": "offload", "tier": "pageable", "checkpoint": "async", "checkpoint_every": 5},
     "momentum": {"method": "zo-sgd-mmt", "engine": "offload", "checkpoint": "sync", "checkpoint_every": 9},
     "wire": {"engine": "offload", "wire": "fp16", "queries": 2},
-}
+    "low rank": {
+        "method": "lozo", "engine": "offload", "noise": "counter", "options": {"interval": 7}, "checkpoint": "journal",
+        "checkpoint_every": 10,
+    },
+}  # fmt: skip
 TWO: dict[str, dict[str, Any]] = {
     "ddp": {"gpus": 2, "parallel": "ddp"},
     "pertp": {"gpus": 2, "parallel": "pertp", "engine": "offload", "checkpoint": "journal", "checkpoint_every": 7},

@@ -1,8 +1,8 @@
 """Every instance of the Triton kernels, compiled without a GPU: no spill, nothing fused or flushed, wide accesses.
 
 ``make test`` compiles all of them for one architecture and the largest for the others; with ZOBENCH_ALL_KERNELS set, as
-in ``make nullcuda``, all for all. triton-viz 3.0 fits the pinned Triton and finds a planted access beyond a tensor, but
-is no dependency: its sanitizer cannot be imported without a web server, a tunnel to it, z3 and pyarrow.
+in ``make nullcuda``, all for all. triton-viz 3.0 does not fit:
+its sanitizer follows ``_flip``, but raises NotImplementedError at the draws and at ``_pack``.
 """
 
 import dataclasses

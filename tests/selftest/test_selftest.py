@@ -296,9 +296,9 @@ def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(mon
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "selftest", tested)
-    monkeypatch.setattr(matrices, "_run", ran)
-    monkeypatch.setattr(matrices._Here, "rates", calibration)
-    monkeypatch.setattr(matrices._Here, "plan", lambda *_: SimpleNamespace(steps=[], rates=calibration))
+    monkeypatch.setattr(matrices._Sweep, "_run", ran)
+    monkeypatch.setattr(matrices.Here, "rates", calibration)
+    monkeypatch.setattr(matrices.Here, "plan", lambda *_: SimpleNamespace(steps=[], rates=calibration))
     file = tmp_path / "mine.toml"
     file.write_text('selftest = "90s"\n[base]\nmodel = "opt-tiny"\n')
     command = ["sweep", str(file), "--device=cpu", f"--results={tmp_path / 'results'}"]

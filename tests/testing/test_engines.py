@@ -103,22 +103,15 @@ class TestLowRankResident(OfLowRank):
     streams, config = False, {"placement": "resident"}
 
 
-class TestLowRankBlocks(OfLowRank):
-    tied, config = False, {"slots": 2}
-
-
-class TestLowRankLinears(OfLowRank):
-    has_tangent = False
-    config = {"granularity": "linear", "resident_blocks": 1}  # noqa: RUF012
-
-
 class TestLowRankTilesOnDisk(OfLowRank):
     has_tangent = False
     config = {"granularity": "tile", "tier": "disk", "slots": 2, "writeback_every": 2}  # noqa: RUF012
 
 
 class TestLowRankJournal(OfLowRank):
-    config = {"writeback_every": "inf"}  # noqa: RUF012
+    """No subspace ever ends up in the weights at rest."""
+
+    tied, config = False, {"slots": 2, "writeback_every": "inf"}
 
 
 class TestBackprop(GradientConformance):

@@ -39,7 +39,7 @@ from zobench.cli.common import (
     named,
     parse_seconds,
 )
-from zobench.cli.matrices import run_matrix
+from zobench.cli.matrices import Asked, run_matrix
 
 if TYPE_CHECKING:
     from zobench.result import Result
@@ -74,7 +74,10 @@ def sweep(
     if submitted:
         submit_matrix(name, changes, device, results, timeout, retry, disk_dir, dry_run, wanted)
         return
-    run_matrix(name, changes, device, results, budget, timeout, retry, disk_dir, dry_run, verbose=verbose)
+    run_matrix(Asked(
+        name=name, changes=changes, device=device, results=results, budget=budget, timeout=timeout, retry=retry,
+        disk_dir=disk_dir, dry_run=dry_run, verbose=verbose,
+    ))  # fmt: skip
 
 
 @app.command()
@@ -84,7 +87,10 @@ def ablate(
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Sweep the matrix `ablation`: ZO2 less one mechanism each."""
-    run_matrix("ablation", changes, device, results, budget, timeout, retry, disk_dir, dry_run, verbose=verbose)
+    run_matrix(Asked(
+        name="ablation", changes=changes, device=device, results=results, budget=budget, timeout=timeout, retry=retry,
+        disk_dir=disk_dir, dry_run=dry_run, verbose=verbose,
+    ))  # fmt: skip
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from zobench.cli.common import Budget, Changes, Device, DiskDir, DryRun, Results, app, check_folder, check_results
-from zobench.cli.matrices import run_matrix
+from zobench.cli.matrices import Asked, run_matrix
 from zobench.cli.show import table_text
 
 
@@ -33,11 +33,13 @@ def reproduce(
     if isinstance(item, Plot):
         writable(out)
     if item.runner:
-        shown, again = partial(artifacts.shows, item), "failed,contaminated"
+        asked = Asked(
+            name=item.runner, changes=changes, device=device, results=results, budget=budget, timeout=None,
+            retry="failed,contaminated", disk_dir=disk_dir, dry_run=dry_run, tables=(),
+            wanted=partial(artifacts.shows, item),
+        )  # fmt: skip
         try:
-            run_matrix(
-                item.runner, changes, device, results, budget, None, again, disk_dir, dry_run, tables=(), wanted=shown
-            )
+            run_matrix(asked)
         except typer.Exit as done:
             code = done.exit_code
     if dry_run:

@@ -211,7 +211,7 @@ def _scratch(spec: RunSpec) -> int:
     definition = kind.definition(spec)
     heap += _tangents(spec) if kind.tangents else 0
     on_cuda = spec.device.startswith("cuda")
-    if on_cuda and WIRES[spec.wire].bits:  # fp8 is one kernel, with nothing beside it
+    if on_cuda and WIRES[spec.wire].bits:
         heap += min(_PIECE, _largest_trained(spec)) * 4
     if NOISES[spec.noise].in_place:
         largest = _largest_trained(spec) if on_cuda else 0
@@ -239,7 +239,7 @@ def _factors(spec: RunSpec) -> int:
 
 
 _PIECE = 1 << 24
-"""Elements that a rule, a mask or an integer wire takes at once on a CUDA device."""
+"""Elements that a rule, a mask or an encoding to integers takes at once on a CUDA device."""
 
 
 def _largest_trained(spec: RunSpec) -> int:
