@@ -165,8 +165,8 @@ def _shown(table: ContestTable, ranking: Ranking) -> list[str]:
         told.append(
             f"Methods that share a letter are tied: their difference is not shown at {spread.LEVEL:.0%} (Holm over all "
             f"pairs), of the seeds' spread, pooled, and of {scores[0].examples} test examples. Least detectable "
-            f"difference of two (one test, power {spread.POWER:.0%}): {100 * least:.1f} points. In parentheses 95 %: of "
-            "the test set, which all seeds share, and of differences."
+            f"difference of two (one test, power {spread.POWER:.0%}): {100 * least:.1f} points. In parentheses 95 %: "
+            "of the test set, which all seeds share, and of differences."
         )
     rows = list(zip(*places(ranking).values(), strict=True))
     agreement = spread.agreement([[-place for place in row] for row in rows])
