@@ -104,7 +104,7 @@ class SmallWeights(Shaped):
 
 @dataclass(frozen=True)
 class DiagonalHessian(Shaped):
-    """``z = u / sqrt(H)``, H an estimate of the Hessian's diagonal that begins as ones (HiZOO, algorithm 1).
+    """``z = u / sqrt(H)``, H an estimate of the Hessian's diagonal that begins as ones (HiZOO).
 
     A step's update has the curvature ``|L+ + L- - 2 L| / (2 eps^2)`` along z as ``extra``:
     ``H = (1 - smooth) H + smooth * extra * H u^2``, then ``w -= lr * (g u / sqrt(H) + weight_decay * w)``.

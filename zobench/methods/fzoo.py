@@ -25,8 +25,9 @@ class FZOO(ZOSGD):
     """``W -= lr * ((L_1 - L_0) z_1 + ... + (L_N - L_0) z_N) / (N sigma)``, z_i of random signs.
 
     L_0 is the loss at W, L_i that at W + eps z_i, sigma the standard deviation of the L_i: N + 1 points of one pass,
-    N the ``queries``. ``shipped``: sigma has N in its denominator, not N - 1. The slopes g_i = (L_i - L_0) / eps are
-    what a step tells. A step whose sigma is 0 or not finite changes nothing, and is counted as skipped.
+    N the ``queries``. ``shipped``: sigma has N in its denominator, not N - 1. ``lr`` is the program's: the paper's is
+    ``eps * lr``. A step's result has the slopes g_i = (L_i - L_0) / eps. A step whose sigma is 0 or not finite changes
+    nothing, and is counted as skipped.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class FZOO(ZOSGD):
         self.shipped = shipped
 
     def sigma(self, gradients: Sequence[float]) -> float:
-        """The standard deviation of the losses from which the ``gradients`` are."""
+        """The standard deviation of the N losses whose slopes are ``gradients``."""
         mean = sum(gradients) / len(gradients)
         squares = sum((g - mean) ** 2 for g in gradients)
         return self.eps * math.sqrt(squares / (len(gradients) - (not self.shipped)))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from zobench.runspec import RunSpec
 
 REDRAWN = 10**9
-"""What a direction's seed and that of another one, which no method draws, differ by."""
+"""Added to a direction's seed for another direction; seeds that are drawn are below it."""
 
 
 class LOZO(ZOSGD):
