@@ -26,8 +26,8 @@ WARM_BETA, WARM_STEPS, RAMP_STEPS = 0.1, 200, 1800
 class ConMeZO(ZOSGD):
     """``W -= lr * g z``, z in a cone around the momentum: :class:`zobench.engine.shapes.Cone` has the formulas.
 
-    As long as there is no momentum z is u, as at the first step: the point and the entry then have the factor that
-    the cone leaves u multiplied by the other way.
+    Before the first applied step there is no momentum, and z is u. The cone makes ``sin(theta) u`` of that, so points
+    and entries are scaled by ``1 / sin(theta)`` then.
     """
 
     def __init__(self, *, lr: float, cone: Cone, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
@@ -44,7 +44,7 @@ class ConMeZO(ZOSGD):
         self._norm = state["norm"]
 
     def _alone(self) -> float:
-        """What u is to be multiplied by beside what the cone does."""
+        """The factor of points and entries: 1 once there is a momentum, before that 1 / sin(theta)."""
         return 1.0 if self._norm else 1 / math.sin(self.cone.theta)
 
     def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
@@ -65,11 +65,13 @@ class ConMeZO(ZOSGD):
 
 
 def warmed_up(beta: float) -> Callable[[int], float]:
-    """The program's beta by step: low for 200 steps, and then in 1800 more up to ``beta``, steeply at first."""
+    """The program's beta by step, counted from 0: 0.1 up to step 200, rising up to step 2000, ``beta`` after that."""
 
     def at(step: int) -> float:
-        done = min(max(step - WARM_STEPS, 0) / RAMP_STEPS, 1.0) ** 1.8
-        return beta if done == 1 else beta - (beta - WARM_BETA) / (1 + 8 * done) ** 3
+        if step > WARM_STEPS + RAMP_STEPS:
+            return beta
+        done = (max(step - WARM_STEPS, 0) / RAMP_STEPS) ** 1.8
+        return beta - (beta - WARM_BETA) / (1 + 8 * done) ** 3
 
     return at
 
