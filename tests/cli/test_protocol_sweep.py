@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from tests.support import contest as support
 from tests.support.small_task import data_dir as data_dir
 from tests.support.small_task import weights_path as weights_path
+from zobench.cli.contest import Second
 from zobench.execute import sweep
+from zobench.execute.plan import Plan
 from zobench.finetune import examine
 from zobench.programs.cell import run as measured
 from zobench.result import Result
@@ -152,6 +155,26 @@ def test_the_budget_holds_for_both_stages(here: Path, machine_of_cells: Machine,
     code, _, err = zobench("sweep", "mine", "--device", "cpu", "--budget", "1h")
     assert (code, len(machine_of_cells.ran)) == (0, 8)
     assert "wait for more time" not in err
+
+
+def test_a_method_that_learns_nothing_keeps_no_sweep_waiting(tmp_path: Path) -> None:
+    found = support.contest(support.write(tmp_path))
+    good, *bad = found.tuning.values()
+    tuned = [support.result(spec, dev=[0.5, 0.7]) for spec in good]
+    diverged = [support.result(spec, dev=[0.5, 0.5], loss=None) for specs in bad for spec in specs]
+    shown: list[str] = []
+    second = Second(
+        contest=found, known=dict, plan=lambda specs: Plan(steps=[], rates={}),
+        show=lambda title, *_: shown.append(title), run=lambda *_: sweep.Summary(),
+    )  # fmt: skip
+    cases = (tuned + diverged, True, 0), (tuned + diverged[2:], True, 3), (diverged, False, 3)
+    for results, begun, waiting in cases:
+        known = len(shown)
+        assert second.follow(sweep.Summary(list(results)), None, 0.0)[1:] == ([], waiting)
+        assert len(shown) - known == begun
+    assert second.follow(sweep.Summary([*tuned, *diverged], interrupted=True), None, 0.0)[2] == 3  # the winner's
+    Second.foresee(dataclasses.replace(second, known=lambda: {one.spec.hash: one for one in [*tuned, *diverged]}))
+    assert shown[-1] == "Then the best point of each method with 3 seeds, and the test set"
 
 
 def test_a_protocol_is_submitted_nowhere(here: Path, machine_of_cells: Machine, zobench: Command) -> None:

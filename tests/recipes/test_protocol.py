@@ -84,7 +84,10 @@ def test_the_winner_has_the_least_loss_on_dev_and_waits_for_its_whole_grid(tmp_p
     )
     assert of(good, result(large, dev=[0.5, 0.7], loss=0.4))[0] == small  # a tie: the first
     assert of(good, result(large, dev=[0.5, 0.9], loss=None))[0] == small  # it diverged
-    assert of(*(result(spec, dev=[0.5, 0.9], loss=None) for spec in (small, large))) == (None, ())
+    diverged = [result(spec, dev=[0.5, 0.9], loss=None) for spec in (small, large)]
+    assert of(*diverged) == (None, ())
+    for results, tuned in ((diverged, True), (diverged[:1], False)):
+        assert found.is_tuned("ZO-SGD", {one.spec.hash: one for one in results}) == tuned
     for outcome, waits in {
         Outcome.SKIPPED: True, Outcome.FAILED: True, Outcome.CONTAMINATED: True, Outcome.OOM: False,
         Outcome.TIMEOUT: False,

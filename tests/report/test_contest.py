@@ -116,7 +116,7 @@ def test_what_is_not_of_the_protocol_is_not_shown(table: ContestTable, folder: P
         for change in ({"seed": 5}, {"steps": 41}, {"method": "fo-adam"}, {"lr": 0.5}, {"lr": 1e-2}, {"test_size": 500})
     ]
     failed = dataclasses.replace(final, outcome=Outcome.FAILED, reason="no", evaluation={})
-    again = rankings(table, [*results, *strangers[:-1], failed])
+    again = rankings(table, [*results, *strangers, failed])
     assert [(one.header, one.scores) for one in again[0].standings] == [
         (one.header, one.scores) for one in ranking.standings
     ]
@@ -128,6 +128,16 @@ def test_what_is_not_of_the_protocol_is_not_shown(table: ContestTable, folder: P
     assert [(one.machine, one.spec.batch_size) for one in rankings(table, elsewhere)] == [
         ("box-1", 1), ("box-1", 2), ("box-2", 1),
     ]  # fmt: skip
+
+
+def test_points_of_another_grid_are_told(table: ContestTable, folder: Path) -> None:
+    results = stored(folder)
+    assert "other grids" not in render(table, results, "markdown")
+    tuned = next(one for one in results if one.spec.method == "fo-sgd" and not one.spec.test_size)
+    other = support.result(tuned.spec.replace(lr=0.02), dev=[0.5, 0.6], loss=0.9)  # of lr=2e-3 in [base]
+    assert "Chosen of 3 points, not of the grid's 2: the store has runs of other grids too" in render(
+        table, [*results, other], "markdown"
+    )
 
 
 def test_a_grid_that_is_not_whole_shows_no_test_and_seeds_that_wait_are_told(table: ContestTable, folder: Path) -> None:

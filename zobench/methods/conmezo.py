@@ -70,7 +70,7 @@ def warmed_up(beta: float) -> Callable[[int], float]:
     def at(step: int) -> float:
         if step > WARM_STEPS + RAMP_STEPS:
             return beta
-        done = (max(step - WARM_STEPS, 0) / RAMP_STEPS) ** 1.8
+        done: float = (max(step - WARM_STEPS, 0) / RAMP_STEPS) ** 1.8
         return beta - (beta - WARM_BETA) / (1 + 8 * done) ** 3
 
     return at

@@ -80,13 +80,17 @@ class Contest:
         """The tuning runs, a point of every method after the other."""
         return tuple(spec for point in zip(*self.tuning.values(), strict=True) for spec in point)
 
+    def is_tuned(self, header: str, results: Mapping[str, Result]) -> bool:
+        """Whether ``results``, by their hash, hold a whole run of every point of the method's grid."""
+        return all(is_done(results.get(spec.hash)) for spec in self.tuning[header])
+
     def winner(self, header: str, results: Mapping[str, Result]) -> RunSpec | None:
         """The method's point with the least loss on dev, of equal ones the highest score, then the first. None until
-        ``results``, by their hash, hold a whole run of every point, or if none of them learnt anything finite."""
-        runs = [results.get(spec.hash) for spec in self.tuning[header]]
-        if not all(is_done(run) for run in runs):
+        it is tuned, and if no point's loss is finite."""
+        if not self.is_tuned(header, results):
             return None
-        finished = [run for run in runs if run is not None and run.rank_on_dev[0] < math.inf]
+        runs = (results[spec.hash] for spec in self.tuning[header])
+        finished = [run for run in runs if run.rank_on_dev[0] < math.inf]
         return min(finished, key=lambda run: run.rank_on_dev).spec if finished else None
 
     def finals(self, results: Mapping[str, Result]) -> tuple[RunSpec, ...]:

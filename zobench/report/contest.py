@@ -232,8 +232,10 @@ def unmeasured(table: ContestTable) -> list[Standing]:
 
 
 def _ranking(table: ContestTable, machine: str, results: Sequence[Result]) -> Ranking:
+    """Of winners that ran with test sets of several sizes those count that saw the largest."""
+    largest = max(result.spec.test_size for result in results)
     by_method: dict[str, list[Result]] = {}
-    for result in results:
+    for result in (one for one in results if one.spec.test_size in (0, largest)):
         contender = table.protocol.contender(result.spec)
         assert contender is not None
         by_method.setdefault(contender.header, []).append(result)

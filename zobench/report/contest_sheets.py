@@ -92,7 +92,7 @@ def _accuracy(table: ContestTable, ranking: Ranking) -> list[Column]:
     base = next((one for one in ranking.finished if one.header == table.baseline), None)
     shared, placed = groups(ranking), places(ranking)
     return [
-        ("Chosen", lambda one: _text(one.chosen) if one.runs else _waiting(one)),
+        ("Chosen", _chosen),
         ("Test (%) ↑", _test),
         ("Range over seeds", _range),
         ("Tied", lambda one: _text(shared.get(one.header, ""))),
@@ -100,6 +100,18 @@ def _accuracy(table: ContestTable, ranking: Ranking) -> list[Column]:
         ("Place per seed", lambda one: _text(" ".join(f"{place:g}" for place in placed.get(one.header, [])))),
         ("Dev at its best (%) ↑", lambda one: _number(one.dev, 0.01, ".1f")),
     ]
+
+
+def _chosen(one: Standing) -> CellText:
+    if not one.runs:
+        return _waiting(one)
+    if len(one.tuned) == one.points:
+        return _text(one.chosen)
+    note = (
+        f"Chosen of {len(one.tuned)} points, not of the grid's {one.points}: the store has runs of other grids too, as of "
+        "another base value, that cannot be told apart. Sweep each into a folder of its own."
+    )
+    return CellText(text=one.chosen, own=(note,))
 
 
 def _waiting(one: Standing) -> CellText:
