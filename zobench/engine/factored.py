@@ -59,7 +59,7 @@ class Factored:
         self._directions, self._journal, self._every = directions, journal, writeback_every
         self._device, self._wire, self._master = device, wire, master
         self._turns: dict[int, Turn] = {}
-        self._known: dict[int, tuple[Factors, Pending]] = {}
+        self._known: dict[int, Pending] = {}
         self._bases: dict[int, dict[int, Tensor]] = {}
         self._zeros = torch.empty(0, dtype=torch.uint8)
 
@@ -238,7 +238,7 @@ class Factored:
         weights = self._decoded(unit)
         if due := self._due(unit, points):
             self._keep(unit, weights, due)
-        pending, kept = self._parts(unit)[1].terms() if self._groups(unit) else ([], 1.0)
+        pending, kept = self._pending(unit).terms() if self._groups(unit) else ([], 1.0)
         return Turn(unit, unit.views(weights), pending, kept)
 
     def _decoded(self, unit: Unit) -> Tensor:
@@ -272,7 +272,7 @@ class Factored:
 
     def _keep(self, unit: Unit, weights: Tensor, count: int) -> None:
         """Writes the first groups into ``weights``, each rounded by itself, and these into ``unit.buffer``."""
-        pending = self._parts(unit)[1]
+        pending = self._pending(unit)
         for group in pending.groups[:count]:
             self._fold(unit, weights, group)
             unit.applied = group.end
@@ -307,12 +307,11 @@ class Factored:
     def _groups(self, unit: Unit) -> list[Group]:
         if not unit.trained:
             return []
-        return self._parts(unit)[1].follow(self._journal, self._device)
+        return self._pending(unit).follow(self._journal, self._device)
 
-    def _parts(self, unit: Unit) -> tuple[Factors, Pending]:
+    def _pending(self, unit: Unit) -> Pending:
         if id(unit) not in self._known:
-            factors = Factors(unit, self._directions)
-            self._known[id(unit)] = factors, Pending(unit, factors)
+            self._known[id(unit)] = Pending(unit, Factors(unit, self._directions))
         return self._known[id(unit)]
 
     def _tensor(self, place: Place) -> Tensor:
@@ -342,7 +341,7 @@ class Factored:
 
     def _at(self, turn: Turn, point: Point) -> list[Term]:
         """The pending terms and the point's own, as one where they share a subspace."""
-        factors, seed, subspace = self._parts(turn.unit)[0], point.seed, subspace_of(point)
+        factors, seed, subspace = self._pending(turn.unit).factors, point.seed, subspace_of(point)
         assert seed is not None
         rest, start = turn.pending, self._nothing(factors, turn.tensors[0].device)
         if rest and rest[-1][0] == subspace:
@@ -360,7 +359,7 @@ class Factored:
 
     def _factor(self, unit: Unit, item: Field, term: Term) -> Tensor:
         """The factor of one of the unit's tensors."""
-        return self._parts(unit)[0].of(item, term[1])
+        return self._pending(unit).factors.of(item, term[1])
 
     def _basis(self, item: Field, seed: int, device: torch.device) -> Tensor:
         """V^T of a matrix, drawn once for as long as its subspace lasts."""

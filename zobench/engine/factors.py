@@ -158,7 +158,7 @@ class Pending:
     """The entries of a journal that a unit's weights at rest lack, in groups; brought up to date as it grows."""
 
     def __init__(self, unit: Unit, factors: Factors) -> None:
-        self._unit, self._factors = unit, factors
+        self._unit, self.factors = unit, factors
         self._seen, self._applied = 0, -1
         self.groups: list[Group] = []
 
@@ -172,7 +172,7 @@ class Pending:
             if self._unit.moves(entry):
                 if not self.groups or not self.groups[-1].takes(entry):
                     self.groups.append(Group(entry.subspace, entry.step, place))
-                self.groups[-1].add(self._factors, entry, place + 1, device)
+                self.groups[-1].add(self.factors, entry, place + 1, device)
         self._seen = len(journal)
         return self.groups
 
@@ -185,7 +185,7 @@ class Pending:
         """All groups as terms of one change of the weights, and what all weight decay leaves of these."""
         kept, terms = 1.0, list[Term]()
         for group in reversed(self.groups):
-            terms = [(seed, self._factors.decay(own, kept)) for seed, own in group.terms] + terms
+            terms = [(seed, self.factors.decay(own, kept)) for seed, own in group.terms] + terms
             kept *= group.kept
         return terms, kept
 

@@ -34,7 +34,7 @@ class ProductForwards(Forwards):
 
     def _whole(self, module: nn.Module, units: Sequence[Unit], follows: Follows, is_block: bool) -> Callable[..., Any]:
         if isinstance(module, (nn.Linear, Conv1D)) and len(units) == 1:
-            return functools.partial(self._alone, units[0], module)
+            return functools.partial(self._linear, units, module)
         if not is_block:
             return super()._whole(module, units, follows, is_block)
         (unit,), own_forward, others = units, module.forward, list[nn.Module]()
@@ -103,12 +103,8 @@ class ProductForwards(Forwards):
             outputs.append(forward(part, *args, **kwargs))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _alone(self, unit: Unit, module: nn.Module, x: Tensor) -> Tensor:
-        """A linear layer outside the blocks, on all copies."""
-        return self._linear([unit], module, x)  # type: ignore[arg-type]
-
-    def _linear(self, units: Sequence[Unit], module: nn.Linear, x: Tensor) -> Tensor:
-        """A linear layer that is a unit of its own, tile by tile, on all copies."""
+    def _linear(self, units: Sequence[Unit], module: nn.Module, x: Tensor) -> Tensor:
+        """A linear layer outside the blocks, or one that is a unit of its own, tile by tile: on all copies."""
         columns: list[Tensor] = []
 
         def turn(unit: Unit) -> None:

@@ -32,8 +32,7 @@ def layer_sparsity(model: nn.Module, weights: Weights, sparsity: float) -> dict[
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     counts = torch.zeros(BINS, dtype=torch.int64)
     for name, parameter in trainable.items():
-        for bins in _magnitudes(name, parameter, weights):
-            counts += bins.bincount(minlength=BINS)
+        counts += _histogram(name, parameter, weights)
     below = counts.cumsum(0)
     rank = sparsity * int(below[-1])
     edge = int((below > rank).nonzero()[0])
@@ -57,9 +56,7 @@ def magnitude_quantiles(model: nn.Module, weights: Weights, share: float) -> dic
     quantiles = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            counts = torch.zeros(BINS, dtype=torch.int64)
-            for bins in _magnitudes(name, parameter, weights):
-                counts += bins.bincount(minlength=BINS)
+            counts = _histogram(name, parameter, weights)
             edge = int((counts.cumsum(0) >= share * parameter.numel()).nonzero()[0])
             largest = torch.tensor((edge << DROPPED) + (1 << DROPPED) - 1, dtype=torch.int32)
             quantiles[name] = float(largest.view(torch.float32))
@@ -80,6 +77,14 @@ def _quantile(share: float) -> float:
     if share <= 0 or share >= 1:
         return -math.inf if share <= 0 else math.inf
     return NormalDist().inv_cdf(share)
+
+
+def _histogram(name: str, parameter: nn.Parameter, weights: Weights) -> Tensor:
+    """How many of the parameter's magnitudes are in each bin, int64 (BINS,)."""
+    counts = torch.zeros(BINS, dtype=torch.int64)
+    for bins in _magnitudes(name, parameter, weights):
+        counts += bins.bincount(minlength=BINS)
+    return counts
 
 
 def _magnitudes(name: str, parameter: nn.Parameter, weights: Weights) -> Iterator[Tensor]:

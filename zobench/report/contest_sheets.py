@@ -108,8 +108,8 @@ def _chosen(one: Standing) -> CellText:
     if len(one.tuned) == one.points:
         return _text(one.chosen)
     note = (
-        f"Chosen of {len(one.tuned)} points, not of the grid's {one.points}: the store has runs of other grids too, as of "
-        "another base value, that cannot be told apart. Sweep each into a folder of its own."
+        f"Chosen of {len(one.tuned)} points, not of the grid's {one.points}: the store has runs of other grids too, as "
+        "of another base value, that cannot be told apart. Sweep each into a folder of its own."
     )
     return CellText(text=one.chosen, own=(note,))
 
