@@ -170,6 +170,10 @@ def test_claims_hold_do_not_or_are_not_shown(table: ContestTable, folder: Path) 
     assert verdicts(stored(folder, lambda header, seed: 0.7 + 0.05 * (header == "FO-SGD")))[0][1] == "not shown"
     assert verdicts(stored(folder, lambda header, seed: 0.9 - TEST[header] / 2))[0][1] == "does not"
     assert verdicts([one for one in stored(folder) if not one.spec.test_size]) == [("·", "not measured")] * 2
+    results = stored(folder)
+    late = next(one for one in results if one.spec.queries == 4 and one.spec.seed == 1)
+    results[results.index(late)] = support.result(late.spec, dev=[0.5, 0.6, 0.6, 0.6, 0.6], test=0.72)
+    assert verdicts(results)[1] == ("Four queries reached the target with 2 of 3 seeds", "not shown")
 
 
 def test_the_numbers_are_all_runs_of_both_stages(table: ContestTable, folder: Path) -> None:

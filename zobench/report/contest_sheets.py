@@ -242,7 +242,7 @@ def _text(text: str) -> CellText:
 def checked(claim: Claim, ranking: Ranking) -> Ratio | None:
     """The claim's difference (of accuracies) or ratio (of costs) with its 95 % interval; None where a side is lacking,
     or some of its seeds have not reached the target."""
-    sides = [next(one for one in ranking.standings if one.header == header) for header in claim.ratio]
+    sides = _sides(claim, ranking)
     if any(one.scores is None for one in sides):
         return None
     first, second = sides
@@ -256,6 +256,21 @@ def checked(claim: Claim, ranking: Ranking) -> Ratio | None:
         return None
     told = spread.mean_difference(*([math.log(value) for value in own] for own in values))
     return Ratio(header=claim.ratio[0], value=math.exp(told.value), low=_exp(told.low), high=_exp(told.high))
+
+
+def _sides(claim: Claim, ranking: Ranking) -> list[Standing]:
+    return [next(one for one in ranking.standings if one.header == header) for header in claim.ratio]
+
+
+def _lacking(claim: Claim, ranking: Ranking) -> str:
+    """Of a claim on what the target took: the sides of which some seeds have run and not reached it."""
+    sides = _sides(claim, ranking)
+    if claim.metric != "forwards" or any(one.scores is None for one in sides):
+        return ""
+    short = [one for one in sides if len(one.reached) < len(one.runs)]
+    return "; ".join(
+        f"{one.header} reached the target with {len(one.reached)} of {len(one.runs)} seeds" for one in short
+    )
 
 
 _COSTS: dict[str, Callable[[Standing], list[float]]] = {
@@ -272,9 +287,10 @@ def _exp(value: float) -> float:
 def _claims(table: ContestTable, ranking: Ranking, source: str) -> Sheet:
     body = []
     for claim in table.claims:
-        found = checked(claim, ranking)
-        told = verdict(claim, (found,)) if found else OPEN
-        body.append([_text(text) for text in (_NAMES[claim.metric], _bounds(claim), _held(claim, found), WORDS[told])])
+        found, lacks = checked(claim, ranking), _lacking(claim, ranking)
+        told = verdict(claim, (found,)) if found else (UNSHOWN if lacks else OPEN)
+        texts = _NAMES[claim.metric], _bounds(claim), lacks or _held(claim, found), WORDS[told]
+        body.append([_text(text) for text in texts])
     remark = (
         "Holds here: the whole interval is within the bounds; does not: none of it is; not shown: neither. A claim was "
         f"made of other models and tasks; this is {ranking.spec.model} on {ranking.spec.task_name}."
