@@ -166,7 +166,7 @@ def test_claims_hold_do_not_or_are_not_shown(table: ContestTable, folder: Path) 
     first, second = verdicts(stored(folder))
     assert first[0].startswith("+15.0 (+")
     assert first[1] == "holds here"
-    assert second == ("1.07 (1.07 to 1.07)", "does not")  # 64 forwards of 60, of every seed
+    assert second == ("1.07 (0.533 to 2.13)", "not shown")  # 64 forwards of 60, half as many an evaluation before
     assert verdicts(stored(folder, lambda header, seed: 0.7 + 0.05 * (header == "FO-SGD")))[0][1] == "not shown"
     assert verdicts(stored(folder, lambda header, seed: 0.9 - TEST[header] / 2))[0][1] == "does not"
     assert verdicts([one for one in stored(folder) if not one.spec.test_size]) == [("·", "not measured")] * 2
@@ -174,6 +174,13 @@ def test_claims_hold_do_not_or_are_not_shown(table: ContestTable, folder: Path) 
     late = next(one for one in results if one.spec.queries == 4 and one.spec.seed == 1)
     results[results.index(late)] = support.result(late.spec, dev=[0.5, 0.6, 0.6, 0.6, 0.6], test=0.72)
     assert verdicts(results)[1] == ("Four queries reached the target with 2 of 3 seeds", "not shown")
+
+
+def test_a_run_that_has_what_only_another_method_states_is_none_of_it(table: ContestTable, folder: Path) -> None:
+    plain = next(one.spec for one in stored(folder) if one.spec.queries == 1 and one.spec.method == "zo-sgd")
+    assert table.protocol.contender(plain).header == "ZO-SGD"  # type: ignore[union-attr]
+    assert table.protocol.contender(plain.replace(queries=4)).header == "Four queries"  # type: ignore[union-attr]
+    assert table.protocol.contender(plain.replace(queries=2)) is None
 
 
 def test_the_numbers_are_all_runs_of_both_stages(table: ContestTable, folder: Path) -> None:

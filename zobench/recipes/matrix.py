@@ -98,7 +98,7 @@ def _body(path: Path, device: str) -> dict[str, Any]:
 
 
 def _protocol(body: Mapping[str, Any]) -> protocols.Protocol:
-    return protocols.read(body["protocol"], body.get("methods", []))
+    return protocols.read(body["protocol"], body.get("methods", []), flat(body.get("base", {})))
 
 
 def _contest(body: Mapping[str, Any], device: str, changes: dict[str, Any], price: Price) -> Contest:

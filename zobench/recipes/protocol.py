@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zobench.result import Outcome, Result
@@ -28,13 +28,17 @@ _TIMES = re.compile(r"x(\d+(?:\.\d+)?(?:e-?\d+)?)")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contender:
     """One of the methods: ``header`` names it. ``fields``: its own values and the lists that are its grid; "x3" stands
-    for three times the value that all methods have in common."""
+    for three times the value that all methods have in common. ``others``: the values of fields that only other methods
+    state."""
 
     header: str
     fields: Mapping[str, Any]
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     def meets(self, spec: RunSpec) -> bool:
-        """Whether ``spec`` has one of the values that are given for each field."""
+        """Whether ``spec`` has one of the values that are given for each field, and leaves the others' as they are."""
+        if any(spec.value(key) != value for key, value in self.others.items()):
+            return False
         given = ((key, _listed(values)) for key, values in self.fields.items())
         return all(
             any(_times(value) is not None or spec.value(key) == check_value(key, value) for value in values)
@@ -108,8 +112,8 @@ def is_done(run: Result | None) -> bool:
     return run is not None and run.outcome in (Outcome.OK, Outcome.OOM, Outcome.TIMEOUT) and not run.partial
 
 
-def read(stated: Mapping[str, Any], methods: list[Any]) -> Protocol:
-    """The protocol of ``[protocol]`` and ``[[methods]]``. Raises ``ValueError`` for what cannot be one."""
+def read(stated: Mapping[str, Any], methods: list[Any], base: Mapping[str, Any]) -> Protocol:
+    """The protocol of ``[protocol]``, ``[[methods]]`` and ``[base]``. Raises ``ValueError`` for what cannot be one."""
     units = [unit for unit in UNITS if unit in stated]
     for key in stated:
         if key not in (known := (*UNITS, *_NEEDED)):
@@ -135,7 +139,7 @@ def read(stated: Mapping[str, Any], methods: list[Any]) -> Protocol:
         raise ValueError(f"`tuning_seed` must be none of seeds, but got {tuned}; {_EXAMPLES['tuning_seed']}")
     protocol = Protocol(
         unit=units[0], amount=float(stated[units[0]]), points=stated["points"], tuning_seed=tuned, seeds=tuple(others),
-        evaluations=stated["evaluations"], contenders=tuple(map(_contender, methods)),
+        evaluations=stated["evaluations"], contenders=_apart(list(map(_contender, methods)), base),
     )  # fmt: skip
     _check_contenders(protocol)
     return protocol
@@ -161,6 +165,20 @@ def _contender(data: Any) -> Contender:
             if _times(value) is None:
                 check_value(key, value)
     return Contender(header=data["header"], fields=fields)
+
+
+def _apart(contenders: Sequence[Contender], base: Mapping[str, Any]) -> tuple[Contender, ...]:
+    """Each with the values in ``base``, or else the usual ones, of the fields that only others of them state."""
+    usual = RunSpec(model="any")
+    stated = {
+        key: check_value(key, base.get(key, usual.value(key)))
+        for one in contenders for key, values in one.fields.items()
+        if not key.startswith("options.") and all(_times(value) is None for value in _listed(values))
+    }  # fmt: skip
+    return tuple(
+        replace(one, others={key: value for key, value in stated.items() if key not in one.fields})
+        for one in contenders
+    )
 
 
 def _check_contenders(protocol: Protocol) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -164,16 +165,28 @@ class Standing:
         return [step * budget.forwards(run.spec) for run, step in self.reached]
 
     @property
+    def forwards_before_target(self) -> list[float]:
+        """Of each seed that reached it, up to the evaluation before the one that did: the truth lies between."""
+        return [
+            max((row[0] for row in run.evaluation["curve"] if row[0] < step), default=0) * budget.forwards(run.spec)
+            for run, step in self.reached
+        ]
+
+    @property
     def seconds_to_target(self) -> list[float]:
-        """Seconds of steps, without evaluations, of each seed that reached it."""
-        return [sum(seconds or 0.0 for seconds in run.samples["step_seconds"][:step]) for run, step in self.reached]
+        """Seconds of steps, without evaluations, of each seed that reached it and whose steps were all timed."""
+        return [seconds for _, seconds in self._timed]
+
+    @property
+    def _timed(self) -> list[tuple[Result, float]]:
+        spent = [(run, run.samples["step_seconds"][:step]) for run, step in self.reached]
+        return [(run, math.fsum(filter(None, seconds))) for run, seconds in spent if None not in seconds]
 
     @property
     def joules_to_target(self) -> list[float]:
         """Those seconds at the run's mean power, of each seed that reached it and whose power was measured."""
-        powers = [run.power.get("mean_power_watts") for run, _ in self.reached]
-        pairs = zip(self.seconds_to_target, powers, strict=True)
-        return [seconds * power for seconds, power in pairs if power is not None]
+        powers = [(seconds, run.power.get("mean_power_watts")) for run, seconds in self._timed]
+        return [seconds * power for seconds, power in powers if power is not None]
 
 
 def _first(run: Result, target: float) -> int | None:

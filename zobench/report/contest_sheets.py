@@ -255,7 +255,16 @@ def checked(claim: Claim, ranking: Ranking) -> Ratio | None:
     if any(len(own) < len(one.runs) for own, one in zip(values, sides, strict=True)):
         return None
     told = spread.mean_difference(*([math.log(value) for value in own] for own in values))
-    return Ratio(header=claim.ratio[0], value=math.exp(told.value), low=_exp(told.low), high=_exp(told.high))
+    earlier = [_earlier(one) if claim.metric == "forwards" else 0.0 for one in sides]
+    low, high = told.low - earlier[0], told.high + earlier[1]
+    return Ratio(header=claim.ratio[0], value=math.exp(told.value), low=_exp(low), high=_exp(high))
+
+
+def _earlier(one: Standing) -> float:
+    """By how much the logarithm of a method's forwards to the target may be less, as it reached that at some time after
+    the evaluation before."""
+    pairs = zip(one.forwards_to_target, one.forwards_before_target, strict=True)
+    return statistics.fmean(math.log(value / before) if before else math.inf for value, before in pairs)
 
 
 def _sides(claim: Claim, ranking: Ranking) -> list[Standing]:
