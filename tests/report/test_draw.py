@@ -234,7 +234,7 @@ def test_a_figure_that_cannot_be_measured_says_what_it_needs(tmp_path: Path) -> 
             BARS,
             'kind = "bars"',
             'kind = "bar"',
-            "`kind` must be one of bars, lines, heatmap, timeline, curves, but got 'bar'",
+            "`kind` must be one of bars, lines, heatmap, timeline, pareto, curves, but got 'bar'",
         ),
         (BARS, "log_y = true", "log_y = 3", "`log_y` in [axes] must be of type bool, but got 3"),
         (BARS, "value = 1e9", "value = '1'", "`value` in `limit` in [axes] must be of type number, but got '1'"),

@@ -11,7 +11,7 @@ import pytest
 
 from zobench.cli import listing
 from zobench.finetune import grids
-from zobench.predict import seconds
+from zobench.predict import here
 from zobench.recipes import matrix
 from zobench.report import compose, plot, table
 from zobench.result import Outcome, Result
@@ -61,7 +61,7 @@ def test_the_lists_are_what_they_were_when_they_were_written_by_hand() -> None:
         "model", "weights", "weights_path", "tie_embeddings", "tier", "steps", "warmup", "seed", "lr", "eps", "device",
         "parts", "eval_every", "name", "model_path", "config_hash", "weights_hash", "task_file",
     }  # fmt: skip
-    assert set(seconds._PACED) == {
+    assert set(here._PACED) == {
         "engine", "tier", "dtype", "noise", "autocast", "method", "scheme", "gpus", "nodes", "parallel", "transfers",
         "checkpoint", "program", "options",
     }  # fmt: skip
