@@ -7,6 +7,7 @@ import dataclasses
 import io
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,13 @@ def test_a_run_that_has_what_only_another_method_states_is_none_of_it(table: Con
     assert table.protocol.contender(plain).header == "ZO-SGD"  # type: ignore[union-attr]
     assert table.protocol.contender(plain.replace(queries=4)).header == "Four queries"  # type: ignore[union-attr]
     assert table.protocol.contender(plain.replace(queries=2)) is None
+
+
+def test_a_stored_run_of_a_model_that_is_not_here_any_more_hides_no_table(table: ContestTable, folder: Path) -> None:
+    results = stored(folder)
+    gone = {"model": "gone", "model_path": str(folder / "gone"), "config_hash": "0" * 12, "weights_path": ""}
+    strangers = [replace(one, spec=one.spec.replace(**gone)) for one in results]
+    assert rows(table, [*strangers, *results], 0) == rows(table, results, 0)
 
 
 def test_the_numbers_are_all_runs_of_both_stages(table: ContestTable, folder: Path) -> None:

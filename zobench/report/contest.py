@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from zobench import recipes
+from zobench import models, recipes
 from zobench.predict import budget
 from zobench.recipes import matrix
 from zobench.recipes.protocol import Contender, Protocol, is_done
@@ -215,11 +215,12 @@ class Ranking:
 
 
 def is_of(protocol: Protocol, spec: RunSpec) -> bool:
-    """Whether ``spec`` is a run of one of the protocol's stages: its seed, its steps, and a method's fields."""
+    """Whether ``spec`` is a run of one of the protocol's stages: its seed, its steps, and a method's fields. Where the
+    sizes of a stored run's model are not known, nobody can say what its steps cost, and it is none."""
     tuning = spec.seed == protocol.tuning_seed and spec.test_size == 0
     if spec.task == "none" or not (tuning or (spec.seed in protocol.seeds and spec.test_size)):
         return False
-    if protocol.contender(spec) is None:
+    if protocol.contender(spec) is None or not models.is_known(spec):
         return False
     return protocol.unit not in budget.PRICES or spec.steps == protocol.steps(spec, budget.price)
 
