@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from zobench.cli.found import closing, compared, sweep_command
 from zobench.result import Outcome, Result
@@ -32,6 +35,12 @@ def test_the_fastest_cell_stands_against_mezos_own_way_at_the_same_work() -> Non
     assert compared(few) == []  # so few steps show no difference
     loud = dataclasses.replace(fast, warnings=["other processes kept 1.0 cores busy meanwhile; expect slower steps"])
     assert compared([plain, loud])[0].endswith("(measured here, while others were busy)")
+
+
+def test_what_was_found_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    cells = [measured(4.0, 1000), measured(1.0, 250, engine="offload", tier="disk", noise="counter")]
+    assert len(compared(cells)) == 1
 
 
 def test_it_is_said_where_all_of_it_is_and_how_to_go_on() -> None:

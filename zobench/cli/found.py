@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES, NOISES
-from zobench.store.compare import DISTURBED, Verdict, judge
+from zobench.store.compare import DISTURBED
+from zobench.store.ranks import ratio_interval
 
 if TYPE_CHECKING:
     from zobench.execute.plan import Step
-
-TOLERANCE = 0.05
-"""Of step times that count as the same."""
 
 
 def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> list[str]:
@@ -58,9 +56,10 @@ def compared(results: Sequence[Result]) -> list[str]:
         best = min(cells, key=lambda one: one.step_seconds or 0.0)
         if plain is None or best is plain:
             continue
-        told = judge(plain.measured_seconds, best.measured_seconds, TOLERANCE)
-        if told.verdict is Verdict.FASTER and told.interval is not None:
-            lines.append(_against(best, plain, told.interval))
+        sides = [[second for second in one.measured_seconds if second > 0] for one in (plain, best)]
+        interval = ratio_interval(*sides) if all(sides) else None  # it needs no scipy, as the test's p would
+        if interval is not None and interval[1] < 1:
+            lines.append(_against(best, plain, interval))
     return lines
 
 
