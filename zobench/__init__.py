@@ -1,4 +1,8 @@
-"""zobench measures what zeroth-order fine-tuning of a language model costs, and compares it with what papers report."""
+"""zobench measures what zeroth-order fine-tuning of a language model costs, and compares it with what papers report.
+
+What ``dir(zobench)`` shows is public, and so are :mod:`zobench.hf`, :mod:`zobench.testing` and what the pages of docs/
+import: it changes only with a line in CHANGELOG.md under "Changed". Everything else may change without one.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +11,54 @@ from typing import TYPE_CHECKING, Any
 from zobench.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from zobench import models as models
+    from zobench.data.tokens import stream as stream
     from zobench.engine import Batch as Batch
     from zobench.engine import Engine as Engine
     from zobench.engine import EngineConfig as EngineConfig
     from zobench.engine import Entry as Entry
     from zobench.engine import Point as Point
+    from zobench.finetune import Callback as Callback
     from zobench.methods import ZOSGD as ZOSGD
     from zobench.methods import StepResult as StepResult
+    from zobench.models.weights import RandomWeights as RandomWeights
     from zobench.programs import run as run
     from zobench.result import Result as Result
     from zobench.runspec import RunSpec as RunSpec
+    from zobench.store import Store as Store
+    from zobench.store import frame as frame
 
 _HOMES = {
     "Batch": "zobench.engine",
+    "Callback": "zobench.finetune",
     "Engine": "zobench.engine",
     "EngineConfig": "zobench.engine",
     "Entry": "zobench.engine",
     "Point": "zobench.engine",
-    "run": "zobench.programs",
-    "StepResult": "zobench.methods",
-    "ZOSGD": "zobench.methods",
+    "RandomWeights": "zobench.models.weights",
     "Result": "zobench.result",
     "RunSpec": "zobench.runspec",
+    "StepResult": "zobench.methods",
+    "Store": "zobench.store",
+    "ZOSGD": "zobench.methods",
+    "frame": "zobench.store",
+    "models": "zobench",
+    "run": "zobench.programs",
+    "stream": "zobench.data.tokens",
 }
+"""Public name -> the module that it is in."""
 __all__ = [*_HOMES, "__version__"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:
     """Public names are imported at first use, so that ``import zobench`` loads no torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'zobench' has no attribute {name!r}")
-    import importlib
+    from importlib import import_module
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    home = _HOMES[name]
+    return import_module(f"{home}.{name}") if home == __name__ else getattr(import_module(home), name)

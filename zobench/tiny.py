@@ -206,10 +206,13 @@ def make(out: Path, data_dir: Path | None, recipe: Recipe) -> None:
     columns = (TextColumn("loss {task.fields[loss]:.3f}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", loss=math.nan)
-        model, told = pretrain(
-            examples, tokenizer, recipe,
-            lambda now: bar.update(task, completed=now.step, total=now.steps, loss=now.loss),
-        )  # fmt: skip
+
+        def show(now: Told) -> None:
+            bar.update(task, completed=now.step, total=now.steps, loss=now.loss)
+            if not console.is_terminal and now.step % (now.steps // 10 or 1) == 0:
+                console.print(f"step {now.step} of {now.steps}: loss {now.loss:.3f}")
+
+        model, told = pretrain(examples, tokenizer, recipe, show)
     tokenizer.save_pretrained(out)
     save_checkpoint(model, ((name, parameter.detach()) for name, parameter in model.named_parameters()), out)
     console.print(

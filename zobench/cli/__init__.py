@@ -12,8 +12,10 @@ from typing import Annotated
 
 import typer
 
-from zobench.cli import calibrate, finetune, forecast, jobs, measure, publish, show, stored  # noqa: F401  their commands are its
+from zobench.cli import calibrate, campaign, finetune, forecast, jobs, measure, programs, publish, show, stored  # noqa: F401  their commands are its
 from zobench.cli.common import FIELDS_ARE_LISTED, app
+from zobench.cli.usage import Command
+from zobench.machine import files
 from zobench.version import __version__
 
 _LEADER_SECONDS = 10.0
@@ -34,6 +36,9 @@ def options(
 ) -> None:
     """Measure what zeroth-order fine-tuning of a language model costs here, beside what the papers report."""
 
+
+for _command in (*app.registered_commands, *programs.program.registered_commands):
+    _command.cls = Command
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of every wrong command, option and argument
 
@@ -57,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as error:
         code = _fail(2, str(error))
     except OSError as error:
-        code = _fail(1, str(error))
+        code = _fail(1, files.told(error))
     except ImportError as error:
         if "pip install" not in str(error):  # ours name the remedy; any other is a fault
             raise
@@ -72,10 +77,11 @@ def _sets(error: Exception) -> bool:
 
 def _fail(code: int, text: str) -> int:
     from zobench.execute.process import leads
+    from zobench.store import printable
 
     rank = "" if leads() else f"rank {os.environ['RANK']}: "
     if not rank or code != 2:
-        print(f"zobench: {rank}{' '.join(text.split())}", file=sys.stderr)
+        print(f"zobench: {rank}{printable(' '.join(text.split()))}", file=sys.stderr)
     else:  # ranks of torchrun find the same fault in what they were told: the leader says it
         time.sleep(_LEADER_SECONDS)  # torchrun ends all ranks when the first has gone: it must not be a silent one
     return code

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from zobench.cli.common import Device, app, check_file
+from zobench.cli.checks import check_file
+from zobench.cli.common import Device, app
+from zobench.cli.usage import MEASURE
 
 Card = Annotated[
     str | None, typer.Option("--gpu", metavar="GPU", help="Whose data sheet it is, of `zobench list gpus`.")
@@ -19,7 +21,7 @@ SECONDS = 12.0
 """Of measuring; more than before a sweep, because the file is for later and for others."""
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def calibrate(
     out: Annotated[Path, typer.Option("--out", metavar="FILE.toml", help="The file to write.")],
     gpu: Card = None, device: Device = "auto",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 def matrix_cells(
     path: Path, device: str, values: dict[str, Any], narrow: Callable[[], str | None] = lambda: "bf16",
-    rates: Callable[[], Rates] | None = None,
+    rates: Callable[[], Rates] | None = None, part: Mapping[str, Any] | None = None,
 ) -> tuple[Matrix, tuple[RunSpec, ...], str]:  # fmt: skip
     """The matrix in ``path`` on ``device``, its cells changed by ``values``, and a note on ``device_memory``, or "".
-    ``narrow``: see :func:`zobench.recipes.matrix.load`; ``rates``: this machine's, from which a budget in seconds is
-    priced."""
+    ``narrow`` and ``part``: see :func:`zobench.recipes.matrix.load`; ``rates``: this machine's, from which a budget in
+    seconds is priced."""
     from zobench.predict.budget import price
     from zobench.recipes import matrix
 
     changes = {key: value for key, value in values.items() if key != "device_memory"}
-    cells = matrix.load(path, device, changes, narrow, lambda unit, spec: price(unit, spec, rates))
+    cells = matrix.load(path, device, changes, narrow, lambda unit, spec: price(unit, spec, rates), part)
     size = values.get("device_memory", 0)
     if size and cells.contest:
         raise ValueError(f"`--device-memory` is not for the protocol {path.name}; leave it out")

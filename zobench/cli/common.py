@@ -1,56 +1,112 @@
-"""What the commands share: the application, options of more than one command, and the checks of their values."""
+"""What the commands share: the application, options of more than one command, and how their values are read."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from zobench import recipes
+from zobench.cli import completion
+from zobench.cli.usage import CELL, KEPT, LONG, PLACE, SLURM, Group
+
 app = typer.Typer(
     name="zobench",
     help="Measure what zeroth-order fine-tuning of a language model costs here, beside what the papers report.",
-    add_completion=False,
+    cls=Group,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+_cell, _place, _slurm, _long, _kept = (
+    functools.partial(typer.Option, rich_help_panel=group) for group in (CELL, PLACE, SLURM, LONG, KEPT)
+)
 
-Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field; repeatable.")]
+
+def _quieten(wanted: bool) -> bool:
+    from zobench.cli.console import quieten
+
+    quieten(wanted)
+    return wanted
+
+
+Changes = Annotated[
+    list[str] | None,
+    _cell("--set", metavar="KEY=VALUE", help="Change a field; repeatable.", autocompletion=completion.changes),
+]
 Model = Annotated[
-    str | None, typer.Option(help="Of `zobench list models`, or a folder, a hub id (owner/name), a file.gguf.")
+    str | None,
+    _cell(
+        help="Of `zobench list models`, or a folder, a hub id (owner/name), a file.gguf.",
+        autocompletion=completion.models,
+    ),
 ]
-Name = Annotated[str | None, typer.Option(help="What tables call such a folder or file [its own name].")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where results are kept.")]
-DiskDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the disk tier [system's temporary].")]
-Budget = Annotated[str | None, typer.Option(metavar="TIME", help="Skip cells that do not fit: 90s, 10m, 2h.")]
-Timeout = Annotated[str | None, typer.Option(metavar="TIME", help="End a cell after this long: 90s, 10m, 2h.")]
-Retry = Annotated[str, typer.Option(metavar="LIST", help="Outcomes to run again, as oom,failed; or none.")]
-Json = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - prints just that.")
+Engine = Annotated[str | None, _cell(help="resident (MeZO) or offload (ZO2).")]
+Method = Annotated[str | None, _cell(help="zo-sgd, zo-adam, fo-adam, ... [zo-sgd].", autocompletion=completion.methods)]
+Scheme = Annotated[str | None, _cell(help="full, lora, prefix or prompt [full].", autocompletion=completion.schemes)]
+Steps = Annotated[str | None, _cell(metavar="N", help="Steps [ZO-Bench's: 20000, or 625 fo].")]
+WeightsPath = Annotated[
+    str | None, _cell(metavar="DIR", help="Folder or hub id of weights and tokenizer [the model's on the hub].")
 ]
-DeviceMemory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Device memory that a cell may use: 8GB, 512MB, 4GiB.")
+DataDir = Annotated[Path | None, _place(metavar="DIR", help="Folder of the tasks' files [from the hub].")]
+RunFolder = Annotated[Path | None, _kept("--out", metavar="DIR", help="The run's own folder [runs/NAME].")]
+Log = Annotated[
+    list[str] | None, _kept("--log", metavar="NAME", help="tensorboard, wandb or mlflow, beside CSV; repeatable.")
 ]
-Executor = Annotated[
-    str, typer.Option(metavar="WHERE", help="here, local (in the background, a cell per GPU) or slurm.")
-]
-Jobs = Annotated[int | None, typer.Option(metavar="N", help="Cells at once, of local [one per GPU] or slurm [all].")]
-Partition = Annotated[str | None, typer.Option(metavar="P", help="Of slurm: the partition.")]
-Gres = Annotated[str | None, typer.Option(metavar="G", help="Of slurm: what a cell's job gets, as gpu:1.")]
-Time = Annotated[str | None, typer.Option(metavar="TIME", help="Of slurm: time of one cell's job [1h].")]
+EachStep = Annotated[bool, _kept("-v", "--verbose", help="A line for each step.")]
+Name = Annotated[str | None, _cell(help="What tables call such a folder or file [its own name].")]
+Device = Annotated[str, _place(help="auto, cpu, cuda or cuda:N.")]
+Results = Annotated[Path, _kept("--results", metavar="DIR", help="Where results are kept.")]
+Stored = Annotated[
+    Path,
+    _kept(
+        "--results", metavar="DIR", callback=recipes.results,
+        help="Where results are kept; results/published: those that come with zobench.",
+    ),
+]  # fmt: skip
+DiskDir = Annotated[Path | None, _place(metavar="DIR", help="Folder of the disk tier [system's temporary].")]
+Budget = Annotated[str | None, _long(metavar="TIME", help="Skip cells that do not fit: 90s, 10m, 2h.")]
+Timeout = Annotated[str | None, _long(metavar="TIME", help="End a cell after this long: 90s, 10m, 2h.")]
+Retry = Annotated[str, _long(metavar="LIST", help="Outcomes to run again, as oom,failed; or none.")]
+Json = Annotated[str | None, _kept("--json", metavar="FILE", help="Write the result as JSON; - prints just that.")]
+DeviceMemory = Annotated[str | None, _cell(metavar="SIZE", help="Device memory that a cell may use: 8GB, 512MB, 4GiB.")]
+Executor = Annotated[str, _place(metavar="WHERE", help="here, local (in the background, a cell per GPU) or slurm.")]
+Jobs = Annotated[int | None, _place(metavar="N", help="Cells at once, of local [one per GPU] or slurm [all].")]
+Partition = Annotated[str | None, _slurm(metavar="P", help="The partition.")]
+Gres = Annotated[str | None, _slurm(metavar="G", help="What a cell's job gets, as gpu:1.")]
+Time = Annotated[str | None, _slurm(metavar="TIME", help="Time of one cell's job [1h].")]
 Slurm = Annotated[
-    list[str] | None, typer.Option("--slurm", metavar="KEY=VALUE", help="Another option of sbatch; repeatable.")
+    list[str] | None, _slurm("--slurm", metavar="KEY=VALUE", help="Another option of sbatch; repeatable.")
 ]
 Rendezvous = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where the nodes of a cell meet: an address of the first one.")
+    str | None, _place(metavar="HOST:PORT", help="Where the nodes of a cell meet: an address of the first one.")
 ]
-Task = Annotated[str | None, typer.Option(help="A task of `zobench list tasks`, or your own FILE.toml (docs/data.md).")]
+Task = Annotated[
+    str | None,
+    _cell(
+        help="A task of `zobench list tasks`, or your own FILE.toml (docs/data.md).", autocompletion=completion.tasks
+    ),
+]
+Repeats = Annotated[int | None, _long(metavar="N", help="Run every cell N times, each in a fresh process [1].")]
+Until = Annotated[
+    str | None, _long(metavar="PERCENT", help="Repeat until each median's 95 % interval is so narrow: 2%.")
+]
+Price = Annotated[
+    float | None, _kept(metavar="PRICE", help="Of an hour of this machine, kept with the results for `cost`.")
+]
+DetectWarmUp = Annotated[bool, _long("--detect-warm-up", help="First steps that are slower count as warm-up.")]
+Interleave = Annotated[
+    bool | None,
+    _long("--interleave/--cell-by-cell", help="Repeat in rounds of all cells [where a table shows ratios]."),
+]
+Turns = Annotated[bool, _long("--turns", help="The cells of a round side by side, in turns of a step (CPU).")]
 FIELDS_ARE_LISTED = "`zobench list fields`"
 """Where a user finds what can be set."""
 
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="A row of the plan for each cell.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
+Verbose = Annotated[bool, _kept("-v", "--verbose", help="A row of the plan for each cell.")]
+Quiet = Annotated[bool, _kept("-q", "--quiet", help="Only the answer, warnings and errors.", callback=_quieten)]
+DryRun = Annotated[bool, _kept("--dry-run", help="Print the plan and stop.")]
 
 
 def named(changes: list[str] | None, **options: str | None) -> list[str]:
@@ -86,25 +142,6 @@ def value_of(key: str, text: str) -> Any:
     return parse_value(key, text)
 
 
-def check_folder(option: str, folder: Path | None) -> None:
-    """Raises ``ValueError`` unless ``folder`` is one that exists, or None."""
-    if folder is not None and not folder.is_dir():
-        remedy = "it is a file; name a folder" if folder.exists() else "create it first"
-        raise ValueError(f"`{option}` must be a folder, but got {str(folder)!r}; {remedy}")
-
-
-def check_results(folder: Path) -> None:
-    """Raises ``ValueError`` if ``folder`` is a file, or lies in one; it need not exist yet."""
-    check_folder("--results", next(place for place in (folder, *folder.absolute().parents) if place.exists()))
-
-
-def check_file(option: str, path: Path) -> None:
-    """Raises ``ValueError`` unless ``path`` can be written as a file."""
-    if path.is_dir() or not path.parent.is_dir():
-        remedy = "it is a folder; add a file name" if path.is_dir() else "create the folder"
-        raise ValueError(f"`{option}` must be a file in a folder that exists, but got {str(path)!r}; {remedy}")
-
-
 def parse_seconds(option: str, text: str | None) -> float | None:
     """Seconds of ``90s``, ``10m``, ``2h`` or a plain number. Raises ``ValueError`` with ``option``'s name."""
     if text is None:
@@ -130,3 +167,14 @@ def parse_outcomes(text: str) -> frozenset[str]:
         if word not in known:
             raise ValueError(f"`--retry` takes {', '.join(known)} or none, but got {word!r}; {suggestion(word, known)}")
     return frozenset(words)
+
+
+def parse_percent(option: str, text: str) -> float:
+    """0.05 for ``5%`` or ``5``. Raises ``ValueError`` with ``option``'s name."""
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        raise ValueError(f"`{option}` must be a percentage, but got {text!r}; write 5%") from None
+    if not 0 <= percent <= 100:
+        raise ValueError(f"`{option}` must be 0% to 100%, but got {text!r}; write 5%")
+    return percent / 100

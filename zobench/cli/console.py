@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
@@ -16,9 +18,11 @@ from zobench.execute.process import leads
 from zobench.measure.doctor import Line
 from zobench.measure.statistics import median_interval
 from zobench.result import Outcome, Result
-from zobench.store import metrics
+from zobench.store import metrics, printable
 
 MIB = 2**20
+NARROWEST = 40
+"""Characters that a table is not squeezed below, however narrow the terminal says it is."""
 _FIRST, _SELDOM = 60.0, 600.0
 """Seconds after which a line tells of a cell that still runs, and the most between two of them."""
 _STYLES = {
@@ -27,21 +31,52 @@ _STYLES = {
 }  # fmt: skip
 
 
+_quiet = False
+"""Whether --quiet was given: then only the answer, warnings and errors are shown."""
+
+
+class Screen(Console):
+    """A console whose long lines (``soft_wrap``) fold between words on a terminal; elsewhere they stay whole."""
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
+        """As rich's. A line with a word wider than the terminal, as a path, stays whole to be copied."""
+        words = " ".join(map(str, objects)).split() if soft_wrap and self.is_terminal else ()
+        folded = max(map(cell_len, words), default=self.width + 1) <= self.width
+        super().print(*objects, soft_wrap=False if folded else soft_wrap, **how)
+
+
+def quieten(wanted: bool) -> None:
+    """Of the commands that follow in this process: whether they show the answer, warnings and errors alone."""
+    global _quiet
+    _quiet = wanted
+
+
 def error_console() -> Console:
-    """Standard error, for everything that is not the answer itself."""
-    return Console(stderr=True, highlight=False, quiet=not leads())
+    """Standard error, for everything that is not the answer itself; silent where --quiet was given."""
+    return Screen(stderr=True, highlight=False, quiet=_quiet or not leads())
+
+
+def alarm(console: Console) -> Console:
+    """``console``, or, where only --quiet has silenced it, one that shows what must be shown all the same."""
+    return Screen(stderr=True, highlight=False) if console.quiet and _quiet and leads() else console
 
 
 def answer_console() -> Console:
     """Standard output, for what was asked for."""
-    return Console(highlight=False, quiet=not leads())
+    return Screen(highlight=False, quiet=not leads())
+
+
+def is_colored(console: Console) -> bool:
+    """Whether what is rendered apart from ``console`` may have colours on it: a terminal, and no NO_COLOR."""
+    return console.is_terminal and not console.no_color
 
 
 def outcome_line(result: Result) -> Text:
     """``ok  OPT-125M resident fp32 b1 s2048  212 tokens/s  812 MB``: one finished cell on one line."""
     line = Text(f"{result.outcome:<8}", style=_STYLES[result.outcome])
-    line.append(f" {result.spec.label}", style="bold" if result.outcome is Outcome.OK else "")
-    line.append(f"  {numbers(result)}" if result.outcome is Outcome.OK else f"  {result.reason}", style="default")
+    line.append(f" {printable(result.spec.label)}", style="bold" if result.outcome is Outcome.OK else "")
+    told = numbers(result) if result.outcome is Outcome.OK else printable(result.reason)
+    line.append(f"  {told}", style="default")
     return line
 
 
@@ -64,24 +99,45 @@ def numbers(result: Result) -> str:
     return f"{rate}{step:.3g} s a step (median of {len(seconds)}{spread}), {memory}{more}"
 
 
+def bar_width(console: Console) -> int:
+    """Characters of a progress bar that leave room for the words beside it."""
+    return max(6, min(40, console.width // 6))
+
+
+class Seldom:
+    """When a line is due that tells how something goes: after a minute, then ever less often, at least every ten."""
+
+    def __init__(self) -> None:
+        self._begun, self._next = time.monotonic(), _FIRST
+
+    def due(self) -> float | None:
+        """The seconds since the begin if a line is due now, else None."""
+        spent = time.monotonic() - self._begun
+        if spent < self._next:
+            return None
+        self._next += min(self._next, _SELDOM)
+        return spent
+
+
 class SweepProgress:
     """A progress bar on a terminal, one line per finished cell anywhere; the ETA rests on the plan's estimates, and is
     no later than the end of the ``budget``, in seconds. Where there is no terminal, a line now and then of a cell that
     takes long."""
 
     def __init__(self, console: Console, steps: Sequence[Step], budget: float | None = None) -> None:
-        self._console = console
+        self._console, self._steps = console, steps
         self._end = math.inf if budget is None else time.monotonic() + budget
         self._left = {step.spec.hash: step.estimate.seconds for step in steps if step.action == "run" and step.estimate}
         self._bar = Progress(
-            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[eta]}"),
-            console=console, transient=True, disable=not console.is_terminal,
+            TextColumn("{task.description}", style="bold", markup=False), BarColumn(bar_width(console)),
+            MofNCompleteColumn(), TextColumn("{task.fields[eta]}"), console=console, transient=True,
+            disable=not console.is_terminal,
         )  # fmt: skip
         self._task: TaskID = self._bar.add_task("", total=len(steps), eta="")
         self._done = 0
         self._told: set[str] = set()
         self._step: Step | None = None
-        self._begun, self._next = 0.0, 0.0
+        self._seldom = Seldom()
 
     def __enter__(self) -> SweepProgress:
         self._bar.start()
@@ -92,18 +148,20 @@ class SweepProgress:
 
     def begin(self, step: Step) -> None:
         """A cell starts."""
-        self._step, self._begun, self._next = step, time.monotonic(), _FIRST
+        self._step, self._seldom = step, Seldom()
         left = max(0.0, min(sum(self._left.values()), self._end - time.monotonic()))
-        self._bar.update(self._task, description=step.spec.label, eta=f"about {duration(left)} left")
+        eta = f"about {duration(left)} left"
+        beside = bar_width(self._console) + 2 * len(str(len(self._steps))) + len("/") + len(eta) + 3  # three gaps
+        label = Text(step.spec.label)
+        label.truncate(max(1, self._console.width - beside), overflow="ellipsis")
+        self._bar.update(self._task, description=label.plain, eta=eta)
 
     def tick(self) -> None:
         """Redraws, about ten times a second; without a terminal says after a minute, and then ever less often, but at
         least every ten, which cell runs."""
         self._bar.refresh()
-        spent = time.monotonic() - self._begun
-        if self._console.is_terminal or self._step is None or spent < self._next:
+        if self._console.is_terminal or self._step is None or (spent := self._seldom.due()) is None:
             return
-        self._next += min(self._next, _SELDOM)
         guess = self._step.estimate
         of = "" if guess is None else f" of about {duration(guess.seconds)} (predicted)"
         self._console.print(Text(f"running  {self._step.spec.label}  {duration(spent)}{of}"), soft_wrap=True)
@@ -114,7 +172,8 @@ class SweepProgress:
         self._left.pop(step.spec.hash, None)
         self._bar.update(self._task, completed=self._done)
         if step.action == "run" and result.outcome is not Outcome.SKIPPED:
-            self._console.print(outcome_line(result), soft_wrap=True)
+            screen = self._console if result.outcome is Outcome.OK else alarm(self._console)
+            screen.print(outcome_line(result), soft_wrap=True)
             new = [warning for warning in result.warnings if warning.partition(":")[0] not in self._told]
             self._told |= {warning.partition(":")[0] for warning in new}  # once per sweep: each table repeats them all
             show_warnings(self._console, new)
@@ -123,7 +182,7 @@ class SweepProgress:
 def show_warnings(console: Console, warnings: Iterable[str]) -> None:
     """A yellow line for each warning."""
     for warning in warnings:
-        console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+        alarm(console).print(f"warning: {printable(warning)}", style="yellow", markup=False, soft_wrap=True)
 
 
 def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[str], interrupted: bool) -> None:
@@ -139,7 +198,7 @@ def show_summary(console: Console, results: Iterable[Result], unsaved: Sequence[
     if interrupted:
         console.print("[yellow]stopped; the same command goes on from here")
     for reason in dict.fromkeys(unsaved):
-        console.print(Text(f"not saved: {reason}", style="red"), soft_wrap=True)
+        alarm(console).print(Text(f"not saved: {reason}", style="red"), soft_wrap=True)
 
 
 def columns(*names: str, numbers: Sequence[str] = ()) -> Table:

@@ -11,56 +11,58 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zobench.cli.checks import check_folder, check_json, check_out, check_results, check_words
 from zobench.cli.common import (
     Changes,
+    DataDir,
     Device,
+    EachStep,
     Json,
+    Log,
+    Method,
     Model,
     Name,
+    Quiet,
     Results,
+    RunFolder,
+    Scheme,
+    Steps,
     Task,
+    WeightsPath,
     app,
     changed,
-    check_file,
-    check_folder,
-    check_results,
     named,
     value_of,
 )
+from zobench.cli.usage import TUNE
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from zobench.cli.tuning_view import TuningBar
     from zobench.finetune import Callback
     from zobench.result import Result
     from zobench.runspec import RunSpec
 
-Log = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="tensorboard, wandb or mlflow, beside CSV; repeatable.")
-]
-Method = Annotated[str | None, typer.Option(help="zo-sgd, zo-adam, fo-adam, ... [zo-sgd].")]
-Scheme = Annotated[str | None, typer.Option(help="full, lora, prefix or prompt [full].")]
-DataDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the tasks' files [from the hub].")]
-WeightsPath = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Folder or hub id of weights and tokenizer [the model's on the hub].")
-]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The run's own folder [runs/NAME].")]
 
-
-@app.command()
+@app.command(rich_help_panel=TUNE)
 def finetune(
     model: Model = None, name: Name = None, task: Task = None, method: Method = None, scheme: Scheme = None,
-    steps: Annotated[str | None, typer.Option(metavar="N", help="Steps [ZO-Bench's: 20000, or 625 fo].")] = None,
-    data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: Out = None,
-    results: Results = Path("results"), device: Device = "auto", output: Json = None,
+    steps: Steps = None, data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None,
+    out: RunFolder = None, results: Results = Path("results"), device: Device = "auto", output: Json = None,
     resume: Annotated[bool, typer.Option("--resume", help="Only go on with the run in the folder.")] = False,
-    log: Log = None,
+    log: Log = None, verbose: EachStep = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Fine-tune a model on a task; keep the best weights on dev, and test them once.
 
     Its folder holds early results (progress.jsonl), the curve (curve.csv, curve.jsonl), the journal, snapshots and in
     the end the saved model. After Ctrl-C, kill -9 or a power loss the same command goes on from there, bit for bit.
     """
+    given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
+    options = named(changes, **given, weights_path=weights_path)
+    values = _checked(changed(options))
+    from zobench.cli import console
+    from zobench.cli.tuning_view import TuningBar
     from zobench.execute.process import leads, torchrun_ranks
     from zobench.finetune import usual_data_dir
     from zobench.finetune.cautions import trained
@@ -68,12 +70,10 @@ def finetune(
     from zobench.measure.threads import settle
 
     logged = loggers(log or ())
-    quiet = output == "-" or not leads()
-    if output is not None and not quiet:
-        check_file("--json", Path(output))
-    given = {"model": model, "name": name, "task": task, "method": method, "scheme": scheme, "steps": steps}
-    options = named(changes, **given, weights_path=weights_path)
-    spec, notes = _spec(changed(options), device)
+    silent = output == "-" or not leads()
+    if not silent:
+        check_json(output)
+    spec, notes = _spec(values, device)
     folder = _folder(out, spec)
     data_dir = data_dir or usual_data_dir()
     _check_folders(data_dir, folder, results)
@@ -81,9 +81,11 @@ def finetune(
         _check_fits({folder: spec})
     if spec.gpus > 1 and not torchrun_ranks():
         places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
-        raise typer.Exit(_as_ranks(_finetune_again(options, device, places, resume, log or ()), spec))
+        flags = {"--resume": resume, "--verbose": verbose, "--quiet": quiet}
+        raise typer.Exit(_as_ranks(_finetune_again(options, device, places, flags, log or ()), spec))
     notes = [*notes, *filter(None, [settle() if spec.gpus == 1 else ""]), f"folder: {folder}"]
-    result = _trained(spec, folder, data_dir, () if quiet else notes, resume, quiet, logged)
+    bar = TuningBar(console.error_console(), verbose=verbose)
+    result = _trained(spec, folder, data_dir, () if silent else notes, resume, None if silent else bar, logged)
     if leads():
         _store(result, results)
         _show(result, folder, output)
@@ -92,20 +94,18 @@ def finetune(
 
 
 def _trained(
-    spec: RunSpec, folder: Path, data_dir: Path | None, notes: Sequence[str], resume: bool, quiet: bool,
+    spec: RunSpec, folder: Path, data_dir: Path | None, notes: Sequence[str], resume: bool, bar: TuningBar | None,
     logged: Callable[[], list[Callback]],
 ) -> Result:  # fmt: skip
-    """Says ``notes``, then trains with a bar that tells how it goes, unless ``quiet``."""
+    """Says ``notes``, then trains with a ``bar`` that tells how it goes, if there is one."""
     from zobench.cli import console
-    from zobench.cli.tuning_view import TuningBar
     from zobench.finetune import run
 
     errors = console.error_console()
     for note in notes:
         errors.print(note, style="dim", markup=False, soft_wrap=True)
-    bar = TuningBar(errors)
-    with _told(errors, folder, spec.device), nullcontext() if quiet else bar:
-        hooks = None if quiet else bar.hooks(spec)
+    with _told(errors, folder, spec.device), bar or nullcontext():
+        hooks = bar.hooks(spec) if bar else None
         return run(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
 
 
@@ -125,17 +125,21 @@ def _show(result: Result, folder: Path, output: str | None) -> None:
     console.error_console().print(f"saved model: {folder / 'model'}", style="dim", markup=False, soft_wrap=True)
 
 
-@app.command()
+@app.command(rich_help_panel=TUNE)
 def search(
     model: Model = None, name: Name = None, task: Task = None, method: Method = None, scheme: Scheme = None,
     grid: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML of lists [by method and scheme].")] = None,
-    data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: Out = None,
+    data_dir: DataDir = None, weights_path: WeightsPath = None, changes: Changes = None, out: RunFolder = None,
     results: Results = Path("results"), device: Device = "auto", log: Log = None,
+    verbose: EachStep = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Fine-tune over a grid, choose on dev, and test only the winner.
 
     `--set lr=1e-6,1e-7` varies a field; the whole grid and the winner are kept in the folder's search.json.
     """
+    single, axes = _axes(changes or [])
+    options = named(single, model=model, name=name, task=task, method=method, scheme=scheme, weights_path=weights_path)
+    values = _checked(changed(options))
     from zobench.cli import console
     from zobench.cli.tuning_view import TuningBar, show_result, show_search
     from zobench.finetune import grids, usual_data_dir
@@ -146,9 +150,6 @@ def search(
 
     logged = loggers(log or ())
     errors = console.error_console()
-    single, axes = _axes(changes or [])
-    options = named(single, model=model, name=name, task=task, method=method, scheme=scheme, weights_path=weights_path)
-    values = changed(options)
     chosen = grids.load(grid) if grid is not None else grids.shipped(*grids.asked(values))
     varied = grids.checked({**{key: row for key, row in chosen.axes.items() if key not in values}, **axes})
     spec, notes = _spec({**values, **{key: row[0] for key, row in varied.items()}}, device)
@@ -162,19 +163,16 @@ def search(
     told = grids.Grid(varied, source if varied.keys() - axes else "given")
     for note in filter(None, (*notes, f"grid: {told.text}", settle(), f"folder: {folder}")):
         errors.print(note, style="dim", markup=False, soft_wrap=True)
-    with _told(errors, folder, spec.device), TuningBar(errors) as bar:
+    with _told(errors, folder, spec.device), TuningBar(errors, verbose=verbose) as bar:
         trials, winner = searched(spec, varied, folder=folder, data_dir=data_dir, progress=bar.hooks, callbacks=logged)
     _store(winner.result, results)
     show_search(console.answer_console(), trials, winner)
     show_result(console.answer_console(), winner.result)
 
 
-def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
-    """The resolved spec, and a line for each value that was chosen, with the reason."""
-    from zobench.finetune import grids
-    from zobench.machine.device import choose_device
-    from zobench.recipes import matrix
-    from zobench.runspec.registries import PROGRAMS, SCHEMES, TASKS
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """``values``, whose words are known: what can be refused before torch is imported, which takes seconds."""
+    from zobench.runspec.registries import PROGRAMS, TASKS
 
     if values.get("task", "none") == "none":
         raise ValueError(f"`--task` must be given, but is not; use one of {', '.join(TASKS.names())}")
@@ -183,25 +181,41 @@ def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
             f"fine-tuning is zobench's own, but got program={values['program']} of {given}; use zobench run --set "
             f"program={values['program']}"
         )
+    check_words(values)
+    return values
+
+
+def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
+    """The resolved spec, and a line for each value that was chosen, with the reason."""
+    from zobench.finetune import grids
+    from zobench.machine.device import choose_device
+    from zobench.recipes import matrix
+    from zobench.runspec.registries import scheme_of
+
     chosen, why = choose_device(str(values.pop("device", device)))
     taken, told = grids.defaults(values)
     values = {"weights": "pretrained", **values, **taken}
     spec = matrix.single(values, chosen)
     notes = [why, told]
     if "seq_len" not in values:
-        spec = spec.replace(seq_len=spec.seq_len - SCHEMES.get(spec.scheme).virtual_tokens)
+        spec = spec.replace(seq_len=spec.seq_len - scheme_of(spec).virtual_tokens)
         notes.append(f"seq_len: {spec.seq_len}, the longest text that {spec.model} takes here")
     return spec, [note for note in notes if note]
 
 
 def _finetune_again(
-    options: Sequence[str], device: str, places: Mapping[str, Path | str | None], resume: bool, log: Sequence[str] = ()
+    options: Sequence[str],
+    device: str,
+    places: Mapping[str, Path | str | None],
+    flags: Mapping[str, bool],
+    log: Sequence[str] = (),
 ) -> list[str]:
-    """The words of the same ``zobench finetune``, with every option spelt out; ``places``: files and folders."""
+    """The words of the same ``zobench finetune``, every option spelt out. ``places``: files and folders; ``flags``:
+    whether each is given."""
     given = [word for option, place in places.items() if place is not None for word in (option, str(place))]
     changes = [f"--set={option}" for option in options]
-    flags = [*["--resume"] * resume, *(f"--log={name}" for name in log)]
-    return ["finetune", *changes, "--device", device, *given, *flags]
+    said = [flag for flag, is_given in flags.items() if is_given]
+    return ["finetune", *changes, "--device", device, *given, *said, *(f"--log={name}" for name in log)]
 
 
 def _as_ranks(arguments: list[str], spec: RunSpec) -> int:
@@ -236,16 +250,19 @@ def _check_folders(data_dir: Path | None, folder: Path, results: Path) -> None:
     if data_dir is not None and not data_dir.exists():
         raise ValueError(f"`--data-dir` must be a folder with the tasks' files, but there is no {data_dir}; check it")
     check_folder("--data-dir", data_dir)
-    check_folder("--out", folder if folder.exists() else None)
+    check_out("--out", folder)
     check_results(results)
+    check_out("--results", results)
 
 
 def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
-    """Raises ``ValueError`` if a run (by its folder) that is not finished is predicted not to fit this machine.
+    """Raises ``ValueError`` if a run (by its folder) that is not finished has no tokenizer, or is predicted not to fit
+    this machine.
 
     It must fit into memory, and its snapshots onto the folder's disk: the best, the newest and one that is being
     written, and in a search those of the run that leads.
     """
+    from zobench import models
     from zobench.execute import plan
     from zobench.finetune.assemble import disk_dir
     from zobench.finetune.run import RESULT
@@ -264,11 +281,13 @@ def _check_fits(runs: Mapping[Path, RunSpec]) -> None:
                 f"`--out` must have room for snapshots of {plan.gigabytes(need)}, but {plan.gigabytes(have)} are free "
                 f"for {folder}; name another folder"
             )
+        models.tokenizer_place(spec)
 
 
 @contextmanager
 def _told(errors: Console, folder: Path, device: str) -> Iterator[None]:
     """Turns an interrupt inside the block into a line on how to go on and exit code 130, lack of memory into 1."""
+    from zobench.cli.console import alarm
     from zobench.execute.process import leads
     from zobench.finetune import Interrupted
     from zobench.parallel import PeerGoneError
@@ -280,7 +299,7 @@ def _told(errors: Console, folder: Path, device: str) -> Iterator[None]:
     except KeyboardInterrupt as error:
         last = str(error) if isinstance(error, Interrupted) else "stopped at once; the same command goes on"
         if leads():
-            errors.print(f"{last} ({folder})", style="yellow", markup=False, soft_wrap=True)
+            alarm(errors).print(f"{last} ({folder})", style="yellow", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     except PeerGoneError:
         if leads():  # one line is enough
@@ -290,7 +309,7 @@ def _told(errors: Console, folder: Path, device: str) -> Iterator[None]:
         outcome, reason = classify(error, device)
         if outcome is not Outcome.OOM:
             raise
-        errors.print(f"oom: {reason}", style="red", markup=False, soft_wrap=True)
+        alarm(errors).print(f"oom: {reason}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
 
 

@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zobench.cli.common import Changes, Json, Model, Name, Results, app, changed, check_file, check_results, named
+from zobench.cli import completion
+from zobench.cli.checks import check_file, check_json, check_results, check_words
+from zobench.cli.common import Changes, Json, Model, Name, Stored, app, changed, named
+from zobench.cli.usage import FORESEE
 
 if TYPE_CHECKING:
+    from zobench.predict.gpu import Prediction
     from zobench.predict.hardware import Gpu
     from zobench.result import Result
 
 
-GpuName = Annotated[str, typer.Option("--gpu", metavar="GPU", help="Of `zobench list gpus`, a FILE.toml, or all.")]
+GpuName = Annotated[
+    str,
+    typer.Option(
+        "--gpu", metavar="GPU", help="Of `zobench list gpus`, a FILE.toml, or all.", autocompletion=completion.gpus
+    ),
+]
 
 
 Link = Annotated[str | None, typer.Option(metavar="GENxLANES", help="The host's slot, as 4x16 [the card's own].")]
@@ -31,28 +40,40 @@ Anchor = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=FORESEE)
 def plan(
     model: Model = None,
     name: Name = None,
     gpu: GpuName = "all",
     host: Annotated[str, typer.Option(metavar="SIZE", help="The host's memory.")] = "64GB",
     seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens of a sequence.")] = None,
-    disk: Disk = None, link: Link = None, anchor: Anchor = None, changes: Changes = None, output: Json = None,
+    disk: Disk = None, link: Link = None, anchor: Anchor = None, changes: Changes = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a step of the best settings for ui.perfetto.dev.")
+    ] = None,
+    output: Json = None,
 ) -> None:  # fmt: skip
     """Say whether a model can be tuned on a GPU, how fast, and with which settings; predicted, nothing runs."""
     from zobench.cli import console, forecast_view
     from zobench.predict import choices
     from zobench.predict.choices import Place
 
+    check_json(output)
     values = {"dtype": "fp16"} | changed(named(changes, model=model, name=name))
+    check_words(values)
     values |= {} if seq_len is None else {"seq_len": seq_len}
+    if trace is not None:
+        check_file("--trace", trace)
+        if gpu == "all":
+            raise ValueError("`--trace` needs one GPU, but got --gpu all; name one of `zobench list gpus`")
     sizes = {"host": _positive("--host", host), "disk": 0 if disk is None else _positive("--disk", disk)}
     found = []
     for one in _gpus(gpu, link, anchor):
         place = Place(gpu=one, **sizes)
         ways = choices.choices(values, place)
         found.append((place, ways[0], choices.alternatives(ways[0], place), ways[1:]))
+    if trace is not None:
+        _trace(trace, found[0][1].prediction, sizes["disk"])
     if output is not None:
         told = [forecast_view.plan_dict(place, best, others) for place, best, others, _ in found]
         _write(output, told if gpu == "all" else told[0])
@@ -64,6 +85,25 @@ def plan(
     else:
         found.sort(key=lambda row: (bool(row[1].lacks), row[1].prediction.step_seconds))
         forecast_view.show_all(screen, [(place, best) for place, best, _, _ in found])
+
+
+def _trace(path: Path, known: Prediction, disk: float) -> None:
+    """Writes a step of what is ``known``, as the real engine takes it on a virtual clock. Raises ``ValueError`` where
+    nothing is streamed: a timeline is of transfers."""
+    from zobench.finetune.virtual import virtual_step
+    from zobench.store.trace import events
+
+    found = virtual_step(known.spec, known.gpu, disk)
+    if not found.timeline:
+        raise ValueError(
+            f"`--trace` needs streamed blocks, but the best is {known.spec.label}; add --set engine=offload "
+            "--set resident_blocks=0"
+        )
+    about = {
+        "source": "predicted", "gpu": known.gpu.name, "cell": known.spec.label, "spec": known.spec.to_dict(),
+        "step_seconds": found.prediction.step_seconds, "stall_seconds": found.stall, "bound": found.prediction.bound,
+    }  # fmt: skip
+    _write(str(path), events(f"{known.spec.label} on {known.gpu.name}, predicted", found.timeline, about))
 
 
 def _result(path: Path) -> Result:
@@ -125,16 +165,19 @@ def _write(output: str, body: Any) -> None:
     if output == "-":
         print(text)
         return
-    check_file("--json", Path(output))
     Path(output).write_text(text + "\n", encoding="utf-8")
 
 
-@app.command()
+@app.command(rich_help_panel=FORESEE)
 def predict(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A matrix of `zobench list`, or a .toml file.")],
-    gpu: Annotated[str, typer.Option("--gpu", metavar="GPU", help="Of `zobench list gpus`, or a FILE.toml.")],
+    name: Annotated[str, typer.Argument(
+        metavar="NAME|FILE", help="A matrix of `zobench list`, or a .toml file.", autocompletion=completion.matrices
+    )],
+    gpu: Annotated[str, typer.Option(
+        "--gpu", metavar="GPU", help="Of `zobench list gpus`, or a FILE.toml.", autocompletion=completion.gpus,
+    )],
     link: Link = None, disk: Disk = None, anchor: Anchor = None, changes: Changes = None,
-    results: Results = Path("results"),
+    results: Stored = Path("results"),
     form: Annotated[str, typer.Option("--format", help="terminal, markdown or latex.")] = "terminal",
     output: Json = None,
 ) -> None:  # fmt: skip
@@ -144,6 +187,7 @@ def predict(
     from zobench.cli.cells import matrix_cells
     from zobench.predict.gpu import predict as predicted
 
+    check_json(output)
     check_results(results)
     speed = 0 if disk is None else _positive("--disk", disk)
     (place,) = _gpus(gpu, link, anchor) if gpu != "all" else _refuse_all()

@@ -59,19 +59,17 @@ def _unusual(known: Prediction) -> dict[str, Any]:
 
 def show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choice], ways: Sequence[Choice]) -> None:
     known = best.prediction
-    screen.print(Text(f"{_about(known)} on {_where(place)}", style="bold"), soft_wrap=True)
+    screen.print(Text(f"{_about(known)} on {_where(place)}", style="bold"))
     if best.lacks:
         told = f"does not fit ({best.lacks}): nearest is {_bytes(known)}, with {_settings(best)}"
         remedy = (
             "; with --disk SPEED blocks can rest on a disk" if best.lacks == "host memory" and not place.disk else ""
         )
-        screen.print(Text(told + remedy, style="yellow"), soft_wrap=True)
+        screen.print(Text(told + remedy, style="yellow"))
     else:
-        screen.print(
-            f"fits: {_rate(known)} tokens/s, {known.step_seconds:.3g} s a step; {_bytes(known)}", soft_wrap=True
-        )
-        screen.print(f"bound by: {known.bound} ({_shares(known)})", soft_wrap=True)
-        screen.print(f"settings: {_settings(best)}", soft_wrap=True)
+        screen.print(f"fits: {_rate(known)} tokens/s, {known.step_seconds:.3g} s a step; {_bytes(known)}")
+        screen.print(f"bound by: {known.bound} ({_shares(known)})")
+        screen.print(f"settings: {_settings(best)}")
     rows = [(_difference(one, best), one) for one in others]
     rows += [(_words(one), one) for one in _baselines(ways, best, others)]
     lines = [(_row(one, best, label), bool(one.lacks)) for label, one in rows]
@@ -126,7 +124,7 @@ def _bound(known: Prediction) -> str:
 
 def show_all(screen: Console, rows: Sequence[tuple[Place, Choice]]) -> None:
     place, best = rows[0]
-    screen.print(Text(f"{_about(best.prediction)}, {_host(place)}", style="bold"), soft_wrap=True)
+    screen.print(Text(f"{_about(best.prediction)}, {_host(place)}", style="bold"))
     words = [_words(best).split() for _, best in rows if not best.lacks]
     shared = [word for word in words[0] if all(word in other for other in words)] if len(words) > 1 else []
     if shared:
@@ -229,16 +227,15 @@ def tables(names: Sequence[str], known: Sequence[Prediction], gpu: Gpu, results:
     """The matrix's tables: what is predicted of them, then what is stored, and the paper's values."""
     from zobench.report import artifacts, predicted
     from zobench.report.forecasts import VALUES
-    from zobench.report.table import Table
     from zobench.store import Store
 
-    screen, stored = Console(), Store(results).load()
-    items = [item for item in map(artifacts.load, names) if isinstance(item, Table)]
+    screen, stored = console.answer_console(), Store(results).load()
+    items = [table for name in names if (table := artifacts.laid_out(artifacts.load(name))) is not None]
     tables = [item for item in items if any(metric.name in VALUES for metric in item.metrics)]
     if not tables:
         _list(known)
-    width = max(80, screen.width)
-    texts = [predicted.render(one, known, gpu, stored, form, width=width, color=screen.is_terminal) for one in tables]
+    width, colored = max(console.NARROWEST, screen.width), console.is_colored(screen)
+    texts = [predicted.render(one, known, gpu, stored, form, width=width, color=colored) for one in tables]
     notes = (*cautions([gpu]), _footnote(None))
     return "\n".join([*texts, *(textwrap.fill(note, width) for note in notes)]) + "\n"
 

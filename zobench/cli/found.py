@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES, NOISES
-from zobench.store.compare import DISTURBED
-from zobench.store.ranks import ratio_interval
+from zobench.store import evidence
 
 if TYPE_CHECKING:
     from zobench.execute.plan import Step
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 def closing(results: Sequence[Result], wait: int, folder: str, again: str) -> list[str]:
     """Lines on what was found in ``results``, where all of it can be seen, and, if cells ``wait``, how they go on."""
     lines = [f"found: {text}" for text in compared(results)[:1]]
-    own = "" if folder == "results" else f" --results {folder}"
+    own = "" if folder == "results" else f" --results {shlex.quote(folder)}"
     lines.append(f"all tables, figures and claims beside the papers': zobench report{own}")
     if wait:
         cells = "1 cell waits" if wait == 1 else f"{wait} cells wait"
@@ -56,10 +55,9 @@ def compared(results: Sequence[Result]) -> list[str]:
         best = min(cells, key=lambda one: one.step_seconds or 0.0)
         if plain is None or best is plain:
             continue
-        sides = [[second for second in one.measured_seconds if second > 0] for one in (plain, best)]
-        interval = ratio_interval(*sides) if all(sides) else None  # it needs no scipy, as the test's p would
-        if interval is not None and interval[1] < 1:
-            lines.append(_against(best, plain, interval))
+        known = evidence.times_ratio(best, plain)
+        if known is not None and known.interval is not None and known.interval[1] < 1:
+            lines.append(_against(best, plain, 1 / known.value, known.interval))
     return lines
 
 
@@ -73,13 +71,12 @@ def _is_plain(spec: RunSpec) -> bool:
     return not ENGINES[spec.engine].is_streamed and NOISES[spec.noise].in_place
 
 
-def _against(best: Result, plain: Result, interval: tuple[float, float]) -> str:
-    """``interval``: 95 %, of the step times' ratio."""
+def _against(best: Result, plain: Result, speed: float, interval: tuple[float, float]) -> str:
+    """``speed``: how many times the tokens/s; ``interval``: 95 %, of the step times' ratio."""
     words = [word for word in best.spec.label.split() if word not in plain.spec.label.split()]
-    speed = (plain.step_seconds or 0.0) / (best.step_seconds or 1.0)
     peaks = [one.memory.get("device_peak_bytes") for one in (best, plain)]
     memory = f" in {peaks[0] / peaks[1]:.2f} of its memory" if peaks[0] and peaks[1] else ""
-    busy = any(text.startswith(DISTURBED) for one in (best, plain) for text in one.warnings)
+    busy = best.disturbances or plain.disturbances
     where = "measured here, while others were busy" if busy else "measured here"
     return (
         f"{best.spec.model} {best.spec.dtype}: {' '.join(words)} has {speed:.2f}x (95 % {1 / interval[1]:.2f} to "

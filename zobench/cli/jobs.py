@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zobench.cli.common import Results, app, changed, check_folder, check_results, parse_outcomes, parse_seconds
+from zobench.cli.checks import check_folder, check_results
+from zobench.cli.common import Results, app, changed, parse_outcomes, parse_seconds
+from zobench.cli.usage import ELSEWHERE
 
 if TYPE_CHECKING:
     from zobench.execute.jobs import CellState, Submission
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A submitted sweep's name or id [all].")]
 
 
-@app.command()
+@app.command(rich_help_panel=ELSEWHERE)
 def status(name: Name = None, results: Results = Path("results")) -> None:
     """Show the cells of submitted sweeps: queued, running, done."""
     from zobench.cli import console, jobs_view
@@ -34,7 +36,7 @@ def status(name: Name = None, results: Results = Path("results")) -> None:
         jobs_view.show(console.answer_console(), submission, states)
 
 
-@app.command()
+@app.command(rich_help_panel=ELSEWHERE)
 def cancel(name: Name = None, results: Results = Path("results")) -> None:
     """End the jobs of submitted sweeps; finished cells stay."""
     from zobench.cli import jobs_view
@@ -181,6 +183,7 @@ def _to_pool(
 ) -> None:  # fmt: skip
     from zobench.cli import console, jobs_view, plan_view
     from zobench.execute import jobs, plan, pool
+    from zobench.execute.rates import are_known
     from zobench.execute.submitit import submitit_or_remedy
     from zobench.measure.environment import fingerprint_without_torch
 
@@ -189,8 +192,12 @@ def _to_pool(
     gpus = plan.gpu_uuids() if device.startswith("cuda") else ()
     screen = console.answer_console() if dry_run else console.error_console()
     jobs_view.say(screen, (f"{told[1]}; machine {facts['machine']} ({facts['description']})", told[2]))
-    with console.error_console().status("measuring this machine's rates, once"):
-        steps = plan.here(specs, store, facts["machine"], device, common["retry"], disk_dir).steps
+    where = (specs, store, facts["machine"], device, common["retry"], disk_dir)
+    if dry_run and not are_known(store.root, facts["machine"], device, disk_dir):
+        steps = plan.unpriced(*where).steps
+    else:
+        with console.error_console().status("measuring this machine's rates, once"):
+            steps = plan.here(*where).steps
     plan_view.show_plan(screen, told[0], steps, None)
     cells = tuple(step.spec for step in steps if step.action != "keep")
     refuse_twice(store.root, cells)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from zobench.cli.console import columns
-from zobench.cli.plan_view import shared_words
+from zobench.cli.plan_view import apart
 from zobench.execute.plan import duration
 from zobench.store import printable
 
@@ -41,13 +41,12 @@ def show_plan(
     screen: Console, title: str, specs: Sequence[RunSpec], cells: Sequence[RunSpec], asked: Sequence[str]
 ) -> None:
     """One line per cell, done or to submit; then what the jobs ask for."""
-    shared = shared_words([spec.label for spec in specs])
+    shared, names = apart(specs)
     screen.print(Text(f"{title}; all cells: {' '.join(shared)}" if shared else title, style="bold"))
     table = columns("cell", "plan")
     for spec in specs:
         words, style = ("submit", "") if spec in cells else ("done", "green")
-        cell = " ".join(word for word in spec.label.split() if word not in shared) or "this one"
-        table.add_row(Text(cell, style=style), Text(words, style=style))
+        table.add_row(Text(names[spec.hash], style=style), Text(words, style=style))
     screen.print(table)
     for words in dict.fromkeys(asked):
         told = f"{number(asked.count(words), 'job')} of one cell each: {words}"
@@ -57,16 +56,15 @@ def show_plan(
 
 def show(screen: Console, submission: Submission, states: Sequence[CellState]) -> None:
     """One sweep: how many cells are in which state, then one line per cell."""
-    shared = shared_words([state.spec.label for state in states])
+    shared, names = apart([state.spec for state in states])
     when = datetime.datetime.fromtimestamp(submission.submitted).strftime("%Y-%m-%d %H:%M")
     screen.print(Text(f"{submission.name} {submission.id}: {counts(states)}", style="bold"), soft_wrap=True)
     told = f"{submission.executor}, {submission.place or 'default partition'}, since {when}"
     screen.print(Text(f"{told}; all cells: {' '.join(shared)}" if shared else told, style="dim"), soft_wrap=True)
     table = columns("cell", "job", "state", "where", "time", "why")
     for state in states:
-        cell = " ".join(word for word in state.spec.label.split() if word not in shared) or "this one"
         spent = "" if state.seconds is None else duration(state.seconds)
-        texts = (cell, state.job, state_word(state), state.host, spent, state.reason)
+        texts = (names[state.spec.hash], state.job, state_word(state), state.host, spent, state.reason)
         table.add_row(*(Text(printable(text), style=STYLES.get(state_word(state), "yellow")) for text in texts))
     screen.print(table)
     if any(state.state in ("lost", "failed") for state in states):

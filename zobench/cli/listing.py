@@ -18,7 +18,7 @@ from rich.text import Text
 from zobench.cli.console import MIB
 from zobench.report.quantity import rounded
 from zobench.result import Outcome, Result
-from zobench.runspec import DECLARED, RunSpec, named
+from zobench.runspec import DECLARED, RunSpec, labels, named
 from zobench.store import machine_of, metrics, printable
 from zobench.store.compare import Comparison, Judgement, Pair, Verdict
 from zobench.store.names import told_apart
@@ -27,6 +27,10 @@ from zobench.store.ranks import LEVEL
 _NARROW = 32
 """Columns that the last column needs to stand beside the others; else it goes below them."""
 _REASON = 90
+_BUSY, _WARNING = "busy", "warned"
+_WARNINGS = {
+    _BUSY: "other processes used the machine meanwhile", _WARNING: "with a warning, which its tables and its file tell"
+}  # fmt: skip
 _MANY = 10
 """Tests from which chance alone is worth a line."""
 _OUTCOMES = {
@@ -125,10 +129,12 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
             ListColumn("MB", [_number(one.get("device_peak_bytes"), MIB) for one in measured], right=True),
             *_accuracies(measured),
             ListColumn("run", _short([spec.hash for spec in specs]), kept=True),
-            ListColumn("other", [_other(result) for result in results]),
+            ListColumn("other", list(map(_other, results, labels(specs)))),
         ],
     )  # fmt: skip
-    console.print(Text(_MEASURED, style="dim"))
+    told = {word for result in results for word in _warned(result)}
+    legend = [f"{word}: {meaning}" for word, meaning in _WARNINGS.items() if word in told]
+    console.print(Text("; ".join([_MEASURED, *legend]) + ".", style="dim"))
 
 
 _COUNTS, _KEPT = ("batch", "tokens"), ("model", "outcome")
@@ -136,7 +142,7 @@ _TUNED = named(lambda field: field.listed)
 """Fields with a column where a run has something else than usual."""
 _MEASURED = (
     "Measured on the machine of each run. step s: the median step; MB (2^20 bytes): peak device memory, on a CPU the "
-    "process's above its baseline; test %: accuracy; run: for `zobench trace`."
+    "process's above its baseline; test %: accuracy; run: for `zobench trace`"
 )
 
 
@@ -172,12 +178,19 @@ def _all(common: dict[str, str]) -> str:
     return f", all: {printable(', '.join(told))}" if told else ""
 
 
-def _other(result: Result) -> str:
-    """The words of a run's label that no column shows, and why it did not end ok."""
+def _other(result: Result, label: str) -> str:
+    """The words of a run's ``label`` that no column shows, why it did not end ok, and whether it has a warning."""
     told = {_shown(result.spec, name) for name in _TUNED}
-    words = [word for word in result.spec.label.removeprefix(result.spec.model).split()[4:] if word not in told]
+    words = [word for word in label.removeprefix(result.spec.model).split()[4:] if word not in told]
     reason = "" if result.outcome is Outcome.OK else textwrap.shorten(result.reason, _REASON, placeholder=" ...")
-    return printable("; ".join(filter(None, [" ".join(words), reason])))
+    repeats = f"{len(result.runs)} processes" if len(result.runs) > 1 else ""
+    return printable("; ".join(filter(None, [" ".join(words), repeats, reason, *_warned(result)])))
+
+
+def _warned(result: Result) -> list[str]:
+    """:data:`_BUSY` or :data:`_WARNING`, or both, or neither."""
+    busy = len(result.disturbances)
+    return [word for word, told in ((_BUSY, busy > 0), (_WARNING, busy < len(result.warnings))) if told]
 
 
 def _number(value: float | None, unit: float = 1) -> str:
@@ -206,6 +219,7 @@ def show_comparison(console: Console, comparison: Comparison, names: tuple[str, 
             ),
             ListColumn("B / A", [_ratio(one.ratio) for one in told], right=True),
             ListColumn("95 % interval", [_interval(one.interval) for one in told]),
+            *([ListColumn("from", [one.values for one in told])] if {one.values for one in told} != {"steps"} else []),
             ListColumn("A s", [_number(pair.a.step_seconds) for pair in pairs], right=True),
             ListColumn("B s", [_number(pair.b.step_seconds) for pair in pairs], right=True),
             ListColumn("memory", [_ratio(pair.memory_ratio) for pair in pairs], right=True),
@@ -234,6 +248,10 @@ def _remarks(comparison: Comparison, reasons: Sequence[str]) -> Iterator[str]:
         "A s, B s: the median step. B is: by the two-sided Mann-Whitney test at 5 %; SAME also needs the interval "
         "within the tolerance. memory: peak device memory, B / A."
     )
+    if all(pair.judgement.values == "steps" for pair in comparison.pairs):
+        yield "Each side is one process, and another could be faster or slower by more: see `zobench sweep --repeats`."
+    elif any("round" in pair.judgement.values for pair in comparison.pairs):
+        yield "From rounds: the signed-rank test of pairs of processes that ran in the same round of a sweep."
     judged = sum(pair.judgement.interval is not None for pair in comparison.pairs)
     if judged >= _MANY:
         yield f"Of {judged} tests at 5 %, about {judged * LEVEL:.0f} call equal cells different by chance."

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 
 def show_lists(what: str) -> None:
-    """Models with their sizes, methods with what a step costs; matrices, tables and figures with their titles; tasks,
-    metrics and programs; the GPUs that predictions are for; ``what`` picks one of them, or the fields of a run, which
-    are too many to stand among the rest."""
+    """Models with their sizes, methods with what a step costs; matrices, campaigns, tables and figures with their
+    titles; tasks, metrics and programs; the GPUs that predictions are for; ``what`` picks one of them, or the fields of
+    a run, which are too many to stand among the rest."""
     from zobench import recipes
     from zobench.runspec import suggestion
 
     lists: dict[str, Callable[[Console], None]] = {
         "models": _printed(_models), "methods": _printed(_methods), "matrices": _printed(lambda: _recipes("runners")),
+        "campaigns": _printed(lambda: _recipes("campaigns")),
         "tables": _printed(lambda: _recipes("tables")), "figures": _printed(lambda: _recipes("plots")),
         "tasks": _printed(_tasks), "metrics": _printed(_metrics), "programs": _printed(_programs), "gpus": _gpus,
         "fields": _fields,
@@ -40,7 +41,12 @@ def show_lists(what: str) -> None:
         screen.print()
     if not what:
         shipped = recipes.folder("runners").parent
-        screen.print(Text(f"recipes are looked for in ./runners, ./tables and ./plots, then in {shipped}", style="dim"))
+        screen.print(
+            Text(
+                f"recipes are looked for in ./runners, ./campaigns, ./tables and ./plots, then in {shipped}",
+                style="dim",
+            )
+        )
 
 
 def _printed(table: Callable[[], Table]) -> Callable[[Console], None]:
@@ -154,15 +160,15 @@ def _size(count: int) -> str:
 
 
 def _recipes(kind: str) -> Table:
-    import tomllib
-
     from zobench import recipes
+    from zobench.machine.texts import toml_of
+    from zobench.store import printable
 
     table = console.columns("name", "what it is")
     for name in recipes.names(kind):
         try:
-            title = str(tomllib.loads(recipes.find(kind, name).read_text(encoding="utf-8")).get("title", ""))
+            title = str(toml_of(recipes.find(kind, name)).get("title", ""))
         except (OSError, ValueError) as error:  # one bad file of the user's must not hide the others
             title = f"cannot be read: {error}"
-        table.add_row(name, Text(title))
+        table.add_row(printable(name), Text(printable(title)))
     return table

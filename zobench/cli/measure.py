@@ -9,56 +9,69 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from zobench.cli import completion
 from zobench.cli.cells import meet_at
+from zobench.cli.checks import check_folder, check_json, check_price
 from zobench.cli.common import (
     Budget,
     Changes,
+    DetectWarmUp,
     Device,
     DeviceMemory,
     DiskDir,
     DryRun,
+    Engine,
     Executor,
     Gres,
+    Interleave,
     Jobs,
     Json,
     Model,
     Name,
     Partition,
+    Price,
+    Quiet,
     Rendezvous,
+    Repeats,
     Results,
     Retry,
     Slurm,
     Task,
     Time,
     Timeout,
+    Turns,
+    Until,
     Verbose,
     app,
     changed,
-    check_file,
-    check_folder,
     named,
     parse_seconds,
 )
 from zobench.cli.matrices import Asked, run_matrix
+from zobench.cli.usage import MEASURE
 
 if TYPE_CHECKING:
+    from zobench.predict import Estimate
     from zobench.result import Result
     from zobench.runspec import RunSpec
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def sweep(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A matrix of `zobench list`, or a .toml file.")],
+    name: Annotated[str, typer.Argument(
+        metavar="NAME|FILE", help="A matrix of `zobench list`, or a .toml file.", autocompletion=completion.matrices
+    )],
     changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
     device_memory: DeviceMemory = None, executor: Executor = "here", jobs: Jobs = None, partition: Partition = None,
     gres: Gres = None, time: Time = None, slurm: Slurm = None, rendezvous: Rendezvous = None, task: Task = None,
-    verbose: Verbose = False,
+    repeats: Repeats = None, until: Until = None, interleave: Interleave = None, turns: Turns = False,
+    detect_warm_up: DetectWarmUp = False, price: Price = None, verbose: Verbose = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Run a matrix of cells and print its tables, or hand it over (--executor local, slurm).
 
     Each cell that fits this machine runs in a fresh process. Finished cells are not run again: the same command goes
-    on where it stopped.
+    on where it stopped. A matrix may say itself how often its cells run.
     """
     from zobench.cli.jobs import Wanted, submit_matrix, submits
 
@@ -70,37 +83,45 @@ def sweep(
             f"`--rendezvous` needs --executor here, but got --executor {executor}; leave it out: jobs on several nodes "
             "find a place of their own"
         )
+    check_price(price)
+    of_rounds = (repeats, until, interleave, turns, detect_warm_up, price)
+    if submitted and of_rounds != (None, None, None, False, False, None):
+        raise ValueError(
+            "`--repeats` needs --executor here, whose rounds are of one machine, and so do --until, --interleave, "
+            f"--turns, --detect-warm-up and --price, but got --executor {executor}; leave them out"
+        )
     meet_at(rendezvous)
     if submitted:
         submit_matrix(name, changes, device, results, timeout, retry, disk_dir, dry_run, wanted)
         return
     run_matrix(Asked(
         name=name, changes=changes, device=device, results=results, budget=budget, timeout=timeout, retry=retry,
-        disk_dir=disk_dir, dry_run=dry_run, verbose=verbose,
+        disk_dir=disk_dir, dry_run=dry_run, verbose=verbose, repeats=repeats, until=until, interleave=interleave,
+        turns=turns, detect_warm_up=detect_warm_up, price=price,
     ))  # fmt: skip
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def ablate(
     changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
-    verbose: Verbose = False,
+    repeats: Repeats = None, until: Until = None, verbose: Verbose = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Sweep the matrix `ablation`: ZO2 less one mechanism each."""
     run_matrix(Asked(
         name="ablation", changes=changes, device=device, results=results, budget=budget, timeout=timeout, retry=retry,
-        disk_dir=disk_dir, dry_run=dry_run, verbose=verbose,
+        disk_dir=disk_dir, dry_run=dry_run, verbose=verbose, repeats=repeats, until=until,
     ))  # fmt: skip
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def run(
     model: Model = None,
     name: Name = None,
-    engine: Annotated[str | None, typer.Option(help="resident (MeZO) or offload (ZO2).")] = None,
+    engine: Engine = None,
     changes: Changes = None, device: Device = "auto", device_memory: DeviceMemory = None,
     output: Json = None, timeout: Timeout = None, disk_dir: DiskDir = None, rendezvous: Rendezvous = None,
-    task: Task = None,
+    task: Task = None, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Measure one cell in a fresh process."""
     from zobench.execute.process import check_start
@@ -110,21 +131,22 @@ def run(
     from zobench.result import Outcome
 
     values = changed(named(changes, model=model, name=name, engine=engine, device_memory=device_memory, task=task))
-    bound, quiet = parse_seconds("--timeout", timeout), output == "-"
+    bound, silent = parse_seconds("--timeout", timeout), output == "-"
     check_folder("--disk-dir", disk_dir)
-    if output is not None and not quiet:
-        check_file("--json", Path(output))
-    chosen, why = choose_device(str(values.pop("device", device)))
-    spec = matrix.single(values, chosen)
+    check_json(output)
+    wanted = str(values.pop("device", device))
+    asked = matrix.asked(values)
+    chosen, why = choose_device(wanted)
+    spec = asked.resolve(chosen)
     if rendezvous is not None and spec.nodes == 1:
         raise ValueError("`--rendezvous` needs nodes > 1, but got nodes=1; leave it out, or add --set nodes=2")
     meet_at(rendezvous)
     check_start(spec, bound)
     check_devices(spec)
     need = footprint.memory(spec)
-    if not quiet:
+    if not silent:
         _say_choices(spec, why, seq_len_given="seq_len" in values)
-    result = _measured(spec, need, bound, disk_dir, quiet)
+    result = _measured(spec, need, bound, disk_dir, silent)
     _show(result, output)
     raise typer.Exit(0 if result.outcome is Outcome.OK else 1)
 
@@ -151,30 +173,38 @@ _LONG = {"cpu": 1e13, "cuda": 1e15}
 _MINUTE = 60.0
 
 
-def _say_duration(spec: RunSpec, disk_dir: Path | None) -> None:
-    """Says how long the cell is predicted to take, if that is more than a minute."""
+def _foreseen(spec: RunSpec, disk_dir: Path | None, quiet: bool) -> Estimate | None:
+    """What a cell that may take a minute is predicted to take; unless ``quiet`` it is said, where it is that long.
+
+    A ``quiet`` one is predicted only where its interval of write-backs follows from that.
+    """
     from zobench import predict
     from zobench.cli import console
     from zobench.execute import plan
     from zobench.execute.rates import calibration
     from zobench.measure.environment import fingerprint_without_torch
     from zobench.models import cache
+    from zobench.predict import interval
 
     count, errors = spec.steps + spec.warmup, console.error_console()
-    if count * predict.operations(spec) < _LONG[spec.device.partition(":")[0]]:
-        return
+    short = count * predict.operations(spec) < _LONG[spec.device.partition(":")[0]]
+    if short or (quiet and not interval.is_open(spec)):
+        return None
     try:
         with errors.status("measuring this machine's rates, once"):
             machine = fingerprint_without_torch()["machine"]
             rates = calibration(cache.root(), machine, spec.device, disk_dir)
     except OSError as error:
         errors.print(f"time: not predicted ({error})", style="dim", markup=False, soft_wrap=True)
-        return
+        return None
     guess = predict.estimate(spec, predict.Rates.of(rates))
+    told = [guess.consolidation.reason] if guess.consolidation else []
     if guess.seconds > _MINUTE:
         each = plan.duration(guess.step_seconds)
-        told = f"time: about {plan.duration(guess.seconds)} (predicted): {count} steps of {each}"
-        errors.print(told, style="dim", markup=False, soft_wrap=True)
+        told.append(f"time: about {plan.duration(guess.seconds)} (predicted): {count} steps of {each}")
+    for line in told if not quiet else ():
+        errors.print(line, style="dim", markup=False, soft_wrap=True)
+    return guess
 
 
 def _measured(
@@ -192,10 +222,10 @@ def _measured(
     alone = spec.device == "cpu" or not torchrun_ranks()
     if alone and (missing := plan.lacking(need, plan.limits(spec.device, disk_dir))):
         return failed(spec, Outcome.SKIPPED, f"{missing}; {plan.remedy(spec)}")
-    if not quiet and alone:
-        _say_duration(spec, disk_dir)
+    guess = _foreseen(spec, disk_dir, quiet) if alone else None
     with nullcontext() if quiet else console.error_console().status(f"measuring {spec.label}"):
-        return run_in_process(spec, timeout=timeout, disk_dir=disk_dir)
+        written = None if guess is None else guess.consolidation
+        return run_in_process(spec, timeout=timeout, disk_dir=disk_dir, written=written)
 
 
 def _show(result: Result, output: str | None) -> None:
@@ -207,7 +237,8 @@ def _show(result: Result, output: str | None) -> None:
 
     quiet, errors = output == "-", console.error_console()
     if not quiet or result.outcome is not Outcome.OK:
-        errors.print(console.outcome_line(result), soft_wrap=True)
+        screen = errors if result.outcome is Outcome.OK else console.alarm(errors)
+        screen.print(console.outcome_line(result), soft_wrap=True)
         console.show_warnings(errors, result.warnings)
     text = json.dumps(without_place(result).to_dict(), indent=1, allow_nan=False)
     if quiet and leads():
@@ -216,8 +247,8 @@ def _show(result: Result, output: str | None) -> None:
         Path(output).write_text(text + "\n")
 
 
-@app.command()
-def doctor(device: Device = "auto", disk_dir: DiskDir = None) -> None:
+@app.command(rich_help_panel=MEASURE)
+def doctor(device: Device = "auto", disk_dir: DiskDir = None, quiet: Quiet = False) -> None:
     """Say what is here, what is missing, and how fast it is."""
     from zobench.cli import console
     from zobench.machine.device import choose_device
@@ -231,12 +262,12 @@ def doctor(device: Device = "auto", disk_dir: DiskDir = None) -> None:
     console.show_doctor(rows)
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def selftest(
     device: Device = "auto",
     minutes: Annotated[float, typer.Option(help="About how long it takes.")] = 10.0,
     only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Run this check alone; repeatable.")] = None,
-    changes: Changes = None, output: Json = None, disk_dir: DiskDir = None,
+    changes: Changes = None, output: Json = None, disk_dir: DiskDir = None, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Check on this device that zobench is right and fast: a verdict of one page, and a JSON to attach to an issue."""
     from zobench.cli import console
@@ -247,8 +278,7 @@ def selftest(
         raise ValueError(f"`--minutes > 0` must hold, but got {minutes:g}; leave it out for 10")
     wanted, values = checks.chosen(only or []), changed(changes)
     check_folder("--disk-dir", disk_dir)
-    if output not in (None, "-"):
-        check_file("--json", Path(str(output)))
+    check_json(output)
     chosen, why = choose_device(str(values.pop("device", device)))
     errors = console.error_console()
     errors.print(why, style="dim")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from zobench.cli.listing import ListColumn, show
 from zobench.execute.plan import Step, duration, gigabytes
 from zobench.predict import Estimate
+from zobench.runspec import RunSpec, labels
+from zobench.store import printable
 
 NAMED = 4
 """Cells of a kind that a short plan names."""
+UNPRICED = "how long is predicted from this machine's rates, which the first run measures"
+"""In place of times, where nobody has measured them."""
 
 
 def show_short_plan(
@@ -23,7 +28,7 @@ def show_short_plan(
     run, over = within(steps, budget)
     kept = [step for step in steps if step.action == "keep"]
     unfit = [step for step in steps if step.action == "skip"]
-    shared = shared_words([step.spec.label for step in steps])
+    shared, names = apart([step.spec for step in steps])
     count = f"{len(steps)} cells" if len(steps) > 1 else "1 cell"
     alike = f", all {' '.join(shared)}" if shared else ""
     console.print(Text(f"{title}: {count}{alike}", style="bold"), soft_wrap=True)
@@ -37,10 +42,11 @@ def show_short_plan(
     ]  # fmt: skip
     for kind, cells, told in lines:
         if cells:
-            names = [_apart(step, shared) for step in cells]
-            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            text = Text.assemble((f"  {kind:<16}", "dim"), f"{len(cells):>3}  {', '.join(names[:NAMED])}{more}")
+            told_apart = [names[step.spec.hash] for step in cells]
+            more = f" and {len(cells) - NAMED} more" if len(cells) > NAMED else ""
+            text = Text.assemble((f"  {kind:<16}", "dim"), f"{len(cells):>3}  {', '.join(told_apart[:NAMED])}{more}")
             console.print(text.append(f"  {told}" if told else "", style="dim"), soft_wrap=True)
+    _show_intervals(console, run, names)
 
 
 def within(steps: Sequence[Step], budget: float | None) -> tuple[list[Step], list[Step]]:
@@ -55,34 +61,49 @@ def within(steps: Sequence[Step], budget: float | None) -> tuple[list[Step], lis
 
 
 def seconds(step: Step) -> float:
-    """What the cell should take; 0 for one without an estimate."""
-    return step.estimate.seconds if step.estimate else 0.0
+    """What the cell should take; 0 for one of which that is not known."""
+    return 0.0 if step.estimate is None or math.isnan(step.estimate.seconds) else step.estimate.seconds
 
 
 def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float | None) -> None:
     """One line per cell: what it needs, how long it should take, and whether it runs, is kept or is skipped and why."""
-    shared = shared_words([step.spec.label for step in steps])
+    shared, names = apart([step.spec for step in steps])
     heading = f"{title}; all cells: {' '.join(shared)}" if shared else title
     console.print(Text(heading, style="bold"))
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name, side in (("cell", "left"), ("device", "right"), ("disk", "right"), ("time", "right"), ("plan", "left")):
-        table.add_column(name, justify=side, header_style="dim", no_wrap=name not in ("cell", "plan"))  # type: ignore[arg-type]
     run, over = within(steps, budget)
-    for step in steps:
-        words, style = step.reason, {"run": "", "keep": "green", "skip": "dim"}[step.action]
-        if step.action == "run":
-            words, style = ("over the budget", "dim") if step in over else ("run", "")
-        elif step.action == "skip" and words.startswith("needs "):
-            words = words.partition(", ")[0].replace(" of ", " ")
-        cell = _apart(step, shared)
-        table.add_row(*(Text(text, style=style) for text in (cell, *_needs(step.estimate), words)))
-    console.print(table)
+    styles = [{"run": "", "keep": "green", "skip": "dim"}["skip" if step in over else step.action] for step in steps]
+    needs = zip(*(_needs(step.estimate) for step in steps), strict=True)
+    sizes = [
+        ListColumn(name, cells, right=True, styles=styles)
+        for name, cells in zip(("device", "disk", "time"), needs, strict=True) if any(cells)
+    ]  # fmt: skip
+    words = [printable("over the budget" if step in over else _planned(step)) for step in steps]
+    cells = [printable(names[step.spec.hash]) for step in steps]
+    show(console, [ListColumn("cell", cells, styles=styles), *sizes, ListColumn("plan", words)])
     lacking = dict.fromkeys(_there_is(step.reason) for step in steps if step.reason.startswith("needs "))
     if lacking:
         console.print(Text(f"not enough here: {'; '.join(lacking)}", style="dim"))
+    _show_intervals(console, run, names)
     limit = "" if budget is None else f" within the budget of {duration(budget)}"
-    total = f"{len(run)} of {len(steps)} cells to run{limit}: about {duration(sum(map(seconds, run)))} (predicted)"
-    console.print(Text(total, style="bold"))
+    told = f"about {duration(sum(map(seconds, run)))} (predicted)"
+    if any(step.estimate is not None and math.isnan(step.estimate.seconds) for step in run):
+        told = UNPRICED
+    console.print(Text(f"{len(run)} of {len(steps)} cells to run{limit}: {told}", style="bold"))
+
+
+def _planned(step: Step) -> str:
+    """What becomes of the cell, in few words; what is lacking is said once, below."""
+    if step.action == "skip" and step.reason.startswith("needs "):
+        return step.reason.partition(", ")[0].replace(" of ", " ")
+    return "run" if step.action == "run" else step.reason
+
+
+def _show_intervals(console: Console, steps: Sequence[Step], names: Mapping[str, str]) -> None:
+    """When the cells to run write pending updates, where this machine's rates choose that, and why."""
+    for step in steps:
+        if step.estimate is not None and step.estimate.consolidation is not None:
+            told = f"  {names[step.spec.hash]}: {step.estimate.consolidation.reason}"
+            console.print(Text(told, style="dim"), soft_wrap=True)
 
 
 def _there_is(reason: str) -> str:
@@ -95,16 +116,12 @@ def _needs(guess: Estimate | None) -> list[str]:
     if guess is None:
         return ["", "", ""]
     disk = gigabytes(guess.disk_bytes) if guess.disk_bytes else ""
-    return [gigabytes(guess.device_bytes), disk, duration(guess.seconds)]
+    return [gigabytes(guess.device_bytes), disk, "" if math.isnan(guess.seconds) else duration(guess.seconds)]
 
 
-def _apart(step: Step, shared: Sequence[str]) -> str:
-    """What a cell's label says that those of the others do not."""
-    return " ".join(word for word in step.spec.label.split() if word not in shared) or "this one"
-
-
-def shared_words(labels: Sequence[str]) -> list[str]:
-    """The words that all labels have in common, to be shown once."""
-    if len(labels) < 2:
-        return []
-    return [word for word in labels[0].split() if all(word in label.split() for label in labels)]
+def apart(specs: Sequence[RunSpec]) -> tuple[list[str], dict[str, str]]:
+    """The words that the labels of all ``specs`` have in common, and by its hash what each has besides."""
+    words = [label.split() for label in labels(specs)]
+    shared = [word for word in words[0] if all(word in other for other in words)] if len(specs) > 1 else []
+    own = (" ".join(word for word in row if word not in shared) or "this one" for row in words)
+    return shared, {spec.hash: name for spec, name in zip(specs, own, strict=True)}

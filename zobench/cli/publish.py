@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -10,33 +9,54 @@ from typing import Annotated, Any
 
 import typer
 
-from zobench.cli.common import Budget, Changes, Device, DiskDir, DryRun, Results, app, check_folder, check_results
+from zobench.cli import completion
+from zobench.cli.checks import check_out, check_there, tell_empty
+from zobench.cli.common import (
+    Budget,
+    Changes,
+    Device,
+    DiskDir,
+    DryRun,
+    Quiet,
+    Repeats,
+    Results,
+    Stored,
+    Until,
+    Verbose,
+    app,
+)
 from zobench.cli.matrices import Asked, run_matrix
 from zobench.cli.show import table_text
+from zobench.cli.usage import LOOK, MEASURE
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A table or figure of `zobench list`: zo2/table5.")],
+    name: Annotated[str, typer.Argument(
+        metavar="NAME|FILE", help="A table or figure of `zobench list`: zo2/table5.",
+        autocompletion=completion.artifacts,
+    )],
     changes: Changes = None, results: Results = Path("results"), device: Device = "auto", budget: Budget = None,
     disk_dir: DiskDir = None, dry_run: DryRun = False,
+    repeats: Repeats = None, until: Until = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where a figure's files go.")] = Path("."),
+    verbose: Verbose = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Measure here what a table or figure of a paper shows, and show it beside the paper's values.
 
     Of the matrix that is named in the recipe those cells run that are shown; --dry-run prints them and stops.
     """
-    from zobench.report import artifacts
-    from zobench.report.plot import Plot
+    from zobench.report import artifacts, publish
 
     item, code = artifacts.load(name), 0
-    if isinstance(item, Plot):
-        writable(out)
+    if item.is_figure:
+        publish.check_extras("a figure", publish.FIGURE)
+        check_out("--out", out)
     if item.runner:
         asked = Asked(
             name=item.runner, changes=changes, device=device, results=results, budget=budget, timeout=None,
-            retry="failed,contaminated", disk_dir=disk_dir, dry_run=dry_run, tables=(),
-            wanted=partial(artifacts.shows, item),
+            retry="failed,contaminated", disk_dir=disk_dir, dry_run=dry_run, repeats=repeats, until=until,
+            verbose=verbose, tables=(), wanted=partial(artifacts.shows, item),
         )  # fmt: skip
         try:
             run_matrix(asked)
@@ -44,19 +64,34 @@ def reproduce(
             code = done.exit_code
     if dry_run:
         return
-    if isinstance(item, Plot):
+    if item.is_figure:
         _figure(item, results, out)
     else:
         print("\n" + table_text(name, results, "terminal", None), end="")
     raise typer.Exit(code)
 
 
-def writable(out: Path) -> None:
-    """Raises ``ValueError`` or ``OSError`` unless files can be put into ``out``, which is made."""
-    check_folder("--out", next(place for place in (out, *out.absolute().parents) if place.exists()))
-    out.mkdir(parents=True, exist_ok=True)
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise ValueError(f"`--out` must be a folder that you may write to, but got {str(out)!r}; choose another")
+@app.command(rich_help_panel=LOOK)
+def figure(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE", help="A figure of `zobench list`, or a .toml file.", autocompletion=completion.figures
+        ),
+    ],
+    results: Stored = Path("results"),
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where its files go.")] = Path("."),
+) -> None:
+    """Draw a figure from stored results, as PNG, SVG, PDF and CSV; nothing is measured."""
+    from zobench.report import artifacts, publish
+
+    item = artifacts.load(name)
+    if not item.is_figure:
+        raise ValueError(f"`zobench figure` draws figures, but {name!r} is a table; use zobench table {name}")
+    check_there(results)
+    publish.check_extras("a figure", publish.FIGURE)
+    check_out("--out", out)
+    _figure(item, results, out)
 
 
 def _figure(plot: Any, results: Path, out: Path) -> None:
@@ -66,7 +101,10 @@ def _figure(plot: Any, results: Path, out: Path) -> None:
     from zobench.store import Store
 
     store = Store(results)
-    artifact, _ = artifacts.make(plot, store.load(), Reference.load())
+    stored = store.load()
+    artifact, _ = artifacts.make(plot, stored, Reference.load())
+    if not stored:
+        tell_empty([results], "the figure has none of its own")
     for problem in store.problems:
         print(f"not read: {problem}", file=sys.stderr)
     for chart in artifact.charts:
@@ -77,11 +115,11 @@ def _figure(plot: Any, results: Path, out: Path) -> None:
         print(path)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def report(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write into; made if needed.")],
-    results: Results = Path("results"),
-) -> None:
+    results: Stored = Path("results"), quiet: Quiet = False,
+) -> None:  # fmt: skip
     """Write every table and figure of the papers, filled with the stored results, and a page of all of them."""
     from rich.progress import Progress
 
@@ -89,22 +127,21 @@ def report(
     from zobench.report import publish
     from zobench.store import Store
 
-    check_results(results)
-    if results != Path("results") and not results.exists():
-        raise ValueError(f"`--results` must be a folder with results, but there is no {results}; check the name")
-    writable(out)
+    check_there(results)
+    publish.check_extras("a report", publish.WHOLE)
+    check_out("--out", out)
     store, errors = Store(results), console.error_console()
     stored = store.load()
     for problem in store.problems:
         print(f"not read: {problem}", file=sys.stderr)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("")
+        task = bar.add_task("tables and figures")
         book = publish.publish(
             stored, store.problems, out, lambda name, i, n: bar.update(task, description=name, completed=i, total=n)
         )
     for problem in book.problems[len(store.problems) :]:
         print(problem, file=sys.stderr)
     if not stored:
-        print(f"no results in {results}: only the papers' values are shown", file=sys.stderr)
+        tell_empty([results], "only the papers' values are shown")
     tables = sum(artifact.kind == "table" for artifact in book.artifacts)
     print(f"{tables} tables and {len(book.artifacts) - tables} figures; open {out / publish.PAGE}")

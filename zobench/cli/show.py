@@ -3,74 +3,105 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from zobench.cli.common import Results, app, check_file, check_results
+from zobench.cli import completion
+from zobench.cli.checks import check_file, check_price, check_there, tell_empty
+from zobench.cli.common import Stored, app, parse_percent
+from zobench.cli.usage import LOOK
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def table(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A table of `zobench list`, or a .toml file.")],
-    results: Results = Path("results"),
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE", help="A table of `zobench list`, or a .toml file.", autocompletion=completion.tables
+        ),
+    ],
+    results: Stored = Path("results"),
     form: Annotated[str, typer.Option("--format", help="terminal, markdown, latex or csv.")] = "terminal",
     machine: Annotated[str | None, typer.Option(help="Only this machine's results.")] = None,
     output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to a file.")] = None,
+    price: Annotated[float | None, typer.Option(metavar="PRICE", help="Of an hour of the machine, for `cost`.")] = None,
+    accuracy: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="On dev, that `time_to_accuracy` is the time to.")
+    ] = None,
 ) -> None:
     """Print a table of stored results beside the paper's."""
     if output is not None:
         check_file("--out", output)
-    text = table_text(name, results, form, machine)
+    check_price(price)
+    target = None if accuracy is None else parse_percent("--accuracy", accuracy)
+    check_there(results)
+    said = {"price_per_hour": price, "target_accuracy": target}
+    text = table_text(name, results, form, machine, said=said)
     if output is None:
         print(text, end="")
     else:
         output.write_text(text)
 
 
-@app.command("list")
+@app.command("list", rich_help_panel=LOOK)
 def list_(
     what: Annotated[
         str,
         typer.Argument(
-            help="models, methods, matrices, tables, figures, tasks, metrics, programs, gpus, fields [all but fields]."
+            help="models, methods, matrices, campaigns, tables, figures, tasks, metrics, programs, gpus, fields "
+            "[all but fields].",
+            autocompletion=completion.lists,
         ),
     ] = "",
 ) -> None:
-    """List models, methods, matrices, tables, figures, tasks, metrics, programs, GPUs, and the fields of a run."""
+    """List models, methods, matrices, campaigns, tables, figures, tasks, metrics, programs, GPUs, fields of a run."""
     from zobench.cli import lists
 
     lists.show_lists(what)
 
 
-def table_text(name: str, results: Path, form: str, machine: str | None, fresh: Sequence[Any] | None = None) -> str:
-    """The rendered table of the stored results, with ``fresh`` ones in place of what is stored of the same cell."""
-    from rich.console import Console
+def table_text(
+    name: str, results: Path, form: str, machine: str | None, fresh: Sequence[Any] | None = None,
+    said: Mapping[str, Any] | None = None,
+) -> str:  # fmt: skip
+    """The rendered table of the stored results, with ``fresh`` ones in place of what is stored of the same runs.
 
+    ``said``: what else is known of every run, in place of what its environment says.
+    """
+    from zobench.cli.console import NARROWEST, answer_console, is_colored
     from zobench.report import artifacts, render
     from zobench.report.cells import mismatch
-    from zobench.report.plot import Plot
-    from zobench.report.table import Table
     from zobench.store import Store
 
-    item = artifacts.load(name)
-    if isinstance(item, Plot):
-        raise ValueError(f"`zobench table` shows tables, but {name!r} is a figure; use zobench reproduce {name}")
-    check_results(results)
+    item: Any = artifacts.load(name)
+    if item.is_figure:
+        raise ValueError(f"`zobench table` shows tables, but {name!r} is a figure; use zobench figure {name}")
     store = Store(results)
-    replaced = {result.spec.hash for result in fresh or ()}
-    shown = [result for result in store.load() if result.spec.hash not in replaced] + list(fresh or ())
-    screen = Console()
+    known = {key: value for key, value in (said or {}).items() if value is not None}
+    stored = [replace(run, environment={**run.environment, **known}) if known else run for run in store.runs()]
+    shown = _with_fresh(stored, fresh or ())
+    screen = answer_console()
     for problem in store.problems if fresh is None else ():
         print(f"not read: {problem}", file=sys.stderr)
     text = render(
-        item, shown, form, machine=machine if shown or fresh is None else None, width=max(80, screen.width),
-        color=screen.is_terminal,
+        item, shown, form, machine=machine if shown or fresh is None else None, width=max(NARROWEST, screen.width),
+        color=is_colored(screen),
     )  # fmt: skip
-    if shown and isinstance(item, Table) and (why := mismatch(item, shown)):
+    own = artifacts.laid_out(item)
+    if shown and own is not None and (why := mismatch(own, shown)):
         print(why, file=sys.stderr)
     if not shown:
-        print(f"no results in {results}: only the paper's values are shown", file=sys.stderr)
+        tell_empty([results], "only the paper's values are shown")
     return text
+
+
+def _with_fresh(stored: Sequence[Any], fresh: Sequence[Any]) -> list[Any]:
+    """One result for each cell, of ``stored`` runs and ``fresh`` ones, which replace those of the same round."""
+    from zobench.result.repeats import folded, number_of
+
+    own = {(run.spec.hash, number_of(run)) for result in fresh for run in result.runs}
+    return folded([*(run for run in stored if (run.spec.hash, number_of(run)) not in own), *fresh])

@@ -4,49 +4,73 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from zobench.cli.common import Results, app, check_file, check_folder, check_results
+from zobench import recipes
+from zobench.cli.checks import check_file, check_folder, check_results, check_there, tell_empty
+from zobench.cli.common import Stored, app, parse_percent, parse_seconds
+from zobench.cli.usage import LOOK
+
+if TYPE_CHECKING:
+    from zobench.store.compare import Comparison
 
 
-@app.command("results")
+@app.command("results", rich_help_panel=LOOK)
 def results_(
-    folders: Annotated[list[Path] | None, typer.Argument(metavar="DIR", help="Results folders [results].")] = None,
+    named: Annotated[
+        list[Path] | None, typer.Argument(metavar="DIR", help="Results folders [results]; to merge, also archives.")
+    ] = None,
     where: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only these; repeatable.")] = None,
     sort: Annotated[str | None, typer.Option(metavar="FIELD", help="Order by a field or a measured quantity.")] = None,
     output: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write all columns: .csv or .parquet.")
     ] = None,
     merge_into: Annotated[Path | None, typer.Option(metavar="DIR", help="Merge the folders into this one.")] = None,
+    pack: Annotated[
+        Path | None, typer.Option(metavar="FILE.tar.gz", help="Write an archive to send, without host data.")
+    ] = None,
 ) -> None:
-    """List, filter, export and merge stored runs."""
-    from zobench.cli import console, listing
-    from zobench.store import Store, query
+    """List, filter, export, merge and pack stored runs."""
+    from zobench.store import query
+    from zobench.store.pack import ENDING
 
-    wanted = query.conditions(where or [])
-    for folder in folders or []:
-        check_folder("DIR", folder)
-    places = folders or [Path("results")]
+    folders = list(map(recipes.results, named or []))
+    wanted, places = query.conditions(where or []), folders or [Path("results")]
+    for folder in folders:
+        if merge_into is None or not folder.is_file() or not folder.name.endswith(ENDING):
+            check_folder("DIR", folder)
     if merge_into is not None:
-        if where or sort or output:
+        if where or sort or output or pack:
             raise ValueError("`--merge-into` needs whole folders, but got another option; merge first, then list")
         merge_stores(places, merge_into)
+        return
+    if pack is not None:
+        if where or sort or output or len(places) > 1:
+            raise ValueError("`--pack` needs one whole folder, but got more; merge folders first (--merge-into)")
+        pack_store(places[0], pack)
         return
     if output is not None:
         query.check_export(output)
         check_file("--out", output)
+    _show(places, wanted, sort, output)
+
+
+def _show(places: Sequence[Path], wanted: Any, sort: str | None, output: Path | None) -> None:
+    """Lists the runs in ``places`` that fulfil the conditions ``wanted``, or writes them to the file ``output``."""
+    from zobench.cli import console, listing
+    from zobench.store import Store, query
+
     stores = [Store(folder) for folder in places]
     loaded = [result for store in stores for result in store.load()]
     tell_problems(problem for store in stores for problem in store.problems)
     chosen = query.select(loaded, wanted)
     chosen = query.ordered(chosen, sort) if sort else chosen
     if not loaded:
-        told = ", ".join(map(str, places))
-        print(f"no results in {told}: `zobench sweep smoke --results {places[0]}` makes some", file=sys.stderr)
+        tell_empty(places)
     elif not chosen:
         print(f"none of {len(loaded)} runs fulfils every --where", file=sys.stderr)
     if output is not None:
@@ -55,22 +79,59 @@ def results_(
         listing.show_runs(console.answer_console(), chosen)
 
 
-@app.command()
+Before = Annotated[
+    str | None,
+    typer.Argument(metavar="A", help="A results folder, or a machine, commit or KEY=VALUE,... in --results."),
+]
+After = Annotated[str | None, typer.Argument(metavar="B", help="What is compared with it.")]
+Tolerance = Annotated[str, typer.Option(metavar="PERCENT", help="How close SAME is.")]
+Limit = Annotated[
+    str | None, typer.Option("--fail-on-regression", metavar="PERCENT", help="Exit 1 if B is worse by more.")
+]
+AcrossMachines = Annotated[bool, typer.Option("--across-machines", help="Also different hardware.")]
+Form = Annotated[str, typer.Option("--format", help="terminal or csv.")]
+SelfTest = Annotated[
+    bool, typer.Option("--self-test", help="Compare a cell A (a run, or KEY=VALUE,...) with itself, here and now.")
+]
+Comparisons = Annotated[int | None, typer.Option("--comparisons", metavar="N", help="Of the self-test [20].")]
+Slowdown = Annotated[
+    str | None, typer.Option(metavar="PERCENT", help="That the self-test plants and should find [5%].")
+]
+SelfTestBudget = Annotated[str | None, typer.Option(metavar="TIME", help="Of the self-test: 90s, 10m, 2h.")]
+
+
+@app.command(rich_help_panel=LOOK)
 def compare(
-    before: Annotated[str, typer.Argument(metavar="A", help="A results folder, or a machine or commit in --results.")],
-    after: Annotated[str, typer.Argument(metavar="B", help="What is compared with it.")],
-    results: Results = Path("results"),
-    tolerance: Annotated[str, typer.Option(metavar="PERCENT", help="How close SAME is.")] = "2%",
-    limit: Annotated[
-        str | None, typer.Option("--fail-on-regression", metavar="PERCENT", help="Exit 1 if B is worse by more.")
-    ] = None,
-    across_machines: Annotated[bool, typer.Option("--across-machines", help="Also different hardware.")] = False,
-    form: Annotated[str, typer.Option("--format", help="terminal or csv.")] = "terminal",
-) -> None:
+    before: Before = None, after: After = None, results: Stored = Path("results"), tolerance: Tolerance = "2%",
+    limit: Limit = None, across_machines: AcrossMachines = False, form: Form = "terminal",
+    self_test: SelfTest = False, count: Comparisons = None, slowdown: Slowdown = None, budget: SelfTestBudget = None,
+) -> None:  # fmt: skip
     """Compare two sets of runs, cell by cell: which steps became faster or slower, and on what evidence.
 
-    Cells are matched by everything that was asked of them; only the device's index may differ.
+    Cells are matched by everything that was asked of them; only the device's index may differ, and the fields that A
+    and B name as KEY=VALUE. With --self-test: how small a difference this machine can show.
     """
+    if self_test:
+        if (tolerance, limit, across_machines, form) != ("2%", None, False, "terminal"):
+            raise ValueError(
+                "`--tolerance`, `--fail-on-regression`, `--across-machines` and `--format` are not for --self-test; "
+                "leave them out"
+            )
+        _self_test(before, after, results, count, slowdown, budget)
+    if before is None or after is None:
+        raise ValueError("`compare` needs A and B, but got one of them at most; name both, or add --self-test")
+    if (count, slowdown, budget) != (None, None, None):
+        raise ValueError("`--comparisons`, `--slowdown` and `--budget` are of --self-test; leave them out")
+    close = parse_percent("--tolerance", tolerance)
+    bound = None if limit is None else parse_percent("--fail-on-regression", limit)
+    comparison = _show_comparison((before, after), results, close, form, across_machines=across_machines)
+    raise typer.Exit(1 if bound is not None and _regressed(comparison, bound) else 0)
+
+
+def _show_comparison(
+    words: tuple[str, str], results: Path, tolerance: float, form: str, *, across_machines: bool
+) -> Comparison:
+    """Compares the two sides that ``words`` name, shows that in ``form``, and what a reader should know of it."""
     from zobench.cli import console, listing
     from zobench.runspec import suggestion
     from zobench.store import compare as comparing
@@ -78,30 +139,52 @@ def compare(
 
     if form not in (forms := ("terminal", "csv")):
         raise ValueError(f"unknown format {form!r}; {suggestion(form, forms)}")
-    close = parse_percent("--tolerance", tolerance)
-    bound = None if limit is None else parse_percent("--fail-on-regression", limit)
-    check_results(results)
-    sides = [comparing.side(word, results) for word in (before, after)]
+    check_there(results)
+    sides = [comparing.side(word, results) for word in words]
     tell_problems(dict.fromkeys(problem for _, problems in sides for problem in problems))
-    comparison = comparing.compare(sides[0][0], sides[1][0], tolerance=close, across_machines=across_machines)
-    errors = console.error_console()
+    comparison = comparing.compare(
+        sides[0][0], sides[1][0], tolerance=tolerance, across_machines=across_machines, apart=comparing.apart(words)
+    )
     if form == "csv":
         listing.write_comparison(comparison, sys.stdout)
     else:
-        listing.show_comparison(console.answer_console(), comparison, (before, after))
-    console.show_warnings(errors, map(printable, comparing.cautions(comparison)))
-    worse = [] if bound is None else comparing.regressions(comparison, bound)
-    if bound is not None and all(pair.judgement.verdict is comparing.Verdict.AMBIGUOUS for pair in comparison.pairs):
+        listing.show_comparison(console.answer_console(), comparison, words)
+    console.show_warnings(console.error_console(), map(printable, comparing.cautions(comparison)))
+    return comparison
+
+
+def _regressed(comparison: Comparison, bound: float) -> bool:
+    """Tells what is worse in B by more than ``bound``, a share; whether anything is."""
+    from zobench.cli import console
+    from zobench.store import printable
+    from zobench.store.compare import Verdict, regressions
+
+    errors, worse = console.error_console(), regressions(comparison, bound)
+    if all(pair.judgement.verdict is Verdict.AMBIGUOUS for pair in comparison.pairs):
         errors.print("warning: no cell could be judged, so no regression could be found", style="yellow")
     for line in worse:
         errors.print(printable(f"regression: {line}"), style="red", markup=False, soft_wrap=True)
-    raise typer.Exit(1 if worse else 0)
+    return bool(worse)
 
 
-@app.command()
+def _self_test(
+    cell: str | None, other: str | None, results: Path, count: int | None, slowdown: str | None, budget: str | None
+) -> NoReturn:
+    from zobench.cli.self_compare import self_compare
+
+    if other is not None:
+        raise ValueError(f"`--self-test` compares one cell with itself, but got a second, {other!r}; leave it out")
+    if count is not None and count < 1:
+        raise ValueError(f"`--comparisons >= 1` must hold, but got {count}; leave it out for 20")
+    share = None if slowdown is None else parse_percent("--slowdown", slowdown)
+    check_results(results)
+    self_compare(cell, results, count, share, parse_seconds("--budget", budget))
+
+
+@app.command(rich_help_panel=LOOK)
 def trace(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A result file, or the first digits of a run's hash.")],
-    results: Results = Path("results"),
+    results: Stored = Path("results"),
     output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to a file.")] = None,
 ) -> None:
     """Write the last step of a run as a trace for ui.perfetto.dev or chrome://tracing."""
@@ -110,7 +193,7 @@ def trace(
 
     if output is not None:
         check_file("--out", output)
-    check_results(results)
+    check_there(results)
     text = json.dumps(traced(query.one(run, results)), indent=1, allow_nan=False) + "\n"
     if output is None:
         print(text, end="")
@@ -119,7 +202,8 @@ def trace(
 
 
 def merge_stores(folders: list[Path], into: Path) -> None:
-    """Merges other stores into this one and prints how many results were new."""
+    """Merges other stores into this one and prints how many results were new. Ends in ``typer.Exit`` with 1 if anything
+    was left out, as packing does."""
     from zobench.store import printable
     from zobench.store.merge import merge
 
@@ -129,17 +213,24 @@ def merge_stores(folders: list[Path], into: Path) -> None:
     for line in merged.choices:
         print(printable(line))
     print(f"{into}: {merged.added} added, {merged.equal} there already, {len(merged.choices)} chosen between")
+    if merged.problems:
+        raise typer.Exit(1)
 
 
-def parse_percent(option: str, text: str) -> float:
-    """0.05 for ``5%`` or ``5``. Raises ``ValueError`` with ``option``'s name."""
-    try:
-        percent = float(text.strip().removesuffix("%"))
-    except ValueError:
-        raise ValueError(f"`{option}` must be a percentage, but got {text!r}; write 5%") from None
-    if not 0 <= percent <= 100:
-        raise ValueError(f"`{option}` must be 0% to 100%, but got {text!r}; write 5%")
-    return percent / 100
+def pack_store(folder: Path, archive: Path) -> None:
+    """Packs a store to be sent, and says what is left out. Ends in ``typer.Exit`` with 1 if anything is."""
+    from zobench.store import printable
+    from zobench.store.pack import ENDING, pack
+
+    if not archive.name.endswith(ENDING):
+        raise ValueError(f"`--pack` must be a file {ENDING}, but got {str(archive)!r}; name it runs{ENDING}")
+    check_file("--pack", archive)
+    packed = pack(folder, archive)
+    for line in packed.left_out:
+        print(printable(f"left out: {line}"), file=sys.stderr)
+    print(f"{archive}: {packed.runs} {'run' if packed.runs == 1 else 'runs'}, {len(packed.left_out)} left out")
+    if packed.left_out:
+        raise typer.Exit(1)
 
 
 def tell_problems(problems: Iterable[str]) -> None:

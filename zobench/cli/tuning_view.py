@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
@@ -13,7 +13,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from zobench.cli.console import MIB, show_warnings
+from zobench.cli.console import MIB, Seldom, bar_width, show_warnings
 from zobench.execute.plan import duration
 from zobench.finetune.cautions import trained
 from zobench.finetune.progress import Evaluation, Hooks, StepReport
@@ -25,19 +25,22 @@ from zobench.store import printable
 
 
 class TuningBar:
-    """A bar on a terminal, a line per evaluation anywhere, of one run after the other."""
+    """A bar on a terminal, a line per evaluation anywhere, of one run after the other. Where there is no terminal, a
+    line now and then between evaluations that are far apart; ``verbose``: a line for every step."""
 
-    def __init__(self, console: Console) -> None:
-        self._console, self._label = console, ""
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        self._console, self._label, self._verbose = console, "", verbose
         name, numbers = TextColumn("[bold]{task.description}"), TextColumn("{task.fields[told]}")
+        self._named = console.width >= _WIDE
         self._bars = Bars(
-            name, BarColumn(), MofNCompleteColumn(), numbers,
+            *[name] * self._named, BarColumn(bar_width(console)), MofNCompleteColumn(), numbers,
             console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
         self._task: TaskID | None = None
         self._best = ""
         self._begun = (0, 0.0)
         self._total = 0
+        self._seldom = Seldom()
 
     def hooks(self, spec: RunSpec) -> Hooks:
         """The hooks with which the run of ``spec`` draws; prints which run it is."""
@@ -56,7 +59,7 @@ class TuningBar:
         self._console.print(printable(text), style="dim", markup=False, soft_wrap=True)
 
     def _begin(self, done: int, total: int) -> None:
-        self._total, self._begun = total, (done, time.monotonic())
+        self._total, self._begun, self._seldom = total, (done, time.monotonic()), Seldom()
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(self._label, total=total, completed=done, told="")
@@ -66,18 +69,39 @@ class TuningBar:
         done, since = self._begun
         rate = (moment.step - done) / max(time.monotonic() - since, 1e-9)
         left = duration((self._total - moment.step) / rate)
-        skipped = f", {moment.skipped} skipped" if moment.skipped else ""
-        told = f"loss {moment.loss:.4f}, g {moment.g:+.3g}, lr {moment.lr:.3g}{self._best}{skipped}"
-        self._bars.update(
-            self._task, completed=moment.step, told=f"{told}, {rate:.3g} steps/s, about {left} left", refresh=False
-        )
+        told = {
+            "loss": f"loss {moment.loss:.4f}", "g": f"g {moment.g:+.3g}", "lr": f"lr {moment.lr:.3g}",
+            "best": self._best, "skipped": f"{moment.skipped} skipped" if moment.skipped else "",
+            "rate": f"{rate:.3g} steps/s", "left": f"about {left} left",
+        }  # fmt: skip
+        self._bars.update(self._task, completed=moment.step, told=self._fitting(told), refresh=False)
+        if self._verbose or (not self._console.is_terminal and self._seldom.due() is not None):
+            self._console.print(f"step {moment.step} of {self._total}: {_joined(told)}", soft_wrap=True)
+
+    def _fitting(self, told: Mapping[str, str]) -> str:
+        """As much of what is ``told`` as stands beside the bar, the least important left out first."""
+        beside = bar_width(self._console) + 2 * len(str(self._total)) + len(self._label) * self._named + 4
+        kept = dict(told)
+        for name in _DISPENSABLE:
+            if len(_joined(kept)) > self._console.width - beside:
+                kept.pop(name)
+        return _joined(kept)
 
     def _evaluated(self, seen: Evaluation) -> None:
         if seen.best:
-            self._best = f", best dev {score(seen.names[0], seen.accuracy)}"
+            self._best = f"least dev loss {seen.loss:.4f} ({score(seen.names[0], seen.accuracy)})"
         mark = (" (best)" if seen.gained else " (best after the start)") if seen.best else ""
         told = ", ".join(f"{_words(name)} {score(name, value)}" for name, value in seen.scores.items())
         self._console.print(f"step {seen.step}: {seen.split} {told}, loss {seen.loss:.4f}{mark}", soft_wrap=True)
+
+
+_WIDE = 100
+"""Characters of a terminal in which the bar has the run's name too, which stands above it already."""
+_DISPENSABLE = ("g", "lr", "rate", "skipped", "best")
+
+
+def _joined(told: Mapping[str, str]) -> str:
+    return ", ".join(filter(None, told.values()))
 
 
 def show_result(console: Console, result: Result) -> None:

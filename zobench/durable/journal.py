@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from zobench.engine import Entry
 from zobench.engine.base import PassRecord
+from zobench.machine.files import writing
 from zobench.machine.locks import lock
+from zobench.machine.texts import json_of
 from zobench.methods.base import Direction, Taken
 
 if TYPE_CHECKING:
@@ -145,13 +147,15 @@ class JournalFile:
     def _write(self, data: bytes) -> None:
         """At the end, all of it: a disk that is nearly full takes some, and then fails."""
         done = 0
-        while done < len(data):
-            done += os.pwrite(self._file, data[done:], self._end + done)
+        with writing(self._path):
+            while done < len(data):
+                done += os.pwrite(self._file, data[done:], self._end + done)
         self._end += len(data)
 
     def sync(self) -> None:
         """Returns when everything is on the disk."""
-        os.fsync(self._file)
+        with writing(self._path):
+            os.fsync(self._file)
         self._synced = time.monotonic()
 
     def __enter__(self) -> JournalFile:
@@ -214,6 +218,7 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Item], list[tu
         raise ValueError(f"`{path}` must be of this version, but is of an earlier one; remove {path.parent}")
     if not data.startswith(MAGIC) or len(line) < 2 or told != b"%08x" % chain:
         raise ValueError(f"`{path}` must be a journal of zobench, but its head is damaged; {_remedy(path)}")
+    header = _header(path, text)
     items: list[Item] = []
     waiting: list[tuple[Any, ...]] = []
     rest = line[1]
@@ -230,7 +235,16 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Item], list[tu
             items.append(_item(waiting))
             marks.append((chain, begin + start + SIZE))
             waiting = []
-    return json.loads(text), items, marks
+    return header, items, marks
+
+
+def _header(path: Path, text: bytes) -> dict[str, Any]:
+    """What the second line says; ``ValueError`` where it does not say whose the journal is, each in one line."""
+    told = json_of(text)
+    whose = [told.get(key) for key in ("run", "base")] if isinstance(told, dict) else [None]
+    if not all(isinstance(word, str) and word.isprintable() for word in whose):
+        raise ValueError(f"`{path}` must say whose run it is and on which base, but does not; {_remedy(path)}")
+    return dict(told)
 
 
 def _forgive(path: Path, rest: bytes, start: int) -> None:

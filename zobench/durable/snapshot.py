@@ -23,6 +23,7 @@ from torch import Tensor
 
 from zobench.engine.base import Position
 from zobench.machine.files import forget, replace, sync
+from zobench.machine.texts import json_of
 
 SHARD_BYTES = 512 << 20
 STATE = "state.json"
@@ -57,7 +58,9 @@ def prune(folder: Path, keep: Collection[int]) -> None:
 def state(path: Path) -> dict[str, Any]:
     """``state.json`` of a snapshot. Raises ``ValueError`` if it is not as it was written."""
     try:
-        told = dict(json.loads((path / STATE).read_text()))
+        told: dict[str, Any] = json_of((path / STATE).read_bytes())
+        if not isinstance(told, dict):
+            raise ValueError(f"{STATE} holds no JSON object")
         if told.pop("sum", None) != _sum(told):
             raise ValueError(f"the checksum of {STATE} differs")
     except (OSError, ValueError) as error:
@@ -79,7 +82,7 @@ def positions(path: Path) -> dict[str, Position]:
     """How far each unit of a snapshot had come. Raises ``ValueError`` if that cannot be read."""
     try:
         return {name: _position(row) for name, row in state(path)["positions"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"`{path}` must be a snapshot of units, but says nothing of them; remove it") from error
 
 
@@ -265,6 +268,8 @@ class SnapshotStart:
 def check(path: Path, state: Mapping[str, Any]) -> list[str]:
     """The names of a snapshot's shards, as its ``state`` has them. Raises ``ValueError`` if one is not as it was."""
     shards = {name: (told["bytes"], told["sum"]) for name, told in state["shards"].items()}
+    if odd := [name for name in shards if Path(name).name != name or not name.isprintable()]:
+        raise ValueError(f"`{path}` must name shards that lie in it, but names {odd[0]!r}; remove it")
     for name, told in shards.items():
         _check(path / name, *told)
     return list(shards)
@@ -292,7 +297,12 @@ def checksum(file: Path) -> str:
 
 
 def _keys(file: Path) -> list[str]:
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(file, framework="pt") as handle:
-        return list(handle.keys())
+    try:
+        with safe_open(file, framework="pt") as handle:
+            return list(handle.keys())
+    except SafetensorError as error:
+        raise ValueError(
+            f"`{file}` must be whole safetensors, but is damaged ({error}); remove {file.parent}"
+        ) from error

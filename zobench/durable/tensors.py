@@ -18,7 +18,7 @@ from torch import Tensor
 
 from zobench.durable import snapshot
 from zobench.durable.snapshot import STATE, checksum, place, write_state
-from zobench.machine.files import sync
+from zobench.machine.files import sync, writing
 from zobench.models.weights import Weights
 
 SHARD_BYTES = 1 << 30
@@ -115,5 +115,6 @@ def _shards(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]
 def _save(shard: dict[str, Tensor], file: Path) -> None:
     from safetensors.torch import save_file
 
-    save_file(shard, file)
+    with writing(file):
+        save_file(shard, file)
     sync(file)

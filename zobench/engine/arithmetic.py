@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from zobench.engine.base import Point
-from zobench.engine.blocks import Unit
+from zobench.engine.blocks import Field, Unit
 from zobench.engine.head import Head, Judged
 
 
@@ -52,6 +52,10 @@ class Arithmetic(Protocol):
 
     def caught_up(self, unit: Unit, weights: Tensor) -> Tensor:
         """``weights`` of the unit at rest, in the model's dtype, with every entry applied: that tensor, or a copy."""
+
+    def state(self, unit: Unit) -> tuple[Sequence[Field], Tensor | None]:
+        """State of directions that the arithmetic itself keeps, every committed entry applied: fields of a buffer on
+        the device; () and None where there is none, or where it rests beside the weights."""
 
     def direction(self, seed: int, unit: Unit, out: Sequence[Tensor]) -> None:
         """Writes z(seed) of the unit's trainable tensors into ``out``: the same numbers that points and updates use."""

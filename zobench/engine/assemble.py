@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from zobench.engine.base import EngineConfig
-from zobench.engine.blocks import Unit
+from zobench.engine.blocks import Unit, is_tuned
 from zobench.engine.factors import LowRank
 from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, Hosts, HostTier, NoTier, Tier, allocate
@@ -49,14 +49,16 @@ def streamed_modules(blocks: Sequence[nn.Module], config: EngineConfig) -> set[i
 
 
 def make_tier(
-    config: EngineConfig, units: Sequence[Unit], sizes: list[int], ring: int, weights: Weights, hosts: Hosts | None
-) -> Tier:
-    """Where the streamed units rest; ``sizes``: bytes of each, ``ring``: how many of them have a place of their own."""
+    config: EngineConfig, units: Sequence[Unit], sizes: list[int], ring: int,
+    extents: Callable[[Unit], list[Extent]], hosts: Hosts | None,
+) -> Tier:  # fmt: skip
+    """Where the streamed units rest; ``sizes``: bytes of each, ``ring``: how many of them have a place of their own;
+    ``extents``: where a checkpoint has a unit."""
     folder, kind = Path(config.disk_dir or tempfile.gettempdir()), TIERS[config.tier]
     if config.device == "meta":
         return NoTier()
     if not kind.is_filled:
-        return CheckpointTier(sizes, [_extents(unit, weights) for unit in units], folder)
+        return CheckpointTier(sizes, [extents(unit) for unit in units], folder)
     if kind.is_file:
         return DiskTier(sizes, folder, ring=ring)
     if hosts is not None:
@@ -64,7 +66,7 @@ def make_tier(
     return HostTier(sizes, pinned=kind.is_pinned, ring=ring, device=config.device)
 
 
-def _extents(unit: Unit, weights: Weights) -> list[Extent]:
+def located(unit: Unit, weights: Weights) -> list[Extent]:
     """Where a unit's tensors are in the checkpoint that they come from."""
     extents = []
     for item in unit.fields:
@@ -132,7 +134,7 @@ def check(model: nn.Module, config: EngineConfig, weights: Weights | None, rule:
         choose_device(config.device)
     if weights is None and any(parameter.is_meta for parameter in model.parameters()):
         raise ValueError("the model must hold its weights, but some are on the meta device; give weights=")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    if not any(map(is_tuned, model.parameters())):
         raise ValueError("some parameter must require gradients, but none does; nothing would be trained")
     if rule is not None and rule.states and (wire.is_packed or config.keep_steps > 1):
         raise ValueError(

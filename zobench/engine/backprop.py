@@ -31,6 +31,7 @@ from zobench.engine.logits import Driven, drive_to_head
 from zobench.engine.noise import TorchNoise
 from zobench.engine.objective import Objective
 from zobench.engine.perturb import is_decayed
+from zobench.engine.population import Reward
 from zobench.models import blocks as find_blocks
 from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import Weights, materialise
@@ -148,6 +149,10 @@ class Backprop:
         return bool(self._lower)
 
     # --- looking and saving -------------------------------------------------------------------------------------------
+
+    def fitness(self, reward: Reward, batches: Sequence[Batch], points: Sequence[Point]) -> list[float]:
+        """Raises ``ValueError``: directions of low rank need no backward pass."""
+        raise ValueError("a population needs an Engine, but got Backprop; build that")
 
     def shared(self, values: Sequence[int]) -> list[int]:
         """See :meth:`zobench.engine.Engine.shared`: this engine is always one device's."""

@@ -34,6 +34,11 @@ BASE = Point()
 """The unperturbed weights."""
 
 
+NOTHING_YET, MATRICES_ANEW = -1.0, -2.0
+"""An :class:`Entry`'s ``extra`` where a rule in factors keeps state (:mod:`zobench.engine.factor_rules`): no step is in
+the state yet; only that of vectors goes on."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
     """One update, ``W -= lr * (g * z(seed) + weight_decay * W)``: all that is ever stored of it (MeZO, algorithm 1).
@@ -41,7 +46,7 @@ class Entry:
     ``part``: the only part of the model that it moves; None moves all of it. ``subspace``: as a point's. With a rule
     other than SGD's, all entries of one step are one update: the rule takes the sum of their g * z
     (:mod:`zobench.engine.rules`). ``extra``: a second number that a rule which shapes directions needs of the step
-    (:mod:`zobench.engine.shapes`).
+    (:mod:`zobench.engine.shapes`), or one in factors (:mod:`zobench.engine.factor_rules`).
     """
 
     step: int

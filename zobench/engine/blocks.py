@@ -198,6 +198,11 @@ class Unit:
         return write
 
 
+def is_tuned(parameter: nn.Parameter) -> bool:
+    """Whether steps change it: it requires gradients, or, as integers cannot, is marked as moving by whole steps."""
+    return parameter.requires_grad or getattr(parameter, "is_stepped", False)
+
+
 def strip(modules: Iterable[nn.Module]) -> None:
     """Takes the modules' own parameters away, as :meth:`Unit.release` does: their tiles hold them."""
     for module in modules:
@@ -238,7 +243,7 @@ def find_units(
             raise ValueError(f"a block must not share parameters, but {name} has {len(places)} homes; untie it")
         owner = owner_of.get(id(places[0][0]), places[0][0])
         modules[id(owner)] = owner
-        item = Field(name, parameter.shape, parameter.dtype, 0, True, parameter.requires_grad, places, tensor_id)
+        item = Field(name, parameter.shape, parameter.dtype, 0, True, is_tuned(parameter), places, tensor_id)
         members.setdefault(id(owner), []).append(item)
     names = {id(module): name for name, module in model.named_modules()}
     for owner in owners:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from zobench.engine import head, history, linear
 from zobench.engine.arithmetic import Arithmetic
-from zobench.engine.assemble import by_tensor, make_tier, slot_maker, stream_thresholds, streamed_modules
+from zobench.engine.assemble import by_tensor, located, make_tier, slot_maker, stream_thresholds, streamed_modules
 from zobench.engine.base import EngineConfig, Entry
 from zobench.engine.blocks import Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.factored import Factored
@@ -31,7 +31,10 @@ from zobench.engine.pipeline import Pipeline
 from zobench.engine.pristine import Pristine
 from zobench.engine.products import ProductForwards
 from zobench.engine.rest import Rest, Stream
+from zobench.engine.row_factored import RowFactored
+from zobench.engine.row_products import RowForwards
 from zobench.engine.rules import UpdateRule
+from zobench.engine.stored import StoredWire
 from zobench.engine.tiers import Hosts, Tier, allocate
 from zobench.engine.wire import FloatWire, Wire
 from zobench.machine.numa import cpus_near, stay_near
@@ -72,12 +75,14 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Built:
-    """The finished parts of an engine. ``thresholds``: of sparse directions, by tensor id."""
+    """The finished parts of an engine. ``rows``: its ``forwards`` where they serve a population, else None;
+    ``thresholds``: of sparse directions, by tensor id."""
 
     rest: Rest
     noise: Noise
     arithmetic: Arithmetic
     forwards: Forwards
+    rows: RowForwards | None
     thresholds: dict[int, float]
 
 
@@ -95,13 +100,14 @@ def build(
     _check_count(len(blocks), config)
     streamed, residents, noise = _units(model, config, blocks, rule, source)
     units = [*streamed, *residents]
-    wire = _wire(config)
+    stored = _stored(config, source.weights)
+    wire = stored or _wire(config)
     if wire is not None:
         for dtype in dict.fromkeys(item.dtype for unit in streamed for item in unit.fields if item.is_parameter):
             wire.prepare(config.device, dtype)
     by_id = by_tensor(units, thresholds)
     with ExitStack() as undo:
-        stream = _stream(streamed, len(blocks), config, source, wire, lanes, hosts, undo) if streamed else None
+        stream = _stream(streamed, len(blocks), config, source, wire, stored, lanes, hosts, undo) if streamed else None
         for unit in residents:
             source.place(unit, config.device)
         strip(unit.module for unit in units if unit.is_tile)
@@ -110,14 +116,19 @@ def build(
         rest = Rest(streamed, residents, config.device, stream, wire)
         common = model, config, blocks, units
         arithmetic: Arithmetic
+        rows: RowForwards | None = None
         if directions is None:
             arithmetic = _arithmetic(model, config, rest, noise, journal, wire, rule, by_id)
             forwards = Forwards(*common, arithmetic, rest.run, touch, marks)
         else:
-            arithmetic = _factored(config, rest, journal, wire, directions)
-            forwards = ProductForwards(*common, arithmetic, rest.run, touch, marks)
+            arithmetic = _factored(config, rest, journal, wire, directions, source.state)
+            turns = arithmetic, rest.run, touch, marks
+            if directions.is_apart:
+                forwards = rows = RowForwards(*common, *turns)
+            else:
+                forwards = ProductForwards(*common, *turns)
         undo.pop_all()
-    return Built(rest=rest, noise=noise, arithmetic=arithmetic, forwards=forwards, thresholds=by_id)
+    return Built(rest=rest, noise=noise, arithmetic=arithmetic, forwards=forwards, rows=rows, thresholds=by_id)
 
 
 def _wire(config: EngineConfig) -> Wire | None:
@@ -125,6 +136,12 @@ def _wire(config: EngineConfig) -> Wire | None:
     if not kind.is_packed:
         return None
     return IntegerWire(kind) if kind.bits else FloatWire(config.wire)
+
+
+def _stored(config: EngineConfig, weights: Weights) -> StoredWire | None:
+    """What decodes a checkpoint's own bytes, where blocks rest in one that is quantised."""
+    rests_there = config.streams and not TIERS[config.tier].is_filled
+    return StoredWire(weights) if rests_there and weights.is_quantised else None
 
 
 def is_end(model: nn.Module, unit: Unit) -> bool:
@@ -164,8 +181,8 @@ def _units(
 
 
 def _stream(
-    units: Sequence[Unit], layers: int, config: EngineConfig, source: Source, wire: Wire | None, lanes: Lanes | None,
-    hosts: Hosts | None, undo: ExitStack,
+    units: Sequence[Unit], layers: int, config: EngineConfig, source: Source, wire: Wire | None,
+    stored: StoredWire | None, lanes: Lanes | None, hosts: Hosts | None, undo: ExitStack,
 ) -> Stream:  # fmt: skip
     """Fills the tier with the streamed units and builds the pipeline over it.
 
@@ -178,7 +195,8 @@ def _stream(
     ring = len(units)
     if config.shared_blocks is not None:
         ring = min(ring, config.shared_blocks * (len(units) // (layers - config.resident_blocks)))
-    tier = make_tier(config, units, sizes, ring, source.weights, hosts)
+    extents = stored.extents if stored else functools.partial(located, weights=source.weights)
+    tier = make_tier(config, units, sizes, ring, extents, hosts)
     undo.callback(tier.close)
     _fill(tier, units, config, source, wire)
     if hosts is not None and source.start is not None:
@@ -225,11 +243,13 @@ def _agree(units: Sequence[Unit], hosts: Hosts, start: Start) -> None:
 
 
 def _factored(
-    config: EngineConfig, rest: Rest, journal: Sequence[Entry], wire: Wire | None, directions: LowRank
-) -> Factored:
+    config: EngineConfig, rest: Rest, journal: Sequence[Entry], wire: Wire | None, directions: LowRank,
+    state: Weights | None,
+) -> Factored:  # fmt: skip
     streamed = max((unit.nbytes for unit in rest.blocks), default=0)
     master = allocate(streamed, config.device) if wire else None
-    return Factored(directions, journal, config.keep_steps, config.device, wire, master)
+    kind = RowFactored if directions.is_apart else Factored
+    return kind(directions, journal, config.keep_steps, config.device, wire, master, state)
 
 
 def _arithmetic(

@@ -132,7 +132,8 @@ def _shards(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]
 
 def _written(shard: Mapping[str, Tensor], file: Path) -> dict[str, int]:
     """Writes a shard; the bytes of each of its tensors."""
-    save_file(dict(shard), file, metadata={"format": "pt"})
+    with files.writing(file):
+        save_file(dict(shard), file, metadata={"format": "pt"})
     return {name: tensor.nbytes for name, tensor in shard.items()}
 
 

@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -34,6 +35,8 @@ from zobench.engine.lanes import Event, Lanes
 from zobench.engine.logits import drive_to_head
 from zobench.engine.objective import Objective
 from zobench.engine.pipeline import Pipeline
+from zobench.engine.population import Population, Reward
+from zobench.engine.row_products import RowForwards
 from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import Hosts
 from zobench.machine.accelerator import Accelerator
@@ -70,6 +73,7 @@ class Engine:
         check_directions(directions, config, rule, thresholds)
         marks = judged(model, config, directions) if known is None else known
         self.model, self.config, self.rule, self.drive = model.eval(), config, rule, drive
+        self.directions = directions
         self.passes = 0
         self.before_change: Callable[[Unit], None] = lambda unit: None
         self.journal: list[Entry] = []
@@ -80,7 +84,7 @@ class Engine:
             rule=rule, thresholds=thresholds or {}, lanes=lanes, hosts=hosts, marks=marks, directions=directions,
         )  # fmt: skip
         self.rest, self.noise, self.arithmetic = built.rest, built.noise, built.arithmetic
-        self.forwards, self.thresholds = built.forwards, built.thresholds
+        self.forwards, self._rows, self.thresholds = built.forwards, built.rows, built.thresholds
         self.blocks, self.residents, self.units = self.rest.blocks, self.rest.residents, self.rest.units
         if config.device.startswith("cuda"):
             Accelerator(config.device).synchronize()  # the lanes' streams start with nothing of the building in flight
@@ -119,7 +123,7 @@ class Engine:
         applied; rows are padded on the left."""
         self._open()
         batch = batch.to(self.config.device)
-        with self._pass((BASE,), len(batch.input_ids)):
+        with self.passing((BASE,), len(batch.input_ids)):
             driven = drive_to_head(self.drive, self.model, batch.input_ids, batch.attention_mask)
             return last_logits(self.forwards, driven)
 
@@ -130,13 +134,13 @@ class Engine:
         device = self.config.device
         ids, mask = batch.input_ids.to(device), batch.attention_mask
         mask = None if mask is None else mask.to(device).repeat(len(points), 1)
-        with self._pass(points, len(ids), route):
+        with self.passing(points, len(ids), route):
             driven = drive_to_head(self.drive, self.model, ids.repeat(len(points), 1), mask)
             result = torch.stack(self.forwards.judge(driven, objective))
         return torch.full(result.shape, math.nan) if result.is_meta else result.cpu()
 
     @contextmanager
-    def _pass(self, points: Sequence[Point], rows: int, route: tuple[Point, ...] = ()) -> Iterator[None]:
+    def passing(self, points: Sequence[Point], rows: int, route: tuple[Point, ...] = ()) -> Iterator[None]:
         """Inside, the model is driven once, on ``rows`` rows at each of ``points``, some of those of ``route``."""
         self.forwards.begin(points, rows)
         self.forget()
@@ -147,6 +151,29 @@ class Engine:
         self.arithmetic.points = self.arithmetic.route = ()
         self.passes += 1
         self.failed = False
+
+    @property
+    def rows(self) -> RowForwards:
+        """The forwards of a population. Raises ``ValueError`` where directions are not
+        :class:`~zobench.engine.apart.Apart`."""
+        if self._rows is None:
+            raise ValueError(
+                f"`fitness` needs directions of which each point has its own, but got {self.directions}; give "
+                "directions=Apart(1)"
+            )
+        return self._rows
+
+    def fitness(self, reward: Reward, batches: Sequence[Batch], points: Sequence[Point]) -> list[float]:
+        """What ``reward`` makes of a population whose members are at ``points``, each with a batch of its own, as often
+        as it looks at it. Raises ``ValueError`` as :attr:`rows` does."""
+        self._open()
+        rewards = [float(value) for value in reward(Population(self, points), batches)]
+        if len(rewards) != len(points):
+            raise ValueError(
+                f"`reward` must give one number for each of {len(points)} members, but gave {len(rewards)}; see "
+                "zobench.engine.population"
+            )
+        return rewards
 
     def evaluate(self, batch: Batch) -> float:
         """The batch's mean loss with every committed update applied."""
@@ -161,7 +188,7 @@ class Engine:
         self._open()
         tangent.check(self.config)
         objective = Objective(self.model, batch, self.config.device)
-        with self._pass((Point(seed),), len(batch.input_ids)):
+        with self.passing((Point(seed),), len(batch.input_ids)):
             return tangent.derivative(self.forwards, self.drive, batch, objective, seed)
 
     @torch.inference_mode()
@@ -227,7 +254,9 @@ class Engine:
         With counter noise what is pending stays pending: looking rounds nothing and writes nothing.
         """
         inside = set()
-        for name, tensor in self._tensors(lambda unit: [item for item in unit.fields if item.is_kept]):
+        for name, tensor in self._tensors(
+            lambda unit: self._held(unit, [item for item in unit.fields if item.is_kept])
+        ):
             inside.add(name)
             yield name, tensor
         for name, buffer in persistent_buffers(self.model):
@@ -236,7 +265,8 @@ class Engine:
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(parameter#state, CPU copy) of every state of the rule, all updates applied, as :meth:`named_tensors`."""
-        yield from self._tensors(lambda unit: unit.states)
+        yield from self._tensors(lambda unit: self._held(unit, unit.states))
+        yield from self._tensors(self._beside)
 
     @property
     def parts(self) -> int:
@@ -244,15 +274,22 @@ class Engine:
         each block, and the last what follows them (ZO-Bench, section 5: 26 for OPT-1.3B)."""
         return len(find_blocks(self.model)) + 2
 
-    def _tensors(self, wanted: Callable[[Unit], Sequence[Field]]) -> Iterator[tuple[str, Tensor]]:
+    def _held(self, unit: Unit, items: Sequence[Field]) -> tuple[Sequence[Field], Tensor | None]:
+        return items, self.current(unit) if items else None
+
+    @torch.inference_mode()
+    def _beside(self, unit: Unit) -> tuple[Sequence[Field], Tensor | None]:
+        return self.arithmetic.state(unit)
+
+    def _tensors(self, wanted: Callable[[Unit], tuple[Sequence[Field], Tensor | None]]) -> Iterator[tuple[str, Tensor]]:
+        """The tensors that ``wanted`` gives of each unit, fields of a buffer, by their keys."""
         self._open()
         if self.arithmetic.in_place:
             self.flush()
         self.drain()
         tiles: dict[str, list[Tensor]] = {}
         for unit in self.units:
-            items = wanted(unit)
-            buffer = self.current(unit) if items else None
+            items, buffer = wanted(unit)
             for item in items:
                 assert buffer is not None
                 pieces = tiles.setdefault(item.key, [])
@@ -330,8 +367,12 @@ class Engine:
 
     @torch.inference_mode()
     def transfer_only(self) -> None:
-        """One traversal's transfers without any compute, write-backs only if every step has them; weights stay."""
-        self.rest.transfer_only(written=self.config.keep_steps == 1)
+        """One traversal's transfers without any compute, write-backs only if every step has them; weights stay.
+
+        Along directions of low rank W is written when their subspace ends, which is taken to be later than the step.
+        """
+        held = self.directions is not None and not self.directions.is_apart
+        self.rest.transfer_only(written=self.config.keep_steps == 1 and not held)
 
     def compute_only(self) -> AbstractContextManager[None]:
         """Inside, steps run without any transfer, on whatever the slots hold: only their duration means something.
@@ -415,6 +456,5 @@ def judged(model: nn.Module, config: EngineConfig, directions: LowRank | None = 
     """See :func:`zobench.engine.twin.judge`: how the arguments of the model's modules follow the batch, once an engine
     over a twin of the model gave transformers' own losses; ``ValueError`` if it did not. Asked again, it costs
     nothing."""
-    return twin.judge(
-        model, config, lambda own, how, marks: Engine(own, how, known=marks, directions=directions), directions
-    )
+    plain = None if directions is None else replace(directions, rule=None)
+    return twin.judge(model, config, lambda own, how, marks: Engine(own, how, known=marks, directions=plain), plain)

@@ -1,21 +1,24 @@
-"""Directions of low rank: z = U V^T in every matrix, and the small tensors that stand for it and for what is pending.
+"""Directions of low rank: z = A F B in every matrix, and the small tensors that stand for it.
 
-U of a matrix (rows, columns) is (rows, rank), V^T (rank, columns), both from the counter stream of the matrix: U is the
-first rows * rank numbers of the direction's seed, V^T the numbers after these of the *subspace's* seed. So each can be
-drawn alone, and directions of one subspace share V. Any other tensor keeps a full direction of its own.
+F comes from the counter stream of the matrix under the direction's own seed, from the stream's beginning; A and B are
+made of the numbers after these under the seed of the *subspace*. So each can be drawn alone, and directions of one
+subspace share A and B. Any other tensor keeps a full direction of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from zobench import kernels
 from zobench.engine.base import Entry, Point
+from zobench.engine.basis import Basis, orthonormal
 from zobench.engine.blocks import Field, Unit
+from zobench.engine.factor_rules import FactorRule
 from zobench.kernels import Flat, Segment, Span, Update
 from zobench.kernels.base import PADDING
 
@@ -24,34 +27,99 @@ FLOAT = torch.float32.itemsize
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """Directions whose matrices are U V^T of this ``rank`` (LOZO: Chen et al., 2024).
+    """Directions whose matrices are U V^T of this ``rank``: U (rows, rank) is a direction's own, V^T (rank, columns)
+    that of its subspace (LOZO: Chen et al., 2024).
 
-    An element of z then has the variance ``rank``, not 1. Raises ``ValueError`` if ``rank`` is below 1.
+    An element of z then has the variance ``rank``, not 1. ``rule``: what a step makes of its estimate; None: SGD, entry
+    by entry. ``by_rows``: whether some rows of a matrix have rows of F, and not the whole of it. ``is_apart``: whether
+    a pass has many points, hardly two of which share a subspace (:mod:`zobench.engine.apart`). Raises ``ValueError`` if
+    ``rank`` is below 1.
     """
 
+    by_rows: ClassVar[bool] = True
+    is_apart: ClassVar[bool] = False
     rank: int
+    rule: FactorRule | None = None
 
     def __post_init__(self) -> None:
         if self.rank < 1:
             raise ValueError(f"`rank >= 1` must hold, but got rank={self.rank}; LOZO uses rank=2")
 
+    def own(self, item: Field) -> tuple[torch.Size, int]:
+        """The shape of F of a matrix, or of the rows of it that are here, and its place in the stream."""
+        return torch.Size([item.shape[0], self.rank]), item.first * self.rank
+
+    def shared(self, item: Field, subspace: int, device: torch.device | str) -> Basis:
+        """A and B of a whole matrix."""
+        return Basis(right=self.basis(item, subspace, device))
+
     def basis(self, item: Field, subspace: int, device: torch.device | str) -> Tensor:
         """V^T of a matrix, float32 (rank, columns): a thin product is faster with V's columns in one piece each."""
-        whole = item.shape if item.whole is None else item.whole
-        basis = torch.empty(self.rank, whole[1], dtype=torch.float32, device=device)
-        kernels.normals(subspace, Span(item.tensor_id, whole[0] * self.rank), basis)
-        return basis
+        rows, columns = whole(item)
+        return normals(item, subspace, rows * self.rank, (self.rank, columns), device)
 
     def direction(self, item: Field, seed: int, subspace: int, out: Tensor) -> None:
         """Writes z of the tensor, or of the rows of it that are here, into ``out``, of the tensor's shape."""
         if not is_matrix(item):
-            z = torch.empty(item.shape, dtype=torch.float32, device=out.device)
-            kernels.normals(seed, Span(item.tensor_id, item.start), z)
-            out.copy_(z)
+            out.copy_(normals(item, seed, item.start, item.shape, out.device))
             return
-        factor = torch.empty(item.shape[0], self.rank, dtype=torch.float32, device=out.device)
-        kernels.normals(seed, Span(item.tensor_id, item.first * self.rank), factor)
-        out.copy_(factor @ self.basis(item, subspace, out.device))
+        shape, start = self.own(item)
+        basis = self.shared(item, subspace, out.device).rows(item.first, item.shape[0])
+        out.copy_(basis.whole(normals(item, seed, start, shape, out.device)))
+
+
+@dataclass(frozen=True, slots=True)
+class Core(LowRank):
+    """Directions U Z V^T: Z (rank, rank) is a direction's own, U (rows, rank) and V (columns, rank) have orthonormal
+    columns (SubZero: Yu et al., 2024). Of a matrix with fewer rows or columns than ``rank`` these are all.
+
+    ``scaled``: times the root of (elements of the matrix / elements of Z), which makes z as long as normal numbers are.
+    """
+
+    by_rows: ClassVar[bool] = False
+    scaled: bool = False
+
+    def own(self, item: Field) -> tuple[torch.Size, int]:
+        """See :class:`LowRank`."""
+        return torch.Size(min(self.rank, size) for size in whole(item)), 0
+
+    def shared(self, item: Field, subspace: int, device: torch.device | str) -> Basis:
+        """See :class:`LowRank`."""
+        (rows, columns), (left, right) = whole(item), self.own(item)[0]
+        start = left * right
+        u = orthonormal(normals(item, subspace, start, (rows, left), device))
+        v = orthonormal(normals(item, subspace, start + rows * left, (columns, right), device))
+        return Basis(u, (v * math.sqrt(rows * columns / (left * right)) if self.scaled else v).T.contiguous())
+
+
+@dataclass(frozen=True, slots=True)
+class Projected(LowRank):
+    """Directions P Psi: Psi (rank, columns) is a direction's own, P (rows, rank) has orthonormal columns (ZO-Muon: Lang
+    et al., 2026). Of a matrix with fewer rows than ``rank`` P is square."""
+
+    by_rows: ClassVar[bool] = False
+
+    def own(self, item: Field) -> tuple[torch.Size, int]:
+        """See :class:`LowRank`."""
+        rows, columns = whole(item)
+        return torch.Size([min(self.rank, rows), columns]), 0
+
+    def shared(self, item: Field, subspace: int, device: torch.device | str) -> Basis:
+        """See :class:`LowRank`."""
+        rows, (inside, columns) = whole(item)[0], self.own(item)[0]
+        return Basis(left=orthonormal(normals(item, subspace, inside * columns, (rows, inside), device)))
+
+
+def normals(item: Field, seed: int, start: int, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
+    """Normal numbers of a tensor's stream from ``start`` on, float32."""
+    made = torch.empty(shape, dtype=torch.float32, device=device)
+    kernels.normals(seed, Span(item.tensor_id, start), made)
+    return made
+
+
+def whole(item: Field) -> torch.Size:
+    """The shape of the tensor some of whose rows may be here."""
+    return item.shape if item.whole is None else item.whole
 
 
 def is_matrix(item: Field) -> bool:
@@ -60,25 +128,27 @@ def is_matrix(item: Field) -> bool:
 
 
 def subspace_of(direction: Point | Entry) -> int:
-    """The seed of V: the direction's own where it shares none with others."""
+    """The seed of A and B: the direction's own where it shares none with others."""
     assert direction.seed is not None
     return direction.seed if direction.subspace is None else direction.subspace
 
 
 class Factors:
-    """Where the factors of a unit's trainable tensors lie in a flat float32 buffer: U (rows, rank) of a matrix, z of
-    any other tensor. To the kernels they are a small unit, which is moved and updated as weights are."""
+    """Where the factors of a unit's trainable tensors lie in a flat float32 buffer: F of a matrix, z of any other
+    tensor. To the kernels they are a small unit, which is moved and updated as weights are.
+
+    ``fields``: the factors as fields of such a buffer, in the order of the unit's trainable tensors.
+    """
 
     def __init__(self, unit: Unit, directions: LowRank) -> None:
-        self._places: dict[int, tuple[int, torch.Size]] = {}
-        segments, offset = [], 0
+        self.directions = directions
+        segments, self.fields, offset = list[Segment](), list[Field](), 0
         for item, decayed in zip(unit.trainable, unit.decayed, strict=True):
-            matrix = is_matrix(item)
-            shape = torch.Size([item.shape[0], directions.rank]) if matrix else item.shape
-            start = item.first * directions.rank if matrix else item.start
+            shape, start = directions.own(item) if is_matrix(item) else (item.shape, item.start)
             segments.append(Segment(item.tensor_id, start, offset, shape.numel(), decayed))
-            self._places[item.tensor_id] = offset, shape
+            self.fields.append(_field(item, shape, start, offset * FLOAT, directions.by_rows or not is_matrix(item)))
             offset += -(-shape.numel() * FLOAT // PADDING) * PADDING // FLOAT
+        self._places = {own.tensor_id: own for own in self.fields}
         self.flat, self.nbytes = Flat(torch.float32, segments), offset * FLOAT
 
     def empty(self, device: torch.device | str) -> Tensor:
@@ -87,13 +157,16 @@ class Factors:
 
     def of(self, item: Field, buffer: Tensor) -> Tensor:
         """The factor of one of the unit's trainable tensors in a buffer."""
-        offset, shape = self._places[item.tensor_id]
-        return buffer.view(torch.float32)[offset : offset + shape.numel()].view(shape)
+        return self._places[item.tensor_id].view(buffer)
 
     def update(self, buffer: Tensor, entry: Entry) -> None:
         """``F -= lr * (g * z + weight_decay * F)``: what an update does to factors that are pending."""
         update = Update(entry.seed, entry.g, entry.lr, entry.weight_decay, entry.step)
         kernels.advance_flat(buffer, self.flat, (update,))
+
+    def add(self, buffer: Tensor, seed: int, scale: float) -> None:
+        """``F += scale * z``."""
+        kernels.advance_flat(buffer, self.flat, (Update(seed, scale, -1.0),))
 
     def moved(self, buffer: Tensor, seed: int, scale: float) -> Tensor:
         """``F + scale * z``, in a buffer of its own."""
@@ -118,91 +191,10 @@ class Factors:
         return made
 
 
-Term = tuple[int, Tensor]
-"""The seed of a subspace and factors in it: together a change of the weights, U V^T."""
-
-
-@dataclass(eq=False, slots=True)
-class Group:
-    """Pending entries that become one change of the weights, rounded once: those of one ``subspace``, which share one
-    term, or those of one step whose directions have each a subspace of their own (``subspace`` None).
-
-    ``end``: the place in the journal after its last one. The change is ``W = kept * W + sum of U V^T`` over ``terms``,
-    where ``kept`` is what weight decay leaves.
-    """
-
-    subspace: int | None
-    step: int
-    end: int
-    terms: list[Term] = field(default_factory=list)
-    kept: float = 1.0
-
-    def takes(self, entry: Entry) -> bool:
-        """Whether an entry that follows belongs to it."""
-        return entry.subspace == self.subspace and (self.subspace is not None or entry.step == self.step)
-
-    def add(self, factors: Factors, entry: Entry, end: int, device: torch.device | str) -> None:
-        """Takes an entry, which ends at the place ``end`` of the journal."""
-        shared = self.subspace is not None and bool(self.terms)
-        if entry.weight_decay and not shared:
-            kept = 1.0 - entry.lr * entry.weight_decay
-            self.terms = [(seed, factors.decay(own, kept)) for seed, own in self.terms]
-        if not shared:
-            self.terms.append((subspace_of(entry), factors.empty(device)))
-        factors.update(self.terms[-1][1], entry)
-        self.kept *= 1.0 - entry.lr * entry.weight_decay
-        self.step, self.end = entry.step, end
-
-
-class Pending:
-    """The entries of a journal that a unit's weights at rest lack, in groups; brought up to date as it grows."""
-
-    def __init__(self, unit: Unit, factors: Factors) -> None:
-        self._unit, self.factors = unit, factors
-        self._seen, self._applied = 0, -1
-        self.groups: list[Group] = []
-
-    def follow(self, journal: Sequence[Entry], device: torch.device | str) -> list[Group]:
-        """All groups after the unit's own place in the journal."""
-        applied = self._unit.applied
-        if self._applied != applied or self._seen > len(journal):
-            self.groups, self._seen, self._applied = [], applied, applied
-        for place in range(self._seen, len(journal)):
-            entry = journal[place]
-            if self._unit.moves(entry):
-                if not self.groups or not self.groups[-1].takes(entry):
-                    self.groups.append(Group(entry.subspace, entry.step, place))
-                self.groups[-1].add(self.factors, entry, place + 1, device)
-        self._seen = len(journal)
-        return self.groups
-
-    def drop(self, count: int) -> None:
-        """The first groups are in the weights at rest now, and the unit knows."""
-        del self.groups[:count]
-        self._applied = self._unit.applied
-
-    def terms(self) -> tuple[list[Term], float]:
-        """All groups as terms of one change of the weights, and what all weight decay leaves of these."""
-        kept, terms = 1.0, list[Term]()
-        for group in reversed(self.groups):
-            terms = [(seed, self.factors.decay(own, kept)) for seed, own in group.terms] + terms
-            kept *= group.kept
-        return terms, kept
-
-
-def closed(groups: Sequence[Group], points: Sequence[Point]) -> int:
-    """How many of the groups no later entry can join: all, unless the last has a subspace that several steps share and
-    no point has left it."""
-    if not groups or groups[-1].subspace is None:
-        return len(groups)
-    left = any(point.seed is not None and point.subspace != groups[-1].subspace for point in points)
-    return len(groups) - (not left)
-
-
-def runs(keys: Sequence[object]) -> Iterator[tuple[int, int]]:
-    """The ranges [first, last) of equal neighbours."""
-    first = 0
-    for place in range(1, len(keys) + 1):
-        if place == len(keys) or keys[place] != keys[first]:
-            yield first, place
-            first = place
+def _field(item: Field, shape: torch.Size, start: int, offset: int, by_rows: bool) -> Field:
+    """A factor as a field of its buffer, called as a rule's state of it is."""
+    rows = torch.Size([whole(item)[0], *shape[1:]]) if item.is_part and by_rows else None
+    return replace(
+        item, shape=shape, offset=offset, dtype=torch.float32, is_parameter=False, trainable=False, homes=(),
+        first=start // shape[1:].numel(), whole=rows, state="m",
+    )  # fmt: skip

@@ -17,7 +17,7 @@ from torch import Tensor
 from zobench import kernels
 from zobench.engine.noise import CHUNK, MASK
 from zobench.engine.rules import UpdateRule
-from zobench.engine.shapes import shaping
+from zobench.engine.shapes import moving, shaping
 from zobench.kernels import Span, Update
 
 CUDA_CHUNK = 1 << 24
@@ -29,7 +29,7 @@ class General:
     rule that shapes directions has its own use for."""
 
     def __init__(self, rule: UpdateRule | None, thresholds: Mapping[int, float]) -> None:
-        self._rule, self._shaping, self._thresholds = rule, shaping(rule), thresholds
+        self._rule, self._shaping, self._moving, self._thresholds = rule, shaping(rule), moving(rule), thresholds
 
     def advance(
         self, master: Tensor, span: Span, updates: Sequence[Update], *, states: Sequence[Tensor] = (),
@@ -54,7 +54,16 @@ class General:
                 z = self._direction(seed, own, weights.numel(), master.device)
                 if self._shaping is not None:
                     z = self._shaping.shape(z, flat[0][piece].float(), beside, self._limit(own))
-                flat[2][piece] = z.mul_(scale).add_(flat[0][piece]).to(master.dtype)
+                if self._moving is None:
+                    z.mul_(scale).add_(flat[0][piece])
+                else:
+                    z = self._moving(flat[0][piece], z, scale)
+                flat[2][piece] = z.to(master.dtype)
+
+    @property
+    def is_antithetic(self) -> bool:
+        """Whether W - c z is 2 W minus W + c z."""
+        return self._moving is None
 
     def direction(self, seed: int, span: Span, out: Tensor) -> None:
         """Writes the span's elements of the direction to ``out`` (float32, contiguous), which no rule may shape."""

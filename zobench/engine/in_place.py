@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zobench.engine import perturb
 from zobench.engine.base import BASE, Entry, Point, transitions
-from zobench.engine.blocks import Unit
+from zobench.engine.blocks import Field, Unit
 from zobench.engine.head import Head, Picked
 from zobench.engine.noise import Noise, ShapedNoise
 from zobench.engine.rules import UpdateRule
@@ -95,6 +95,10 @@ class InPlace:
     def caught_up(self, unit: Unit, weights: Tensor) -> Tensor:
         """See :class:`Arithmetic`."""
         return weights
+
+    def state(self, unit: Unit) -> tuple[Sequence[Field], None]:
+        """See :class:`Arithmetic`: it rests beside the weights."""
+        return (), None
 
     def direction(self, seed: int, unit: Unit, out: Sequence[Tensor]) -> None:
         """See :class:`Arithmetic`."""

@@ -8,14 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from zobench.engine import grid as integers
 from zobench.engine.blocks import PAGE, Field, Unit
 from zobench.engine.wire import aligned
 from zobench.runspec.kinds import SCALE_WIDTH, WireKind
-
-CHUNK_ELEMENTS = 1 << 18
-"""Elements that are packed or unpacked at once: their temporaries stay in a core's cache."""
-CUDA_CHUNK_ELEMENTS = 1 << 24
-"""The same on a CUDA device, where a launch costs more than the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +26,7 @@ class Grid:
     count: int
 
     def packed(self, slot: Tensor) -> Tensor:
-        """The integers, uint8 (groups, bytes of a group). Two of 4 bits share a byte: the group's first half is in the
-        low bits, its second half in the high ones."""
+        """The integers, uint8 (groups, bytes of a group), as :func:`zobench.engine.grid.packed` has them."""
         width = self.kind.group * self.kind.bits // 8
         return slot[self.offset : self.offset + self.count * width].view(self.count, width)
 
@@ -41,16 +36,15 @@ class Grid:
 
     def chunks(self, flat: Tensor) -> Iterator[slice]:
         """The groups that are packed or unpacked at once, of a matrix that lies in ``flat``."""
-        size = (CUDA_CHUNK_ELEMENTS if flat.is_cuda else CHUNK_ELEMENTS) // self.kind.group
+        size = integers.chunk(flat, self.kind.group)
         return (slice(first, min(first + size, self.count)) for first in range(0, self.count, size))
 
 
 class IntegerWire:
     """Packs and unpacks units; vectors (biases, norms) stay as they are.
 
-    A group of values w has the scale s = max |w| / L, L = 127 or 7, rounded to bfloat16, and the integers
-    q = round(w / s) in [-L, L]: symmetric, so that zero stays zero and no offset is stored. Unpacked, w is q * s,
-    rounded once to the model's dtype. What rests is never written again (:class:`zobench.runspec.kinds.WireKind`).
+    They lie on a symmetric grid (:mod:`zobench.engine.grid`) and are unpacked as code times scale, rounded once to the
+    model's dtype. What rests is never written again (:class:`zobench.runspec.kinds.WireKind`).
     """
 
     read_only = True
@@ -72,7 +66,7 @@ class IntegerWire:
         for grid in grids:
             flat, packed, scale = grid.field.view(master).view(-1), grid.packed(slot), grid.scale(slot)
             for chunk in grid.chunks(flat):
-                values = self._unpacked(packed[chunk]).mul_(scale[chunk].float()).view(-1)
+                values = integers.unpacked(packed[chunk], self._kind.bits).mul_(scale[chunk].float()).view(-1)
                 target = flat[chunk.start * self._kind.group : chunk.stop * self._kind.group]
                 target.copy_(values[: target.numel()])
         for item, offset in plain:
@@ -81,7 +75,6 @@ class IntegerWire:
     def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
         """The inverse of :meth:`decode`, rounding to the grid."""
         grids, plain, _ = self._layout(unit)
-        largest = 2 ** (self._kind.bits - 1) - 1
         for grid in grids:
             flat, packed, scale = grid.field.view(master).view(-1), grid.packed(slot), grid.scale(slot)
             for chunk in grid.chunks(flat):
@@ -89,24 +82,11 @@ class IntegerWire:
                 values = torch.zeros(shape, dtype=torch.float32, device=flat.device)
                 source = flat[chunk.start * self._kind.group : chunk.stop * self._kind.group]
                 values.view(-1)[: source.numel()].copy_(source)
-                scale[chunk].copy_(values.abs().amax(dim=1, keepdim=True).div_(largest))
-                steps = scale[chunk].float().clamp_(min=torch.finfo(torch.bfloat16).tiny)
-                packed[chunk].copy_(self._packed(values.div_(steps).round_().clamp_(-largest, largest)))
+                codes, scales = integers.rounded(values, self._kind.bits)
+                scale[chunk].copy_(scales)
+                packed[chunk].copy_(integers.packed(codes, self._kind.bits))
         for item, offset in plain:
             _plain(item, offset, slot).copy_(item.view(master))
-
-    def _packed(self, values: Tensor) -> Tensor:
-        """Whole numbers, float32 (groups, group), as bytes."""
-        if self._kind.bits == 8:
-            return values.to(torch.int8).view(torch.uint8)
-        low, high = values.add_(8).to(torch.uint8).chunk(2, dim=1)
-        return low | (high << 4)
-
-    def _unpacked(self, packed: Tensor) -> Tensor:
-        """The inverse of :meth:`_packed`."""
-        if self._kind.bits == 8:
-            return packed.view(torch.int8).to(torch.float32)
-        return torch.cat([packed & 15, packed >> 4], dim=1).to(torch.float32).sub_(8)
 
     def _layout(self, unit: Unit) -> tuple[list[Grid], list[tuple[Field, int]], int]:
         if id(unit) not in self._layouts:

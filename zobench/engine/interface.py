@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zobench.engine.blocks import Unit
     from zobench.engine.lanes import Event
     from zobench.engine.pipeline import Pipeline
+    from zobench.engine.population import Reward
     from zobench.engine.rules import UpdateRule
 
 
@@ -39,6 +40,10 @@ class SteppingEngine(Protocol):
 
     def shared(self, values: Sequence[int]) -> list[int]:
         """Rank 0's ``values``, which all ranks use; without ranks ``values`` themselves."""
+
+    def fitness(self, reward: Reward, batches: Sequence[Batch], points: Sequence[Point]) -> list[float]:
+        """What ``reward`` makes of a population whose members are at ``points``, each with a batch of its own. Raises
+        ``ValueError`` where points have no directions of low rank of their own."""
 
     def tangent(self, batch: Batch, seed: int) -> tuple[float, float]:
         """(loss, its derivative along z(seed)) at the weights. Raises ``ValueError`` where it cannot be had."""

@@ -1,4 +1,4 @@
-"""Lanes execute a schedule's operations: CUDA streams with events, or one thread per lane.
+"""Lanes execute a schedule's operations: CUDA streams with events, one thread per lane, or a clock that only counts.
 
 The compute lane is the caller's: an operation on it runs inside ``submit``. The other lanes run beside the
 caller. A ticket stands for an operation's end; waiting for it orders the lanes.
@@ -153,6 +153,61 @@ class ThreadLanes:
             if op.lane != "compute":  # the caller has seen those
                 self._error = self._error or error
             ticket.finish(error)
+
+
+class VirtualLanes:
+    """Lanes on a clock that only counts: every operation runs at once, in the thread that submits it.
+
+    ``price`` runs the action of an operation and returns the seconds that it takes. A ticket is the time of an
+    operation's end. What the caller does between operations takes the compute lane's time by :meth:`spend`.
+    """
+
+    def __init__(self, price: Callable[[Op, Action], float]) -> None:
+        self._price = price
+        self._clock: dict[str, float] = {}
+        self._events: list[Event] = []
+        self.origin = self.awaited = 0.0
+
+    @property
+    def now(self) -> float:
+        """Where the compute lane is, in seconds since the first operation could begin."""
+        return self._clock.get("compute", 0.0)
+
+    def spend(self, seconds: float) -> None:
+        """The compute lane works so long on what is no operation."""
+        self._clock["compute"] = self.now + seconds
+
+    def submit(self, op: Op, action: Action, after: Sequence[float]) -> float:
+        """See :class:`Lanes`."""
+        seconds = self._price(op, action)
+        start = max([self._clock.get(op.lane, 0.0), *after])
+        self._clock[op.lane] = end = start + seconds
+        self._events.append((op.lane, op.kind, op.block, start, end))
+        return end
+
+    def wait(self, ticket: float) -> None:
+        """See :class:`Lanes`: it takes no time here, but is noted: ``awaited`` is the latest such end."""
+        self.awaited = max(self.awaited, ticket)
+
+    def drain(self) -> None:
+        """See :class:`Lanes`."""
+
+    def close(self) -> None:
+        """See :class:`Lanes`."""
+
+    def record(self) -> None:
+        """See :class:`Lanes`."""
+        self.origin, self._events = self.now, []
+
+    def timeline(self) -> list[Event]:
+        """See :class:`Lanes`; what takes no time, as an offload of what did not change, is left out."""
+        origin, events, self._events = self.origin, self._events, []
+        seen = [
+            (lane, kind, block, start - origin, end - origin)
+            for lane, kind, block, start, end in events
+            if start >= origin and end > start
+        ]
+        return sorted(seen, key=lambda event: event[3])
 
 
 class CudaLanes:

@@ -20,7 +20,7 @@ from zobench.engine.general import General
 from zobench.engine.head import Head
 from zobench.engine.loss import RunningLoss, Targets
 from zobench.engine.perturb import is_decayed
-from zobench.engine.wire import Wire
+from zobench.engine.wire import Wire, is_read_only
 from zobench.kernels import Flat, Segment, Span, Update
 
 
@@ -99,7 +99,7 @@ class Pristine:
 
     def settle(self, unit: Unit) -> None:
         """See :class:`Arithmetic`."""
-        if not self.pending(unit) or self._is_read_only(unit):
+        if not self.pending(unit) or is_read_only(unit, self._wire):
             return
         every, self._every = self._every, 0.0
         try:
@@ -126,6 +126,10 @@ class Pristine:
             updates, states = self.pending(unit, is_decayed(item.name)), unit.states_of(item, own)
             self._advance(item.view(own), Span(item.tensor_id, item.start), updates, states)
         return own
+
+    def state(self, unit: Unit) -> tuple[Sequence[Field], None]:
+        """See :class:`Arithmetic`: it rests beside the weights."""
+        return (), None
 
     def direction(self, seed: int, unit: Unit, out: Sequence[Tensor]) -> None:
         """See :class:`Arithmetic`."""
@@ -166,13 +170,9 @@ class Pristine:
 
     def is_due(self, unit: Unit) -> bool:
         """Whether the unit's pending entries are to stay: they span ``writeback_every`` steps."""
-        if unit.applied == len(self._journal) or not unit.trained or self._is_read_only(unit):
+        if unit.applied == len(self._journal) or not unit.trained or is_read_only(unit, self._wire):
             return False
         return self._journal[-1].step - self._journal[unit.applied].step + 1 >= self._every
-
-    def _is_read_only(self, unit: Unit) -> bool:
-        """Whether its weights at rest are never written, so that all updates stay pending."""
-        return unit.streamed and self._wire is not None and self._wire.read_only
 
     def pending(self, unit: Unit, decayed: bool = True) -> tuple[Update, ...]:
         """The entries that the unit's weights at rest lack; without their weight decay if not ``decayed``."""
@@ -227,6 +227,12 @@ class Pristine:
             unit.applied = len(self._journal)
             unit.changed = True
 
+    def _flips(self, here: Point | None, there: Point) -> bool:
+        """Whether 2 W minus one of them is the other."""
+        if self._general is not None and not self._general.is_antithetic:
+            return False
+        return here is not None and here.seed == there.seed and here.scale == -there.scale
+
     def _drawn_before(self, point: Point) -> Point | None:
         """The point that ``point`` is flipped from where one device looks at both, if this one does not."""
         place = self.route.index(point) if point.scale and point in self.route else 0
@@ -273,7 +279,7 @@ class Pristine:
     def _move(self, unit: Unit, there: Point, begins: bool, base: Tensor | None) -> None:
         """Makes the unit's tensors at ``there``; when its turn ``begins``, first W, with what is pending."""
         scratch = self._scratch if there.scale else None
-        if scratch is not None and _are_opposite(self._held, there):
+        if scratch is not None and self._flips(self._held, there):
             for weights, moved in self._here.runs:
                 kernels.flip(weights, moved)
         elif self._general is None:
@@ -328,7 +334,7 @@ class Pristine:
                 self._advance(weights, span, updates, states, base=base)
             return weights
         assert scratch is not None
-        if _are_opposite(here, there):
+        if self._flips(here, there):
             kernels.flip(weights, scratch)
         else:
             self._advance(
@@ -346,11 +352,6 @@ class Pristine:
             self._general.advance(
                 weights, span, updates, states=states, base=base, scratch=scratch, seed=seed, scale=scale
             )
-
-
-def _are_opposite(here: Point | None, there: Point) -> bool:
-    """Whether 2 W minus one of them is the other."""
-    return here is not None and here.seed == there.seed and here.scale == -there.scale
 
 
 def _layout(unit: Unit) -> Iterator[Flat]:

@@ -30,7 +30,11 @@ class ProductForwards(Forwards):
     """
 
     arithmetic: Factored
-    _here_now: Sequence[Point] = ()
+
+    def __init__(self, *parts: Any) -> None:
+        self._here_now: Sequence[Point] = ()
+        self._found: dict[tuple[int, int], dict[str, tuple[Unit, int]]] = {}
+        super().__init__(*parts)
 
     def _whole(self, module: nn.Module, units: Sequence[Unit], follows: Follows, is_block: bool) -> Callable[..., Any]:
         if isinstance(module, (nn.Linear, Conv1D)) and len(units) == 1:
@@ -145,7 +149,3 @@ class ProductForwards(Forwards):
                 if home is module
             }
         return known
-
-    @functools.cached_property
-    def _found(self) -> dict[tuple[int, int], dict[str, tuple[Unit, int]]]:
-        return {}

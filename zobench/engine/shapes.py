@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,9 +22,10 @@ for."""
 
 
 class ShapingRule(UpdateRule, Protocol):
-    """An update rule that also says what a direction is; without one z is u itself.
+    """The optional part of an update rule: it also says what a direction is. Without it z is u itself.
 
     ``reads_weights``: z follows from the weights at the base point, which only noise=counter leaves as they are.
+    One whose points are not W + c z has ``moved``, a function of W, z and c that gives them in float32.
     """
 
     @property
@@ -40,12 +42,18 @@ class ShapingRule(UpdateRule, Protocol):
 
 
 def shaping(rule: UpdateRule | None) -> ShapingRule | None:
-    """``rule`` as one that shapes directions, or None if its directions are normal numbers."""
-    return cast("ShapingRule", rule) if hasattr(rule, "shape") else None
+    """``rule`` as one that shapes directions, or None if it has no ``shape``: its directions are normal numbers."""
+    return cast(ShapingRule, rule) if hasattr(rule, "shape") else None
+
+
+def moving(rule: UpdateRule | None) -> Callable[[Tensor, Tensor, float], Tensor] | None:
+    """What gives ``rule``'s points, if these are not W + c z."""
+    own: Callable[[Tensor, Tensor, float], Tensor] | None = getattr(rule, "moved", None)
+    return own
 
 
 @dataclass(frozen=True)
-class Shaped:
+class Shaped(ABC):
     """What such rules have in common: no state, and SGD along their directions."""
 
     states: ClassVar[tuple[str, ...]] = ()
@@ -55,9 +63,9 @@ class Shaped:
         """See :class:`~zobench.engine.rules.UpdateRule`: float32."""
         return torch.float32
 
+    @abstractmethod
     def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
         """See :class:`ShapingRule`."""
-        raise NotImplementedError
 
     def apply(
         self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int

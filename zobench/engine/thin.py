@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -33,7 +35,12 @@ def add_thin(y: Tensor, thin: Tensor | None, left: Tensor | None, shift: Tensor 
     if shift is not None:
         lefts, thins = [*lefts, shift.unsqueeze(1)], [*thins, y.new_ones(len(y), 1)]
     if lefts:
-        y.addmm_(torch.cat(thins, 1), torch.cat(lefts, 1).T, beta=kept)
+        y.addmm_(joined(thins, 1), joined(lefts, 1).T, beta=kept)
+
+
+def joined(tensors: Sequence[Tensor], dim: int) -> Tensor:
+    """All ``tensors`` along a dimension; one alone is not copied."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors), dim)
 
 
 def add_product(weights: Tensor, left: Tensor, basis: Tensor, kept: float) -> None:
@@ -44,3 +51,16 @@ def add_product(weights: Tensor, left: Tensor, basis: Tensor, kept: float) -> No
         rows = slice(first, first + step)
         own = weights[rows]
         own.copy_(torch.addmm(own.float(), left[rows], basis, beta=kept))
+
+
+def add_each(y: Tensor, thin: Tensor, left: Tensor) -> None:
+    """``y[i] += thin[i] left[i]`` in place for each i: ``y`` (g, n, outputs), ``thin`` (g, n, k), ``left``
+    (g, k, outputs), all of one dtype."""
+    if y.device.type != "cpu" or y.dtype != torch.float32 or thin.shape[2] > ELEMENTWISE:
+        y.baddbmm_(thin, left)
+        return
+    step = max(1, PIECE // (y.shape[1] * y.shape[2]))
+    for first in range(0, len(y), step):
+        some = slice(first, first + step)
+        for column in range(thin.shape[2]):
+            y[some].addcmul_(thin[some, :, column : column + 1], left[some, column : column + 1])

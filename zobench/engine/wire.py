@@ -69,6 +69,11 @@ class Layout:
     nbytes: int
 
 
+def is_read_only(unit: Unit, wire: Wire | None) -> bool:
+    """Whether the unit's weights at rest are never written, so that all its updates stay pending."""
+    return unit.streamed and wire is not None and wire.read_only
+
+
 class FloatWire:
     """Packs and unpacks units. ``kind``: fp16, bf16, or fp8 (e4m3, a float32 scale for each row of a matrix).
 

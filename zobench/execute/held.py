@@ -1,9 +1,10 @@
 """Predictions held against this CPU's own cells, measured on the same day: ``python -m zobench.execute.held FOLDER``.
 
 Rates are measured before and after, and the cells between them in rounds, each cell once a round, so that a machine
-that slows down slows all of them. Results go to FOLDER; started again, it goes on from there. The table's errors are
-predicted / measured - 1: of the rates alone, and as a sweep plans, corrected by the cells of the other models. An idle
-machine is needed: the last line says how many cores others kept busy while the rates were measured.
+that slows down slows all of them. Results and rates go to FOLDER; started again, it goes on from there, and once all is
+there it only prints the table. The table's errors are predicted / measured - 1: of the rates alone, and as a sweep
+plans, corrected by the cells of the other models. An idle machine is needed: the last line says how many cores others
+kept busy while the rates were measured.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 
 from zobench.execute.process import ask, run_in_process
 from zobench.execute.rates import CALIBRATE, better
+from zobench.machine.files import replace
+from zobench.machine.texts import json_of
 from zobench.predict import Rates, estimate, here
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -32,7 +35,9 @@ ENGINES: tuple[Mapping[str, Any], ...] = (
 )  # fmt: skip
 DTYPES = ("fp32", "bf16")
 GOALS = {"median": 0.10, "p90": 0.25, "memory": 0.10}
-"""What issue 16 asks of this machine's own cells."""
+"""Errors of predictions for a machine's own cells that docs/predictions.md calls good enough."""
+RATES = ".rates.json"
+"""File in FOLDER with the machine's rates, whose cells these are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,20 +60,44 @@ def cells(models: Sequence[str], seq_len: int, steps: int) -> list[RunSpec]:
     ]
 
 
+def missing(specs: Sequence[RunSpec], rounds: int, store: Store) -> list[RunSpec]:
+    """``specs`` in ``rounds``, a round after the other, without those that ``store`` has already. A round's cells
+    differ in their seed, which changes no time."""
+    known = {result.spec for result in store.load()}
+    every = (spec.replace(seed=number) for number in range(rounds) for spec in specs)
+    return [spec for spec in every if spec not in known]
+
+
 def measure(
     specs: Sequence[RunSpec], rounds: int, store: Store, run: Callable[[RunSpec], Result], say: Callable[[str], None]
 ) -> None:
-    """Runs each of ``specs`` ``rounds`` times, a round after the other, without those that ``store`` has already. A
-    round's cells differ in their seed, which changes no time."""
-    known = {result.spec for result in store.load()}
-    for number, spec in itertools.product(range(rounds), specs):
-        own = spec.replace(seed=number)
-        if own in known:
-            continue
-        result = run(own)
+    """Runs what is :func:`missing`, and stores what ended ok."""
+    for spec in missing(specs, rounds, store):
+        result = run(spec)
         if result.outcome is Outcome.OK:
             store.save(result)
-        say(f"round {number + 1}: {own.label}: {result.outcome} {result.step_seconds or 0:.3g} s {result.reason}")
+        say(f"round {spec.seed + 1}: {spec.label}: {result.outcome} {result.step_seconds or 0:.3g} s {result.reason}")
+
+
+def kept(folder: Path) -> dict[str, Any] | None:
+    """The rates in ``folder``, None if there are none."""
+    try:
+        rates = json_of((folder / RATES).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if not isinstance(rates, dict):
+        raise ValueError(f"{folder / RATES} must hold rates, but does not; remove it")
+    return rates
+
+
+def keep(folder: Path, rates: Mapping[str, Any]) -> None:
+    """Stores ``rates`` in ``folder``; of those that are there already, what was faster stays."""
+    merged, before = dict(rates), kept(folder)
+    if before is not None:
+        busy = max(one.get("other_cpu_cores") or 0.0 for one in (before, rates))
+        merged = better(before, rates) | {"other_cpu_cores": busy}
+    folder.mkdir(parents=True, exist_ok=True)
+    replace(folder / RATES, json.dumps(merged, indent=1, sort_keys=True).encode())
 
 
 def rows(results: Iterable[Result], rates: Rates) -> list[Row]:
@@ -98,11 +127,11 @@ def table(found: Sequence[Row]) -> str:
         memory = "" if row.memory is None else f"{100 * row.memory:+.0f} %"
         errors = " ".join(f"{100 * error:+5.0f} %" for error in (row.alone, row.corrected))
         lines.append(f"{row.seconds:8.3g} {errors} {memory:>7}  {row.spec.label}")
-    sizes = {
+    errors_of = {
         "rates": [abs(row.alone) for row in found], "learned": [abs(row.corrected) for row in found],
         "memory": [abs(row.memory) for row in found if row.memory is not None],
     }  # fmt: skip
-    lines += [_verdict(name, sorted(one)) for name, one in sizes.items() if one]
+    lines += [_verdict(name, sorted(one)) for name, one in errors_of.items() if one]
     return "\n".join(lines) + "\n"
 
 
@@ -126,23 +155,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seq-len", type=int, default=2048)
     parser.add_argument("--steps", type=int, default=3)
     given = parser.parse_args(arguments)
-    store = Store(given.folder)
+    store, specs = Store(given.folder), cells(given.models, given.seq_len, given.steps)
+    if kept(given.folder) is None or missing(specs, given.rounds, store):
+        _all(given.folder, specs, given.rounds, store)
+    rates = kept(given.folder)
+    assert rates is not None
+    print(table(rows(store.load(), Rates.of(rates))), end="")
+    busy = rates.get("other_cpu_cores") or 0.0
+    print(f"other processes kept {busy:.1f} cores busy while the rates were measured")
+
+
+def _all(folder: Path, specs: Sequence[RunSpec], rounds: int, store: Store) -> None:
+    """Measures the rates, the cells, and the rates again."""
     with tempfile.TemporaryDirectory() as scratch:
 
-        def calibrated() -> dict[str, Any]:
-            return dict(json.loads(ask(CALIBRATE, "cpu", scratch)))
+        def calibrate() -> None:
+            keep(folder, json.loads(ask(CALIBRATE, "cpu", scratch)))
 
         def run(spec: RunSpec) -> Result:
             return run_in_process(spec, timeout=None, disk_dir=Path(scratch))
 
-        before = calibrated()
-        specs = cells(given.models, given.seq_len, given.steps)
-        measure(specs, given.rounds, store, run, lambda text: print(text, flush=True))
-        after = calibrated()
-    rates = better(before, after)
-    print(table(rows(store.load(), Rates.of(rates))), end="")
-    busy = max(one.get("other_cpu_cores") or 0.0 for one in (before, after))
-    print(f"other processes kept {busy:.1f} cores busy while the rates were measured")
+        calibrate()
+        measure(specs, rounds, store, run, lambda text: print(text, flush=True))
+        calibrate()
 
 
 if __name__ == "__main__":

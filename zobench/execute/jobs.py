@@ -17,10 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from zobench.execute.plan import is_settled
+from zobench.machine.errors import first_line
 from zobench.machine.files import replace
-from zobench.result import Outcome, Result
+from zobench.machine.texts import json_of
+from zobench.result import Result
 from zobench.runspec import RunSpec
-from zobench.store import Store, is_current
+from zobench.store import Store
 
 FOLDER = ".jobs"
 """Beside the machines' folders of a store, which holds no results."""
@@ -79,11 +82,13 @@ class Submission:
     @classmethod
     def read(cls, folder: Path) -> Submission:
         """The inverse of :meth:`write`. Raises ``ValueError`` or ``OSError`` for a folder that holds none."""
-        body = json.loads((folder / "sweep.json").read_text())
+        body = json_of((folder / "sweep.json").read_text())
         try:
             lists = {key: tuple(body[key]) for key in ("retry", "gpus")}
             groups = tuple(tuple(group) for group in body["groups"])
             cells = tuple(RunSpec.from_dict(values) for values in body["cells"])
+            if sorted(cell for group in groups for cell in group) != list(range(len(cells))):
+                raise TypeError("its groups are not of its cells")
             return cls(**{**body, **lists, "folder": folder, "groups": groups, "cells": cells})
         except (KeyError, TypeError) as error:
             raise ValueError(f"{folder / 'sweep.json'} is not a submitted sweep: {error}") from None
@@ -149,11 +154,22 @@ def progress(submission: Submission, cell: int) -> JobReport | None:
     no job of this version wrote."""
     path = submission.folder / f"{cell}.json"
     try:
-        return JobReport(**json.loads(path.read_text()))
+        return _sound(JobReport(**json_of(path.read_text())))
     except FileNotFoundError:
         return None
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} must be what a job wrote, but {error}; delete it: its cell is lost") from None
+        raise ValueError(
+            f"{path} must be what a job wrote, but {first_line(error)}; delete it: its cell is lost"
+        ) from None
+
+
+def _sound(said: JobReport) -> JobReport:
+    """``said``, if each of its fields is of its kind; else ``TypeError``."""
+    texts = (said.job, said.host, said.action, said.machine, said.outcome, said.reason)
+    times = [one for one in (said.began, said.ended) if one is not None]
+    if {type(one) for one in texts} != {str} or not {type(one) for one in (said.began, *times)} <= {int, float}:
+        raise TypeError("one of its fields is of another kind")
+    return said
 
 
 def tell(submission: Submission, cell: int, said: JobReport) -> None:
@@ -164,9 +180,12 @@ def tell(submission: Submission, cell: int, said: JobReport) -> None:
 def job_ids(submission: Submission) -> list[str]:
     """The scheduler's ids, one per group; empty if the submitter ended before it could write them."""
     try:
-        return [str(job) for job in json.loads((submission.folder / "jobs.json").read_text())]
+        told = json_of((submission.folder / "jobs.json").read_text())
     except FileNotFoundError:
         return []
+    if not isinstance(told, list):
+        raise ValueError(f"{submission.folder / 'jobs.json'} must list jobs, but does not; remove it")
+    return [str(job) for job in told]
 
 
 def is_cancelled(submission: Submission) -> bool:
@@ -226,15 +245,13 @@ def machines(sweeps: Iterable[Submission], executor: str, place: str) -> set[str
 def kept(
     cells: Sequence[RunSpec], store: Store, places: Iterable[str], retry: Collection[str]
 ) -> dict[RunSpec, Result]:
-    """The stored result of each cell that need not be submitted: one of ``places`` has it, and ``retry`` does not
-    name its outcome."""
+    """The stored result of each cell that need not be submitted: one of ``places`` has it whole, and ``retry`` does
+    not name its outcome."""
     results: dict[RunSpec, Result] = {}
     for place in sorted(places):
         for spec in cells:
             result = store.find(spec, place)
-            if result is None or result.outcome is Outcome.SKIPPED or not is_current(result):
-                continue
-            if str(result.outcome) not in retry:
+            if result is not None and is_settled(result, retry):
                 results.setdefault(spec, result)
     return results
 

@@ -93,11 +93,12 @@ def _parts(ranks: Sequence[Result]) -> dict[str, list[float]]:
 
 def _power(spec: RunSpec, ranks: Sequence[Result]) -> tuple[dict[str, Any], list[str]]:
     """Power of all devices together, and on a CPU a warning if processes other than the ranks kept cores busy."""
-    power = dict(ranks[0].power)
+    power, size = dict(ranks[0].power), spec.gpus // spec.nodes
+    counted = ranks[::size] if spec.device == "cpu" else ranks  # the ranks of a machine read the same CPUs' counters
     for name in ("energy_joules", "mean_power_watts"):
-        values = [one.power.get(name) for one in ranks]
+        values = [one.power.get(name) for one in counted]
         power[name] = None if None in values else sum(values)
-    local = ranks[: spec.gpus // spec.nodes]  # rank 0's machine
+    local = ranks[:size]  # rank 0's machine
     own = [cores for one in local if (cores := one.power.get("own_cpu_cores")) is not None]
     others = ranks[0].power.get("other_cpu_cores")
     if others is None or len(own) < len(local):

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zobench import models, predict
+from zobench import models, predict, programs
 from zobench.execute.process import ask
 from zobench.execute.rates import calibration
 from zobench.machine.memory import available_host_bytes, free_disk_bytes, is_in_memory
 from zobench.machine.nvml import full_uuid
-from zobench.result import Outcome, Result
+from zobench.result import Outcome, Result, Round
+from zobench.result.repeats import number_of
 from zobench.runspec import METHODS, SEQ_LEN, RunSpec
 from zobench.runspec.kinds import ENGINES
-from zobench.runspec.registries import PROGRAMS
 from zobench.store import Store, is_current
 
 HOST_RESERVE = 1 << 30
@@ -44,7 +44,7 @@ class Limits:
 class Step:
     """One cell of a plan. ``action``: "run"; "keep" an earlier result; "skip", because it cannot run here.
 
-    ``earlier``: what is stored of the cell, unless it was only skipped.
+    ``earlier``: what is stored of the cell, unless it was only skipped. ``round``: which repeat of the cell it is.
     """
 
     spec: RunSpec
@@ -52,6 +52,7 @@ class Step:
     reason: str
     estimate: predict.Estimate | None
     earlier: Result | None = None
+    round: Round | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,17 +74,25 @@ class Plan:
 
 def here(
     cells: Sequence[RunSpec], store: Store, machine: str, device: str, retry: Collection[str], disk_dir: Path | None,
-    rates: dict[str, Any] | None = None,
+    rates: dict[str, Any] | None = None, number: int = 0,
 ) -> Plan:  # fmt: skip
     """Plans ``cells`` for ``device`` of this machine, whose rates are measured first if neither given nor known.
 
-    ``machine``: its name, under which the store keeps its results. ``retry``: outcomes to run again. Raises ``OSError``
-    if the machine cannot be measured, as without the device.
+    ``machine``: its name, under which the store keeps its results. ``retry``: outcomes to run again. ``number``: of the
+    round that is planned. Raises ``OSError`` if the machine cannot be measured, as without the device.
     """
     rates = rates or calibration(store.root, machine, device, disk_dir)
     room = limits(device, disk_dir)
-    steps = make(cells, store, machine, predict.Rates.of(rates), room, retry)
+    steps = make(cells, store, machine, predict.Rates.of(rates), room, retry, number)
     return Plan(steps=steps, rates=rates, earlier=store.load(machine))
+
+
+def unpriced(
+    cells: Sequence[RunSpec], store: Store, machine: str, device: str, retry: Collection[str], disk_dir: Path | None,
+    number: int = 0,
+) -> Plan:  # fmt: skip
+    """As :func:`here`, without the machine's rates: which cells run, and what they need, but no seconds."""
+    return Plan(steps=make(cells, store, machine, None, limits(device, disk_dir), retry, number), rates={})
 
 
 def limits(device: str, disk_dir: Path | None) -> Limits:
@@ -110,34 +119,45 @@ def gpu_uuids() -> tuple[str, ...]:
 
 
 def make(
-    cells: Sequence[RunSpec], store: Store, machine: str, rates: predict.Rates, room: Limits, retry: Collection[str]
-) -> list[Step]:
-    """Decides each cell: kept if ``store`` has its outcome and ``retry`` does not name it, skipped if it cannot fit.
+    cells: Sequence[RunSpec], store: Store, machine: str, rates: predict.Rates | None, room: Limits,
+    retry: Collection[str], number: int = 0,
+) -> list[Step]:  # fmt: skip
+    """Decides each cell: kept if ``store`` has its outcome in round ``number`` and ``retry`` does not name it, skipped
+    if it cannot fit. Without ``rates`` no estimate says seconds.
 
     A result of a plug-in that was edited or upgraded since is none.
     """
-    earlier = store.load(machine)
-    known = {result.spec.hash: result for result in earlier}
-    return [_decide(spec, known.get(spec.hash), earlier, rates, room, retry) for spec in cells]
+    earlier = store.runs(machine)
+    known = {result.spec.hash: result for result in earlier if number_of(result) == number}
+    return [decide(spec, known.get(spec.hash), earlier, rates, room, retry) for spec in cells]
 
 
-def _decide(
-    spec: RunSpec, stored: Result | None, earlier: Sequence[Result], rates: predict.Rates, room: Limits,
+def decide(
+    spec: RunSpec, stored: Result | None, earlier: Sequence[Result], rates: predict.Rates | None, room: Limits,
     retry: Collection[str],
 ) -> Step:  # fmt: skip
+    """The step of one cell: see :func:`make`. ``stored``: its result in the round that is planned, or None."""
     try:
         models.check(spec)
-        PROGRAMS.get(spec.program)
-        guess = predict.estimate(spec, rates, earlier)
+        programs.check(spec)
+        guess = predict.unpriced(spec) if rates is None else predict.estimate(spec, rates, earlier)
     except ValueError as error:
         return Step(spec=spec, action="skip", reason=str(error), estimate=None)
     if stored is not None and (stored.outcome is Outcome.SKIPPED or not is_current(stored)):
         stored = None
-    if stored is not None and str(stored.outcome) not in retry and not stored.partial:
+    if stored is not None and is_settled(stored, retry):
         told = "done" if stored.outcome is Outcome.OK else f"{stored.outcome} before: {stored.reason}"
         return Step(spec=spec, action="keep", reason=told, estimate=guess, earlier=stored)
     missing = absent(spec, room) or lacking((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
     return Step(spec=spec, action="skip" if missing else "run", reason=missing, estimate=guess, earlier=stored)
+
+
+def is_settled(stored: Result | None, retry: Collection[str]) -> bool:
+    """Whether ``stored`` says what a cell came to, so that it need not run: whole, of the plug-ins that are installed
+    now, and with an outcome that is not to be tried again."""
+    if stored is None or stored.outcome is Outcome.SKIPPED or not is_current(stored):
+        return False
+    return str(stored.outcome) not in retry and not stored.partial
 
 
 def absent(spec: RunSpec, room: Limits) -> str:

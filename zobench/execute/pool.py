@@ -22,6 +22,7 @@ from zobench.execute.jobs import JobReport, QueueEntry, Submission
 from zobench.execute.process import child_environment
 from zobench.execute.submitit import submitit_or_remedy
 from zobench.execute.task import run_cell, told_to_stop
+from zobench.machine.files import writing
 from zobench.machine.locks import is_locked, lock, locked
 from zobench.runspec import RunSpec
 
@@ -188,7 +189,8 @@ def _alive(submission: Submission, number: int) -> Iterator[None]:
     """Holds this worker's lock inside the block. Its file has the process id; the lock ends with the process."""
     path = _worker_lock(submission, number)
     with locked(path):
-        path.write_text(str(os.getpid()))
+        with writing(path):
+            path.write_text(str(os.getpid()))
         yield
 
 

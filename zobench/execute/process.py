@@ -15,14 +15,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from zobench import programs
 from zobench.durable.scratch import clear
 from zobench.execute.outcome import failed, oom_kills
 from zobench.machine import deadline
 from zobench.machine.network import endpoint_of
 from zobench.measure import threads
+from zobench.measure.timer import SLOWDOWN
+from zobench.measure.turns import Seat
+from zobench.predict import interval
+from zobench.predict.interval import Consolidation
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
-from zobench.runspec.registries import PROGRAMS
 
 POLL_SECONDS = 0.1
 PATIENCE = 20.0
@@ -53,7 +57,7 @@ def check_start(spec: RunSpec, timeout: float | None) -> None:
         )
     if count and timeout is not None:
         raise ValueError("`--timeout` needs zobench to start the ranks, but torchrun has; leave one of them out")
-    PROGRAMS.get(spec.program)
+    programs.check(spec)
     if not count:
         endpoint_of(spec, os.environ)
 
@@ -61,11 +65,14 @@ def check_start(spec: RunSpec, timeout: float | None) -> None:
 def run_in_process(
     spec: RunSpec, *, timeout: float | None = None, disk_dir: Path | None = None,
     while_waiting: Callable[[], None] = lambda: None, enough: float | None = None,
+    written: Consolidation | None = None, slowdown: float = 0.0, seat: Seat | None = None,
 ) -> Result:  # fmt: skip
     """Measures ``spec`` in a process of its own; ``timeout`` in seconds. Never raises for what the cell does.
 
     ``enough``: seconds after which a cell that has taken a step keeps what it has, a partial result. On a CPU that
     others use too it computes with as many threads as cores are idle when it begins; the result says so.
+    ``written``: when its pending updates are, as planned. ``slowdown``: a share by which each of its steps is
+    lengthened on purpose, which its result says. ``seat``: of a cell that takes its steps in turns with others.
     ``while_waiting`` is called about ten times a second. A KeyboardInterrupt ends the cell's process and is passed on.
     A process that torchrun has started is a rank of the cell: it measures here, and gets the result of all.
     """
@@ -75,18 +82,22 @@ def run_in_process(
         os.environ |= _disk_folder(disk_dir)
         return measured(spec)
     try:
-        return _run(spec, timeout, disk_dir, while_waiting, deadline.environment(enough))
+        told = deadline.environment(enough) | interval.environment(written)
+        told |= {SLOWDOWN: str(slowdown)} if slowdown else {}
+        return _run(spec, timeout, disk_dir, while_waiting, told, seat)
     except OSError as error:  # no process, or no folder for its answer
         outcome = Outcome.OOM if error.errno == errno.ENOMEM else Outcome.FAILED
         return failed(spec, outcome, f"the cell's process could not be run: {error}")
 
 
 def _run(
-    spec: RunSpec, timeout: float | None, disk_dir: Path | None, while_waiting: Callable[[], None], told: dict[str, str]
-) -> Result:
+    spec: RunSpec, timeout: float | None, disk_dir: Path | None, while_waiting: Callable[[], None],
+    told: dict[str, str], seat: Seat | None,
+) -> Result:  # fmt: skip
     """``told``: what the cell finds in its environment beside what every cell does."""
-    own = threads.chosen() if spec.device == "cpu" and spec.gpus == 1 else None
+    own = seat.own if seat else threads.chosen() if spec.device == "cpu" and spec.gpus == 1 else None
     environment = {**child_environment(disk_dir), **told, **(own.environment if own else {})}
+    environment |= seat.environment if seat else {}
     kills = oom_kills()
     with tempfile.TemporaryDirectory(prefix="zobench-") as folder:
         answer, errors = Path(folder, "result.json"), Path(folder, "stderr.txt")
@@ -94,6 +105,7 @@ def _run(
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "zobench.execute.child", str(answer), str(os.getpid())],
                 stdin=subprocess.PIPE, stdout=stderr, stderr=stderr, env=environment, start_new_session=True,
+                pass_fds=seat.descriptors if seat else (),
             )  # fmt: skip
             try:
                 expired = _wait(process, json.dumps(spec.to_dict()).encode(), timeout, while_waiting)

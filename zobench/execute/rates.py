@@ -36,8 +36,8 @@ def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) ->
     others kept the machine busy serve for BUSY_SECONDS at most; this machine's rates under other software are planned
     with instead, if any are known.
     """
-    path, folder = root / ".calibration" / f"{machine}-{device.partition(':')[0]}.json", disk_dir or _temporary()
-    place = f"{device.partition(':')[0]}-{os.environ.get(COUNT, 'all')}-threads-{_disk(folder)}.json"
+    path, folder = _path(root, machine, device), disk_dir or _temporary()
+    place = _place(device, folder)
     if (kept := _usable(_text(path))) is not None:
         return kept
     with _alone(path.with_suffix(".lock")):
@@ -55,6 +55,24 @@ def calibration(root: Path, machine: str, device: str, disk_dir: Path | None) ->
         except OSError:
             kept["notes"] = [*kept["notes"], f"not kept, because {path} cannot be written"]
     return kept
+
+
+def are_known(root: Path, machine: str, device: str, disk_dir: Path | None) -> bool:
+    """Whether :func:`calibration` would measure nothing."""
+    name = f"{machine}-{_place(device, disk_dir or _temporary())}"
+    return any(
+        _usable(text) for text in (_text(_path(root, machine, device)), cache.read("rates", name), _lately(name))
+    )
+
+
+def _path(root: Path, machine: str, device: str) -> Path:
+    """Where the rates are kept with the results in ``root``."""
+    return root / ".calibration" / f"{machine}-{device.partition(':')[0]}.json"
+
+
+def _place(device: str, folder: Path) -> str:
+    """The end of the name under which a user's rates are kept: of the kind of device, the threads, and the disk."""
+    return f"{device.partition(':')[0]}-{os.environ.get(COUNT, 'all')}-threads-{_disk(folder)}.json"
 
 
 def _lately(name: str) -> str | None:

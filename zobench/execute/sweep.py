@@ -1,7 +1,8 @@
-"""Runs the cells of a plan one after the other, each in a fresh process, and stores each result at once."""
+"""Runs the cells of a plan, one by one or in turns, each in a fresh process, and stores each result at once."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from zobench.execute.outcome import failed
-from zobench.execute.plan import Step, duration
+from zobench.execute.plan import HOST_RESERVE, Step, duration
 from zobench.execute.process import run_in_process
+from zobench.execute.together import run_together
 from zobench.result import Outcome, Result
 from zobench.store import Store, StoreError
 
+PROCESS_BYTES = 1 << 29
+"""Host memory of the interpreter and the libraries of a process, of which several run side by side."""
 GRACE = 15.0
 """Seconds that a cell has beyond its budget to end the step that it is in and to write its result."""
 
@@ -40,13 +44,16 @@ def sweep(
     steps: Sequence[Step], store: Store, *, budget: float | None = None, timeout: float | None = None,
     disk_dir: Path | None = None, calibration: Mapping[str, Any] | None = None, progress: SweepHooks | None = None,
     learned: Callable[[Step, Sequence[Result]], Step] = lambda step, results: step,
+    finished: Callable[[Result], Result] = lambda result: result,
 ) -> Summary:  # fmt: skip
     """Runs ``steps`` in order. ``budget`` and ``timeout`` (of one cell) in seconds.
 
     ``calibration``: the machine's rates, which travel with every new result (what share of the floor it reached).
-    ``learned``: a step as it is expected after the results of this sweep so far, asked before each turn.
+    ``learned``: a step as it is expected after the results of this sweep so far, asked before each turn. ``finished``:
+    what is stored of a new result.
     Cells that are predicted not to fit what is left of the budget come last and get what is left then, if it holds one
-    step: they end early with the steps that they took. Where nothing fits, the first is tried: it may be faster.
+    step: they end early with the steps that they took. Where nothing fits what is left, the first is tried: it may be
+    faster.
     One bad cell never ends a sweep; a KeyboardInterrupt ends it with what is done so far.
     """
     progress, summary, end = progress or SweepHooks(), Summary(), None if budget is None else time.monotonic() + budget
@@ -54,20 +61,76 @@ def sweep(
     for place, step, left, over in _in_order(steps, end, lambda step: learned(step, list(done.values()))):
         try:
             progress.begin(step)
-            done[place] = result = (
+            result = (
                 _left_out(step, over) if over else perform(step, left, timeout, disk_dir, calibration, progress.tick)
             )
-            if not (budget is not None and step.action == "run" and result.outcome is Outcome.SKIPPED):
-                try:
-                    save(step, result, store)  # that a budget left a cell out says nothing about the machine
-                except StoreError as error:
-                    summary.unsaved.append(error.strerror or str(error))
-            progress.end(step, result)
+            ran_out = budget is not None and step.action == "run" and result.outcome is Outcome.SKIPPED
+            done[place] = _kept(step, result, store, finished, summary, says_nothing=ran_out)
+            progress.end(step, done[place])
         except KeyboardInterrupt:
             summary.interrupted = True
             break
     summary.results = [done[place] for place in sorted(done)]
     return summary
+
+
+def sweep_in_turns(
+    steps: Sequence[Step], store: Store, *, order: random.Random, free_bytes: int | None, timeout: float | None = None,
+    disk_dir: Path | None = None, calibration: Mapping[str, Any] | None = None, progress: SweepHooks | None = None,
+    finished: Callable[[Result], Result] = lambda result: result,
+) -> Summary:  # fmt: skip
+    """Runs ``steps`` side by side, their steps in turns that ``order`` shuffles: as many at a time as ``free_bytes`` of
+    host memory hold. The rest as :func:`sweep`."""
+    progress, summary, done = progress or SweepHooks(), Summary(), dict[int, Result]()
+    for group in _tables(steps, free_bytes):
+        try:
+            for place in group:
+                progress.begin(steps[place])
+            together = [place for place in group if steps[place].action == "run"]
+            results = run_together(
+                [steps[place].spec for place in together], order=order, timeout=timeout, disk_dir=disk_dir,
+                while_waiting=progress.tick,
+            ) if together else [perform(steps[place], None, timeout, None, None) for place in group]  # fmt: skip
+            for place, result in zip(group, results, strict=True):
+                found = _with_rates(result, calibration) if together else result
+                done[place] = _kept(steps[place], found, store, finished, summary)
+                progress.end(steps[place], done[place])
+        except KeyboardInterrupt:
+            summary.interrupted = True
+            break
+    summary.results = [done[place] for place in sorted(done)]
+    return summary
+
+
+def _tables(steps: Sequence[Step], free_bytes: int | None) -> list[list[int]]:
+    """The places of ``steps`` that run at the same time: each that does not run alone, the others in as few groups,
+    in order, as ``free_bytes`` of host memory allow; a cell that fits alone is never left out."""
+    groups, used = [[place] for place, step in enumerate(steps) if step.action != "run"], 0
+    room, open_group = None if free_bytes is None else free_bytes - HOST_RESERVE, list[int]()
+    for place, step in enumerate(steps):
+        if step.action != "run":
+            continue
+        guess = step.estimate
+        need = PROCESS_BYTES + (0 if guess is None else guess.device_bytes + guess.host_bytes)
+        if open_group and room is not None and used + need > room:
+            groups, open_group, used = [*groups, open_group], [], 0
+        open_group, used = [*open_group, place], used + need
+    return [*groups, open_group] if open_group else groups
+
+
+def _kept(
+    step: Step, result: Result, store: Store, finished: Callable[[Result], Result], summary: Summary,
+    says_nothing: bool = False,
+) -> Result:  # fmt: skip
+    """What is kept of the ``result`` of ``step``, and stored, unless it ``says_nothing`` about the machine, as that a
+    budget left a cell out; a store that refuses is told in the summary."""
+    result = result if result is step.earlier else finished(replace(result, round=step.round))
+    if not says_nothing:
+        try:
+            save(step, result, store)
+        except StoreError as error:
+            summary.unsaved.append(error.strerror or str(error))
+    return result
 
 
 def _in_order(
@@ -81,7 +144,7 @@ def _in_order(
     if end is None:
         yield from ((place, now(step), None, "") for place, step in enumerate(steps))
         return
-    late, hopeless = [], True
+    late, hopeless = [], time.monotonic() < end
     for place, step in ((place, now(step)) for place, step in enumerate(steps)):
         if step.action == "run" and step.estimate is not None and step.estimate.seconds > end - time.monotonic():
             late.append((place, step))
@@ -133,7 +196,12 @@ def perform(
 ) -> Result:  # fmt: skip
     """The result of ``step``: kept, skipped, or measured with the machine's rates. ``left``: seconds of budget left."""
     result = _one(step, left, timeout, disk_dir, tick)
-    if calibration is None or step.action != "run":
+    return _with_rates(result, calibration) if step.action == "run" else result
+
+
+def _with_rates(result: Result, calibration: Mapping[str, Any] | None) -> Result:
+    """The result with the machine's rates, where these are known."""
+    if calibration is None:
         return result
     return replace(result, environment={**result.environment, "calibration": dict(calibration)})
 
@@ -148,7 +216,10 @@ def _one(
         return failed(step.spec, Outcome.SKIPPED, step.reason)
     last = None if left is None else left + GRACE
     bound = min((one for one in (last, timeout) if one is not None), default=None)
-    result = run_in_process(step.spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, enough=left)
+    written = None if step.estimate is None else step.estimate.consolidation
+    result = run_in_process(
+        step.spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, enough=left, written=written
+    )  # fmt: skip
     if result.outcome is Outcome.TIMEOUT and left is not None and bound == last:
         # skipped, so that the same sweep with a larger budget runs it
         return failed(step.spec, Outcome.SKIPPED, f"was stopped after {duration(left)}, when the budget was used up")

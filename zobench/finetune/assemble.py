@@ -6,17 +6,21 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zobench import methods, models, schemes
 from zobench.durable.tensors import SnapshotWeights
 from zobench.engine import Engine, EngineConfig
+from zobench.engine.blocks import is_tuned
 from zobench.engine.interface import Start, TunedEngine
 from zobench.methods import Method
 from zobench.methods.engines import EngineParts
+from zobench.models.gguf_weights import GGUFWeights
+from zobench.models.identity import GGUF
 from zobench.models.weights import PretrainedWeights, RandomWeights, Weights
+from zobench.predict import interval
 from zobench.predict.footprint import SHARED_BLOCKS, fit, memory
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES
@@ -76,7 +80,7 @@ def _build(
     if world is not None:
         config = replace(config, device=world.device)
     scheme = schemes.apply(spec, model)
-    trained = frozenset(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    trained = frozenset(name for name, parameter in model.named_parameters() if is_tuned(parameter))
     start = scheme.weights(plain, config)
     weights, state = start, None
     if snapshot is not None:
@@ -106,16 +110,20 @@ def _hosts(spec: RunSpec, world: World | None) -> Hosts | None:
 
 
 def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:
-    """(the spec with what the planner chose to fit ``device_memory``, {"memory_plan": that choice} or {} if none).
+    """(the spec with what the planner chose to fit ``device_memory``, what a result says of what was chosen for it:
+    ``memory_plan``, and ``writeback_plan`` where this process was told when to write pending updates).
 
     The spec of the result stays as it was asked for.
     """
     chosen, why = fit(spec)
-    if not why:
-        return chosen, {}
-    names = ("granularity", "slots", "resident_blocks")
-    plan = {name: getattr(chosen, name) for name in names} | {"predicted_bytes": memory(chosen)[0], "reason": why}
-    return chosen, {"memory_plan": plan}
+    plans: dict[str, Any] = {}
+    if why:
+        names = ("granularity", "slots", "resident_blocks")
+        own = {name: getattr(chosen, name) for name in names}
+        plans["memory_plan"] = own | {"predicted_bytes": memory(chosen)[0], "reason": why}
+    if (every := interval.told()) is not None:
+        plans["writeback_plan"] = asdict(every)
+    return chosen, plans
 
 
 def empty_model(spec: RunSpec) -> PreTrainedModel:
@@ -126,19 +134,27 @@ def empty_model(spec: RunSpec) -> PreTrainedModel:
 
 def engine_config(spec: RunSpec) -> EngineConfig:
     """The engine's configuration for ``spec`` (resolved, and planned where ``device_memory`` is given)."""
+    every = interval.told()
     return EngineConfig(
         placement=spec.engine, tier=spec.tier if ENGINES[spec.engine].is_streamed else "pageable", device=spec.device,
         slots=spec.slots, overlap=spec.overlap, reusable_memory=spec.reusable_memory, fused_update=spec.fused_update,
         shared_blocks=SHARED_BLOCKS if spec.weights == "shared" else None, disk_dir=disk_dir(),
         noise=spec.noise, granularity=spec.granularity, writeback_every=spec.writeback_every, wire=spec.wire,
         autocast=spec.autocast, resident_blocks=spec.resident_blocks, compile=spec.compile,
+        consolidate_after=None if every is None else every.steps,
     )  # fmt: skip
 
 
 def initial_weights(spec: RunSpec, model: PreTrainedModel) -> Weights:
     """The initial values of ``model``'s weights: pretrained, or random by the spec's seed."""
     if spec.weights == "pretrained":
-        return PretrainedWeights(models.weights_place(spec), model)
+        place = models.weights_place(spec)
+        file = Path(place) / GGUF
+        try:
+            return GGUFWeights(file, model) if file.is_file() else PretrainedWeights(place, model)
+        except ValueError as error:  # of a folder that was not given as weights_path
+            told = str(error) if spec.weights_path else str(error).replace("`weights_path`", "`weights=pretrained`", 1)
+            raise ValueError(told) from error
     return RandomWeights(model, spec.seed)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from zobench import models
-from zobench.runspec import METHODS, SCHEMES, RunSpec
+from zobench.runspec import METHODS, RunSpec, scheme_of
 from zobench.runspec.kinds import WIRES, UpdateSize
 
 TYPICAL_WEIGHT = 0.02
@@ -21,7 +21,7 @@ def cautions(spec: RunSpec, gradients: Sequence[float | None], skipped: int) -> 
     finite = sorted(abs(g) for g in gradients if g is not None and math.isfinite(g))
     if finite and finite[-1] == 0:
         warnings.append("every projected gradient was 0: nothing was learnt")
-    elif finite and SCHEMES.get(spec.scheme).tunes_all and (told := lost(spec, finite[len(finite) // 2])):
+    elif finite and scheme_of(spec).tunes_all and (told := lost(spec, finite[len(finite) // 2])):
         warnings.append(told)  # an adapter rests in float32
     return warnings
 

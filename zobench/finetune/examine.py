@@ -19,7 +19,7 @@ from zobench.finetune.evaluate import evaluate
 from zobench.finetune.origin import JOURNAL
 from zobench.finetune.progress import Hooks
 from zobench.finetune.stop import Interrupted, Stop
-from zobench.machine.files import sync
+from zobench.machine.files import sync, writing
 from zobench.result import Result
 from zobench.runspec import METHODS, RunSpec
 
@@ -49,7 +49,8 @@ def examined(
         temporary = folder / f".{MODEL}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         built.scheme.save(temporary, built.engine.named_tensors())
-    words.save_pretrained(str(temporary))
+    with writing(temporary):
+        words.save_pretrained(str(temporary))
     for path in (*temporary.rglob("*"), temporary):  # on the disk before the snapshots that it was made of go
         sync(path)
     shutil.rmtree(folder / MODEL, ignore_errors=True)

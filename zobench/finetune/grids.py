@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zobench.machine.texts import toml_of
 from zobench.runspec import DECLARED, METHODS, check_key, check_value, flat, named
 
 SEARCHED = named(lambda field: field.searched)
@@ -33,11 +33,16 @@ class Grid:
 
 
 def shipped(method: str, scheme: str) -> Grid:
-    """The grid of ``grids.toml`` for a method and a scheme, without fields that the method does not use."""
+    """The grid of ``grids.toml`` for a method and a scheme, without fields that the method does not use. Raises
+    ``ValueError`` for a scheme that the method does not take."""
     for key, value in (("method", method), ("scheme", scheme)):
         check_value(key, value)
     kind = METHODS.get(method)
-    body = tomllib.loads(Path(__file__).with_name("grids.toml").read_text(encoding="utf-8"))[kind.grid][scheme]
+    known = toml_of(Path(__file__).with_name("grids.toml"))[kind.grid]
+    if scheme not in known:
+        told = ", ".join(known)
+        raise ValueError(f"`method={method}` needs scheme={told}, but got scheme={scheme}; use scheme={told}")
+    body = known[scheme]
     source = str(body.pop("source"))
     return Grid({key: values for key, values in body.items() if key not in kind.unused}, source)
 
@@ -45,7 +50,7 @@ def shipped(method: str, scheme: str) -> Grid:
 def load(path: Path) -> Grid:
     """A user's grid: a TOML file of lists, ``lr = [1e-6, 1e-7]``. Raises ``ValueError``, one line with the file."""
     try:
-        body = tomllib.loads(path.read_text(encoding="utf-8"))
+        body = toml_of(path)
         return Grid(checked(body), path.name)
     except OSError as error:
         raise ValueError(f"`--grid` must be a file, but {path} cannot be read ({error.strerror}); check it") from error

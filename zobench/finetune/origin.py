@@ -14,6 +14,7 @@ from zobench.durable.journal import EvaluationItem, Item, JournalFile
 from zobench.durable.snapshot import SnapshotStart
 from zobench.finetune.assemble import Tuner, initial_weights
 from zobench.runspec import METHODS, RunSpec
+from zobench.version import __version__
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,7 +26,8 @@ JOURNAL = "journal.bin"
 
 def header_of(spec: RunSpec, model: PreTrainedModel) -> dict[str, Any]:
     """The journal's header. ``complete``: whether initial weights and journal give the run's weights; a journal has
-    nothing of what backpropagation changes. ``threads``: sums on a CPU depend on how many there are."""
+    nothing of what backpropagation changes. ``threads``: sums on a CPU depend on how many there are. ``zobench``: the
+    version that begins the run; another may go on with it."""
     base = fingerprint.of_base(spec, model, initial_weights(spec, model))
     return {
         "run": spec.hash,
@@ -33,6 +35,7 @@ def header_of(spec: RunSpec, model: PreTrainedModel) -> dict[str, Any]:
         "base": base,
         "complete": not METHODS.get(spec.method).backpropagates,
         "threads": torch.get_num_threads(),
+        "zobench": __version__,
     }
 
 
@@ -46,6 +49,25 @@ def same_threads(folder: Path, say: Callable[[str], None]) -> None:
     if begun != torch.get_num_threads():
         torch.set_num_threads(begun)
         say(f"threads: {begun}, as the run began")
+
+
+def begun_by_another(spec: RunSpec, folder: Path) -> str:
+    """A line for a run whose journal another version of zobench began, else "". Before 0.2.0 a journal named none.
+
+    Raises ``ValueError`` where its initial weights were random: each version draws its own, and only a seed is told.
+    """
+    begun = journal.read(folder / JOURNAL)[0].get("zobench", "0.1.0")
+    if begun == __version__:
+        return ""
+    if spec.weights != "pretrained":
+        raise ValueError(
+            f"`{folder / JOURNAL}` must be of zobench {__version__}, because its run began from random weights, but is "
+            f"of {begun}; name another --out"
+        )
+    return (
+        f"zobench {begun} began this run and {__version__} goes on: all steps stay as they were taken, but g of the "
+        "two may differ in their last digits; for those of one version name another --out"
+    )
 
 
 @contextmanager

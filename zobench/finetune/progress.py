@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zobench.machine.files import writing
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepReport:
@@ -70,11 +72,12 @@ class EarlyResults:
 
     def __init__(self, path: Path, known: Iterable[Mapping[str, Any]]) -> None:
         self._path = path
-        path.write_text("".join(map(_line, known)))
+        with writing(path):
+            path.write_text("".join(map(_line, known)))
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Appends one line."""
-        with self._path.open("a") as file:
+        with writing(self._path), self._path.open("a") as file:
             file.write(_line(row))
             file.flush()
             os.fsync(file.fileno())

@@ -34,8 +34,10 @@ from zobench.machine import files
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
 from zobench.result import Outcome, Result
+from zobench.result.record import DOUBTFUL
 from zobench.runspec import METHODS, RunSpec, provenance
 from zobench.runspec.kinds import NOISES
+from zobench.store import reading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -157,12 +159,23 @@ def _finished(spec: RunSpec, folder: Path, resume: bool, world: World | None) ->
                 )
         else:
             _check_own(spec, folder)
-            result = Result.from_dict(json.loads(path.read_text())) if path.exists() else None
+            result = _stored(path) if path.exists() else None
     if world is not None:
         [there] = world.from_first([result is not None])
-        result = Result.from_dict(json.loads(path.read_text())) if there else None
+        result = _stored(path) if there else None
         world.barrier()  # before the first rank writes it anew
     return result
+
+
+def _stored(path: Path) -> Result:
+    """The run's own result. Raises ``ValueError``, one line that names it, where it is damaged."""
+    try:
+        return reading.read(path)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} must be the result of this run, but cannot be read ({error}); remove it, and the same command "
+            "makes it anew from the journal"
+        ) from error
 
 
 def _check_own(spec: RunSpec, folder: Path) -> None:
@@ -210,6 +223,8 @@ def _trained(
     try:
         with ExitStack() as during:
             file, items = during.enter_context(origin.opened(folder, header, world))
+            if another := origin.begun_by_another(spec, folder):
+                progress.say(f"warning: {another}")
             items, start, path, good = origin.resume_point(spec, folder, header, file, items, progress.say)
             built = during.enter_context(tuner(chosen, path, model, start=start, world=world))
             record = Record(names=data.asked.goal.scores)
@@ -224,7 +239,7 @@ def _trained(
             skipped = built.method.skipped
     finally:
         seen = observer.stop((begin, time.monotonic()))
-    return _result(spec, record, data, where, facts, seen, at_rest, skipped)
+    return _result(spec, record, data, where, facts, seen, at_rest, skipped, [another] if another else [])
 
 
 def _without_folders(where: str) -> str:
@@ -235,11 +250,11 @@ def _without_folders(where: str) -> str:
 
 def _result(
     spec: RunSpec, record: Record, data: TaskData, where: str, facts: dict[str, Any], seen: Observation,
-    at_rest: int, skipped: int,
+    at_rest: int, skipped: int, origins: list[str],
 ) -> Result:  # fmt: skip
     """The run's result. If others disturbed it that is a warning: times are doubtful, but not an accuracy."""
-    disturbed = [f"the times may not count: {seen.disturbed}"] if seen.disturbed else []
-    told = [*diverged(spec, record.curve), *cautions(spec, record.samples["projected_grad"], skipped)]
+    disturbed = [f"{DOUBTFUL}{seen.disturbed}"] if seen.disturbed else []
+    told = [*origins, *diverged(spec, record.curve), *cautions(spec, record.samples["projected_grad"], skipped)]
     assert record.best is not None
     return Result(
         spec=spec, outcome=Outcome.OK, environment=facts, samples=record.samples, power=seen.power, trace=seen.trace,

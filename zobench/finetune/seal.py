@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from zobench.machine.texts import json_of
 
 RECORD = "search.json"
 """In a search's folder: its whole grid and the winner."""
@@ -24,10 +25,20 @@ class Seal:
         self._broken_by = who
 
 
+def _winner(path: Path) -> str:
+    try:
+        told = str(json_of(path.read_text())["winner"]["run"])
+        return told if told.isprintable() else repr(told)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} must name the winner of a search, but is damaged ({error}); name another --out"
+        ) from error
+
+
 def check_winner(run: str, folder: Path) -> None:
     """Raises ``ValueError`` if ``folder`` is of a run that lost a search: test was evaluated for the winner."""
     path = folder.parent / RECORD
-    winner = json.loads(path.read_text())["winner"]["run"] if path.is_file() else run
+    winner = _winner(path) if path.is_file() else run
     if winner != run:
         raise ValueError(
             f"the test set must be looked at once, but {path} has looked for {winner}, and this run is {run}; name "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from zobench import models
@@ -12,9 +11,6 @@ from zobench.runspec import RunSpec
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-"""One of these is in every folder that holds a tokenizer."""
-
 
 def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
     """(the tokenizer, one line that says where it is from and why).
@@ -23,13 +19,13 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
     """
     from transformers import AutoTokenizer
 
-    place, why = _place(spec)
+    place, why = models.tokenizer_place(spec)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except (OSError, ValueError, ImportError) as error:  # ImportError: a format that needs another package
         raise ValueError(
             f"`task={spec.task}` needs the tokenizer of {spec.model}, but {place!r} gives none ({first_line(error)}); "
-            f"{_remedy(spec)}"
+            f"{models.tokenizer_remedy(spec)}"
         ) from error
     known = models.of(spec).vocab
     if len(tokenizer) > known:
@@ -38,22 +34,3 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
             "give this model's own"
         )
     return cast("PreTrainedTokenizerBase", tokenizer), f"tokenizer: {place}, {why}"
-
-
-def _place(spec: RunSpec) -> tuple[str, str]:
-    hub_id = models.of(spec).hub_id
-    folder = models.weights_place(spec) if spec.config_hash else spec.weights_path
-    local = Path(folder).expanduser()
-    named = folder.count("/") == 1 and not folder.startswith(("/", ".", "~"))  # owner/name
-    if folder and not named and not local.is_dir():
-        raise ValueError(f"`weights_path` must be a folder or a name on the hub, but there is no {folder}; check it")
-    if folder and (not local.is_dir() or any((local / name).is_file() for name in FILES)):
-        return (str(local) if local.is_dir() else folder), "where the weights are"
-    if hub_id:
-        return hub_id, "because the weights' folder has none" if folder else "this model's on the hub"
-    where = f"{folder} has none of {', '.join(FILES)}" if folder else "it is on no hub"
-    raise ValueError(f"`task={spec.task}` needs the tokenizer of {spec.model}, but {where}; {_remedy(spec)}")
-
-
-def _remedy(spec: RunSpec) -> str:
-    return "put its tokenizer.json there" if spec.config_hash else "give weights_path=FOLDER with its tokenizer.json"

@@ -1,7 +1,7 @@
 """Counter-based noise and the passes over the weights that draw it: z(seed, tensor, element), never stored.
 
 The stream is defined in ``philox``. CPU tensors go to numba, CUDA tensors to Triton, others to torch operations; the
-results have the same bits. Meta tensors are left alone.
+results have the same bits. Meta tensors are left alone; who asks is told of the passes over them (:func:`watched`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ import importlib.util
 import itertools
 import subprocess
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from zobench.kernels import philox
-from zobench.kernels.base import DTYPES, Flat, Segment, Span, Update, check, check_flat, is_pass
+from zobench.kernels.base import DTYPES, Flat, Pass, Segment, Span, Update, check, check_flat, is_pass
 
-__all__ = ["DTYPES", "Flat", "Segment", "Span", "Update", "advance", "advance_flat", "flip", "normals", "prepare"]
+__all__ = [
+    "DTYPES", "Flat", "Pass", "Segment", "Span", "Update", "advance", "advance_flat", "flip", "normals",
+    "normals_each", "prepare", "watched",
+]  # fmt: skip
 
 _COMPILERS = {"cpu": "numba", "cuda": "triton"}
 _MODULES = {"cpu": "cpu", "cuda": "gpu"}
@@ -44,6 +47,33 @@ def _backend(device: str) -> ModuleType:
         return philox
 
 
+_watching: list[Callable[[Pass], None]] = []
+
+
+@contextlib.contextmanager
+def watched(look: Callable[[Pass], None]) -> Iterator[None]:
+    """Inside, ``look`` is told of every pass over tensors on the meta device, which have no operators of their own."""
+    _watching.append(look)
+    try:
+        yield
+    finally:
+        _watching.remove(look)
+
+
+def _tell(elements: int, dtype: torch.dtype, drawn: int, moved: int) -> None:
+    for look in _watching:
+        look(Pass(elements, dtype.itemsize, drawn, moved))
+
+
+def _tell_of_advance(
+    elements: int, dtype: torch.dtype, updates: Sequence[Update], base: Tensor | None, *made: Tensor | None
+) -> None:
+    """Of a pass that reads W, or what it is made of, and writes W where that changes, and what is ``made`` beside."""
+    copies = sum(tensor is not None for tensor in made)
+    changes = bool(updates) or base is not None
+    _tell(elements, dtype, len(updates) + bool(copies), 1 + changes + copies)
+
+
 def normals(seed: int, span: Span, out: Tensor) -> None:
     """Writes z of the span's elements to ``out`` (float32, contiguous, any shape).
 
@@ -52,8 +82,27 @@ def normals(seed: int, span: Span, out: Tensor) -> None:
     check(span, out)
     if out.dtype != torch.float32:
         raise ValueError(f"normals are float32, but `out` is {out.dtype}")
-    if out.device.type != "meta" and out.numel():
+    if out.device.type == "meta":
+        _tell(out.numel(), out.dtype, 1, 1)
+    elif out.numel():
         _backend(out.device.type).normals(seed, span, out)
+
+
+def normals_each(seeds: Sequence[int], span: Span, out: Tensor) -> None:
+    """:func:`normals` of the same span under each of several seeds, into ``out`` (seeds, ...).
+
+    Raises ValueError if ``out`` or the span does not have that form; a span of ``rows`` does not.
+    """
+    check(span, out)
+    if out.dtype != torch.float32 or span.rows is not None or len(out) != len(seeds):
+        raise ValueError(
+            f"normals of {len(seeds)} seeds are float32 ({len(seeds)}, ...) of one run of elements, but `out` is "
+            f"{out.dtype} {tuple(out.shape)}" + (" of rows" if span.rows is not None else "")
+        )
+    if out.device.type == "meta":
+        _tell(out.numel(), out.dtype, 1, 1)
+    elif out.numel():
+        _backend(out.device.type).normals_each(seeds, span, out)
 
 
 def advance(
@@ -82,7 +131,10 @@ def advance(
     the tensors do not fit together.
     """
     check(span, master, base, scratch, mirror)
-    if master.device.type == "meta" or not master.numel() or not is_pass(updates, base, scratch, mirror):
+    if not master.numel() or not is_pass(updates, base, scratch, mirror):
+        return
+    if master.device.type == "meta":
+        _tell_of_advance(master.numel(), master.dtype, updates, base, scratch, mirror)
         return
     _backend(master.device.type).advance(master, span, updates, base, scratch, mirror, seed, scale)
 
@@ -103,7 +155,12 @@ def advance_flat(
     ValueError if the buffers do not fit.
     """
     check_flat(flat, master, base, scratch)
-    if master.device.type != "meta" and is_pass(updates, base, scratch):
+    if not is_pass(updates, base, scratch):
+        return
+    if master.device.type == "meta":
+        elements = sum(segment.numel for segment in flat.segments)
+        _tell_of_advance(elements, flat.dtype, updates, base, scratch)
+    else:
         _backend(master.device.type).advance_flat(master, flat, updates, base, scratch, seed, scale)
 
 
@@ -113,7 +170,9 @@ def flip(master: Tensor, scratch: Tensor) -> None:
     Raises ValueError if the two are not contiguous and of one size, dtype and device.
     """
     check(Span(0), master, scratch)
-    if master.device.type != "meta" and master.numel():
+    if master.device.type == "meta":
+        _tell(master.numel(), master.dtype, 0, 3)
+    elif master.numel():
         _backend(master.device.type).flip(master, scratch)
 
 
@@ -145,6 +204,7 @@ def told_of_a_compiler(word: str, device: str, instead: str) -> Iterator[None]:
 def _run_each(device: str) -> None:
     """Every form in which an engine calls the kernels: whole tensors, and, without a base, single rows (embeddings)."""
     normals(0, Span(0), torch.empty(64, device=device))
+    normals_each((0, 1), Span(0), torch.empty(2, 64, device=device))
     buffers = [torch.zeros(256, dtype=torch.uint8, device=device) for _ in range(3)]
     gathered = Span(0, rows=torch.zeros(4, dtype=torch.int64, device=device))
     some = (), (Update(0, 0.0, 0.0),)

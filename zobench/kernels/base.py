@@ -80,6 +80,29 @@ class Update:
     extra: float = 0.0
 
 
+class Normals(Protocol):
+    """A back end's ``normals``."""
+
+    def __call__(self, seed: int, span: Span, out: Tensor) -> None: ...
+
+
+def by_seed(normals: Normals, seeds: Sequence[int], span: Span, out: Tensor) -> None:
+    """``normals_each`` as one call for each seed."""
+    for seed, own in zip(seeds, out, strict=True):
+        normals(seed, span, own)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass over ``elements`` weights of ``width`` bytes does: normals ``drawn`` for each of them, and how many
+    times each is ``moved``: read, or written to one of its places."""
+
+    elements: int
+    width: int
+    drawn: int
+    moved: int
+
+
 class Advance(Protocol):
     """A back end's ``advance``."""
 

@@ -179,6 +179,19 @@ def _normals(begin, end, seed, tensor_id, start, width, rows, out):
 
 
 @_compiled
+def _normals_each(begin, end, seeds, size, tensor_id, start, width, rows, out):
+    """Elements ``begin`` to ``end`` of (seeds, size)."""
+    words, z = np.empty((4, BLOCKS), np.int32), np.empty(TILE, np.float32)
+    i = begin
+    while i < end:
+        own = i // size
+        first, lead, n = _piece(i - own * size, min(end - own * size, size), start, width, rows)
+        _draw(seeds[own], tensor_id, first, _blocks(lead + n), words, z)
+        out[i : i + n] = z[lead : lead + n]
+        i += n
+
+
+@_compiled
 def _update(w, z, g, lr, weight_decay):
     """One update of w, in place."""
     if weight_decay != np.float32(0):
@@ -303,6 +316,12 @@ def _place(span: Span, buffer: Tensor) -> tuple[Any, ...]:
 def normals(seed: int, span: Span, out: Tensor) -> None:
     """See ``zobench.kernels.normals``."""
     _spread(_normals, out.numel(), np.uint64(seed & (1 << 64) - 1), *_place(span, out), _array(out))
+
+
+def normals_each(seeds: Sequence[int], span: Span, out: Tensor) -> None:
+    """See ``zobench.kernels.normals_each``."""
+    keys = np.array([seed & (1 << 64) - 1 for seed in seeds], np.uint64)
+    _spread(_normals_each, out.numel(), keys, np.int64(out[0].numel()), *_place(span, out[0]), _array(out))
 
 
 def advance(

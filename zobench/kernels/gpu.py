@@ -1,11 +1,20 @@
 """The kernels on a CUDA device, in Triton: one read and one write per element, normals drawn in registers.
 
-A program draws BLOCK counters and moves the 4 * BLOCK elements that belong to them. bfloat16 weights travel as int16
-and are rounded by integer operations, so that Triton's interpreter, which truncates, gives the same bits. Nothing is
-fused (``enable_fp_fusion=False``): see ``philox``. 64-bit words travel as two int32, so that no value of theirs
-compiles a kernel anew. No call waits for the device.
+A program draws BLOCK counters and moves the 4 * BLOCK elements that belong to them. 64-bit words travel as two int32,
+so that no value of theirs compiles a kernel anew. No call waits for the device.
 
-A pass over a whole unit is one launch: each program finds its tensor in a table of segments on the device.
+A pass over a whole unit is one launch: each program finds its tensor in a table of segments on the device, whose six
+columns are its first program, its place in the buffer, its first element, how many it has, its tensor, and whether
+weight decay is for it. What the kernels are given, all by the same names:
+
+- ``master``, ``base``, ``scratch``, ``mirror``, ``out``: buffers, None where a call has none (see ``kernels.advance``);
+- ``rows`` and ``segments``: which elements they hold, at most one of the two: rows of one tensor (see ``Span``) of
+  ``width`` elements, ``per_row`` programs each, or the table of ``pieces`` segments, found in ``rounds`` halvings; with
+  neither, ``width`` elements of one tensor from the element of the words ``start0``, ``start1`` on;
+- ``tensor_id``, ``key0`` and ``key1``: whose z is drawn, and under which seed's words;
+- ``table``: the ``count`` updates, None without any; ``scale``: that of the point;
+- ``BLOCK``; ``ALIGNED``: 16 where the width is a multiple of it and the first element of 4, 4 where the first element
+  alone is, else 0.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call,import-untyped,import-not-found"
@@ -14,7 +23,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,21 +31,14 @@ import triton.language as tl
 from torch import Tensor
 
 from zobench.kernels import philox
-from zobench.kernels.base import Flat, Span, Update, width_of
-from zobench.machine.accelerator import Accelerator
+from zobench.kernels.base import Flat, Span, Update, by_seed, width_of
+from zobench.kernels.gpu_base import Launcher, narrow, row_of, stream_of, to_device, widen
 
 BLOCK = 256
 """Counters per program: two per thread, so that 16-bit weights move in 16-byte pieces too."""
-OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 FLIP_BLOCK = 2048
 """Elements per program of ``flip``."""
 
-KNOWN_TRITON = triton.__version__.startswith("3.7.")
-"""Whether a compiled kernel is called as ``Launcher`` does; others may want other arguments."""
-
-_COLUMNS = tl.constexpr(6)
-"""Of a table of segments, int64: its first program, its place in the buffer, its first element, how many it has, its
-tensor, whether weight decay is for it."""
 _ROUNDS = tl.constexpr(philox.ROUNDS)
 _MULTIPLIER0, _MULTIPLIER1 = map(tl.constexpr, philox.MULTIPLIERS)
 _STEP0, _STEP1 = map(tl.constexpr, philox.KEY_STEPS)
@@ -91,37 +92,6 @@ def _draw(block, k0, k1, tensor_id):
 
 
 @triton.jit
-def _widen(x):
-    """A stored weight (float32, float16; int16: bfloat16) -> float32."""
-    if x.dtype == tl.int16:
-        return (x.to(tl.int32) << 16).to(tl.float32, bitcast=True)
-    else:
-        return x.to(tl.float32)
-
-
-@triton.jit
-def _narrow(x, dtype: tl.constexpr):
-    """float32 -> a stored weight, rounded to nearest even."""
-    if dtype == tl.int16:
-        bits = x.to(tl.uint32, bitcast=True)
-        rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
-        return tl.where(x == x, rounded, 0x7FC0).to(tl.uint16).to(tl.int16, bitcast=True)
-    else:
-        return x.to(dtype)
-
-
-@triton.jit
-def _segment(segments, count, rounds, program):
-    """The row of the table of ``count`` segments that a program works on: the last that begins no later."""
-    low, high = count * 0, count
-    for _ in range(rounds):
-        middle = (low + high) // 2
-        below = tl.load(segments + middle * _COLUMNS) <= program
-        low, high = tl.where(below, middle, low), tl.where(below, high, middle)
-    return segments + low * _COLUMNS
-
-
-@triton.jit
 def _where(
     start0, start1, tensor_id, width, per_row, rows, segments, count, rounds,
     BLOCK: tl.constexpr, ALIGNED: tl.constexpr,  # noqa: N803
@@ -138,7 +108,7 @@ def _where(
     end = width
     decayed = 1
     if segments is not None:
-        segment = _segment(segments, count, rounds, program)
+        segment = row_of(segments, count, rounds, program)
         program -= tl.load(segment)
         origin, first = tl.multiple_of(tl.load(segment + 1), 16), tl.load(segment + 2)
         width, tensor_id = tl.load(segment + 3), tl.load(segment + 4).to(tl.int32)
@@ -215,105 +185,39 @@ def _advance(
     BLOCK: tl.constexpr,  # noqa: N803
     ALIGNED: tl.constexpr,  # noqa: N803
 ):
-    """Absent tensors are None; ``table`` is None without updates. ``pieces``: how many segments there are."""
+    """master = round(updated base or master), scratch = round(master + scale z), mirror = round(2 master - scratch)."""
     block, place, mask, exist, tensor, decayed = _where(
         start0, start1, tensor_id, width, per_row, rows, segments, pieces, rounds, BLOCK, ALIGNED
     )
     dtype = master.dtype.element_ty
     source = master if base is None else base
-    stored = tl.load(source + place, mask=mask)
-    w = _widen(stored)
+    w = widen(tl.load(source + place, mask=mask))
     if table is not None:
         for u in range(count):
-            w = _updated(w, block, tensor, decayed, table + 5 * u)
+            updated = _updated(w, block, tensor, decayed, table + 5 * u)
+            w = updated if segments is None else tl.where(exist, updated, w)
     if table is not None or base is not None:
-        kept = _narrow(w, dtype)
-        if segments is not None:
-            kept = tl.where(exist, kept, stored)
-        stored = kept
+        stored = narrow(w, dtype)
         tl.store(master + place, stored, mask=mask)
-        w = _widen(stored)
+        w = widen(stored)
     if scratch is not None or mirror is not None:
-        moved = _narrow(w + _draw(block, key0, key1, tensor) * scale, dtype)
+        moved = narrow(w + _draw(block, key0, key1, tensor) * scale, dtype)
         if scratch is not None:
             tl.store(scratch + place, moved, mask=mask)
         if mirror is not None:
-            tl.store(mirror + place, _narrow(w + w - _widen(moved), dtype), mask=mask)
+            tl.store(mirror + place, narrow(w + w - widen(moved), dtype), mask=mask)
 
 
 @triton.jit(do_not_specialize=["numel"])
 def _flip(master, scratch, numel: tl.int64, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):  # noqa: N803
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = place < numel // ALIGNED * ALIGNED  # tells the compiler
-    w = _widen(tl.load(master + place, mask=mask))
-    s = _widen(tl.load(scratch + place, mask=mask))
-    tl.store(scratch + place, _narrow(w + w - s, master.dtype.element_ty), mask=mask)
+    w = widen(tl.load(master + place, mask=mask))
+    s = widen(tl.load(scratch + place, mask=mask))
+    tl.store(scratch + place, narrow(w + w - s, master.dtype.element_ty), mask=mask)
 
 
-class Launcher:
-    """Launches a kernel. Triton looks at every argument of every call, some 50 us of Python, to find the compiled form;
-    here that is kept by what forms differ in, and called as it is.
-
-    Triton's own way is taken the first time, and always where what it gives back is not the form (its interpreter) or
-    its way to call one is not known here.
-    """
-
-    def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
-        self._forms: dict[tuple[Any, ...], Any] = {}
-
-    def __call__(
-        self, programs: int, dtype: torch.dtype, tensors: Sequence[Tensor | None], numbers: Sequence[Any], *known: Any
-    ) -> None:
-        """``tensors`` come first among the kernel's arguments, weights with elements of ``dtype``, however they are
-        typed; then ``numbers``, of which no value compiles anew, and what is ``known`` when compiling."""
-        first = tensors[0]
-        assert first is not None
-        if first.device.type != "cuda":  # Triton's interpreter
-            self._first(programs, dtype, tensors, numbers, known)
-            return
-        index, driver = first.device.index, _active()
-        if index != driver.get_current_device():
-            with Accelerator(first.device).current():
-                self(programs, dtype, tensors, numbers, *known)
-            return
-        form = (index, dtype, *known, *[None if tensor is None else tensor.data_ptr() & 15 for tensor in tensors])
-        compiled = self._forms.get(form)
-        if compiled is None:
-            compiled = self._first(programs, dtype, tensors, numbers, known)
-            if KNOWN_TRITON:
-                self._forms[form] = compiled
-            return
-        stream = driver.get_current_stream(index)
-        if _hooks.launch_enter_hook.calls or _hooks.launch_exit_hook.calls:  # a profiler's
-            compiled[programs, 1, 1](*tensors, *numbers, *known, stream=stream)
-            return
-        compiled.run(
-            programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
-            *tensors, *numbers, *known,
-        )  # fmt: skip
-
-    def _first(
-        self, programs: int, dtype: torch.dtype, tensors: Sequence[Tensor | None], numbers: Sequence[Any],
-        known: Sequence[Any],
-    ) -> Any:  # fmt: skip
-        typed = [tensor if tensor is None else _typed(tensor, dtype) for tensor in tensors]
-        return self._kernel[programs,](*typed, *numbers, *known, **OPTIONS)
-
-
-_hooks: Any = triton.knobs.runtime if KNOWN_TRITON else None
 _draws, _advances, _flips = Launcher(_normals), Launcher(_advance), Launcher(_flip)
-
-
-def _active() -> Any:
-    return triton.runtime.driver.active
-
-
-def _typed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Weights in a flat buffer as elements of ``dtype``, bfloat16 as it travels; a table as it is."""
-    if tensor.dtype not in (torch.uint8, torch.bfloat16):
-        return tensor
-    return tensor.detach().view(torch.int16 if dtype == torch.bfloat16 else dtype)
 
 
 def _words(value: int) -> tuple[int, int]:
@@ -344,6 +248,11 @@ def normals(seed: int, span: Span, out: Tensor) -> None:
     programs, aligned, (low, high, *place) = _of_span(span, out)
     numbers = _words(span.tensor_id)[0], low, high, *_words(seed), *place
     _draws(programs, out.dtype, (out, span.rows), numbers, BLOCK, aligned)
+
+
+def normals_each(seeds: Sequence[int], span: Span, out: Tensor) -> None:
+    """See ``zobench.kernels.normals_each``."""
+    by_seed(normals, seeds, span, out)
 
 
 def advance(
@@ -386,13 +295,9 @@ def flip(master: Tensor, scratch: Tensor) -> None:
     _flips(-(-numel // FLIP_BLOCK), master.dtype, (master, scratch), (numel,), FLIP_BLOCK, 1 if numel % 16 else 16)
 
 
-def _stream(device: torch.device) -> int:
-    return int(_active().get_current_stream(device.index)) if device.type == "cuda" else 0
-
-
 def _segments(flat: Flat, device: torch.device) -> tuple[Tensor, int, int]:
-    """(the table of ``_segment``, programs, what the places are multiples of), for use on the current stream."""
-    key = device, _stream(device)
+    """(the table of segments, programs, what the places are multiples of), for use on the current stream."""
+    key = device, stream_of(device)
     found: tuple[Tensor, int, int] | None = flat.tables.get(key)
     if found is None:
         aligned = 0 if any(segment.start % 4 for segment in flat.segments) else 4
@@ -400,7 +305,7 @@ def _segments(flat: Flat, device: torch.device) -> tuple[Tensor, int, int]:
         for own in flat.segments:
             rows.append((programs, own.offset, own.start, own.numel, own.tensor_id, int(own.decayed)))
             programs += _programs(own.numel, aligned)
-        flat.tables[key] = found = _to_device(rows, torch.int64, device), programs, aligned
+        flat.tables[key] = found = to_device(rows, torch.int64, device), programs, aligned
     return found
 
 
@@ -412,21 +317,17 @@ def _table(updates: Sequence[Update], device: torch.device) -> Tensor | None:
     if not updates:
         return None
     updates = tuple(updates)
-    key = (id(updates), device, _stream(device))
+    key = (id(updates), device, stream_of(device))
     if key not in _TABLES:
         if len(_TABLES) >= 64:
             _TABLES.pop(next(iter(_TABLES)))
         rows = [(*_words(u.seed), *map(_bits, (u.g, u.lr, u.weight_decay))) for u in updates]
-        _TABLES[key] = updates, _to_device(rows, torch.int32, device)
+        _TABLES[key] = updates, to_device(rows, torch.int32, device)
     return _TABLES[key][1]
 
 
 _TABLES: dict[tuple[int, torch.device, int], tuple[tuple[Update, ...], Tensor]] = {}
 """With the tuple itself, so that no other can have its identity."""
-
-
-def _to_device(rows: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor(rows, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
 def _bits(value: float) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from zobench.kernels.base import Flat, Span, Update, by_segment, width_of
+from zobench.kernels.base import Flat, Span, Update, by_seed, by_segment, width_of
 
 CHUNK = 1 << 16
 """Elements the reference draws at once: its temporaries stay below a few MB."""
@@ -129,6 +129,11 @@ def normals(seed: int, span: Span, out: Tensor) -> None:
     flat = out.view(-1)
     for part, elements in chunks(span, out):
         flat[part] = z_of(seed, span.tensor_id, elements)
+
+
+def normals_each(seeds: Sequence[int], span: Span, out: Tensor) -> None:
+    """See ``zobench.kernels.normals_each``."""
+    by_seed(normals, seeds, span, out)
 
 
 def advance(

@@ -2,6 +2,11 @@
 
 A row is read twice, for its largest magnitude and for its quotients; the second time from the cache. e4m3 is made and
 read by integer operations, which every GPU has, and with which Triton's interpreter gives the same bits.
+
+Both kernels are given the same: ``weights``, the unit's flat buffer, as elements of its type; the slot three times, as
+int8 (``values``), as float32 (``scales``) and as elements of the weights' type (``plain``, for what is not scaled);
+``segments``, the table of its ``count`` tensors (see ``_table``), in which a program finds its own in ``rounds``
+halvings; ``BLOCK``, elements at once; and ``ALIGNED``, 16 where all widths are multiples of it, else 1.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call,import-untyped,import-not-found"
@@ -13,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from zobench.kernels.gpu import Launcher, _narrow, _segment, _stream, _to_device, _widen
+from zobench.kernels.gpu_base import Launcher, narrow, row_of, stream_of, to_device, widen
 from zobench.kernels.packing import E4M3_MAX, Packing
 
 BLOCK = 1024
@@ -31,7 +36,7 @@ _BEYOND = tl.constexpr(1087 << 20)
 
 
 @triton.jit
-def _to_e4m3(x):
+def to_e4m3(x):
     """float32 of at most 448, or not a number -> the code as int8, rounded to nearest even."""
     bits = x.to(tl.int32, bitcast=True)
     magnitude = bits & 0x7FFFFFFF
@@ -42,14 +47,14 @@ def _to_e4m3(x):
 
 
 @triton.jit
-def _from_e4m3(code):
+def from_e4m3(code):
     """The code as int8 -> float32."""
     code = code.to(tl.int32)
     magnitude = code & 0x7F
     large = ((magnitude << 20) + (120 << 23)).to(tl.float32, bitcast=True)
     value = tl.where(magnitude < 8, magnitude.to(tl.float32) * 0.001953125, large)
     value = tl.where(magnitude == 127, float("nan"), value)
-    return tl.where((code & 0x80) != 0, -value, value)
+    return (value.to(tl.int32, bitcast=True) | ((code & 0x80) << 24)).to(tl.float32, bitcast=True)  # -0.0 too
 
 
 @triton.jit
@@ -57,7 +62,7 @@ def _row(segments, count, rounds, ALIGNED: tl.constexpr):  # noqa: N803
     """Of this program's row: where its weights, its values and its scale are, in elements, bytes and float32, the
     scale's below 0 if it has none; how many elements it has."""
     program = tl.program_id(0).to(tl.int64)
-    segment = _segment(segments, count, rounds, program)
+    segment = row_of(segments, count, rounds, program)
     row, width = program - tl.load(segment), tl.load(segment + 3)
     if ALIGNED == 16:
         width = width // 16 * 16  # tells the compiler
@@ -78,7 +83,7 @@ def _pack(
     BLOCK: tl.constexpr,  # noqa: N803
     ALIGNED: tl.constexpr,  # noqa: N803
 ):
-    """``values``, ``scales`` and ``plain`` are the slot as int8, as float32 and as the weights' type."""
+    """One row of the weights into the slot: its scale and its codes, or its elements as they are."""
     source, target, row, at, width = _row(segments, count, rounds, ALIGNED)
     lane = tl.arange(0, BLOCK)
     if at < 0:
@@ -92,7 +97,7 @@ def _pack(
         unknown = tl.zeros([BLOCK], tl.int32)
         for first in range(0, width, BLOCK):
             place = first + lane
-            x = tl.abs(_widen(tl.load(weights + source + place, mask=place < width, other=0)))
+            x = tl.abs(widen(tl.load(weights + source + place, mask=place < width, other=0)))
             unknown = unknown | (x != x).to(tl.int32)
             most = tl.maximum(most, x)
         largest = tl.max(most, 0)
@@ -103,9 +108,9 @@ def _pack(
         for first in range(0, width, BLOCK):
             place = first + lane
             mask = place < width
-            x = tl.div_rn(_widen(tl.load(weights + source + place, mask=mask, other=0)), scale)
+            x = tl.div_rn(widen(tl.load(weights + source + place, mask=mask, other=0)), scale)
             x = tl.where(x > _LARGEST, _LARGEST, tl.where(x < -_LARGEST, -_LARGEST, x))
-            tl.store(values + target + row * width + place, _to_e4m3(x), mask=mask)
+            tl.store(values + target + row * width + place, to_e4m3(x), mask=mask)
 
 
 @triton.jit(do_not_specialize=["count", "rounds"])
@@ -120,7 +125,7 @@ def _unpack(
     BLOCK: tl.constexpr,  # noqa: N803
     ALIGNED: tl.constexpr,  # noqa: N803
 ):
-    """See ``_pack``."""
+    """One row of the slot back into the weights."""
     target, source, row, at, width = _row(segments, count, rounds, ALIGNED)
     lane = tl.arange(0, BLOCK)
     if at < 0:
@@ -134,8 +139,8 @@ def _unpack(
         for first in range(0, width, BLOCK):
             place = first + lane
             mask = place < width
-            x = _from_e4m3(tl.load(values + source + row * width + place, mask=mask)) * scale
-            tl.store(weights + target + place, _narrow(x, weights.dtype.element_ty), mask=mask)
+            x = from_e4m3(tl.load(values + source + row * width + place, mask=mask)) * scale
+            tl.store(weights + target + place, narrow(x, weights.dtype.element_ty), mask=mask)
 
 
 _packs, _unpacks = Launcher(_pack), Launcher(_unpack)
@@ -159,9 +164,9 @@ def _launch(kernel: Launcher, packing: Packing, weights: Tensor, slot: Tensor) -
 
 
 def _table(packing: Packing, device: torch.device) -> tuple[Tensor, int, int]:
-    """(the table of ``_segment``, programs, what all widths are multiples of), for use on the current stream: of each
+    """(the table of segments, programs, what all widths are multiples of), for use on the current stream: of each
     tensor its first program, its place among the weights, that of its values, its width, the place of its scales."""
-    key = device, _stream(device)
+    key = device, stream_of(device)
     if key not in packing.tables:
         rows, programs = [], 0
         for own in packing.pieces:
@@ -169,6 +174,6 @@ def _table(packing: Packing, device: torch.device) -> tuple[Tensor, int, int]:
             rows.append((programs, own.weights // packing.dtype.itemsize, own.values, own.width, scales, 0))
             programs += own.rows
         aligned = 16 if all(own.width % 16 == 0 for own in packing.pieces) else 1
-        packing.tables[key] = _to_device(rows, torch.int64, device), programs, aligned
+        packing.tables[key] = to_device(rows, torch.int64, device), programs, aligned
     found: tuple[Tensor, int, int] = packing.tables[key]
     return found

@@ -8,8 +8,10 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zobench.machine.files import writing
 from zobench.machine.memory import free_disk_bytes
 
 if TYPE_CHECKING:
@@ -72,20 +74,22 @@ class DirectFile:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         os.unlink(path)
         try:
-            self._reserve(os.path.dirname(os.path.abspath(path)))
+            self._folder = Path(path).absolute().parent
+            self._reserve(self._folder)
             self.direct = self._bypass_cache()
         except BaseException:
             self.close()
             raise
 
-    def _reserve(self, folder: str) -> None:
+    def _reserve(self, folder: Path) -> None:
         try:
             if self.nbytes > free_disk_bytes(folder):  # asked first: where the call is emulated it writes every block
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self._file, 0, self.nbytes)
-            else:
-                os.ftruncate(self._file, self.nbytes)
+            with writing(folder):
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(self._file, 0, self.nbytes)
+                else:
+                    os.ftruncate(self._file, self.nbytes)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
@@ -131,7 +135,8 @@ class DirectFile:
             )
         done = 0
         while done < size:
-            moved = request(self._file, [view[done : min(done + CHUNK, size)]], offset + done)
+            with writing(self._folder):
+                moved = request(self._file, [view[done : min(done + CHUNK, size)]], offset + done)
             moved -= moved % ALIGNMENT  # a short transfer may end within a page: the rest starts at that page again
             if moved <= 0:
                 raise OSError(errno.EIO, f"the disk moved nothing at offset {offset + done} of {self.nbytes} bytes")

@@ -1,11 +1,45 @@
-"""Writes that survive a crash: a file is replaced whole or stays as it was, a folder appears whole or not at all."""
+"""Writes that survive a crash: a file is replaced whole or stays as it was; and what is said where a disk refuses."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+
+REMEDY = {
+    errno.ENOSPC: "free some space there",
+    errno.EDQUOT: "free some of your quota there",
+    errno.EROFS: "choose a folder on a writable disk",
+}
+"""What helps where a disk takes no more, by its error."""
+
+
+def told(error: OSError) -> str:
+    """One line of an error: of a disk that takes no more the file, the cause and the remedy."""
+    if error.filename is None or error.errno not in REMEDY:
+        return str(error)
+    return f"{error.filename} must be writable, but got {error.strerror!r}; {REMEDY[error.errno]}"
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Inside, where a disk refuses what is written to ``path``, the ``OSError`` names it: that of an open file names
+    none, that of a temporary one its own, and safetensors and tokenizers, written in Rust, raise others."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            error.filename = str(path)
+        raise
+    except Exception as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
 
 
 def replace(path: Path, data: bytes) -> None:
@@ -15,7 +49,7 @@ def replace(path: Path, data: bytes) -> None:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("xb") as file:
+        with writing(path), temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -31,7 +65,8 @@ def sync(path: Path) -> None:
     """Returns when a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with writing(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
 

@@ -33,10 +33,10 @@ def unique_bytes(pid: int | str = "self") -> int | None:
     return None if private[0] is None else sum(size or 0 for size in private)
 
 
-def reset_peak() -> bool:
-    """Makes this process's :func:`vm_hwm` start again from what is resident now; False where that is not permitted."""
+def reset_peak(pid: int | str = "self") -> bool:
+    """Makes a process's :func:`vm_hwm` start again from what is resident now; False where that is not permitted."""
     try:
-        with open("/proc/self/clear_refs", "w") as file:
+        with open(f"/proc/{pid}/clear_refs", "w") as file:
             file.write("5")
     except OSError:
         return False
@@ -141,20 +141,33 @@ def _read(path: str) -> bytes:
         return b""
 
 
+_NOT_RESET = "host peak: includes the time before the run (the system does not let it be reset)"
+
+
 class PeakMemory:
     """Peak memory of what runs between :meth:`baseline` and :meth:`peaks` on ``device`` ("cpu" or "cuda...").
 
     On the CPU the "device memory" is the peak of the resident set above the baseline. Call :meth:`baseline` after the
     imports; it runs a tiny matrix product first, so that lazily loaded libraries count as baseline and not as run.
+    ``pid``: another process, whose own allocator on a GPU and whose lazily loaded libraries it must see to itself.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, pid: int | None = None) -> None:
         self.device = device
+        self._pid: int | str = "self" if pid is None else pid
         self.notes: list[str] = []
         self._baseline: int | None = None
+        self._begun = False
 
     def baseline(self) -> None:
         """Forgets the peaks so far: :meth:`peaks` counts from what is in use now."""
+        if self._pid == "self":
+            self._settle()
+        self.notes = [] if reset_peak(self._pid) else [_NOT_RESET]
+        self._begun, self._baseline = True, vm_rss(self._pid) or vm_hwm(self._pid)
+
+    def _settle(self) -> None:
+        """Loads what a product needs, and forgets the device's peaks."""
         import torch
 
         square = torch.ones(64, 64, device=self.device)
@@ -165,17 +178,16 @@ class PeakMemory:
 
             Accelerator(self.device).synchronize()
             Accelerator(self.device).reset_peaks()
-        if not reset_peak():
-            self.notes.append("host peak: includes the time before the run (the system does not let it be reset)")
-        self._baseline = vm_rss() or vm_hwm()
 
     def peaks(self) -> dict[str, int | None]:
-        """Bytes by name, in the terms of ``Result.memory``."""
-        assert self._baseline is not None, "call baseline() before the run"
-        host = vm_hwm()
-        values: dict[str, int | None] = {"host_rss_peak_bytes": host, "host_rss_baseline_bytes": self._baseline}
+        """Bytes by name, in the terms of ``Result.memory``; None of a process that is gone."""
+        assert self._begun, "call baseline() before the run"
+        host, base = vm_hwm(self._pid), self._baseline
+        values: dict[str, int | None] = {"host_rss_peak_bytes": host, "host_rss_baseline_bytes": base}
         if not self.device.startswith("cuda"):
-            return {"device_peak_bytes": None if host is None else max(0, host - self._baseline), **values}
+            return {"device_peak_bytes": None if host is None or base is None else max(0, host - base), **values}
+        if self._pid != "self":
+            return values
         from zobench.machine.accelerator import Accelerator
 
         return {

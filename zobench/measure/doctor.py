@@ -16,9 +16,15 @@ OPTIONAL = {
     "matplotlib": ("figures", "zobench[report]"),
     "jinja2": ("the HTML report", "zobench[report]"),
     "scipy": ("comparing runs", "zobench[report]"),
+    "pyarrow": ("results as Parquet", "zobench[report]"),
+    "peft": ("LoRA, prefixes and prompts", "zobench[tasks]"),
+    "datasets": ("tasks from the hub", "zobench[tasks]"),
+    "gguf": ("models in GGUF files", "zobench[gguf]"),
+    "accelerate": ("transformers' Trainer", "zobench[hf]"),
+    "tensorboard": ("--log tensorboard", "zobench[log]"),
     "submitit": ("sweeps on Slurm and in the background", "zobench[cluster]"),
 }
-"""Package: (what it is for, what to install)."""
+"""Package: (what it is for, what to install); each package of each extra."""
 LOW_DISK = 10e9
 """Bytes: less than this holds no disk tier of the smallest models' sweep."""
 

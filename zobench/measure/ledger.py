@@ -51,7 +51,7 @@ class Ledger:
 
     A storage counts once, with its full size, from the operator that made it until its last tensor is gone; views share
     it. What was made before, by another thread, or from other memory (``torch.frombuffer``, ``from_numpy``, ``tensor``:
-    no operators) counts only if it is given to :meth:`hold`. "meta" stands for a CUDA device (:class:`_AsCuda`).
+    no operators) counts only if it is given to :meth:`hold`. "meta" stands for a CUDA device (:class:`AsCuda`).
     """
 
     def __init__(self, device_type: str) -> None:
@@ -102,7 +102,7 @@ class Ledger:
 
     def __enter__(self) -> Ledger:
         if self.device_type == "meta":
-            self._modes.enter_context(_AsCuda())
+            self._modes.enter_context(AsCuda())
         self._modes.enter_context(_Watch(self))
         return self
 
@@ -162,13 +162,6 @@ class Ledger:
             self._add(item.label, -item.nbytes)
 
 
-def trace_peak(run: Callable[[], None], device_type: str) -> Peak:
-    """The peak of what ``run`` makes on ``device_type``."""
-    with Ledger(device_type) as ledger:
-        run()
-    return ledger.peak
-
-
 class _Watch(TorchDispatchMode):
     """Shows a ledger every operator. In inference mode composite ones arrive whole, and are taken apart here."""
 
@@ -188,7 +181,7 @@ class _Watch(TorchDispatchMode):
         return result
 
 
-class _AsCuda(TorchFunctionMode):
+class AsCuda(TorchFunctionMode):
     """Lets code run on the meta device as it would on a CUDA device, without gradients, on a batch without padding.
 
     Attention: PyTorch's own choice on meta is plain products, with matrices of tokens x tokens. The rules are those of

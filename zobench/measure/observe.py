@@ -10,6 +10,7 @@ from zobench.measure.environment import cuda_uuid
 from zobench.measure.history import memory_over_time
 from zobench.measure.sampler import Sampler
 from zobench.measure.samples import Samples, contamination
+from zobench.result.record import DISTURBED
 
 BUSY_CORES = 0.2
 """Cores in use by others from which on a measurement on the CPU says so."""
@@ -27,16 +28,20 @@ class Observation:
 
 
 class Observer:
-    """Watches this process from its making until :meth:`stop`; ``interval``: seconds between two samples.
+    """Watches this process, or ``pid``, from its making until :meth:`stop`; ``interval``: seconds between two samples.
 
     ``alone`` False: other processes work for the same run, so how busy they keep the machine is no news.
     """
 
-    def __init__(self, device: str, interval: float | None = None, alone: bool = True) -> None:
+    def __init__(self, device: str, interval: float | None = None, alone: bool = True, pid: int | None = None) -> None:
         self._device, self._alone = device, alone
-        self._sampler = Sampler(device=cuda_uuid(device), interval=interval)
+        self._sampler = Sampler(pid, device=cuda_uuid(device), interval=interval)
         self._sampler.start()
-        self._memory = PeakMemory(device)
+        self._memory = PeakMemory(device, pid)
+        self._memory.baseline()
+
+    def baseline(self) -> None:
+        """Forgets the peaks of the host's memory so far: what is in use now is the baseline."""
         self._memory.baseline()
 
     def stop(self, window: tuple[float, float]) -> Observation:
@@ -56,7 +61,7 @@ def crowded(cores: float | None) -> list[str]:
     """A warning if other processes kept so many ``cores`` busy that a measurement on the CPU must say so."""
     if (cores or 0.0) <= BUSY_CORES:
         return []
-    return [f"other processes kept {cores:.1f} cores busy meanwhile; expect slower steps"]
+    return [f"{DISTURBED}{cores:.1f} cores busy meanwhile; expect slower steps"]
 
 
 def _observed(seen: Samples) -> dict[str, int | None]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+from pathlib import Path
 from typing import Any
 
 from zobench.machine.memory import status_bytes
@@ -54,11 +56,49 @@ class DeviceReader:
         return None if value is None else value * factor
 
 
-class HostReader:
-    """Readings of one process and of the machine's swap from /proc, through files opened once."""
+class PackageEnergy:
+    """Joules that this machine's CPU packages have used since the first reading: RAPL's counters, which need rights to
+    be read and, on most virtual machines, do not exist. ``notes`` say why there is none."""
 
-    def __init__(self, pid: int, proc: str = "/proc") -> None:
+    def __init__(self, powercap: str = "/sys/class/powercap") -> None:
         self.notes: list[str] = []
+        self._files: list[int] = []
+        self._ranges: list[int] = []
+        for name in sorted(glob.glob(f"{powercap}/intel-rapl:[0-9]*")):  # AMD's are called so too
+            if ":" in os.path.basename(name).removeprefix("intel-rapl:"):
+                continue  # a part of a package
+            try:
+                self._ranges.append(int(Path(name, "max_energy_range_uj").read_text()))
+                self._files.append(os.open(f"{name}/energy_uj", os.O_RDONLY))
+            except OSError as error:
+                self.notes.append(f"CPU energy: not readable ({error.strerror}: {name}/energy_uj)")
+                self._files = []
+                break
+        self._last = [self._count(file) for file in self._files]
+        self._used = 0
+
+    @staticmethod
+    def _count(file: int) -> int:
+        return int(os.pread(file, 64, 0))
+
+    def read(self) -> float | None:
+        """Joules of all packages together; None where they cannot be read. A counter that began anew is followed."""
+        if not self._files:
+            return None
+        now = [self._count(file) for file in self._files]
+        for before, after, whole in zip(self._last, now, self._ranges, strict=False):
+            self._used += after - before if after >= before else after + whole - before
+        self._last = now
+        return self._used / 1e6
+
+
+class HostReader:
+    """Readings of one process and of the machine's swap from /proc, through files opened once, and of its packages'
+    energy."""
+
+    def __init__(self, pid: int, proc: str = "/proc", powercap: str = "/sys/class/powercap") -> None:
+        self._energy = PackageEnergy(powercap)
+        self.notes: list[str] = list(self._energy.notes)
         names = (f"{pid}/status", f"{pid}/stat", "vmstat", "stat")
         self._status, self._stat, self._vmstat, self._machine = [self._open(f"{proc}/{name}") for name in names]
         self._page, self._tick = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
@@ -79,6 +119,7 @@ class HostReader:
             "cpu_seconds": self._cpu_seconds(_contents(self._stat)),
             "swapped_bytes": self._swapped(_contents(self._vmstat)),
             "machine_busy_seconds": self._busy_seconds(_contents(self._machine)),
+            "energy_joules": self._energy.read(),
         }
 
     def _cpu_seconds(self, stat: bytes) -> float | None:

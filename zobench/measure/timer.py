@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
+
+SLOWDOWN = "ZOBENCH_SLOWDOWN"
+"""Names the planted slowdown in a cell's environment: 0.05 makes every step take 5 % longer than it does."""
+
+
+def planted_slowdown() -> float:
+    """The share by which each step of this process is to be lengthened, on purpose; 0 of any real measurement.
+
+    Raises ``ValueError`` for what is no share.
+    """
+    text = os.environ.get(SLOWDOWN, "0")
+    share = float(text) if text.replace(".", "", 1).isdigit() else -1.0
+    if not 0 <= share <= 1:
+        raise ValueError(f"`{SLOWDOWN}` must be a share from 0 to 1, but got {text!r}; unset it")
+    return share
 
 
 class StepTimer:
     """``with timer: step()`` for each step, then :meth:`seconds`. Entering and leaving never wait for the device.
 
+    ``slowdown``: a share of its own time by which each step is lengthened, as if it had more to do: a comparison is
+    tested with it (:mod:`zobench.execute.selfcompare`). Leaving then waits for the device.
+
     On CUDA the events are recorded on the device's current stream, so a step that uses other streams must let the
     current one wait for them before it returns.
     """
 
-    def __init__(self, device: str) -> None:
-        self.device = device
+    def __init__(self, device: str, slowdown: float = 0.0) -> None:
+        self.device, self._slowdown = device, slowdown
+        self._began = 0.0
         self._marks: list[tuple[Any, Any]] = []
         self._start: Any = None
 
     def __enter__(self) -> StepTimer:
-        self._start = self._now()
+        self._start, self._began = self._now(), time.perf_counter()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:  # a step that raised has no time
+            if self._slowdown:
+                self._lengthen()
             self._marks.append((self._start, self._now()))
 
     def seconds(self) -> list[float]:
@@ -33,6 +55,14 @@ class StepTimer:
         if self._marks:
             self._marks[-1][1].synchronize()
         return [start.elapsed_time(end) / 1e3 for start, end in self._marks]  # elapsed_time is in milliseconds
+
+    def _lengthen(self) -> None:
+        """Keeps this core busy, as a slower step would, for a share of the time that the step has taken."""
+        if self.device.startswith("cuda"):
+            self._now().synchronize()
+        end = time.perf_counter() + self._slowdown * (time.perf_counter() - self._began)
+        while time.perf_counter() < end:
+            pass
 
     def _now(self) -> Any:
         if not self.device.startswith("cuda"):

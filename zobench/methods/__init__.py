@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING
 
 from zobench.methods import (
     conmezo,
+    eggroll,
     first_order,
     forward_grad,
     fzoo,
     hizoo,
     hybrid,
     lozo,
+    lozo_m,
     meazo,
+    qes,
+    qzo,
     sparse_mezo,
+    subzero,
     zo_adam,
+    zo_muon,
     zo_sgd,
     zo_sgd_block,
     zo_sgd_cons,
@@ -41,11 +47,13 @@ if TYPE_CHECKING:
     from zobench.methods.engines import EngineParts
     from zobench.models.weights import Weights
     from zobench.runspec import RunSpec
+    from zobench.runspec.kinds import MethodKind
 
 KINDS = (
     zo_sgd.KIND, zo_sgd_sign.KIND, zo_sgd_mmt.KIND, zo_sgd_cons.KIND, zo_adam.KIND, zo_sgd_block.KIND,
-    zo_sgd_sparse.KIND, lozo.KIND, fzoo.KIND, hizoo.KIND, sparse_mezo.KIND, conmezo.KIND, meazo.KIND, forward_grad.KIND,
-    hybrid.KIND, first_order.SGD, first_order.ADAM,
+    zo_sgd_sparse.KIND, lozo.KIND, lozo_m.KIND, subzero.KIND, zo_muon.KIND, eggroll.KIND, fzoo.KIND, hizoo.KIND,
+    sparse_mezo.KIND, conmezo.KIND, meazo.KIND, qzo.KIND, qes.KIND, forward_grad.KIND, hybrid.KIND, first_order.SGD,
+    first_order.ADAM,
 )  # fmt: skip
 """zobench's own methods, in the order in which they are listed."""
 
@@ -64,13 +72,17 @@ def rule(spec: RunSpec) -> UpdateRule | None:
     kind = METHODS.get(spec.method)
     dotted = kind.definition(spec).rule
     rule: UpdateRule | None = None if dotted is None else resolve(dotted)(spec)
-    count = 0 if rule is None else len(rule.states)
-    if count != kind.travelling_states:
-        raise ValueError(
-            f"`states` of the method {kind.name!r} must be {count}, as many as its rule keeps, but is {kind.states}; "
-            f"plans would be wrong: use states={count}"
-        )
+    _check_states("states", kind, kind.travelling_states, 0 if rule is None else len(rule.states))
     return rule
+
+
+def _check_states(field: str, kind: MethodKind, said: int, count: int) -> None:
+    """Plans of memory go by what a kind says."""
+    if said != count:
+        raise ValueError(
+            f"`{field}` of the method {kind.name!r} must be {count:d}, as many as its rule keeps, but is {said}; "
+            f"plans would be wrong: use {field}={count:d}"
+        )
 
 
 def thresholds(spec: RunSpec, model: nn.Module, weights: Weights) -> dict[str, float] | None:
@@ -83,9 +95,15 @@ def thresholds(spec: RunSpec, model: nn.Module, weights: Weights) -> dict[str, f
 
 
 def directions(spec: RunSpec) -> LowRank | None:
-    """The method's directions where they have low rank, else None."""
-    structure = METHODS.get(spec.method).structure
-    made: LowRank | None = None if structure is None else resolve(structure.make)(spec)
+    """The method's directions where they have low rank, else None.
+
+    Raises ``ValueError`` if their rule keeps another number of states than the method's kind says.
+    """
+    kind = METHODS.get(spec.method)
+    if kind.structure is None:
+        return None
+    made: LowRank = resolve(kind.structure.make)(spec)
+    _check_states("structure.states", kind, kind.structure.states, made.rule is not None and made.rule.has_state)
     return made
 
 

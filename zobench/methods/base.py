@@ -27,6 +27,19 @@ LOW_RANK = (
     Need("compile", False, "its products are not the blocks' own; use compile=false"),
     Need("survival", False, "its z is made of two factors; use survival=false"),
 )
+INTEGERS = (
+    Need("scheme", "full", "it tunes a part of the integer weights themselves; use scheme=full"),
+    Need("wire", "none", "its integers travel as they are; use wire=none"),
+    Need("granularity", "block", "a layer's codes and scales travel together; use granularity=block"),
+    Need("device_memory", 0, "its blocks cannot be cut; leave device_memory out"),
+    Need(
+        "tier",
+        ("auto", "device", "pinned", "pageable", "disk"),
+        "its integers are made of a checkpoint's weights, and what it tunes is written; use tier=disk",
+    ),
+    Need("compile", False, "its products are made of integers, a few at a time; use compile=false"),
+    Need("weight_decay", 0.0, "nothing decays; use weight_decay=0"),
+)
 """What several methods need."""
 
 

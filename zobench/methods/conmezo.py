@@ -30,6 +30,8 @@ class ConMeZO(ZOSGD):
     and entries are scaled by ``1 / sin(theta)`` then.
     """
 
+    fields = ("lr", "eps", "seed", "weight_decay")
+
     def __init__(self, *, lr: float, cone: Cone, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
         super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay)
         self.cone, self._norm = cone, 0.0
@@ -95,22 +97,22 @@ def rule(spec: RunSpec) -> Cone:
 
 def make(spec: RunSpec) -> ConMeZO:
     """The method of ``spec``."""
-    return ConMeZO(lr=spec.lr, cone=rule(spec), eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay)
+    return ConMeZO.of(spec, cone=rule(spec))
 
 
+WRITTEN = Definition(
+    formula="z = sqrt(d) cos(theta) m / |m| + sin(theta) u; w -= lr * g z; m = beta m + (1 - beta) g z, float32",
+    make="zobench.methods.conmezo:make",
+    rule="zobench.methods.conmezo:rule",
+    copies=3,
+    piece_copies=6,
+)
 KIND = MethodKind(
     name="conmezo",
-    as_written=Definition(
-        formula="z = sqrt(d) cos(theta) m / |m| + sin(theta) u; w -= lr * g z; m = beta m + (1 - beta) g z, float32",
-        make="zobench.methods.conmezo:make",
-        rule="zobench.methods.conmezo:rule",
-        copies=3,
-        piece_copies=6,
-    ),
-    as_shipped=Definition(
+    as_written=WRITTEN,
+    as_shipped=replace(
+        WRITTEN,
         formula="z = sqrt(d) cos(theta) m / |m| + sin(theta) u; w -= lr * g z; beta warms up from 0.1 in 2000 steps",
-        make="zobench.methods.conmezo:make",
-        rule="zobench.methods.conmezo:rule",
         state_width=None,
         copies=4,
         piece_copies=7,

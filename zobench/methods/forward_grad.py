@@ -13,7 +13,6 @@ from zobench.runspec.kinds import Definition, MethodKind, Need, UpdateSize
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
     from zobench.engine.interface import SteppingEngine
-    from zobench.runspec import RunSpec
 
 
 class ForwardGrad(ZOSGD):
@@ -21,6 +20,8 @@ class ForwardGrad(ZOSGD):
 
     It is ZO-SGD with g computed, not estimated: one pass over the model per direction, and no eps.
     """
+
+    fields = ("lr", "seed", "weight_decay", "queries")
 
     def __init__(self, *, lr: float, seed: int = 0, weight_decay: float = 0.0, queries: int = 1) -> None:
         super().__init__(lr=lr, seed=seed, weight_decay=weight_decay, queries=queries)
@@ -37,16 +38,11 @@ class ForwardGrad(ZOSGD):
         return [*[PassRecord()] * (len(taken.directions) - 1), PassRecord(entries=taken.entries)]
 
 
-def make(spec: RunSpec) -> ForwardGrad:
-    """The method of ``spec``."""
-    return ForwardGrad(lr=spec.lr, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries)
-
-
 KIND = MethodKind(
     name="forward-grad",
     as_written=Definition(
         formula="w -= lr * (grad . z) z, grad . z by forward-mode differentiation",
-        make="zobench.methods.forward_grad:make",
+        make="zobench.methods.forward_grad:ForwardGrad.of",
         update=UpdateSize.SCALED,
     ),
     pairs=lambda spec, layers: 0,

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zobench.engine.base import BASE, Entry, Point
+from zobench.engine.base import Entry
 from zobench.methods.base import Direction
-from zobench.methods.zo_sgd import ZOSGD
+from zobench.methods.one_sided import OneSided
 from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields
 
 if TYPE_CHECKING:
-    from zobench.data.batch import Batch
-    from zobench.engine.interface import SteppingEngine
     from zobench.engine.rules import UpdateRule
     from zobench.runspec import RunSpec
 
 
-class FZOO(ZOSGD):
+class FZOO(OneSided):
     """``W -= lr * ((L_1 - L_0) z_1 + ... + (L_N - L_0) z_N) / (N sigma)``, z_i of random signs.
 
     L_0 is the loss at W, L_i that at W + eps z_i, sigma the standard deviation of the L_i: N + 1 points of one pass,
@@ -45,16 +44,6 @@ class FZOO(ZOSGD):
         squares = sum((g - mean) ** 2 for g in gradients)
         return self.eps * math.sqrt(squares / (len(gradients) - (not self.shipped)))
 
-    def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
-        return (BASE, *(Point(seed, self.eps, part) for seed, part in directions))
-
-    def _probe(
-        self, engine: SteppingEngine, batch: Batch, directions: Sequence[Direction]
-    ) -> tuple[float, tuple[float, ...]]:
-        """The loss at the weights; the one-sided slope of each direction."""
-        base, *losses = engine.probe(batch, self._points(directions))
-        return base, tuple((loss - base) / self.eps for loss in losses)
-
     def _applies(self, gradients: Sequence[float]) -> bool:
         return 0 < self.sigma(gradients) < math.inf
 
@@ -66,10 +55,7 @@ class FZOO(ZOSGD):
 
 def make(spec: RunSpec) -> FZOO:
     """The method of ``spec``."""
-    shipped = spec.definition == "as-shipped"
-    return FZOO(
-        lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries, shipped=shipped
-    )
+    return FZOO.of(spec, shipped=spec.definition == "as-shipped")
 
 
 def rule(spec: RunSpec) -> UpdateRule:
@@ -84,21 +70,19 @@ def _several(spec: SpecFields) -> int:
     return spec.queries if spec.queries > 1 else 8
 
 
+WRITTEN = Definition(
+    formula="w -= lr * mean((L(w + eps z) - L(w)) z) / sigma, z random signs; sigma of the losses, over N - 1",
+    make="zobench.methods.fzoo:make",
+    rule="zobench.methods.fzoo:rule",
+    copies=1,
+    piece_copies=4,
+)
 KIND = MethodKind(
     name="fzoo",
-    as_written=Definition(
-        formula="w -= lr * mean((L(w + eps z) - L(w)) z) / sigma, z random signs; sigma of the losses, over N - 1",
-        make="zobench.methods.fzoo:make",
-        rule="zobench.methods.fzoo:rule",
-        copies=1,
-        piece_copies=4,
-    ),
-    as_shipped=Definition(
+    as_written=WRITTEN,
+    as_shipped=replace(
+        WRITTEN,
         formula="w -= lr * mean((L(w + eps z) - L(w)) z) / sigma, z random signs; sigma of the losses, over N",
-        make="zobench.methods.fzoo:make",
-        rule="zobench.methods.fzoo:rule",
-        copies=1,
-        piece_copies=4,
     ),
     pairs=lambda spec, layers: 0,
     singles=lambda spec: spec.queries + 1,

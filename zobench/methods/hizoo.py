@@ -28,6 +28,8 @@ class HiZOO(ZOSGD):
     H and its update: :class:`zobench.engine.shapes.DiagonalHessian`. Where the curvature is not finite, neither is g.
     """
 
+    fields = ("lr", "eps", "seed", "weight_decay")
+
     def __init__(self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
         super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay)
         self._curvature = 0.0
@@ -49,11 +51,6 @@ class HiZOO(ZOSGD):
             yield replace(entry, extra=self._curvature)
 
 
-def make(spec: RunSpec) -> HiZOO:
-    """The method of ``spec``."""
-    return HiZOO(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay)
-
-
 def rule(spec: RunSpec) -> UpdateRule:
     """Directions and updates by the diagonal Hessian, smoothed by the option ``smooth``, alpha in the paper.
 
@@ -67,19 +64,19 @@ def rule(spec: RunSpec) -> UpdateRule:
     return DiagonalHessian(smooth, narrow=spec.definition == "as-shipped")
 
 
+WRITTEN = Definition(
+    formula="H = (1 - a) H + a |L+ + L- - 2 L| / (2 eps^2) H u^2; w -= lr * g u / sqrt(H); H in float32",
+    make="zobench.methods.hizoo:HiZOO.of",
+    rule="zobench.methods.hizoo:rule",
+    copies=3,
+    piece_copies=5,
+)
 KIND = MethodKind(
     name="hizoo",
-    as_written=Definition(
-        formula="H = (1 - a) H + a |L+ + L- - 2 L| / (2 eps^2) H u^2; w -= lr * g u / sqrt(H); H in float32",
-        make="zobench.methods.hizoo:make",
-        rule="zobench.methods.hizoo:rule",
-        copies=3,
-        piece_copies=5,
-    ),
-    as_shipped=Definition(
+    as_written=WRITTEN,
+    as_shipped=replace(
+        WRITTEN,
         formula="H = (1 - a) H + a |L+ + L- - 2 L| / (2 eps^2) H u^2; w -= lr * g u / sqrt(H); H in the weights' dtype",
-        make="zobench.methods.hizoo:make",
-        rule="zobench.methods.hizoo:rule",
         state_width=None,
         copies=4,
         piece_copies=6,

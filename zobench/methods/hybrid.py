@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from zobench.data.batch import Batch
     from zobench.engine.base import PassRecord
     from zobench.engine.interface import SteppingEngine
-    from zobench.runspec import RunSpec
 
 
 class Hybrid(ZOSGD):
@@ -57,16 +56,11 @@ class Hybrid(ZOSGD):
         return not_in_updates(taken)
 
 
-def make(spec: RunSpec) -> Hybrid:
-    """The method of ``spec``."""
-    return Hybrid(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries)
-
-
 KIND = MethodKind(
     name="hybrid",
     as_written=Definition(
         formula="w -= lr * ghat up to layer zo_layers, w -= lr * grad after it",
-        make="zobench.methods.hybrid:make",
+        make="zobench.methods.hybrid:Hybrid.of",
     ),
     engine="zobench.methods.engines:backpropagating",
     gradients=lambda spec, layers: 1 - spec.zo_layers / layers,

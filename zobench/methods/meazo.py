@@ -63,10 +63,7 @@ class MEAZO(ZOSGD):
 
 def make(spec: RunSpec) -> MEAZO:
     """The method of ``spec``."""
-    return MEAZO(
-        lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries,
-        beta=float(spec.option("beta")), zeta=float(spec.option("zeta")),
-    )  # fmt: skip
+    return MEAZO.of(spec, beta=float(spec.option("beta")), zeta=float(spec.option("zeta")))
 
 
 KIND = MethodKind(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from zobench.engine.base import Entry, PassRecord, Point
 from zobench.methods.base import Direction, StepResult, Taken
 from zobench.runspec.kinds import Definition, MethodKind, UpdateSize
 
 if TYPE_CHECKING:
+    from numpy.random import Generator
+
     from zobench.data.batch import Batch
     from zobench.engine.interface import SteppingEngine
     from zobench.runspec import RunSpec
@@ -31,6 +33,11 @@ def projected_gradient(plus: float, minus: float, eps: float, device: str) -> fl
         return float(difference * (np.float32(1) / step) if device.startswith("cuda") else difference / step)
 
 
+def drawn(seeds: Generator, count: int) -> list[int]:
+    """The next ``count`` seeds of directions, in [0, 1e9) as MeZO's are."""
+    return [int(seeds.integers(10**9)) for _ in range(count)]
+
+
 class ZOSGD:
     """``W -= lr * (ghat + weight_decay * W)``, ghat the mean of g z over ``queries`` directions (ZO-Bench, equation 2).
 
@@ -38,6 +45,9 @@ class ZOSGD:
     All directions share one pass over the model. Their seeds, in [0, 1e9), come from the run's own generator. A g that
     is not finite is not applied; ``skipped`` counts steps with one.
     """
+
+    fields: ClassVar[tuple[str, ...]] = ("lr", "eps", "seed", "weight_decay", "queries")
+    """Its constants that are fields of a spec."""
 
     def __init__(
         self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0, queries: int = 1
@@ -55,6 +65,11 @@ class ZOSGD:
         self.skipped = 0
         self._step = 0
         self._seeds = np.random.default_rng(seed)
+
+    @classmethod
+    def of(cls, spec: RunSpec, **own: Any) -> Self:
+        """The method of ``spec``; ``own``: the constants that are no fields of it."""
+        return cls(**{name: getattr(spec, name) for name in cls.fields}, **own)
 
     def step(self, engine: SteppingEngine, batch: Batch) -> StepResult:
         """One step on ``batch``; ``lr`` may be changed between steps."""
@@ -96,7 +111,7 @@ class ZOSGD:
         return list(zip(engine.shared(self._draw(len(parts))), parts, strict=True))
 
     def _draw(self, count: int) -> list[int]:
-        return [int(self._seeds.integers(10**9)) for _ in range(count)]
+        return drawn(self._seeds, count)
 
     def _parts(self, engine: SteppingEngine) -> Sequence[int | None]:
         """The part of the model that each direction of a step moves."""
@@ -145,11 +160,12 @@ class ZOSGD:
 
 def make(spec: RunSpec) -> ZOSGD:
     """The method of ``spec``, also of those that only have another rule or sparse directions."""
-    return ZOSGD(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries)
+    return ZOSGD.of(spec)
 
 
 KIND = MethodKind(
     name="zo-sgd",
+    known_as=("mezo",),
     as_written=Definition(
         formula="w -= lr * ghat",
         make="zobench.methods.zo_sgd:make",

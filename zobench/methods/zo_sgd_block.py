@@ -10,7 +10,6 @@ from zobench.runspec.kinds import Definition, MethodKind, SpecFields
 
 if TYPE_CHECKING:
     from zobench.engine.interface import SteppingEngine
-    from zobench.runspec import RunSpec
 
 
 class ZOSGDBlock(ZOSGD):
@@ -26,11 +25,6 @@ class ZOSGDBlock(ZOSGD):
         return [part for part in range(engine.parts) for _ in range(self.queries)]
 
 
-def make(spec: RunSpec) -> ZOSGDBlock:
-    """The method of ``spec``."""
-    return ZOSGDBlock(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries)
-
-
 def _pairs(spec: SpecFields, layers: int) -> int:
     """Those of every block, of what is before and of what is after them."""
     return spec.queries * (layers + 2)
@@ -40,7 +34,7 @@ KIND = MethodKind(
     name="zo-sgd-block",
     as_written=Definition(
         formula="w -= lr * ghat, ghat of each part along directions of its own; all estimated before any is updated",
-        make="zobench.methods.zo_sgd_block:make",
+        make="zobench.methods.zo_sgd_block:ZOSGDBlock.of",
     ),
     pairs=_pairs,
 )

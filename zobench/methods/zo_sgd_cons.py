@@ -14,7 +14,6 @@ from zobench.runspec.kinds import Definition, MethodKind, Need, UpdateSize
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
     from zobench.engine.interface import SteppingEngine
-    from zobench.runspec import RunSpec
 
 
 class ZOSGDCons(ZOSGD):
@@ -23,6 +22,8 @@ class ZOSGDCons(ZOSGD):
     One direction. The three candidates share a second pass over the model; at a tie x stays. The candidates are without
     weight decay, which goes with the one that is taken; x itself stays as it is.
     """
+
+    fields = ("lr", "eps", "seed", "weight_decay")
 
     def __init__(self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
         super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay)
@@ -58,16 +59,11 @@ def _candidates(g: float) -> tuple[float, ...]:
     return 0.0, g, -g
 
 
-def make(spec: RunSpec) -> ZOSGDCons:
-    """The method of ``spec``."""
-    return ZOSGDCons(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay)
-
-
 KIND = MethodKind(
     name="zo-sgd-cons",
     as_written=Definition(
         formula="the best of w, w - lr * ghat and w + lr * ghat by the batch's loss",
-        make="zobench.methods.zo_sgd_cons:make",
+        make="zobench.methods.zo_sgd_cons:ZOSGDCons.of",
         update=UpdateSize.SCALED,
     ),
     candidates=3,

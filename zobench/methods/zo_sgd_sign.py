@@ -22,11 +22,6 @@ class ZOSGDSignOfG(ZOSGD):
         return float((g > 0) - (g < 0))
 
 
-def make_as_shipped(spec: RunSpec) -> ZOSGDSignOfG:
-    """The published program's method."""
-    return ZOSGDSignOfG(lr=spec.lr, eps=spec.eps, seed=spec.seed, weight_decay=spec.weight_decay, queries=spec.queries)
-
-
 def rule(spec: RunSpec) -> UpdateRule:
     """The paper's: the sign of each element of ghat."""
     from zobench.engine.rules import Sign
@@ -46,7 +41,7 @@ KIND = MethodKind(
     ),
     as_shipped=Definition(
         formula="w -= lr * sign(g) z, as ZO-Bench's program and its appendix A have it",
-        make="zobench.methods.zo_sgd_sign:make_as_shipped",
+        make="zobench.methods.zo_sgd_sign:ZOSGDSignOfG.of",
         update=UpdateSize.SIGN,
     ),
 )

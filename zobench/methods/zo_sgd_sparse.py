@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zobench.runspec.kinds import Definition, MethodKind, SpecFields, UpdateSize
@@ -26,21 +27,19 @@ def _nothing(spec: SpecFields) -> str | None:
     return None if masks else "sparsity=0 masks nothing: this is zo-sgd"
 
 
+WRITTEN = Definition(
+    formula="w -= lr * ghat, z masked at random; of a tensor s is zeroed, its share of magnitude pruning",
+    make="zobench.methods.zo_sgd:make",
+    copies=1,
+    piece_copies=4,
+    update=UpdateSize.SCALED,
+)
 KIND = MethodKind(
     name="zo-sgd-sparse",
-    as_written=Definition(
-        formula="w -= lr * ghat, z masked at random; of a tensor s is zeroed, its share of magnitude pruning",
-        make="zobench.methods.zo_sgd:make",
-        copies=1,
-        piece_copies=4,
-        update=UpdateSize.SCALED,
-    ),
-    as_shipped=Definition(
+    as_written=WRITTEN,
+    as_shipped=replace(
+        WRITTEN,
         formula="w -= lr * ghat, z masked at random; of a tensor Phi(s) is zeroed, s its share of magnitude pruning",
-        make="zobench.methods.zo_sgd:make",
-        copies=1,
-        piece_copies=4,
-        update=UpdateSize.SCALED,
     ),
     thresholds="zobench.methods.zo_sgd_sparse:thresholds",
     normals=2,

@@ -1,5 +1,6 @@
 """Models: which are known by name, their sizes, how to build them empty, and the values that they start with."""
 
+from zobench.models.at_rest import stored_width as stored_width
 from zobench.models.build import DTYPES as DTYPES
 from zobench.models.build import blocks as blocks
 from zobench.models.build import build as build
@@ -22,6 +23,8 @@ from zobench.models.sizes import resident_parameter_count as resident_parameter_
 from zobench.models.sizes import resident_sizes as resident_sizes
 from zobench.models.source import identified as identified
 from zobench.models.source import own_name as own_name
+from zobench.models.tokenizers import tokenizer_place as tokenizer_place
+from zobench.models.tokenizers import tokenizer_remedy as tokenizer_remedy
 from zobench.models.variants import check as check
 from zobench.models.variants import checked as checked
 from zobench.models.variants import differences as differences

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from zobench.machine.errors import first_line
-from zobench.models import hub
+from zobench.machine.texts import json_of
+from zobench.models import compressed, hub
 from zobench.models.identity import CONFIG, INDEX, SINGLE
 
 if TYPE_CHECKING:
@@ -30,19 +30,23 @@ def located(given: str) -> Path:
     return hub.downloaded(given, f"the safetensors of {given!r}", "give weights_path=FOLDER with them")
 
 
-def check_config(folder: Path) -> None:
-    """Raises ``ValueError`` if the folder's ``config.json`` tells of a checkpoint that cannot be trained: one that is
-    quantised, or of a model whose code comes with it. A folder without that file is not refused."""
-    file = folder / CONFIG
+def check_config(folder: Path) -> int:
+    """Bits of the integers that the folder's ``config.json`` tells of, 0 if its weights are not quantised.
+
+    Raises ``ValueError`` for a checkpoint that cannot be trained: one that is quantised in a way that is not read, or
+    of a model whose code comes with it. A folder without that file is not refused."""
+    file, bits = folder / CONFIG, 0
     if not file.is_file():
-        return
+        return bits
     config = _mapping(file, "`weights_path` must hold a config.json that is one JSON object")
     if quantised := config.get("quantization_config"):
-        method = quantised.get("quant_method", "unknown") if isinstance(quantised, Mapping) else quantised
-        raise ValueError(
-            f"`weights_path` must hold weights that are not quantised, but {folder} has quantization_config "
-            f"(quant_method={method}); give the checkpoint that it was made from"
-        )
+        try:
+            bits = compressed.bits_of(quantised if isinstance(quantised, Mapping) else {"quant_method": quantised})
+        except ValueError as error:
+            raise ValueError(
+                "`weights_path` must hold weights that are not quantised, or symmetric integers of compressed-tensors, "
+                f"but {folder} has quantization_config ({error}); give the checkpoint that it was made from"
+            ) from error
     from transformers import CONFIG_MAPPING
 
     kind = config.get("model_type")
@@ -51,6 +55,7 @@ def check_config(folder: Path) -> None:
             f"`weights_path` must hold a model that transformers knows, but {folder} has model_type={kind!r}, whose "
             "code comes with it (auto_map), and that is never run; give a model of a type in transformers"
         )
+    return bits
 
 
 def tensors(folder: Path) -> dict[str, Path]:
@@ -94,23 +99,28 @@ def _sharded(folder: Path) -> dict[str, Path]:
     absent = [shard for shard in sorted(set(listed.values())) if not (folder / shard).is_file()]
     if absent:
         raise ValueError(
-            f"`weights_path` must hold all shards, but {folder} lacks {', '.join(absent)}; copy them there"
+            f"`weights_path` must hold all shards, but {folder} lacks {', '.join(map(_shown, absent))}; copy them there"
         )
     held = {shard: _names(folder / shard) for shard in sorted(set(listed.values()))}
     for name, shard in listed.items():
         if name not in held[shard]:
             raise ValueError(
-                f"`weights_path` must hold an index that is its shards' own, but {index} has {name} in {shard}, which "
-                "lacks it; copy both again"
+                "`weights_path` must hold an index that is its shards' own, but "
+                f"{index} has {_shown(name)} in {shard}, which lacks it; copy both again"
             )
     found = {name: folder / shard for shard, names in held.items() for name in names}
     return found | {name: folder / shard for name, shard in listed.items()}
 
 
+def _shown(name: str) -> str:
+    """A name from a file as a message of one line says it."""
+    return name if name.isprintable() else repr(name)
+
+
 def _mapping(file: Path, demand: str) -> dict[str, Any]:
     """The JSON object in a file; ``ValueError`` if it holds anything else."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json_of(file.read_text(encoding="utf-8"))
     except ValueError as error:  # a JSON error or bytes that are no text
         raise ValueError(f"{demand}, but {file} is damaged ({first_line(error)}); copy it again") from error
     if not isinstance(content, dict):

@@ -39,7 +39,7 @@ class Architecture:
     """One model's published configuration. ``hub_id`` is empty where no checkpoint is on the hub.
 
     ``extra``: arguments of the transformers configuration class of ``model_type`` beside those of ``config``. A
-    ``model_type`` that is not in :data:`FAMILIES` needs a ``family`` of its own.
+    ``model_type`` that is not in :data:`FAMILIES` needs a family in ``own_family``.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""A GGUF file as a folder of transformers: converted once, through transformers' own reader, and kept."""
+"""A GGUF file as a folder of transformers: converted once, through transformers' own reader, and kept; or described,
+its weights left where they are."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,34 +27,82 @@ def converted(file: Path) -> Path:
     process that wants the same file waits. Raises ``ValueError`` for a file that is no GGUF or of an architecture that
     transformers cannot read, and ``ImportError`` without the package ``gguf``.
     """
+    return _kept(file, "", _convert)
+
+
+def described(file: Path) -> Path:
+    """A folder with the configuration and the tokenizer of what ``file`` holds, and a link to the file: its weights are
+    read where they lie. Raises as :func:`converted`."""
+    return _kept(file, "-as-it-lies", _describe)
+
+
+def _kept(file: Path, suffix: str, make: Callable[[Path, Path], None]) -> Path:
+    """The folder that ``make`` fills, if it is not there, whole or not at all."""
     with file.open("rb") as opened:
         if opened.read(4) != MAGIC:
             raise ValueError(f"{file} must be a GGUF file, but does not begin as one; download it again")
-    folder = cache.root() / "models" / f"{file.stem}-{identity.file_hash(file)}"
-    if folder.is_dir():
+    folder = cache.root() / "models" / f"{file.stem}-{identity.file_hash(file)}{suffix}"
+    if _leads(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_name(f".{folder.name}.lock")):
-        if not folder.is_dir():
-            _convert(file, folder)
+        if not _leads(folder):
+            shutil.rmtree(folder, ignore_errors=True)  # its link led to a file that was moved
+            if importlib.util.find_spec("gguf") is None:
+                raise ImportError(
+                    f"{file.name} needs the package gguf, but it is not installed; pip install 'zobench[gguf]'"
+                )
+            _make(file, folder, make)
     return folder
 
 
-def _convert(file: Path, folder: Path) -> None:
-    """Makes ``folder`` whole or not at all."""
-    if importlib.util.find_spec("gguf") is None:
-        raise ImportError(f"{file.name} needs the package gguf, but it is not installed; pip install 'zobench[gguf]'")
-    _say(f"{file.name}: converting it to safetensors, once; they will be in {folder}")
-    begin, temporary = time.monotonic(), Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+def _leads(folder: Path) -> bool:
+    """Whether the folder is there, and what its link leads to, if it has one."""
+    link = folder / identity.GGUF
+    return folder.is_dir() and (link.exists() or not link.is_symlink())
+
+
+def _make(file: Path, folder: Path, make: Callable[[Path, Path], None]) -> None:
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         with _without_bars():
-            _write_model(file, temporary)
+            make(file, temporary)
             _write_tokenizer(file, temporary)
         temporary.chmod(0o755)
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _convert(file: Path, folder: Path) -> None:
+    begin, place = time.monotonic(), cache.root() / "models" / f"{file.stem}-{identity.file_hash(file)}"
+    _say(f"{file.name}: converting it to safetensors, once; they will be in {place}")
+    _write_model(file, folder)
     _say(f"{file.name}: converted in {time.monotonic() - begin:.0f} s")
+
+
+def _describe(file: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with _told(file), torch.device("meta"):
+        identity.check_layers(config := AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name))
+        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    (folder / identity.GGUF).symlink_to(file.resolve())
+
+
+@contextmanager
+def _told(file: Path) -> Iterator[None]:
+    """Inside, what transformers' reader raises becomes a refusal."""
+    try:
+        yield
+    except Exception as error:  # on a file that was cut off it fails with whatever its place is
+        raise ValueError(
+            f"transformers must be able to read {file.name}, but cannot ({first_line(error)}); download it again, or "
+            "give the model's folder of safetensors"
+        ) from error
 
 
 @contextmanager
@@ -77,17 +126,13 @@ def _without_bars() -> Iterator[None]:
 
 def _write_model(file: Path, folder: Path) -> None:
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    try:
+    with _told(file):
+        identity.check_layers(AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name))
         read: Any = AutoModelForCausalLM.from_pretrained(
             str(file.parent), gguf_file=file.name, dtype=torch.float32, output_loading_info=True
         )
-    except Exception as error:  # on a file that was cut off the reader fails with whatever its place is
-        raise ValueError(
-            f"transformers must be able to read {file.name}, but cannot ({first_line(error)}); download it again, or "
-            "give the model's folder of safetensors"
-        ) from error
     model, told = read
     if absent := sorted(told["missing_keys"]):  # transformers would draw them at random
         raise ValueError(f"{file.name} must hold all tensors of its model, but lacks {absent[0]}; download it again")

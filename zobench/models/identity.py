@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from zobench.machine.texts import json_of
 from zobench.models import cache
 
 SINGLE, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 """The names that transformers gives to weights in one file, to the list of several files', and to a configuration."""
+GGUF = "weights.gguf"
+"""A link to a GGUF file, in a folder that only describes it (:mod:`zobench.models.gguf`)."""
 CHUNK = 4096
 """Bytes of a sample."""
 _DIGITS = 12
@@ -31,12 +34,23 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"`model` must be a folder with a config.json, but {folder} has none; name a model's folder")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json_of(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} must be JSON, but is not ({error}); copy it again") from error
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
         raise ValueError(f"{path} must name a model_type, but does not; give the folder of a transformers model")
     return values
+
+
+MOST_LAYERS = 2000
+"""Of a model: one of a damaged file, with a thousand million, would be built for hours."""
+
+
+def check_layers(config: Any) -> None:
+    """Raises ``ValueError`` for a configuration of transformers with more layers than any model has."""
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    if isinstance(layers, int) and layers > MOST_LAYERS:
+        raise ValueError(f"num_hidden_layers={layers} is more than {MOST_LAYERS}")
 
 
 def config_hash(folder: Path) -> str:
@@ -50,6 +64,8 @@ def weights_hash(folder: Path) -> str:
 
     Raises ``ValueError`` if the folder has none.
     """
+    if (link := folder / GGUF).is_file():
+        return file_hash(link)
     files = _files(folder)
     if not files:
         raise ValueError(
@@ -72,6 +88,13 @@ def remembered(kind: str, files: Iterable[Path], make: Callable[[], str]) -> str
     if known is None:
         cache.keep(kind, key, known := make())
     return known
+
+
+def header(file: Path) -> tuple[dict[str, Any], int]:
+    """(the entries of a safetensors file, the offset of its first tensor)."""
+    with file.open("rb") as handle:
+        length = int.from_bytes(handle.read(8), "little")
+        return json.loads(handle.read(length)), 8 + length
 
 
 def _files(folder: Path) -> list[Path]:
@@ -105,6 +128,8 @@ def _samples(file: BinaryIO, size: int) -> Iterable[bytes]:
     try:
         entries = [entry["data_offsets"] for name, entry in json.loads(header).items() if name != "__metadata__"]
         spans = [(8 + length + begin, 8 + length + end) for begin, end in entries]
+        if not all(type(begin) is type(end) is int and 0 <= begin <= end <= size for begin, end in spans):
+            raise ValueError("a tensor lies outside of the file")
     except (ValueError, KeyError, TypeError, AttributeError):
         spans = [(0, size)]
     for begin, end in sorted(spans):

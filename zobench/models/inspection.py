@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedConfig, PreTrainedModel
 
+_LONGEST = 400
+"""Characters of what transformers says: it repeats a value of any length."""
 _FORM = "2"
 """Of what is kept; another whenever :class:`Inspected` changes."""
 
@@ -30,15 +32,15 @@ def inspected(spec: RunSpec) -> Inspected:
 
     Raises ``ValueError`` if neither is there, or if transformers cannot build it.
     """
-    return _inspected(spec.config_hash, spec.model_path, spec.model)
+    return _inspected(spec.config_hash, spec.model_path, spec.model, source.is_read_where_it_lies(spec))
 
 
 @functools.cache
-def _inspected(config_hash: str, path: str, name: str) -> Inspected:
+def _inspected(config_hash: str, path: str, name: str, as_it_lies: bool) -> Inspected:
     key = f"{config_hash}-{_FORM}-{metadata.version('transformers')}.json"
     if (kept := cache.read("configs", key)) is not None and (known := _parsed(kept)) is not None:
         return dataclasses.replace(known, name=name)
-    folder = source.folder(path, weights=False)
+    folder = source.folder(path, weights=False, as_it_lies=as_it_lies)
     if identity.config_hash(folder) != config_hash:
         raise ValueError(f"{path} must hold the config.json of this run ({config_hash}), but has another; put it back")
     found = inspect(folder)
@@ -90,6 +92,7 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
     text: Any = config.get_text_config()
     positions = next((n for key in POSITIONS_KEYS if isinstance(n := getattr(text, key, None), int)), ANY_LENGTH)
     with _mendable(f"transformers must be able to build the {config.model_type} of {folder}/config.json, but cannot"):
+        identity.check_layers(config)
         heads = int(getattr(text, "num_attention_heads", None) or 1)
         if not int(text.vocab_size):
             raise ValueError("vocab_size=0 leaves it no tokens")
@@ -170,5 +173,5 @@ def _mendable(demand: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = " ".join(str(error).split()) or type(error).__name__
+        told = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
         raise ValueError(f"{demand} ({told}); mend it") from error

@@ -13,6 +13,7 @@ from pathlib import Path
 from zobench.models import gguf, hub, identity
 from zobench.models.registry import ARCHITECTURES, get, is_registered
 from zobench.runspec import RunSpec
+from zobench.runspec.kinds import TIERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def identified(spec: RunSpec) -> RunSpec:
             "leave weights_path out"
         )
     path = spec.model_path if spec.config_hash else place_of(spec.model)
-    here = folder(path, spec.weights == "pretrained")
+    here = folder(path, spec.weights == "pretrained", is_read_where_it_lies(spec))
     config = identity.config_hash(here)
     weights = identity.weights_hash(here) if spec.weights == "pretrained" else ""
     _check_unchanged(spec, path, config, weights)
@@ -80,18 +81,25 @@ def _check_unchanged(spec: RunSpec, path: str, config: str, weights: str) -> Non
             )
 
 
-def folder(path: str, weights: bool) -> Path:
+def is_read_where_it_lies(spec: RunSpec) -> bool:
+    """Whether the blocks of ``spec`` rest in the files that its weights come from."""
+    return not TIERS[spec.tier].is_filled
+
+
+def folder(path: str, weights: bool, as_it_lies: bool = False) -> Path:
     """The folder on this machine of a model at ``path``, which :func:`identified` gave; with its ``weights``, or at
-    least its config.json. Raises ``ValueError`` if it is not there."""
+    least its config.json. ``as_it_lies``: a GGUF file is described and not converted. Raises ``ValueError`` if it is
+    not there."""
+    read = gguf.described if as_it_lies else gguf.converted
     if path in PACKAGED:
-        return gguf.converted(_packaged(path))
+        return read(_packaged(path))
     if _is_hub_id(path):
         return hub.downloaded(path, repr(path), "give a folder that holds it", weights=weights)
     place = Path(path)
     if place.suffix.lower() == ".gguf":
         if not place.is_file():
             raise ValueError(f"`model` must be a file that exists, but there is no {path}; check the path")
-        return gguf.converted(place)
+        return read(place)
     if not place.is_dir():
         wrong = "is a file" if place.is_file() else "is not there" if path else "is not told"
         raise ValueError(f"`model` must be a folder with a config.json, but {path or 'its place'} {wrong}; check it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zobench.models import agreement
 from zobench.models.inspection import inspected
 from zobench.models.registry import Model, get, is_registered
-from zobench.models.source import folder, identified
+from zobench.models.source import folder, identified, is_read_where_it_lies
 from zobench.runspec import SEQ_LEN, RunSpec
 
 MOST_EXTENDED = 8
@@ -30,7 +30,7 @@ def is_known(spec: RunSpec) -> bool:
 def weights_place(spec: RunSpec) -> str:
     """The folder or hub id of the spec's pretrained weights and of its tokenizer; "" if there is none."""
     if spec.config_hash:
-        return str(folder(spec.model_path, spec.weights == "pretrained"))
+        return str(folder(spec.model_path, spec.weights == "pretrained", is_read_where_it_lies(spec)))
     return spec.weights_path or of(spec).hub_id
 
 

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from zobench.machine.errors import first_line
-from zobench.models import checkpoint, initialisation
+from zobench.models import checkpoint, compressed, initialisation
 from zobench.models.checkpoint import Origin
 from zobench.models.initialisation import Rule
+from zobench.models.stored import Piece, Stored, floats
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,6 +46,15 @@ class Weights(Protocol):
         """Where the values of ``name`` follow one another in a file that may be read instead; None: nowhere."""
         return None
 
+    @property
+    def is_quantised(self) -> bool:
+        """Whether files hold these values quantised, each as :meth:`stored` says."""
+        return False
+
+    def stored(self, name: str) -> Stored | None:
+        """Where the bytes of ``name`` are in files that may be read instead, and what they stand for; None: nowhere."""
+        return None
+
 
 class RandomWeights(Weights):
     """Values distributed as the model's own initialisation (:mod:`zobench.models.initialisation`): mostly normal
@@ -57,7 +67,7 @@ class RandomWeights(Weights):
 
     def __init__(self, model: PreTrainedModel, seed: int) -> None:
         self._seed, self._model = seed, model
-        self._canonical = _canonical_names(model)
+        self._canonical = canonical_names(model)
         self._owner = {
             f"{prefix}.{key}" if prefix else key: (key, module)
             for prefix, module in model.named_modules()
@@ -119,20 +129,22 @@ class PretrainedWeights(Weights):
     The names of its tensors, and how they are put together, are transformers' own rules for ``model``, whose persistent
     buffers get the checkpoint's values at once. Only safetensors are read: opening a pickle would run code. Raises
     ``ValueError``, one line, for what :mod:`zobench.models.checkpoint` refuses, an unreachable hub, and a tensor that
-    is missing, of another shape, or quantised.
+    is missing, of another shape, or quantised in a way that is not read (:mod:`zobench.models.compressed`).
     """
 
     def __init__(self, folder_or_hub_id: str | Path, model: PreTrainedModel) -> None:
         self._folder = checkpoint.located(str(folder_or_hub_id))
-        checkpoint.check_config(self._folder)
+        bits = checkpoint.check_config(self._folder)
         self._model = model
         self._files = checkpoint.tensors(self._folder)
+        self._packed = compressed.found(self._files, bits) if bits else {}
+        self._files |= {key: stored.pieces[0].file for key, stored in self._packed.items()}
         self._origins = checkpoint.origins(model, self._files, self._meta)
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters(remove_duplicate=False)}
         first, last = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
         ends = [_weight_name(model, first), _weight_name(model, last)]
         self._twin = dict(zip(ends, reversed(ends), strict=True))  # a tied checkpoint holds only one of the two
-        canonical = _canonical_names(model)
+        canonical = canonical_names(model)
         self._tied = len({canonical[name] for name in ends}) == 1
         for name in set(canonical) - set(ends):  # of others that are tied, the first or a later name is there
             first_name = canonical[name]
@@ -176,6 +188,21 @@ class PretrainedWeights(Weights):
             )
         return file, 8 + length + entry["data_offsets"][0], _SAFETENSORS_FLOATS[entry["dtype"]]
 
+    @property
+    def is_quantised(self) -> bool:
+        """See :class:`Weights`."""
+        return bool(self._packed)
+
+    def stored(self, name: str) -> Stored:
+        """See :class:`Weights`; what is not quantised is there too, in its own dtype."""
+        origin = self._origins.get(name) or self._origins.get(self._twin.get(name, name)) or self._lacks(name)
+        if origin.transform is None and (packed := self._packed.get(origin.keys[0])) is not None:
+            self._check_shape(name, self._shapes[name], packed.shape)
+            return packed
+        file, offset, dtype = self.locate(name)
+        shape = self._shapes[name]
+        return Stored(shape, (Piece(file, offset, shape.numel() * dtype.itemsize),), floats(dtype))
+
     def _read(self, name: str, rows: Rows) -> tuple[torch.Size, Tensor]:
         """(shape of the whole tensor, these rows of it)."""
         own, twin = self._origins.get(name), self._origins.get(self._twin.get(name, ""))
@@ -189,8 +216,8 @@ class PretrainedWeights(Weights):
 
     def _rows(self, name: str, origin: Origin, rows: Rows) -> tuple[torch.Size, Tensor]:
         if origin.transform is None:
-            return _read(origin.keys[0], self._files[origin.keys[0]], rows)
-        pieces = [_read(key, self._files[key], ...)[1] for key in origin.keys]
+            return self._piece(origin.keys[0], rows)
+        pieces = [self._piece(key, ...)[1] for key in origin.keys]
         try:
             whole = origin.put_together(pieces, self._model)[name]
         except (RuntimeError, ValueError, LookupError) as error:
@@ -212,7 +239,13 @@ class PretrainedWeights(Weights):
 
     def _meta(self, key: str) -> Tensor:
         """A tensor without values, of the shape that a key of the checkpoint has."""
-        return torch.empty(_read(key, self._files[key], slice(0))[0], device="meta")
+        return torch.empty(self._piece(key, slice(0))[0], device="meta")
+
+    def _piece(self, key: str, rows: Rows) -> tuple[torch.Size, Tensor]:
+        """(shape, rows) of one tensor of the checkpoint."""
+        if (packed := self._packed.get(key)) is not None:
+            return packed.shape, packed.read(rows)
+        return _read(key, self._files[key], rows)
 
     @torch.no_grad()
     def _fill_buffers(self, model: PreTrainedModel) -> None:
@@ -238,7 +271,7 @@ def materialise(model: PreTrainedModel, weights: Weights, device: torch.device |
             setattr(module, key, buffer.to(device))
 
 
-def _canonical_names(model: nn.Module) -> dict[str, str]:
+def canonical_names(model: nn.Module) -> dict[str, str]:
     """Every name of every parameter to the first name of the same parameter, as ``named_parameters()`` has it."""
     first = {parameter: name for name, parameter in model.named_parameters()}
     return {name: first[parameter] for name, parameter in model.named_parameters(remove_duplicate=False)}

@@ -19,6 +19,7 @@ from zobench.data.batch import Batch
 from zobench.engine import BASE, Engine, EngineConfig, Entry, Point
 from zobench.engine.lanes import Event
 from zobench.engine.loss import counted
+from zobench.engine.population import Reward
 from zobench.parallel.world import World
 
 
@@ -49,6 +50,18 @@ class ParallelEngine:
         mine, shards = self._own(batch)
         loss, slope = self._combined(mine, shards, self.engine.tangent(mine, seed), 1)
         return loss, slope
+
+    def fitness(self, reward: Reward, batches: Sequence[Batch], points: Sequence[Point]) -> list[float]:
+        """What ``reward`` makes of all members: each rank looks at as many of them, one after another."""
+        ranks = self.world.mesh.shards * self.world.mesh.signs
+        if len(points) % ranks:
+            raise ValueError(
+                f"a population must be shared out over {ranks} ranks, but has {len(points)} members; use a multiple"
+            )
+        each = len(points) // ranks
+        mine = slice(self.world.rank * each, (self.world.rank + 1) * each)
+        own = self.engine.fitness(reward, batches[mine], points[mine])
+        return list(itertools.chain.from_iterable(self.world.gather(torch.tensor(own, dtype=torch.float64)).tolist()))
 
     def shared(self, values: Sequence[int]) -> list[int]:
         """Rank 0's values on all ranks."""

@@ -197,6 +197,7 @@ class Counts:
     def __init__(self, table: Tensor, rank: int) -> None:
         self._table, self.rank, self.ranks = table.numpy(), rank, table.shape[2]
         self._lock = threading.Lock()
+        self._gone = False
 
     def close(self) -> None:
         """Lets go of the shared memory; there is nothing to count any more."""
@@ -208,11 +209,13 @@ class Counts:
         self._table[kind, block, self.rank] = count
 
     def wait(self, kind: int, block: int, count: int = 1, rank: int | None = None) -> None:
-        """Returns when all ranks, or ``rank``, have told at least ``count``; raises :class:`PeerGoneError`."""
+        """Returns when all ranks, or ``rank``, have told at least ``count``; raises :class:`PeerGoneError`, after which
+        no wait is longer: this rank is to end."""
         row = self._table[kind, block] if rank is None else self._table[kind, block, rank : rank + 1]
         deadline = time.monotonic() + timeout()
         while (row < count).any():
-            if time.monotonic() > deadline:
+            if self._gone or time.monotonic() > deadline:
+                self._gone = True
                 late = int((row < count).argmax()) if rank is None else rank
                 raise PeerGoneError(
                     f"another rank of the run is gone, or was silent for {timeout():g} s: local rank {late} at block "

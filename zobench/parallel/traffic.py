@@ -39,11 +39,6 @@ class Traffic:
             self.taken.append(after - self._before)
 
 
-def listening() -> list[tuple[str, int]]:
-    """(address, port) of every TCP socket of this process that accepts connections."""
-    return sorted(name for number in _sockets() if (name := _listens(number)) is not None)
-
-
 def _sockets() -> dict[int, str]:
     """Number to inode of this process's open sockets; none where there is no /proc."""
     sockets = {}
@@ -60,26 +55,21 @@ def _target(number: int) -> str:
         return ""
 
 
-def _info(number: int) -> tuple[bytes, tuple[str, int]] | None:
-    """(tcp_info, own address) of a file that is a TCP socket."""
+def _info(number: int) -> bytes | None:
+    """The tcp_info of a file that is a TCP socket."""
     try:
         duplicate = os.dup(number)
     except OSError:  # closed since
         return None
     with socket.socket(fileno=duplicate) as own:
         try:
-            return own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512), own.getsockname()[:2]
+            return own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
         except (OSError, AttributeError):  # not TCP, or a system without this count
             return None
 
 
 def _sent(number: int, inode: str) -> int | None:
     info = _info(number) if _target(number) == inode else None
-    if info is None or len(info[0]) < BYTES_SENT + 8 or info[0][0] == LISTENING:
+    if info is None or len(info) < BYTES_SENT + 8 or info[0] == LISTENING:
         return None
-    return int(struct.unpack_from("=Q", info[0], BYTES_SENT)[0])
-
-
-def _listens(number: int) -> tuple[str, int] | None:
-    info = _info(number)
-    return info[1] if info is not None and info[0][0] == LISTENING else None
+    return int(struct.unpack_from("=Q", info, BYTES_SENT)[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zobench import models
 from zobench.predict.sizes import judged, longest, rows, trained, trained_count, trained_width, tunes_all
-from zobench.runspec import METHODS, SCHEMES, RunSpec
+from zobench.runspec import METHODS, RunSpec, scheme_of
 from zobench.runspec.kinds import AUTOCASTS, WIDTHS
 
 LOGITS_BYTES = 32 << 20
@@ -67,7 +67,7 @@ def _kept_by_layer(spec: RunSpec) -> int:
 
 def _lora_inputs(spec: RunSpec) -> int:
     """The input of LoRA's two A, which are float32: in 16 bits each makes its own, in 32 they share the layer's."""
-    layers = SCHEMES.get(spec.scheme).inputs
+    layers = scheme_of(spec).inputs
     copies = min(1, layers) if spec.dtype == "fp32" else layers
     return copies * 4 * models.of(spec).hidden
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from zobench import models
-from zobench.predict import sizes
+from zobench.predict import here, sizes
 from zobench.predict.footprint import fit, streamed_layers
-from zobench.predict.seconds import Rates, passes, pending, step_seconds, transferred
+from zobench.predict.seconds import Rates, passes, pending, transferred
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import NOISES, WIDTHS
 
@@ -50,7 +50,7 @@ def price(unit: str, spec: RunSpec, rates: Callable[[], Rates] | None = None) ->
                 "a budget in seconds needs this machine's rates, but none are known here; give it in forwards or "
                 "gigabytes"
             )
-        return step_seconds(spec, rates())
+        return here.predict(spec, rates()).step_seconds
     return PRICES[unit](spec)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from zobench import models
-from zobench.predict import footprint, gpu
+from zobench.predict import footprint, gpu, interval
 from zobench.predict.gpu import Prediction
 from zobench.predict.hardware import Gpu
 from zobench.runspec import RunSpec
@@ -17,10 +18,6 @@ HOST_RESERVE = 4 << 30
 """Bytes of host memory that are left to the system, the interpreter and the libraries."""
 INTERVALS = (1, 4, 16, "inf")
 """Steps between two write-backs that are tried."""
-SAME = 1.02
-"""Steps that differ by less are called equally long, and the simpler settings are chosen."""
-LONG_RUN = footprint.CONSOLIDATE_AFTER
-"""Steps of the run that is planned for: with ``inf`` updates pile up until they are consolidated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,9 +47,10 @@ class Place:
 def choices(values: Mapping[str, Any], place: Place) -> list[Choice]:
     """All ways to run the fields ``values`` at ``place``: the best, then what fits, fastest first, then what does not.
 
-    The best is the simplest that fits and is within :data:`SAME` of the fastest; what does not fit, the nearest first.
-    A field that ``values`` names stays; of what they leave open, engine, noise, granularity, slots, resident blocks,
-    tier and interval of write-backs are chosen. Wire formats are not: fp8 changes what is learned.
+    The best is the simplest that fits and is within :data:`zobench.predict.interval.SAME` of the fastest; what does not
+    fit, the nearest first. A field that ``values`` names stays; of what they leave open, engine, noise, granularity,
+    slots, resident blocks, tier and interval of write-backs are chosen. Wire formats are not: fp8 changes what is
+    learned.
     """
     found: dict[str, Choice] = {}
     for spec in _candidates(values, place):
@@ -61,8 +59,8 @@ def choices(values: Mapping[str, Any], place: Place) -> list[Choice]:
     ways = sorted(found.values(), key=_order)
     if ways[0].lacks:
         return ways
-    limit = ways[0].prediction.step_seconds * SAME
-    best = next(one for one in found.values() if not one.lacks and one.prediction.step_seconds <= limit)
+    fitting = [one for one in found.values() if not one.lacks]
+    best = interval.simplest(fitting, lambda one: one.prediction.step_seconds)
     return [best, *(one for one in ways if one is not best)]
 
 
@@ -81,7 +79,7 @@ def alternatives(best: Choice, place: Place) -> list[Choice]:
 
 def judged(spec: RunSpec, place: Place) -> Choice:
     """What is predicted of ``spec`` at ``place``, and whether there is enough of everything for it."""
-    known = gpu.predict(spec, place.gpu, place.disk or 1.0)
+    known = _predicted(spec, place)
     device = known.device_bytes / (place.gpu.memory * footprint.MARGIN)
     host = known.host_bytes / max(place.host - HOST_RESERVE, 1.0)
     lacks = ""
@@ -93,8 +91,18 @@ def judged(spec: RunSpec, place: Place) -> Choice:
     return Choice(prediction=known, lacks=lacks, shortage=max(device, host))
 
 
+def _predicted(spec: RunSpec, place: Place) -> Prediction:
+    """Of ``spec``, where ``inf`` is the interval that the machine's own plan would choose."""
+
+    def predict(one: RunSpec) -> Prediction:
+        return gpu.predict(one, place.gpu, place.disk or 1.0)
+
+    every = interval.chosen(spec, lambda one: predict(one).step_seconds)
+    return dataclasses.replace(predict(interval.as_run(spec, every)), spec=spec)
+
+
 def _candidates(values: Mapping[str, Any], place: Place) -> Iterator[RunSpec]:
-    common = {"steps": LONG_RUN, **values}
+    common = {"steps": interval.LONG_RUN, **values}
     tiers = ["pinned", *(["disk"] if place.disk else [])]
     rows: list[dict[str, Any]] = [{"engine": "resident"}, {"engine": "resident", "noise": "counter"}]
     for tier in tiers:

@@ -9,7 +9,7 @@ from zobench.engine.base import CONSOLIDATE_AFTER as CONSOLIDATE_AFTER
 from zobench.engine.base import CUDA_CONSOLIDATE_AFTER as CUDA_CONSOLIDATE_AFTER
 from zobench.parallel.mesh import divided
 from zobench.predict import backward, sizes
-from zobench.runspec import METHODS, RunSpec, size_text
+from zobench.runspec import METHODS, RunSpec, scheme_of, size_text
 from zobench.runspec.kinds import ENGINES, GRANULARITIES, NOISES, TIERS, WIDTHS, WIRES
 
 SHARED_BLOCKS = 8
@@ -22,6 +22,9 @@ STAGING_BYTES = 128 << 20
 """Most bytes through which a lane reads or writes files, in two pieces (zobench/engine/staging.py)."""
 CPU_HEAP = 64 << 20
 """What the C library's heap keeps of freed pieces below 4 MiB while units are streamed (measured: 50 to 100 MB)."""
+CPU_LIBRARIES = 24 << 20
+"""What the libraries of products keep on a CPU beside tensors, operands in the order in which they read them (measured:
+15 to 45 MB); the heap above has room for these too."""
 PARTS_STEPS = 5
 """Steps that ``parts`` adds."""
 RANK_BYTES = 300 << 20
@@ -30,6 +33,10 @@ SNAPSHOTS = 3
 """Checkpoints of a run that are on the disk at once: the last two, and the one that is being written."""
 TOGETHER = 1024
 """Tokens of several points that go through a block at once where these share its products."""
+FACTOR_WIDTH = 4
+"""Bytes of a number in U or V."""
+POPULATION_STATES = 5
+"""Hidden states of a whole population that exist at once (counted on the meta device)."""
 MARGIN = 0.9
 """Share of a given device memory that a plan uses: predictions are this good."""
 ATTENTION_MATRICES = 6
@@ -62,7 +69,8 @@ def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
         return max(backward.peak(spec), _resident_bytes(spec) + activations(spec)), 0, 0, 0
     layers, streamed, host = models.of(spec).layers, streamed_layers(spec), 0
     resident = _resident_bytes(spec)
-    device = resident + _scratch(spec) + activations(spec) + _blocks_bytes(spec, layers - streamed, WIDTHS[spec.dtype])
+    device = resident + _scratch(spec) + activations(spec)
+    device += _blocks_bytes(spec, layers - streamed, sizes.base_width(spec))
     if not streamed:
         return device, 0, 0, 0
     device += min(spec.slots * unit_bytes(spec, wire_width(spec)), _blocks_bytes(spec, streamed, wire_width(spec)))
@@ -81,7 +89,7 @@ def _of_a_rank(spec: RunSpec) -> tuple[int, int, int, int]:
 def _blocks_bytes(spec: RunSpec, count: int, width: float) -> int:
     """Bytes of ``count`` blocks at ``width`` bytes a weight, with their adapters and state."""
     model = models.of(spec)
-    added = sizes.state_width(spec) + (0 if sizes.tunes_all(spec) else sizes.ADAPTER_WIDTH)
+    added = sizes.state_width(spec) + sizes.adapter_width(spec)
     return int(models.blocks_parameter_count(model, count) * width) + sizes.trained_count(spec, count) * added
 
 
@@ -94,7 +102,7 @@ def _saved(spec: RunSpec) -> tuple[int, int]:
         return SNAPSHOTS * sizes.snapshot_bytes(spec), 0
     streamed, outside = streamed_layers(spec), sizes.trained(spec)[1]
     own = sizes.trained_width(spec) + sizes.state_width(spec)
-    at_rest = (wire_width(spec) if sizes.tunes_all(spec) else sizes.ADAPTER_WIDTH) + sizes.state_width(spec)
+    at_rest = (wire_width(spec) if sizes.tunes_all(spec) else sizes.adapter_width(spec)) + sizes.state_width(spec)
     stays = sizes.trained_count(spec, models.of(spec).layers - streamed)
     kept = int(sizes.trained_count(spec, streamed) * at_rest) + (stays + outside) * own
     return SNAPSHOTS * kept, kept if spec.checkpoint == "async" else 0
@@ -113,7 +121,14 @@ def streamed_layers(spec: RunSpec) -> int:
 
 def wire_width(spec: RunSpec) -> float:
     """Bytes of one offloaded weight at rest and on the link."""
-    return WIRES[spec.wire].width(spec.dtype)
+    if WIRES[spec.wire].is_packed:
+        return WIRES[spec.wire].width(spec.dtype)
+    return models.stored_width(spec) or sizes.base_width(spec)
+
+
+def is_packed(spec: RunSpec) -> bool:
+    """Whether offloaded weights rest in another form than that of the device, so that they are unpacked there."""
+    return WIRES[spec.wire].is_packed or models.stored_width(spec) is not None
 
 
 def unit_bytes(spec: RunSpec, width: float) -> int:
@@ -141,7 +156,7 @@ def activations(spec: RunSpec) -> int:
     longest = sizes.longest(spec)
     tokens, points = sizes.rows(spec) * longest, _points(spec)
     inner = 2 * architecture.inner
-    at_once = _together(spec, points, tokens) if GRANULARITIES[spec.granularity].is_block else points
+    at_once = together(spec, points, tokens) if GRANULARITIES[spec.granularity].is_block else points
     states = 2 * architecture.hidden * (points + at_once) + inner * at_once
     masked = spec.data == "ragged" or spec.task != "none"
     mask = sizes.rows(spec) * longest**2 * width if masked else 0
@@ -149,12 +164,46 @@ def activations(spec: RunSpec) -> int:
     judged = sizes.judged(spec) * (1 if METHODS.get(spec.method).structure is None else points)
     logits = min(backward.LOGITS_BYTES, judged * min(rows, architecture.vocab) * 4)
     scores = EAGER_MATRICES * sizes.rows(spec) * architecture.heads * longest**2 * width * at_once
-    return tokens * states * width + mask + 3 * logits + (scores if architecture.whole_attention else 0)
+    if _is_apart(spec):
+        return _of_a_population(spec, tokens * points, logits) + mask * points
+    lost = 3 * logits
+    if NOISES[spec.noise].in_place:  # float32 logits of a few tokens and their softmax
+        lost = 2 * 4 * architecture.vocab * min(judged, backward.chunk_tokens(architecture.vocab))
+    whole = scores if sizes.has_whole_attention(spec) else 0
+    return tokens * states * width + mask + lost + whole + (0 if _heap(spec) else _libraries(spec))
 
 
-def _together(spec: RunSpec, points: int, tokens: int) -> int:
-    """Points that go through a block at once: where they share products, as many as fit."""
-    return 1 if METHODS.get(spec.method).structure is None else min(points, max(1, TOGETHER // tokens))
+def _heap(spec: RunSpec) -> int:
+    """What the C library keeps on a CPU of what is freed in pieces, which are those of units and of fp8, scaled a piece
+    at a time."""
+    in_pieces = not NOISES[spec.noise].in_place or WIRES[spec.wire].is_scaled
+    return CPU_HEAP if spec.device == "cpu" and ENGINES[spec.engine].is_streamed and in_pieces else 0
+
+
+def _libraries(spec: RunSpec) -> int:
+    return CPU_LIBRARIES if spec.device == "cpu" else 0
+
+
+def _is_apart(spec: RunSpec) -> bool:
+    structure = METHODS.get(spec.method).structure
+    return structure is not None and structure.is_apart
+
+
+def _of_a_population(spec: RunSpec, tokens: int, logits: int) -> int:
+    """Bytes of a population's activations: ``tokens`` of all members, of which some are in a block at once."""
+    architecture, width = models.of(spec), WIDTHS[spec.dtype]
+    states = tokens * architecture.hidden * width
+    at_once = (
+        min(tokens, max(TOGETHER, sizes.longest(spec))) * (2 * architecture.hidden + 2 * architecture.inner) * width
+    )
+    blocks = POPULATION_STATES * states + (at_once if architecture.whole_attention else 0)
+    return max(blocks, 2 * (states + logits), 2 * states + at_once)
+
+
+def together(spec: RunSpec, points: int, tokens: int) -> int:
+    """Points that go through a block at once: where they share products, as many as fit, a divisor of all."""
+    room = 1 if METHODS.get(spec.method).structure is None else max(1, TOGETHER // tokens)
+    return max(size for size in range(1, points + 1) if points % size == 0 and size <= room)
 
 
 def _points(spec: RunSpec) -> int:
@@ -202,14 +251,12 @@ def megabytes(nbytes: int) -> str:
 
 def _scratch(spec: RunSpec) -> int:
     """Bytes that the arithmetic needs beside the weights: noise, perturbed copies, unpacked weights, tangents."""
-    packed = WIRES[spec.wire].is_packed
-    in_pieces = (
-        not NOISES[spec.noise].in_place or WIRES[spec.wire].is_scaled
-    )  # what is encoded to fp8 is scaled a piece at a time
-    heap = CPU_HEAP if spec.device == "cpu" and ENGINES[spec.engine].is_streamed and in_pieces else 0
+    packed = is_packed(spec)
+    heap = _heap(spec)
     kind = METHODS.get(spec.method)
     definition = kind.definition(spec)
     heap += _tangents(spec) if kind.tangents else 0
+    heap += _made(spec)
     on_cuda = spec.device.startswith("cuda")
     if on_cuda and WIRES[spec.wire].bits:
         heap += min(_PIECE, _largest_trained(spec)) * 4
@@ -228,14 +275,26 @@ def _scratch(spec: RunSpec) -> int:
     return unit + (again if packed or spec.writeback_every != 1 else 0) + pieces + heap
 
 
+def _made(spec: RunSpec) -> int:
+    """Bytes of the largest matrix that is made of integers for its product."""
+    return 0 if scheme_of(spec).base is None else models.largest_linear(models.of(spec)) * WIDTHS[spec.dtype]
+
+
 def _factors(spec: RunSpec) -> int:
-    """Bytes of U and V of all that is tuned, in float32, of U of every point in the largest unit, and of what is made
-    outside the blocks although its directions have low rank: two tables of positions."""
-    left, right = sizes.factors(spec)
+    """Bytes of what is pending and shared of all that is tuned, and of a rule's state, in float32; of every point's
+    own factors in the largest unit, and a change of these; and of what is made outside the blocks although its
+    directions have low rank: two tables of positions. Factors of a population are there where a unit is updated, each
+    twice for a moment."""
+    structure = METHODS.get(spec.method).structure
+    assert structure is not None, f"{spec.method} has directions of full rank"
+    if structure.is_apart:
+        return 2 * FACTOR_WIDTH * spec.queries * sizes.largest_factors(spec)
+    own, shared = sizes.factors(spec)
+    at_points = (_points(spec) + 1) * sizes.largest_factors(spec)
     tables = sorted(models.resident_sizes(*models.variant(spec))) if sizes.tunes_all(spec) else [0]
     looked_up = tables[-1]
     made = 2 * max((size for size in tables if size < looked_up), default=0) * WIDTHS[spec.dtype]
-    return 4 * (left + right + _points(spec) * left // 2) + made
+    return FACTOR_WIDTH * ((1 + structure.states) * own + shared + at_points) + made
 
 
 _PIECE = 1 << 24
@@ -261,7 +320,7 @@ def _filling(spec: RunSpec) -> int:
     tier = TIERS[spec.tier]
     if not tier.is_filled:
         return 0
-    packed_from = unit_bytes(spec, WIDTHS[spec.dtype]) if WIRES[spec.wire].is_packed else 0
+    packed_from = unit_bytes(spec, WIDTHS[spec.dtype]) if WIRES[spec.wire].is_packed else 3 * _made(spec)
     at_rest = unit_bytes(spec, wire_width(spec)) if tier.is_file else 0
     return min(spec.slots, os.cpu_count() or 1) * (packed_from + at_rest)
 
@@ -277,8 +336,13 @@ def _staging(spec: RunSpec) -> int:
 
 def consolidates(spec: RunSpec) -> bool:
     """Whether a run of ``spec`` with writeback_every=inf is so long that its journal is written into the weights."""
-    passes = spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0) + spec.survival
-    return passes > consolidate_after(spec) and not WIRES[spec.wire].is_read_only
+    read_only = WIRES[spec.wire].is_read_only or models.stored_width(spec) is not None
+    return run_passes(spec) > consolidate_after(spec) and not read_only
+
+
+def run_passes(spec: RunSpec) -> int:
+    """Traversals of the model that may write: the steps of a run, and what it does beside them."""
+    return spec.steps + spec.warmup + (PARTS_STEPS if spec.parts else 0) + spec.survival
 
 
 def consolidate_after(spec: RunSpec) -> int:

@@ -16,10 +16,11 @@ from pathlib import Path
 from zobench import models
 from zobench.engine import schedule
 from zobench.engine.schedule import Op
-from zobench.predict import backward, footprint, links, seconds, shapes, sizes
+from zobench.predict import backward, footprint, links, low_rank, seconds, shapes, sizes
 from zobench.predict.allocator import Allocator
 from zobench.predict.clock import Clock
 from zobench.predict.hardware import Gpu
+from zobench.predict.low_rank import Thin
 from zobench.predict.roofline import Roofline
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import AUTOCASTS, GRANULARITIES, NOISES, TIERS, WIDTHS
@@ -93,7 +94,7 @@ _MOVING = ("upload", "offload")
 def predict(spec: RunSpec, gpu: Gpu, disk: float = 0.0) -> Prediction:
     """What a step of ``spec`` (resolved for a CUDA device) takes on ``gpu``; ``disk``: bytes/s of a tier there."""
     spec = footprint.fit(spec)[0]
-    costs = _Costs(spec, gpu, disk)
+    costs = Costs(spec, gpu, disk)
     every, outside = costs.blocks(), costs.outside()
     parts = {name: every[name] + outside[name] for name in every} | costs.moving()
     device, host, kept = footprint.memory(spec)
@@ -101,7 +102,7 @@ def predict(spec: RunSpec, gpu: Gpu, disk: float = 0.0) -> Prediction:
     return Prediction(
         spec=spec, gpu=gpu, step_seconds=costs.step(sum(every.values()), sum(outside.values())), host_bytes=host,
         device_bytes=_reserved(spec, device) + int(gpu.driver), disk_bytes=kept, parts=parts,
-        share=shares["throughput"], memory_share=shares["memory"],
+        share=shares["throughput"] + costs.share, memory_share=shares["memory"],
     )  # fmt: skip
 
 
@@ -129,12 +130,17 @@ def _reserved(spec: RunSpec, device: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Costs:
+class Costs:
     """Seconds of the parts of a step of ``spec`` on one of its devices."""
 
     spec: RunSpec
     gpu: Gpu
     disk: float
+
+    @property
+    def share(self) -> float:
+        """What the prediction may be off by beside the error that all have."""
+        return 0.0 if self._thin is None else low_rank.SHARE
 
     @property
     def _price(self) -> Roofline:
@@ -164,6 +170,10 @@ class _Costs:
             width = footprint.wire_width(self.spec) + WIDTHS[self.spec.dtype]
             noise += self._price.passes(block.parameters * width * (1 + self.kept), 0)
         own = {name: value * forwards for name, value in self._forward(block).items()} | {"noise": noise}
+        if self._thin is not None:
+            update, issued = self._thin.update(block)
+            own["products"] += update
+            kernels += issued
         own["kernels"] = (kernels + self._launches(block, forwards)) * self.gpu.kernel
         return {name: value * layers for name, value in own.items()}
 
@@ -171,15 +181,23 @@ class _Costs:
         """Of embedding and head, likewise."""
         spec, model, forwards = self.spec, models.of(self.spec), seconds.passes(self.spec)
         judged, width = min(sizes.judged(spec), self._tokens), WIDTHS[spec.dtype]
-        product = self._price.product(judged, model.embedding_width, model.vocab, self._precision)
-        per_logit, in_piece, pieces = self._loss(judged)
+        shared = 1.0 if self._thin is None else forwards  # points whose logits are made at once, in smaller pieces
+        per_logit, in_piece, pieces = self._loss(judged * shared)
+        rows, columns = (
+            (judged / pieces, model.vocab) if NOISES[spec.noise].in_place else (judged, model.vocab // pieces)
+        )
+        product = pieces * self._price.product(rows * shared, model.embedding_width, columns, self._precision) / shared
+        thin = 0.0
+        if self._thin is not None:
+            product += pieces * self._thin.product(rows, model.embedding_width, columns, shared)
+            thin = pieces * self._thin.product_kernels(forwards, 1)
         nbytes = judged * model.vocab * (per_logit + (width + 4 if width < 4 else 0))
         noise, kernels = self._noise(sizes.trained(spec)[1], 4, 3)
         return {
             "products": product * forwards, "attention": 0.0,
             "passes": (self._price.losses(nbytes) + self._price.passes(self._tokens * model.hidden * 10 * width, 0))
             * forwards,
-            "noise": noise, "kernels": (kernels + (in_piece * pieces + 12) * forwards) * self.gpu.kernel,
+            "noise": noise, "kernels": (kernels + thin + (in_piece * pieces + 12) * forwards) * self.gpu.kernel,
         }  # fmt: skip
 
     def _loss(self, judged: float) -> tuple[int, int, int]:
@@ -195,17 +213,18 @@ class _Costs:
         """Seconds of a step's transfers, by direction; none where nothing travels."""
         if not footprint.streamed_layers(self.spec):
             return {}
-        times = METHODS.get(self.spec.method).uploads * (1 if self.spec.fused_update else 2)
+        rounds = 1 if self.spec.fused_update else 2  # each of which writes back
+        times = METHODS.get(self.spec.method).uploads
         reads, writes = self.transfers(both=False), self.transfers(both=True)
         upload = self.kept * writes["upload"] + (times - self.kept) * reads["upload"]
-        return {"upload": upload, "offload": self.kept * writes["offload"]}
+        return {"upload": rounds * upload, "offload": rounds * self.kept * writes["offload"]}
 
     def transfers(self, *, both: bool) -> dict[str, float]:
         """Seconds of moving all streamed blocks once, each way; ``both``: with the link in use both ways."""
         spec, gpu, ranks = self.spec, self.gpu, self.spec.gpus // self.spec.nodes
         streamed = footprint.streamed_layers(spec)
         weights = models.blocks_parameter_count(models.of(spec), streamed) * footprint.wire_width(spec)
-        own = sizes.state_width(spec) + (0 if sizes.tunes_all(spec) else sizes.ADAPTER_WIDTH)
+        own = sizes.state_width(spec) + sizes.adapter_width(spec)
         added = sizes.trained_count(spec, streamed) * own
         up, down = float(weights + added), float(added + (weights if sizes.tunes_all(spec) else 0))
         if TIERS[spec.tier].is_file:
@@ -215,6 +234,14 @@ class _Costs:
         sliced = ranks > 1 and spec.transfers != "whole" and (spec.transfers == "sliced" or gpu.nvlink > rate)
         move = links.sliced_seconds if sliced else links.whole_seconds
         return {"upload": move(up, ranks, way), "offload": links.offload_seconds(down, ranks, way)}
+
+    def lanes(self, *, writes: bool) -> dict[str, float]:
+        """Seconds of each lane of transfers in one way through the model, which is one that ``writes`` back or not."""
+        moved = self.transfers(both=writes)
+        up, down = moved["upload"], moved["offload"] if writes else 0.0
+        if TIERS[self.spec.tier].is_file:  # both ways share the disk
+            return {"upload": up + down, "offload": 0.0}
+        return {"upload": up, "offload": down}
 
     def step(self, blocks: float, outside: float) -> float:
         """Seconds of a step whose blocks compute for ``blocks`` seconds: in the mean of those that write back and
@@ -231,16 +258,11 @@ class _Costs:
     def _traversal(self, blocks: float, outside: float, *, writes: bool) -> float:
         """Seconds of one way through the model, or of two without the fused update."""
         spec, units = self.spec, footprint.streamed_layers(self.spec) * self._pieces
-        moved = self.transfers(both=writes)
         update = 0.0 if spec.fused_update else self._update()
-        lanes = {
-            "compute": (blocks - update) / units, "update": update / units, "head": outside,
-            "upload": moved["upload"] / units + (0.0 if spec.reusable_memory else self._mallocs / self._pieces),
-            "offload": moved["offload"] / units if writes else 0.0,
-        }  # fmt: skip
-        if TIERS[spec.tier].is_file:  # both ways share the disk
-            lanes["upload"], lanes["offload"] = lanes["upload"] + lanes["offload"], 0.0
-        return simulate(spec, units, lanes)
+        moved = {way: taken / units for way, taken in self.lanes(writes=writes).items()}
+        moved["upload"] += self.malloc
+        lanes = {"compute": (blocks - update) / units, "update": update / units, "head": outside}
+        return simulate(spec, units, lanes | moved)
 
     @property
     def _block(self) -> shapes.Block:
@@ -261,35 +283,55 @@ class _Costs:
         return sum(int(-(-rows * columns * width // tile)) for rows, columns in self._block.linears)
 
     @property
-    def _mallocs(self) -> float:
-        return self.gpu.malloc * len(self._block.tensors)
+    def malloc(self) -> float:
+        """Seconds in which an upload gets its slot, where that is not there for good."""
+        return 0.0 if self.spec.reusable_memory else self.gpu.malloc * len(self._block.tensors) / self._pieces
 
     def _forward(self, block: shapes.Block) -> dict[str, float]:
         """Of one forward of one block, without its kernels' own seconds."""
         spec, model, price, tokens = self.spec, models.of(self.spec), self._price, self._tokens
-        products = sum(price.product(tokens, inner, columns, self._precision) for inner, columns in block.linears)
+        shared = self._together
+        products = sum(price.product(tokens * shared, *sides, self._precision) / shared for sides in block.linears)
+        if self._thin is not None:
+            products += sum(self._thin.product(tokens, *sides, shared) for sides in block.linears)
         cast = AUTOCASTS[spec.autocast].is_cast
         width = 4 if cast else WIDTHS[spec.dtype]
         nbytes = tokens * (block.elementwise(width).per_token + 2 * block.gathered(self._is_whole) * width)
-        share = self.gpu.fp32_attention if self._precision in ("fp32", "tf32") else self.gpu.fused_attention
-        rate = self.gpu.products("fp32" if self._precision == "tf32" else self._precision) * share
         pairs = sizes.rows(spec) * sizes.usual(spec) ** 2
-        attention = 2 * pairs * model.attention_widths[0] / rate
-        if model.whole_attention:
+        attention = 2 * pairs * model.attention_widths[0] / self.gpu.attention(self._precision)
+        if sizes.has_whole_attention(spec):
             attention = 2 * attention + price.passes(pairs * model.heads * 6 * width, 0)
         return {
             "products": products, "attention": attention,
             "passes": price.passes(nbytes + (6 * block.parameters if cast else 0), 0),
         }  # fmt: skip
 
+    @property
+    def _thin(self) -> Thin | None:
+        """Of the directions that a forward adds to its products, where they are of low rank."""
+        structure = METHODS.get(self.spec.method).structure if sizes.tunes_all(self.spec) else None
+        return None if structure is None else Thin(self.spec, structure, self._price, self._precision)
+
+    @property
+    def _together(self) -> float:
+        """Points that share a product with W."""
+        forwards = seconds.passes(self.spec)
+        if self._thin is None:
+            return 1
+        return footprint.together(self.spec, int(forwards), int(self._tokens)) if self._is_whole else forwards
+
     def _launches(self, block: shapes.Block, forwards: float) -> float:
         """Kernels of all ``forwards`` of one block: of units smaller than a block each point takes its products and
         norms, whose results are put together, and all points together the rest."""
         passes, casts = block.elementwise(WIDTHS[self.spec.dtype]), AUTOCASTS[self.spec.autocast].is_cast
-        own = len(block.linears) + passes.norms + (len(block.tensors) if casts else 0)
+        own, linears = passes.norms + (len(block.tensors) if casts else 0), len(block.linears)
+        if self._thin is not None:
+            calls = forwards / self._together
+            added = self._thin.kernels(block, forwards, calls)
+            return forwards * own + calls * (linears + passes.others + 1) + added + 1
         if self._is_whole:
-            return forwards * (own + passes.others + 1) + 1
-        return forwards * (own + len(block.linears)) + block.norms + passes.others + 1
+            return forwards * (own + linears + passes.others + 1) + 1
+        return forwards * (own + 2 * linears) + block.norms + passes.others + 1
 
     def _noise(self, elements: float, tensors: int, units: int) -> tuple[float, float]:
         """Seconds of drawing z for ``elements`` tuned weights and of passing over them, and the number of kernels:
@@ -317,7 +359,8 @@ class _Costs:
         elements, width = sizes.trained_count(self.spec), sizes.trained_width(self.spec)
         drawn = self._price.normals(elements, width)
         tensors = len(self._block.tensors) * models.of(self.spec).layers
-        return drawn + self._price.passes(elements * width * UPDATE_WIDTHS, 0) + tensors * self.gpu.kernel
+        kernels = UPDATE_KERNELS * tensors * self.gpu.kernel
+        return drawn + self._price.passes(elements * width * UPDATE_WIDTHS, 0) + kernels
 
 
 def simulate(spec: RunSpec, units: int, lanes: Mapping[str, float], *, whole: bool = False) -> float:

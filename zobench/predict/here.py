@@ -11,11 +11,12 @@ from typing import Any
 
 from zobench import models
 from zobench.data.tasks.file import task_of
-from zobench.predict import gpu, sizes
+from zobench.predict import gpu, interval, sizes
 from zobench.predict.footprint import PARTS_STEPS, memory
 from zobench.predict.gpu import Prediction
 from zobench.predict.hardware import LANE_BYTES, Gpu
-from zobench.predict.seconds import Rates, kept_steps, passes, sharers
+from zobench.predict.interval import Consolidation
+from zobench.predict.seconds import Rates, kept_steps, passes, ran, sharers
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, INCIDENTAL, RunSpec, named
 from zobench.runspec.kinds import ENGINES, TIERS, WIDTHS
@@ -38,7 +39,8 @@ SHARE = 0.25
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """Predicted peaks in bytes and durations in seconds; ``source`` says what the durations rest on.
+    """Predicted peaks in bytes and durations in seconds (nan where no rates are known); ``source`` says what the
+    durations rest on, ``consolidation`` when pending updates are written, where the rates choose that.
 
     ``least_seconds``: of the shortest part of the cell that is worth keeping: one step after the warm-up, where a cell
     can end early.
@@ -51,18 +53,20 @@ class Estimate:
     seconds: float
     least_seconds: float
     source: str
+    consolidation: Consolidation | None = None
 
 
 def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Estimate:
     """What ``spec`` (resolved) will take. ``earlier``: results of this machine, which correct the step's duration."""
     device, host, disk = memory(spec)
-    known = predict(spec, rates)
+    found = interval.chosen(spec, lambda one: predict(one, rates).step_seconds)
+    known = predict(interval.as_run(spec, found), rates)
     seconds, source = known.step_seconds, "calibration"
     ok = [result for result in earlier if result.outcome is Outcome.OK and result.step_seconds]
     same = [result for result in ok if _comparable(result.spec) == _comparable(spec)]
     if same:
         seconds, source = same[-1].step_seconds or 0.0, "an earlier run of this cell"
-    elif corrections := [factor for result in ok if (factor := _correction(result, spec, rates)) is not None]:
+    elif corrections := [factor for result in ok if (factor := _correction(result, spec, known, rates)) is not None]:
         seconds *= statistics.median(corrections)
         runs = "1 earlier run" if len(corrections) == 1 else f"{len(corrections)} earlier runs"
         source = f"calibration, corrected by {runs}"
@@ -76,6 +80,16 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
     return Estimate(
         device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=seconds, seconds=whole,
         least_seconds=whole - (spared if spec.task == "none" and spec.gpus == 1 else 0), source=source,
+        consolidation=found,
+    )  # fmt: skip
+
+
+def unpriced(spec: RunSpec) -> Estimate:
+    """What ``spec`` (resolved) will take of memory, where no rates are known from which its seconds would follow."""
+    device, host, disk = memory(spec)
+    return Estimate(
+        device_bytes=device, host_bytes=host, disk_bytes=disk, step_seconds=math.nan, seconds=math.nan,
+        least_seconds=math.nan, source="no rates",
     )  # fmt: skip
 
 
@@ -142,14 +156,15 @@ def _saving_seconds(spec: RunSpec, rates: Rates) -> float:
     return one * (count if spec.checkpoint == "sync" else min(count, 1))
 
 
-def _correction(result: Result, spec: RunSpec, rates: Rates) -> float | None:
-    """Measured over predicted step seconds of ``result``; None if its cell is too different from ``spec``.
+def _correction(result: Result, spec: RunSpec, known: Prediction, rates: Rates) -> float | None:
+    """Measured over predicted step seconds of ``result``; None if its cell is too different from ``spec``, of which
+    ``known`` is predicted.
 
     A tiny model's step is overhead that no rate describes, so only steps of a similar predicted length count.
     """
     if not models.is_known(result.spec) or _kind(result.spec) != _kind(spec):
         return None
-    there, here = predict(result.spec, rates).step_seconds, predict(spec, rates).step_seconds
+    there, here = predict(ran(result), rates).step_seconds, known.step_seconds
     return (result.step_seconds or 0.0) / there if here / SIMILAR < there < here * SIMILAR else None
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from zobench.predict.seconds import floor_share, link_rate, predicted_step
+from zobench import models
+from zobench.predict.budget import moved_bytes
+from zobench.predict.equation4 import predicted_step
+from zobench.predict.seconds import floor_share, link_rate
+from zobench.result import Result
 from zobench.result.quantity import Quantity
 from zobench.store import measured
 
@@ -31,9 +35,21 @@ FLOOR = Quantity(
     share=True, absent=_NO_RATES,
 )  # fmt: skip
 
+
+def _moved(result: Result) -> float | None:
+    return moved_bytes(result.spec) if models.is_known(result.spec) else None
+
+
+MOVED = Quantity(
+    name="moved", key="moved_bytes", value=_moved, base_unit="bytes", units=measured.BYTES,
+    about="Moved: bytes of weights that a step moves, by their format (zobench.predict.budget).",
+    absent=("—", "its model is not known here"), source="predicted",
+)  # fmt: skip
+
 METRICS = (
     measured.GPU_MEMORY, measured.THROUGHPUT, measured.STEP_TIME, PREDICTED_STEP_TIME, *measured.ACCURACIES,
     *measured.SCORES,
-    *LINK_RATES, FLOOR, measured.UPDATE_SURVIVAL, *measured.CHECKPOINTS, measured.HOST_MEMORY,
+    *LINK_RATES, MOVED, FLOOR, measured.UPDATE_SURVIVAL, *measured.CHECKPOINTS, measured.HOST_MEMORY,
+    *measured.COSTS, measured.LOSS_DIFFERENCE,
 )  # fmt: skip
 """In the order in which reports list them."""

@@ -1,4 +1,4 @@
-"""Predicts the seconds of a cell before it runs, and the floor: the least time that a step can take."""
+"""What a step does, in forwards, operations and bytes, and the floor: the least time that it can take here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from zobench import models
 from zobench.parallel.mesh import divided
-from zobench.predict import links, sizes
+from zobench.predict import interval, links, shapes, sizes
 from zobench.predict.footprint import (
     consolidate_after,
     consolidates,
@@ -20,7 +20,7 @@ from zobench.predict.footprint import (
 )
 from zobench.result import Result
 from zobench.runspec import METHODS, RunSpec
-from zobench.runspec.kinds import ENGINES, NOISES, TIERS
+from zobench.runspec.kinds import ENGINES, TIERS, WIDTHS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,13 +50,16 @@ class Rates:
     def of(cls, calibration: Mapping[str, Any]) -> Rates:
         """From what ``measure.calibrate`` measured; a rate that is not available there is taken from the copy rate.
 
-        Raises ``KeyError`` or ``TypeError`` for rates of another version, which lack something.
+        Raises ``KeyError`` or ``TypeError`` for rates of another version, which lack something, or that are none.
         """
+        noise, flops = calibration["noise_elements_per_second"], calibration["matmul_flops_per_second"]
+        operators, own = calibration.get("operators_per_second") or {}, [calibration[name] for name in _RATES]
+        _check(own[0], *filter(None, own), *_of(noise, "torch", "counter", "fused"), *_of(flops, *_DTYPES))
+        _check(*(rate for kind in _DTYPES if operators for rate in _of(operators[kind], *_OPERATORS)))
         copy = calibration["copy_bytes_per_second"] / 2  # that rate counts bytes read and bytes written
         up, down = calibration["link_up_bytes_per_second"] or copy, calibration["link_down_bytes_per_second"] or copy
         read = min(up, calibration["disk_read_bytes_per_second"] or up)
         write = min(down, calibration["disk_write_bytes_per_second"] or down)
-        noise, flops = calibration["noise_elements_per_second"], calibration["matmul_flops_per_second"]
         passes = calibration["copy_bytes_per_second"] / 2  # of memory that is new, as activations are
         plain = {"passes": passes, "losses": passes, "normals": noise["torch"], "fused": noise["fused"]}
         return cls(
@@ -65,45 +68,35 @@ class Rates:
             bytes_up={"pinned": up, "pageable": up / 2, "disk": read, "checkpoint": read},
             bytes_down={"pinned": down, "pageable": down / 2, "disk": write, "checkpoint": write},
             disk_both=calibration["disk_both_bytes_per_second"] or max(read, write),
-            operators=calibration.get("operators_per_second")
-            or {kind: {"attention": rate, **plain} for kind, rate in flops.items()},
+            operators=operators or {kind: {"attention": rate, **plain} for kind, rate in flops.items()},
             kernel=calibration.get("kernel_seconds", 0.0),
             host=None if calibration["link_up_bytes_per_second"] else copy,
             between=calibration.get("between_ranks_bytes_per_second"),
         )
 
 
-def step_seconds(spec: RunSpec, rates: Rates) -> float:
-    """Seconds of a step: products and noise, and the transfers that they do not hide (DistZO2, equation 4)."""
-    spec = fit(spec)[0]
-    compute = compute_seconds(spec, rates)
-    if not streamed_layers(spec):
-        return compute
-    transfer = transfer_seconds(spec, rates)
-    return links.step_seconds(1, transfer, compute) if spec.overlap else compute + transfer
+_RATES = (
+    "copy_bytes_per_second", "link_up_bytes_per_second", "link_down_bytes_per_second", "disk_read_bytes_per_second",
+    "disk_write_bytes_per_second", "disk_both_bytes_per_second",
+)  # fmt: skip
+_DTYPES = ("fp32", "fp16", "bf16")
+_OPERATORS = ("attention", "passes", "losses", "normals", "fused")
 
 
-def compute_seconds(spec: RunSpec, rates: Rates) -> float:
-    """Seconds of a step's products and noise on each rank, which work at the same time: T_comp of equation 4.
+def _of(known: Mapping[str, Any], *names: str) -> list[Any]:
+    return [known[name] for name in names]
 
-    PertP halves a rank's forwards and data parallelism its rows; z is drawn for every point, whatever a rank looks at.
-    """
-    architecture = models.of(spec)
-    pairs = sizes.rows(spec) * sizes.usual(spec) ** 2
-    attention = int(2 * architecture.layers * pairs * architecture.hidden * passes(spec))
-    return _product_seconds(spec, rates, attention) + _noise_seconds(spec, rates)
+
+def _check(*rates: Any) -> None:
+    """Raises ``TypeError`` for what is no rate: everything is divided by them."""
+    if not all(type(rate) in (int, float) and 0 < rate < math.inf for rate in rates):
+        raise TypeError("a rate must be a number above 0")
 
 
 def transfer_seconds(spec: RunSpec, rates: Rates) -> float:
     """Seconds of a step's transfers alone, to and from a rank: N T_block of equation 4."""
     up, down = _transfer_seconds(spec, *_links(spec, rates))
     return (up + down if TIERS[spec.tier].is_file else max(up, down)) * (1 if spec.fused_update else 2)
-
-
-def predicted_step(result: Result) -> float | None:
-    """The step of ``result`` by this module's formulas alone, with the rates that travel with it; None without them,
-    and for a task, whose tokens are not counted."""
-    return _by_its_rates(result, step_seconds)
 
 
 def fastest_narrow(rates: Rates) -> tuple[str | None, str]:
@@ -115,26 +108,26 @@ def fastest_narrow(rates: Rates) -> tuple[str | None, str]:
 
 
 def floor_seconds(spec: RunSpec, rates: Rates) -> float:
-    """The least that a step can take here: its products alone, or its transfers alone.
+    """The least that a step can take here: its forwards alone (:func:`forward_seconds`), or its transfers alone.
 
-    ``max(2 n P T / F, P b / B_up, P b / B_down)`` with n forwards of T tokens, P b over the blocks that travel, and
-    what is written back over the steps between. On a disk both ways share one rate.
+    ``max(forwards, P b / B_up, P b / B_down)`` with P b over the blocks that travel, and what is written back over the
+    steps between. On a disk both ways share one rate.
     Source: docs/design/PERFORMANCE.md, "The floor of a step".
     """
     spec = fit(spec)[0]
-    products = _product_seconds(spec, rates)
+    forwards = forward_seconds(spec, rates)
     if not streamed_layers(spec):
-        return products
+        return forwards
     up, down = _transfer_seconds(spec, *_links(spec, rates, best=True))
     shared = rates.disk_both / _local(spec)
     both = sum(_transfer_seconds(spec, shared, shared)) if TIERS[spec.tier].is_file and down else 0
-    return max(products, up, down, both)
+    return max(forwards, up, down, both)
 
 
 def floor_share(result: Result) -> float | None:
     """The floor over the measured step, by the rates that travel with the result; None where it has none, and for a
     task, whose tokens are not counted."""
-    floor = _by_its_rates(result, floor_seconds)
+    floor = by_its_rates(result, floor_seconds)
     return floor / result.step_seconds if floor is not None and result.step_seconds else None
 
 
@@ -150,59 +143,104 @@ def link_rate(result: Result, part: str) -> float | None:
     return models.blocks_parameter_count(models.of(spec), streamed_layers(spec)) / statistics.median(known)
 
 
-def _by_its_rates(result: Result, seconds: Callable[[RunSpec, Rates], float]) -> float | None:
+def by_its_rates(result: Result, seconds: Callable[[RunSpec, Rates], float]) -> float | None:
+    """``seconds`` of the spec of ``result`` by the rates that travel with it; None without them, and for a task, whose
+    tokens are not counted."""
     if result.spec.task != "none":
         return None
+    rates = rates_of(result)
     try:
-        return seconds(result.spec, Rates.of(result.environment["calibration"]))
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):  # no rates, or those or the model of another version
+        return None if rates is None else seconds(ran(result), rates)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):  # the model of another version
         return None
+
+
+def rates_of(result: Result) -> Rates | None:
+    """The rates that travel with ``result``; None without them, and for those of another version or of none."""
+    try:
+        return Rates.of(result.environment["calibration"])
+    except (KeyError, TypeError, AttributeError):
+        return None
+
+
+def ran(result: Result) -> RunSpec:
+    """The spec of ``result``, with the interval of write-backs that was chosen for it."""
+    plan = result.environment.get("writeback_plan")
+    return interval.as_run(result.spec, interval.Consolidation(**plan) if plan else None)
 
 
 def passes(spec: RunSpec) -> float:
-    """What a rank computes in a step, in forwards of its batch: 2 operations per parameter and token each.
+    """What a rank computes in a step, in forwards of its batch: 2 operations per weight and token each.
 
-    Two for every query, one where ranks share out the signs of a pair; ZO-SGD-Block a pair for each part of the model,
-    ZO-SGD-Cons three more for its candidates. A backward pass is two forwards, one where the weights are frozen; the
-    hybrid's ends at its last ZO layer. A forward derivative is two more: of the activations, and of the weights that
-    are tuned.
+    A backward pass is two forwards, one where the weights are frozen; the hybrid's ends at its last ZO layer. A forward
+    derivative is two more than its forward: of the activations, and of the weights that are tuned.
     """
-    layers = models.of(spec).layers
     kind, derivative = METHODS.get(spec.method), 2.0 if sizes.tunes_all(spec) else 1.0
-    count = 2 * kind.pairs(spec, layers) / divided(spec)[1] + kind.candidates
-    if kind.singles is not None:
-        count += kind.singles(spec)
+    count = looks(spec)
     if kind.tangents:
-        count += spec.queries * (1 + derivative)
+        count += spec.queries * derivative
     if kind.gradients is not None:
-        count += 1
-        count += (derivative + spec.checkpointing) * kind.gradients(spec, layers)
+        count += (derivative + spec.checkpointing) * kind.gradients(spec, models.of(spec).layers)
     return count
 
 
-def operations(spec: RunSpec) -> float:
-    """Floating-point operations of a rank's products in a step: 2 per parameter and token in each forward."""
-    tokens = sizes.rows(spec) * sizes.usual(spec)
-    return 2 * models.parameter_count(*models.variant(spec)) * tokens * passes(spec)
+def looks(spec: RunSpec) -> float:
+    """Losses of its whole batch that a rank computes in a step.
 
-
-def _product_seconds(spec: RunSpec, rates: Rates, attention: int = 0) -> float:
-    """Seconds of a rank's forwards of a step: 2 operations per parameter and token each, and those of attention."""
-    speed = rates.flops[spec.dtype if spec.autocast == "none" else spec.autocast] / sharers(spec)
-    return (operations(spec) + attention) / speed
-
-
-def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
-    """Seconds of drawing z for what is tuned. MeZO draws it four times a query; the counter stream once, and once per
-    pending update; ZO-SGD-Cons for three more moves; Forward-Grad for the tangents and the update."""
+    Two for every query, one where ranks share out the signs of a pair; ZO-SGD-Block a pair for each part of the model,
+    ZO-SGD-Cons three more for its candidates; one where gradients are taken, one for every forward derivative.
+    """
     kind = METHODS.get(spec.method)
-    if not kind.draws:
+    count = 2 * kind.pairs(spec, models.of(spec).layers) / divided(spec)[1] + kind.candidates
+    if kind.singles is not None:
+        count += kind.singles(spec)
+    return count + spec.queries * kind.tangents + (kind.gradients is not None)
+
+
+def operations(spec: RunSpec) -> float:
+    """Floating-point operations of a rank's products with weights in a step: 2 per weight and token in each forward.
+
+    The weights are the blocks' matrices and the head's table; tokens and positions are looked up."""
+    model = models.of(spec)
+    vectors = model.layers * sum(shapes.block(model).vectors)
+    weights = models.blocks_parameter_count(model) - vectors + model.vocab * model.embedding_width
+    return 2 * weights * _tokens(spec) * passes(spec)
+
+
+def attention_operations(spec: RunSpec) -> float:
+    """Floating-point operations of a rank's attention in a step: 2 per pair of tokens and number of a query, for scores
+    and for sums, of which causal attention needs half."""
+    model = models.of(spec)
+    return 2 * model.layers * _tokens(spec) * sizes.usual(spec) * model.attention_widths[0] * passes(spec)
+
+
+def _tokens(spec: RunSpec) -> int:
+    """Of a rank's batch."""
+    return sizes.rows(spec) * sizes.usual(spec)
+
+
+def low_rank_operations(spec: RunSpec) -> float:
+    """Floating-point operations of a rank's step along directions of low rank, beside its products with W: the thin
+    products of each token in each forward, and what makes an estimate the update of its factors."""
+    structure = METHODS.get(spec.method).structure
+    if structure is None or not sizes.tunes_all(spec):
         return 0.0
-    parameters = sizes.drawn(spec) * spec.queries
-    if NOISES[spec.noise].in_place:
-        return kind.draws * kind.normals * parameters / rates.noise["torch"]
-    draws = (kind.counter_draws + pending(spec)) * kind.normals
-    return draws * parameters / (rates.noise["fused"] / sharers(spec))
+    rank, thin, update = structure.rank(spec), 0, 0
+    for (rows, columns), count in sizes.matrices(spec):
+        thin += count * 2 * rank * (rows + columns)
+        update += count * sum(2 * math.prod(shape) for shape in structure.update(rows, columns, rank))
+    return thin * _tokens(spec) * passes(spec) + update
+
+
+def forward_seconds(spec: RunSpec, rates: Rates) -> float:
+    """Seconds of a rank's forwards of a step, each part at the rate that it reached alone: products, attention, and the
+    losses, whose logits are read and written once in float32."""
+    precision = spec.dtype if spec.autocast == "none" else spec.autocast
+    own, width = rates.operators[precision], WIDTHS[precision]
+    logits = min(sizes.judged(spec), _tokens(spec)) * models.of(spec).vocab * looks(spec)
+    nbytes = logits * (2 * 4 + (width + 4 if width < 4 else 0))
+    products = (operations(spec) + low_rank_operations(spec)) / rates.flops[precision]
+    return (products + attention_operations(spec) / own["attention"] + nbytes / own["losses"]) * sharers(spec)
 
 
 def pending(spec: RunSpec) -> float:
@@ -262,7 +300,7 @@ def transferred(spec: RunSpec) -> tuple[float, float]:
     Frozen weights are not written back; adapters and state travel beside the weights."""
     layers = streamed_layers(spec)
     weights = models.blocks_parameter_count(models.of(spec), layers) * wire_width(spec)
-    tuned = (sizes.ADAPTER_WIDTH if not sizes.tunes_all(spec) else 0) + sizes.state_width(spec)
+    tuned = sizes.adapter_width(spec) + sizes.state_width(spec)
     added = sizes.trained_count(spec, layers) * tuned
     written = added + (weights if sizes.tunes_all(spec) else 0)
     return METHODS.get(spec.method).uploads * (weights + added), written / kept_steps(spec)

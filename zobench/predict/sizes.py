@@ -6,25 +6,43 @@ from zobench import models
 from zobench.data.tasks.file import task_of
 from zobench.parallel.mesh import divided
 from zobench.predict import shapes
-from zobench.runspec import METHODS, SCHEMES, RunSpec
-from zobench.runspec.kinds import WIDTHS, Widths
-
-ADAPTER_WIDTH = 4
-"""Bytes of an adapter's weight, which is float32 (docs/design/METHODS.md, "What is tuned")."""
+from zobench.runspec import METHODS, RunSpec, scheme_of
+from zobench.runspec.kinds import AUTOCASTS, WIDTHS, Widths
 
 
 def adapter(spec: RunSpec) -> tuple[int, int]:
     """Parameters that the scheme adds to each block, and outside the blocks."""
-    architecture, size = models.of(spec), SCHEMES.get(spec.scheme).adapter
+    architecture, size = models.of(spec), scheme_of(spec).adapter
     if size is None:
         return 0, 0
     queries, values = architecture.attention_widths
-    return size(Widths(layers=architecture.layers, hidden=architecture.hidden, queries=queries, values=values))
+    widths = Widths(
+        layers=architecture.layers, hidden=architecture.hidden, queries=queries, values=values,
+        matrices=sum(inputs * outputs for inputs, outputs in shapes.block(architecture).linears),
+    )  # fmt: skip
+    return size(widths, spec)
+
+
+def adapter_width(spec: RunSpec) -> int:
+    """Bytes of one parameter that is tuned beside the model's own weights, 0 where these are tuned."""
+    kind = scheme_of(spec)
+    return 0 if kind.tunes_all else kind.tuned_width
+
+
+def base_width(spec: RunSpec) -> float:
+    """Bytes of one of a block's own weights in the model as it is tuned: its dtype's, or less where it keeps its
+    matrices in another form."""
+    width, base = WIDTHS[spec.dtype], scheme_of(spec).base
+    if base is None:
+        return width
+    block = shapes.block(models.of(spec))
+    matrices = sum(inputs * outputs for inputs, outputs in block.linears)
+    return (matrices * base(spec) + sum(block.vectors) * width) / block.parameters
 
 
 def tunes_all(spec: RunSpec) -> bool:
     """Whether the model's own weights are tuned, and not an adapter."""
-    return SCHEMES.get(spec.scheme).tunes_all
+    return scheme_of(spec).tunes_all
 
 
 def trained(spec: RunSpec) -> tuple[int, int]:
@@ -49,23 +67,42 @@ def factors(spec: RunSpec) -> tuple[int, int]:
     if not tunes_all(spec):
         inside, outside = adapter(spec)
         return architecture.layers * inside + outside, architecture.layers * inside + outside
-    block, outside = shapes.block(architecture), models.resident_parameter_count(*models.variant(spec))
-    left = rank * sum(outputs for _, outputs in block.linears) + sum(block.vectors)
-    right = rank * sum(inputs for inputs, _ in block.linears)
-    tables = rank * -(-outside // architecture.hidden)
-    return architecture.layers * left + tables, architecture.layers * right + rank * architecture.hidden * 4
+    own = sum(count * structure.own(*sides, rank) for sides, count in matrices(spec))
+    shared = sum(count * structure.shared(*sides, rank) for sides, count in matrices(spec))
+    return own + architecture.layers * sum(shapes.block(architecture).vectors), shared
+
+
+def largest_factors(spec: RunSpec) -> int:
+    """Numbers that a direction has of its own in the largest unit: a block, or what is outside them."""
+    structure, layers = METHODS.get(spec.method).structure, models.of(spec).layers
+    assert structure is not None, f"{spec.method} has directions of full rank"
+    if not tunes_all(spec):
+        return max(adapter(spec))
+    sides = [(count, structure.own(*own, structure.rank(spec))) for own, count in matrices(spec)]
+    block = sum(count // layers * own for count, own in sides if count >= layers)
+    return max(block, *(own for _, own in sides))
+
+
+def matrices(spec: RunSpec) -> list[tuple[tuple[int, int], int]]:
+    """The ((rows, columns), number) of the matrices of a model all of whose weights are tuned. What is outside the
+    blocks counts as one table, beside which are up to three that add columns alone."""
+    architecture = models.of(spec)
+    outside = -(-models.resident_parameter_count(*models.variant(spec)) // architecture.hidden)
+    inside = [((outputs, inputs), architecture.layers) for inputs, outputs in shapes.block(architecture).linears]
+    return [*inside, ((outside, architecture.hidden), 1), ((0, architecture.hidden), 3)]
 
 
 def drawn(spec: RunSpec) -> int:
-    """Numbers that are drawn for one direction."""
-    if METHODS.get(spec.method).structure is not None:
-        return factors(spec)[0]
+    """Numbers that are drawn for one direction: with U also V, where it has that for itself."""
+    structure = METHODS.get(spec.method).structure
+    if structure is not None:
+        return sum(factors(spec)) if structure.is_apart else factors(spec)[0]
     return trained_count(spec) + trained(spec)[1]
 
 
 def trained_width(spec: RunSpec) -> int:
     """Bytes of one tuned weight."""
-    return WIDTHS[spec.dtype] if tunes_all(spec) else ADAPTER_WIDTH
+    return WIDTHS[spec.dtype] if tunes_all(spec) else adapter_width(spec)
 
 
 def state_width(spec: RunSpec) -> int:
@@ -83,14 +120,25 @@ def optimizer_width(spec: RunSpec) -> int:
     return METHODS.get(spec.method).states * _element(spec)
 
 
+def has_whole_attention(spec: RunSpec) -> bool:
+    """Whether whole matrices of tokens x tokens are made: no kernel on CUDA fuses attention in 32 bits of fewer heads
+    for keys than for queries, as one on a CPU does; and some models have none anywhere."""
+    model, is_cast = models.of(spec), AUTOCASTS[spec.autocast].is_cast
+    queries, keys = model.attention_widths
+    plain = spec.device.startswith("cuda") and WIDTHS[spec.dtype] == 4 and not is_cast and keys < queries
+    return model.whole_attention or plain
+
+
 def snapshot_bytes(spec: RunSpec) -> int:
     """Bytes of all that is tuned and of the method's state, that of backpropagation's optimizer included."""
-    return (trained_count(spec) + trained(spec)[1]) * (trained_width(spec) + optimizer_width(spec))
+    structure = METHODS.get(spec.method).structure
+    beside = 4 * structure.states * factors(spec)[0] if structure is not None and structure.states else 0
+    return (trained_count(spec) + trained(spec)[1]) * (trained_width(spec) + optimizer_width(spec)) + beside
 
 
 def added(spec: RunSpec) -> tuple[int, int]:
     """Bytes of adapters and state beside the model's weights, in the largest block and outside the blocks."""
-    own, state = (0 if tunes_all(spec) else ADAPTER_WIDTH), state_width(spec)
+    own, state = adapter_width(spec), state_width(spec)
     inside, outside = trained(spec)
     return inside * (own + state), outside * (own + state)
 

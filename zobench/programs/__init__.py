@@ -1,4 +1,4 @@
-"""What can run a cell: zobench itself, and the programs of plug-ins. Imports no torch until a cell runs."""
+"""What can run a cell: zobench itself, authors' programs, those of plug-ins. Imports no torch until a cell runs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,38 @@ if TYPE_CHECKING:
 class Program:
     """``run``: the dotted name (``module:attribute``) of what measures a cell in this process and returns its Result:
     ``run(spec, world)``, where ``world`` is None or, of several ranks, this one's (:class:`zobench.parallel.World`).
-    ``about``: one line for ``zobench list programs``."""
+    ``about``: one line for ``zobench list programs``. ``check``: the dotted name of what raises ``ValueError`` for a
+    spec that it cannot run here, ``check(spec)``; ``origin``: of what tells which edition of it is here,
+    ``origin(name)``: results of another edition count as not measured."""
 
     name: str
     run: str
     about: str = ""
+    check: str = ""
+    origin: str = ""
+
+
+def _authors(name: str, about: str) -> Program:
+    """A program that is not ours, run as its authors published it (:mod:`zobench.programs.authors`)."""
+    home = "zobench.programs.authors"
+    return Program(
+        name=name, run="zobench.programs.beside:run", about=about, check=f"{home}:check", origin=f"{home}:origin"
+    )
 
 
 PROGRAMS = (
     Program(name="zobench", run="zobench.programs.cell:run", about="the engine of this package, on every tier"),
+    _authors("mezo", "MeZO's own trainer (princeton-nlp/MeZO), added by `zobench program add`"),
+    _authors("zo-llm", "ZO-Bench's own trainer, its ZO-SGD (ZO-Bench/ZO-LLM), added likewise"),
+    _authors("zo2", "ZO2's own model on a GPU (liangyuwang/zo2), added likewise; its adapter is untested"),
 )
+
+
+def check(spec: RunSpec) -> None:
+    """Raises ``ValueError``, one line, if ``spec.program`` is unknown, or says that it cannot run ``spec`` here."""
+    own = REGISTRY.get(spec.program)
+    if own.check:
+        resolve(own.check)(spec)
 
 
 def run(spec: RunSpec, world: World | None = None) -> Result:

@@ -28,10 +28,11 @@ from zobench.finetune.cautions import cautions
 from zobench.machine import deadline
 from zobench.machine.device import choose_device
 from zobench.machine.memory import is_in_memory, unique_bytes
-from zobench.measure import links
+from zobench.measure import links, turns
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observer
-from zobench.measure.timer import StepTimer
+from zobench.measure.timer import StepTimer, planted_slowdown
+from zobench.measure.turns import Turns
 from zobench.methods import Method
 from zobench.predict.footprint import PARTS_STEPS
 from zobench.programs.saving import Checkpoints, checkpoints
@@ -86,10 +87,14 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     facts = environment(device) | provenance(spec) | plan | {"definition": methods.definition(spec)}
     if world is not None:
         facts |= transfers(spec, world)
-    observer = Observer(device, alone=world is None)
+    if slowdown := planted_slowdown():
+        recording.warnings.append(f"each step was made {100 * slowdown:g} % longer on purpose, to test a comparison")
+        facts["planted_slowdown"] = slowdown
+    turn = turns.own()
+    observer = Observer(device, alone=world is None and turn is None)
     outcome, reason, trace = Outcome.OK, "", ""
     try:
-        _measure(chosen, model, recording, world)
+        _measure(chosen, model, recording, world, turn)
     except Exception as error:  # any failure is this cell's outcome, with its traceback, and never ends a sweep
         outcome, reason = classify(error, device)
         trace = traceback.format_exc()
@@ -135,7 +140,9 @@ def classify(error: BaseException, device: str) -> tuple[Outcome, str]:
     return Outcome.FAILED, text if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {text}"
 
 
-def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording, world: World | None) -> None:
+def _measure(
+    spec: RunSpec, model: PreTrainedModel, recording: Recording, world: World | None, turn: Turns | None
+) -> None:
     batches = stream(spec, model.config.vocab_size, model.config.pad_token_id)
     with tuner(spec, model=model, world=world) as built:
         engine, method = built.engine, built.method
@@ -146,12 +153,14 @@ def _measure(spec: RunSpec, model: PreTrainedModel, recording: Recording, world:
         recording.memory["pinned_bytes"] = engine.bytes_at_rest if tier.is_pinned else 0
         work = zip(batches, _rates(spec), strict=False)
         watch = None if world is None else world.traffic
-        recording.warmup = _steps(engine, method, work, spec.warmup, recording)
+        recording.warmup = _steps(engine, method, work, spec.warmup, recording, turn)
         survival = Survival(local(engine)) if spec.survival else None
         begin = time.monotonic()
         with checkpoints(spec, engine, world, recording.parts, recording.memory, recording.warnings) as saved:
             enough = None if world is not None else partial(_enough, spec)
-            recording.samples = _steps(engine, method, work, spec.steps, recording, saved, watch, enough)
+            recording.samples = _steps(engine, method, work, spec.steps, recording, turn, saved, watch, enough)
+            if turn:
+                turn.end()
             recording.window = (begin, time.monotonic())
         recording.timeline += saved.events()
         if world is not None:
@@ -177,17 +186,19 @@ def _rates(spec: RunSpec) -> Iterator[float]:
 
 def _steps(
     engine: TunedEngine, method: Method, work: Iterator[tuple[Batch, float]], count: int, recording: Recording,
-    saved: Checkpoints | None = None, watch: AbstractContextManager[object] | None = None,
+    turn: Turns | None, saved: Checkpoints | None = None, watch: AbstractContextManager[object] | None = None,
     enough: Callable[[float], bool] | None = None,
 ) -> dict[str, list[float | None]]:  # fmt: skip
     """Takes ``count`` steps, each timed, on a batch and with a learning rate of ``work``, inside ``watch``. With
+    ``turn`` each waits for its turn and then for its own transfers, so that nothing of it goes on in another's. With
     ``saved``, checkpoints are taken between them, and the lanes of the last steps are recorded. No more of them once
     ``enough`` says so, given a step's mean seconds."""
-    timer = StepTimer(engine.config.device)
+    timer = StepTimer(engine.config.device, planted_slowdown())
     losses: list[float | None] = []
     gradients: list[float | None] = []
     began = time.monotonic()
-    for index, (batch, rate) in enumerate(itertools.islice(work, count)):
+    chosen = itertools.islice(work, count)
+    for index, (batch, rate) in enumerate(turn.each(chosen) if turn else chosen):
         if enough is not None and index and enough((time.monotonic() - began) / index):
             recording.warnings.append(f"partial: {index} of {count} steps, because the time it was given was used up")
             recording.partial = True
@@ -200,6 +211,8 @@ def _steps(
             if saved is not None:
                 saved.boundary(index)
             result = method.step(engine, batch)
+            if turn:
+                engine.drain()
         losses.append(result.loss)
         gradients.append(result.projected_grad)
     if saved is not None:

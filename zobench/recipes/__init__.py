@@ -1,18 +1,22 @@
-"""Finds recipe files (runners, tables, plots, the papers' values): a user's own first, then zobench's."""
+"""Finds recipe files (runners, campaigns, tables, plots, the papers' values) and published runs: a user's own first."""
 
 from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-KINDS = {"runners": "runners", "tables": "tables", "plots": "plots", "paper": "results/paper"}
+from zobench.machine.texts import toml_of
+
+KINDS = {
+    "runners": "runners", "campaigns": "campaigns", "tables": "tables", "plots": "plots", "paper": "results/paper",
+    "published": "results/published",
+}  # fmt: skip
 """Kind of recipe -> its folder in the source tree. In a wheel all of them lie under ``zobench/recipes/``."""
 
-_SUFFIX = {"runners": ".toml", "tables": ".toml", "plots": ".toml", "paper": ".csv"}
-_LISTS = {"runners": "matrices", "tables": "tables", "plots": "figures", "paper": "tables"}
+_SUFFIX = {kind: ".csv" if kind == "paper" else ".toml" for kind in KINDS}
+_LISTS = {"runners": "matrices", "campaigns": "campaigns", "tables": "tables", "plots": "figures", "paper": "tables"}
 """Kind of recipe -> what `zobench list` calls it."""
 FEW, LONGEST = 8, 80
 """Names that an error lists, and characters that it repeats."""
@@ -23,6 +27,11 @@ def folder(kind: str) -> Path:
     """The shipped folder of ``kind``: inside the installed package, or beside it in the source tree."""
     installed = _PACKAGE / "recipes" / kind
     return installed if installed.is_dir() else _PACKAGE.parent / KINDS[kind]
+
+
+def results(path: Path) -> Path:
+    """``path``, a folder of stored runs; ``results/published``, where there is no such folder, is the shipped one."""
+    return folder("published") if path == Path(KINDS["published"]) and not path.exists() else path
 
 
 def names(kind: str) -> list[str]:
@@ -62,7 +71,7 @@ def _runner_of(artifact: str) -> list[str]:
     """The matrix that fills the table or figure called ``artifact``, if there is one."""
     paths = [place / f"{artifact}.toml" for kind in ("tables", "plots") for place in _places(kind)]
     files = [path for path in paths if os.path.isfile(path)]  # False for a name that no file can have
-    told = [tomllib.loads(path.read_text(encoding="utf-8")).get("runner", "") for path in files]
+    told = [toml_of(path).get("runner", "") for path in files]
     return list(filter(None, told))[:1]
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zobench import models
+from zobench.machine.texts import toml_of
 from zobench.recipes import protocol as protocols
 from zobench.recipes.protocol import Contest, Price
 from zobench.runspec import SEQ_LEN, RunSpec, check_key, flat, suggestion, value_in
 
-_KEYS = ("title", "tables", "selftest", "budget", "base", "axes", "variants", "include", "exclude", "on")
-_ON_KEYS = ("budget", "base", "axes", "variants", "include", "exclude")
+_KEYS = (
+    "title", "tables", "selftest", "budget", "repeats", "until", "base", "axes", "variants", "include", "exclude", "on",
+)  # fmt: skip
+PART_KEYS = ("base", "axes", "variants", "include", "exclude")
+"""What of a matrix a device, or a part of a campaign, may have otherwise."""
+_ON_KEYS = ("budget", *PART_KEYS)
 _PROTOCOL_KEYS = ("title", "tables", "selftest", "budget", "base", "on", "protocol", "methods")
 """Of a file with a ``[protocol]``, whose methods are the same on every device."""
 
@@ -30,6 +34,10 @@ class Matrix:
     selftest: str | None
     """How long the selftest may take with which a sweep of it begins; None: it begins without one."""
     cells: tuple[RunSpec, ...]
+    repeats: int | None = None
+    """Rounds in which every cell is run, each time in a fresh process; None: it does not say."""
+    until: str | None = None
+    """How narrow each median's interval must be for fewer of them, as ``2%``."""
     contest: Contest | None = None
     """Of a protocol, whose ``cells`` are its tuning runs; their results say which runs come after them."""
 
@@ -44,20 +52,20 @@ def _unpriced(unit: str, spec: RunSpec) -> float:
 
 def load(
     path: Path, device: str, changes: Mapping[str, Any] | None = None,
-    narrow: Callable[[], str | None] = lambda: "bf16", price: Price = _unpriced,
+    narrow: Callable[[], str | None] = lambda: "bf16", price: Price = _unpriced, part: Mapping[str, Any] | None = None,
 ) -> Matrix:  # fmt: skip
     """The matrix in ``path`` as it runs on ``device`` ("cpu", "cuda", "cuda:0"), with ``changes`` made to every cell.
 
     A list in ``[[variants]]`` or ``[[include]]`` stands for one of them per value, the product of all its lists.
-    ``[on.cpu]`` and ``[on.cuda]`` hold what differs there. Cells that would run the same computation appear once. A
-    cell that has all values of a rule of ``[[exclude]]`` (after ``changes``, defaults included) is left out. An option
-    of a plug-in is given, varied and excluded as ``options.NAME``. ``narrow`` is asked for what NARROW stands for, or
-    None: then its cells are left out. A file with a ``[protocol]`` (:mod:`zobench.recipes.protocol`) holds
-    ``[[methods]]``; ``price`` says what a step costs. Raises ``ValueError``, one line that names the file, for an
-    unknown key or an impossible value.
+    ``[on.cpu]`` and ``[on.cuda]`` hold what differs there, ``part`` what differs in a part of a campaign. Cells that
+    would run the same computation appear once. A cell that has all values of a rule of ``[[exclude]]`` (after
+    ``changes``, defaults included) is left out. An option of a plug-in is given, varied and excluded as
+    ``options.NAME``. ``narrow`` is asked for what NARROW stands for, or None: then its cells are left out. A file with
+    a ``[protocol]`` (:mod:`zobench.recipes.protocol`) holds ``[[methods]]``; ``price`` says what a step costs. Raises
+    ``ValueError``, one line that names the file, for an unknown key or an impossible value.
     """
     try:
-        body = _body(path, device)
+        body = _overlay(_body(path, device), _checked_part(part or {}))
         contest = _contest(body, device, dict(changes or {}), price) if "protocol" in body else None
         cells: dict[str, RunSpec] = {}
         for cell in contest.cells if contest else _cells(body, device, dict(changes or {}), narrow):
@@ -72,9 +80,16 @@ def load(
         tables=tuple(body.get("tables", ())),
         budget=body.get("budget"),
         selftest=body.get("selftest"),
+        repeats=body.get("repeats"),
+        until=body.get("until"),
         cells=tuple(cells.values()),
         contest=contest,
     )
+
+
+def _checked_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    _check_section(part, PART_KEYS, "a part of a campaign")
+    return part
 
 
 def protocol_of(path: Path) -> protocols.Protocol | None:
@@ -88,7 +103,7 @@ def protocol_of(path: Path) -> protocols.Protocol | None:
 
 def _body(path: Path, device: str) -> dict[str, Any]:
     """What the file says for ``device``; its keys are checked."""
-    body = tomllib.loads(path.read_text(encoding="utf-8"))
+    body = toml_of(path)
     own = _PROTOCOL_KEYS if "protocol" in body else _KEYS
     _check_section(body, own, "the file")
     _check_section(body.get("on", {}), ("cpu", "cuda"), "[on]")
@@ -127,6 +142,8 @@ _SHAPES: dict[str, tuple[type, type | None, str]] = {
     "title": (str, None, 'title = "..."'),
     "selftest": (str, None, 'selftest = "3m"'),
     "budget": (str, None, 'budget = "9m"'),
+    "repeats": (int, None, "repeats = 5"),
+    "until": (str, None, 'until = "2%"'),
     "tables": (list, str, 'tables = ["..."]'),
     "base": (dict, None, "[base]"),
     "axes": (dict, None, "[axes]"),
@@ -204,9 +221,16 @@ def _product(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*lists)]
 
 
+def asked(values: Mapping[str, Any]) -> RunSpec:
+    """One cell from field values, checked but for the device on which it will run; torch is not needed for it."""
+    spec = models.identified(_spec(values))
+    models.check(spec)
+    return spec
+
+
 def single(values: Mapping[str, Any], device: str) -> RunSpec:
     """One cell from field values, checked and resolved for ``device``."""
-    return models.checked(_spec(values), device)
+    return asked(values).resolve(device)
 
 
 def _spec(values: Mapping[str, Any]) -> RunSpec:

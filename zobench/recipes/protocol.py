@@ -62,7 +62,7 @@ class Protocol:
 
     def steps(self, spec: RunSpec, price: Price) -> int:
         """The steps that the budget buys of ``spec``; 0 if one is too much."""
-        return math.floor(self.amount / price(self.unit, spec) * (1 + 1e-12))
+        return math.floor(min(self.amount / price(self.unit, spec) * (1 + 1e-12), 2**62))
 
     def contender(self, spec: RunSpec) -> Contender | None:
         """The method of which ``spec`` is a run: of those that it meets the one that says most. None: it meets none."""
@@ -125,7 +125,7 @@ def read(stated: Mapping[str, Any], methods: list[Any], base: Mapping[str, Any])
         if key not in stated:
             raise ValueError(f"`{key}` must be given in [protocol], but is missing; {_EXAMPLES[key]}")
     seeds = stated["seeds"]
-    if not isinstance(seeds, list) or len(seeds) < 2 or len(set(seeds)) < len(seeds):
+    if not isinstance(seeds, list) or len(seeds) < 2 or len(set(map(repr, seeds))) < len(seeds):
         raise ValueError(f"`seeds` in [protocol] must be two or more that differ, but got {seeds!r}; write [0, 1, 2]")
     numbers = {key: stated[key] for key in (*units, "points", "evaluations")}
     for key, value in numbers.items():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
+from zobench.measure.statistics import Ratio as PairedRatio
 from zobench.predict.forecast import Forecast
 from zobench.report.cells import TableCell
 from zobench.report.quantity import rounded
@@ -35,12 +37,23 @@ def times(value: float | None) -> str:
     return f"(x{value:.2f})" if value >= 0.1 or value == 0 else f"(x{value:.2g})"
 
 
+def times_between(known: PairedRatio) -> str:
+    """``(x0.57, 0.55 to 0.60)``: a ratio with its interval, to as many digits as that is wide."""
+    if known.interval is None:
+        return times(known.value)
+    width = known.interval[1] - known.interval[0]
+    digits = min(4, max(2, -math.floor(math.log10(width / 2)))) if width > 0 else 4
+    low, high = (f"{end:.{digits}f}" for end in known.interval)
+    return f"(x{known.value:.{digits}f}, {low} to {high})"
+
+
 def joined(texts: Iterable[str]) -> str:
     """The different texts, sorted so that 5 comes before 20."""
     return "/".join(sorted({text for text in texts if text}, key=lambda text: (len(text), text)))
 
 
 def places(cells: Iterable[TableCell]) -> str:
+    """The GPUs that the forecasts of ``cells`` are for, joined."""
     return joined(cell.forecast.gpu.name for cell in cells if cell.forecast)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import singledispatch
 from pathlib import Path
 
 from zobench import recipes
+from zobench.machine.texts import toml_of
 from zobench.recipes.reference import PAPERS, Reference
-from zobench.report import contest, contest_sheets, fits
+from zobench.report import contest, contest_sheets, fits, leaderboard, opening
 from zobench.report import facts as fact_tables
 from zobench.report.book import Artifact, Book
 from zobench.report.cells import belongs, meets
@@ -22,7 +23,7 @@ from zobench.report.facts import Facts
 from zobench.report.formats import tidy
 from zobench.report.pareto import pareto
 from zobench.report.plot import Plot, load_plot
-from zobench.report.render import grids, sheets
+from zobench.report.render import grids, sheets, shown
 from zobench.report.sheet import Sheet
 from zobench.report.summary import Filled
 from zobench.report.summary import sheets as summary_sheets
@@ -32,6 +33,8 @@ from zobench.runspec import RunSpec
 from zobench.store import machine_of
 
 Recipe = Table | Facts | Plot | ContestTable
+"""What differs among them is one function for each below; all have a name, a title, a paper, a runner and what lacks,
+and tell whether they are figures."""
 
 
 def load(name: str) -> Recipe:
@@ -42,7 +45,7 @@ def load(name: str) -> Recipe:
 def load_file(path: Path) -> Recipe:
     """The recipe in ``path``: its key ``kind`` says of what; a table of measurements has none."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = toml_of(path)
         if data.get("kind") == "facts":
             return fact_tables.parse(data)
         if data.get("kind") == "protocol":
@@ -72,55 +75,75 @@ def _reading_order(item: Recipe) -> tuple[object, ...]:
     paper = list(PAPERS).index(item.paper) if item.paper in PAPERS else -1
     number = re.search(r"\d+$", item.name)
     appendix = bool(re.search(r"[A-Z]\d+$", item.name))
-    return paper, item.paper, isinstance(item, Plot), appendix, int(number[0]) if number else 0, item.name
+    return paper, item.paper, item.is_figure, appendix, int(number[0]) if number else 0, item.name
 
 
-def shows(item: Recipe, spec: RunSpec) -> bool:
-    """Whether a run of ``spec`` has a place in ``item``."""
-    if isinstance(item, Facts):
-        return False
-    if isinstance(item, ContestTable):
-        return contest.is_of(item.protocol, spec)
-    if isinstance(item, Plot) and item.contest is not None:
-        return contest.is_of(item.contest.protocol, spec)
-    if isinstance(item, Plot) and item.table is None:
-        return any(meets(spec, lane.where) for lane in item.lanes)
-    table = item if isinstance(item, Table) else item.table
-    return table is not None and belongs(table, spec)
+@singledispatch
+def shows(item: Recipe | None, spec: RunSpec) -> bool:
+    """Whether a run of ``spec`` has a place in ``item``; in facts none has."""
+    return False
 
 
+@shows.register
+def _(item: ContestTable, spec: RunSpec) -> bool:
+    return contest.is_of(item.protocol, spec)
+
+
+@shows.register
+def _(item: Table, spec: RunSpec) -> bool:
+    return belongs(item, spec)
+
+
+@shows.register
+def _(item: Plot, spec: RunSpec) -> bool:
+    return shows(item.contest or item.table, spec) or any(meets(spec, lane.where) for lane in item.lanes)
+
+
+@singledispatch
+def laid_out(item: Recipe) -> Table | None:
+    """The table of rows, columns and metrics that ``item`` is; None for every other recipe, of a figure too."""
+    return None
+
+
+@laid_out.register
+def _(item: Table) -> Table | None:
+    return item
+
+
+@singledispatch
 def make(item: Recipe, results: Sequence[Result], reference: Reference) -> tuple[Artifact, Filled | None]:
     """One artifact; of a paper's table also its cells, for the comparison."""
-    if isinstance(item, Facts):
-        shown = fact_tables.sheets(item)
-        return _artifact(item, "table", shown, tidy.texts(shown), []), None
-    if isinstance(item, ContestTable):
-        numbers = contest_sheets.numbers(item, results)
-        return _artifact(item, "table", contest_sheets.sheets(item, results), numbers, []), None
-    if isinstance(item, Table):
-        filled = grids(item, results, None, reference)
-        artifact = _artifact(item, "table", list(sheets(item, filled)), tidy.write(item, filled), [])
-        return artifact, Filled(table=item, grids=tuple(filled)) if item.paper else None
+    return _artifact(item, *shown(item, results, None, reference)), None
+
+
+@make.register
+def _(item: Table, results: Sequence[Result], reference: Reference) -> tuple[Artifact, Filled | None]:
+    filled = grids(item, results, None, reference)
+    artifact = _artifact(item, list(sheets(item, filled)), tidy.write(item, filled))
+    return artifact, Filled(table=item, grids=tuple(filled)) if item.paper else None
+
+
+@make.register
+def _(item: Plot, results: Sequence[Result], reference: Reference) -> tuple[Artifact, Filled | None]:
     return _figure(item, results, reference), None
 
 
 def _figure(plot: Plot, results: Sequence[Result], reference: Reference) -> Artifact:
     if plot.contest is not None:
-        numbers = contest_sheets.numbers(plot.contest, results)
-        return _artifact(plot, "figure", [], numbers, _named(pareto(plot, results)))
+        return _artifact(plot, [], contest_sheets.numbers(plot.contest, results), _named(pareto(plot, results)))
     if plot.table is None:
         of_runs = curves if plot.kind == "curves" else timelines
         charts = _named(of_runs(plot, results)) if plot.lanes else [blank(plot)]
-        return _artifact(plot, "figure", [], tidy.events(charts), charts)
+        return _artifact(plot, [], tidy.events(charts), charts)
     filled = grids(plot.table, results, None, reference)
     charts = _named([(machine, chart(plot, grid, machine)) for machine, grid in filled])
-    return _artifact(plot, "figure", list(sheets(plot.table, filled)), tidy.write(plot.table, filled), charts)
+    return _artifact(plot, list(sheets(plot.table, filled)), tidy.write(plot.table, filled), charts)
 
 
-def _artifact(item: Recipe, kind: str, shown: Sequence[Sheet], numbers: str, charts: Sequence[Chart]) -> Artifact:
+def _artifact(item: Recipe, own: Sequence[Sheet], numbers: str, charts: Sequence[Chart] = ()) -> Artifact:
     return Artifact(
-        name=item.name, kind=kind, title=item.title, paper=item.paper, runner=item.runner, lacks=item.lacks,
-        sheets=tuple(shown), numbers=numbers, charts=tuple(charts),
+        name=item.name, kind="figure" if item.is_figure else "table", title=item.title, paper=item.paper,
+        runner=item.runner, lacks=item.lacks, sheets=tuple(own), numbers=numbers, charts=tuple(charts),
     )  # fmt: skip
 
 
@@ -145,7 +168,8 @@ def book(results: Sequence[Result], problems: Sequence[str], reference: Referenc
     whole = Book(
         title="Zeroth-order fine-tuning: the papers and this hardware",
         summary=tuple(summary_sheets(filled, len(results))),
-        artifacts=(*(artifact for artifact, _ in made), fits.artifact()),
+        artifacts=(*(artifact for artifact, _ in made), leaderboard.artifact(ordered), fits.artifact()),
+        opening=opening.opening(filled, results, reference),
         results=tuple(ordered),
         problems=(*problems, *broken, *failed),
     )

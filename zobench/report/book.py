@@ -14,6 +14,7 @@ class Artifact:
     """One table or figure. ``name`` like "zo2/table5"; ``paper`` its paper's short name, or "" for zobench's own.
 
     ``runner``: the matrix that measures it, or "". ``lacks``: what stands in the way of measuring it here, or "".
+    ``command``: what makes it, if it is not ``zobench reproduce NAME``.
     ``sheets``: its tables (of a figure: the numbers that it draws); ``numbers``: the same as CSV; ``charts``: one per
     machine.
     """
@@ -27,6 +28,15 @@ class Artifact:
     sheets: tuple[Sheet, ...]
     numbers: str = ""
     charts: tuple[Chart, ...] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opening:
+    """What a report opens with: one chart, and some sentences."""
+
+    chart: Chart
+    sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,3 +48,4 @@ class Book:
     artifacts: tuple[Artifact, ...]
     results: tuple[Result, ...]
     problems: tuple[str, ...] = ()
+    opening: Opening | None = None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from zobench.predict.forecast import Forecast
 from zobench.recipes.reference import Reference
 from zobench.report.choice import Choice, choose, outcome_note
+from zobench.report.sheet import WARNING
 from zobench.report.table import USUAL, Metric, Table, TableColumn, TableRow
 from zobench.report.terms import deviations, fields
 from zobench.report.toml import Where
@@ -16,6 +18,7 @@ from zobench.result import Outcome, Result
 from zobench.result.quantity import Interval, Quantity
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.registries import METRICS
+from zobench.store import evidence
 
 _CPU_MEMORY = "Measured on a CPU: the process's peak resident memory above its baseline, not GPU memory."
 _CPU_RANKS = "GPUs stand for processes here, which share the cores of one CPU and its memory's bandwidth."
@@ -92,9 +95,10 @@ def fill(table: Table, results: Sequence[Result], reference: Reference) -> Grid:
         if row.extra and not any(choice.shown for choice in choices):
             continue
         pairs = list(zip(table.columns, choices, strict=True))
+        base = next((choice.first for column, choice in pairs if column.header == table.baseline), None)
         filled.append(
             [
-                [_cell(table, row, column, metric, choice, reference) for column, choice in pairs]
+                [_cell(table, row, column, metric, choice, reference, base) for column, choice in pairs]
                 for metric in table.metrics
             ]
         )
@@ -128,8 +132,8 @@ def lacking(table: Table, row: TableRow, column: TableColumn) -> str:
 
 
 def is_meant(row: TableRow, column: TableColumn) -> bool:
-    """Whether anything can stand there: a row and a column that are both extra are of different models."""
-    return not (row.extra and column.extra)
+    """Whether anything can stand there: an extra row and an extra column with conditions on one field are apart."""
+    return not (row.extra and column.extra and row.where.keys() & column.where.keys())
 
 
 def not_run(cell: TableCell) -> bool:
@@ -155,11 +159,23 @@ def mismatch(table: Table, results: Sequence[Result]) -> str:
         return ""
     unmet = [
         f"{field}={' or '.join(map(str, values))}"
-        for field, values in _usual(table).items()
-        if field not in _elsewhere(table) and not any(getattr(result.spec, field) in values for result in results)
+        for field, values in _allowed(table).items()
+        if not any(getattr(result.spec, field) in values for result in results)
     ]
     needs = f"it needs {', '.join(unmet)}" if unmet else "its rows and columns are about others"
     return f"none of these {len(results)} results belongs in {table.name}: {needs}"
+
+
+def _allowed(table: Table) -> dict[str, tuple[Any, ...]]:
+    """Field -> all values that it may have in some cell, the usual one first; of fields that are not left free."""
+    every = [conditions(table, row, column) for row in table.rows for column in table.columns if is_meant(row, column)]
+    found = {}
+    for field, usual in _usual(table).items():
+        values: list[Any] = []  # some cannot be hashed
+        for value in (value for where in every for value in where[field]):
+            values += [] if value in values else [value]
+        found[field] = tuple(sorted(values, key=lambda value: value not in usual))
+    return found
 
 
 def _choice(table: Table, row: TableRow, column: TableColumn, results: Iterable[Result]) -> Choice:
@@ -171,13 +187,15 @@ def _choice(table: Table, row: TableRow, column: TableColumn, results: Iterable[
 
 
 def _cell(
-    table: Table, row: TableRow, column: TableColumn, metric: Metric, choice: Choice, reference: Reference
-) -> TableCell:
+    table: Table, row: TableRow, column: TableColumn, metric: Metric, choice: Choice, reference: Reference,
+    base: Result | None = None,
+) -> TableCell:  # fmt: skip
+    """One cell; ``base``: the result that the baseline's column shows in its row."""
     result, quantity = choice.first, METRICS.get(column.quantity or metric.name)
     paper = reference.find(wanted) if (wanted := _reported(table, row, column, metric)) else None
     if paper is not None and paper["unit"] not in (units := METRICS.get(metric.name).units):
         raise ValueError(f"`{metric.name}` must be in {' or '.join(units)}, but got {paper['unit']}; convert it")
-    value = choice.value(quantity)
+    value = choice.value(quantity, base)
     once = result is not None and result.evaluation and len(table.metrics) > 1
     notes = [] if result is None or result.outcome is Outcome.OK else [outcome_note(result)]
     caveats = [_caveats(row, column, metric, one, paper) for one in choice.shown if value is not None]
@@ -238,4 +256,6 @@ def _caveats(
         notes.append("Weights are shared: a few real blocks stand for all layers, for time and memory only.")
     if result.skipped_updates:
         notes.append(f"{result.skipped_updates} updates were skipped, because the losses were not finite.")
-    return (*notes, *(f"Warning: {warning}" for warning in result.warnings))
+    told = evidence.remarks(result) if METRICS.get(column.quantity or metric.name).timed else []
+    notes += [f"{text[0].upper()}{text[1:]}." for text in told]
+    return (*notes, *(f"{WARNING}{warning}" for warning in result.warnings))

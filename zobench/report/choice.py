@@ -38,8 +38,11 @@ class Choice:
         """What is said of the cell's run is of this one."""
         return self.shown[0] if self.shown else None
 
-    def value(self, quantity: Quantity) -> float | None:
-        """``quantity``, of several results its mean, in its base unit; None if none has it."""
+    def value(self, quantity: Quantity, base: Result | None = None) -> float | None:
+        """``quantity``, of several results its mean, in its base unit; None if none has it. ``base``: what a quantity
+        of two results is of beside these."""
+        if quantity.beside is not None:
+            return None if self.first is None or base is None else quantity.beside(self.first, base)
         known = self._known(quantity)
         if len(known) == 1:
             return known[0]

@@ -11,7 +11,7 @@ from zobench.report.compose import Grid, ratio
 from zobench.report.table import Claim, Table
 from zobench.result import Result
 from zobench.runspec.registries import METRICS
-from zobench.store.ranks import ratio_interval
+from zobench.store import evidence
 
 HOLDS, FAILS, UNSHOWN, OPEN = "holds", "does not hold", "not shown", "not measured"
 UNTOLD = "not predicted"
@@ -122,7 +122,8 @@ def _measured_ratio(claim: Claim, header: str, over: TableCell, under: TableCell
         return None
     low, high = value, value
     if METRICS.get(over.metric.name).timed:
-        low, high = _interval(over.metric.name, over.result, under.result)
+        paired, low, high = _timed(over.metric.name, over.result, under.result)
+        value = paired or value
     elif over.metric.name == "accuracy" and claim.at_least != claim.at_most:
         low, high = _share_interval(over.result, under.result)
     return Ratio(header=header, value=value, low=low, high=high)
@@ -137,12 +138,16 @@ def _share_interval(over: Result, under: Result) -> tuple[float, float]:
     return first[0] / second[1], first[1] / second[0] if second[0] else math.inf
 
 
-def _interval(metric: str, over: Result, under: Result) -> tuple[float, float]:
-    """The interval of the ratio of two medians over steps, by :func:`zobench.store.ranks.ratio_interval`."""
-    first, second = (over, under) if metric == "throughput" else (under, over)
-    interval = ratio_interval(first.measured_seconds, second.measured_seconds)  # of second / first
+def _timed(metric: str, over: Result, under: Result) -> tuple[float | None, float, float]:
+    """The ratio of two step times, or two throughputs, from the rounds that both ran in, None if they were in none, and
+    the ends of its interval: see :func:`zobench.store.evidence.times_ratio`."""
+    first, second = (under, over) if metric == "throughput" else (over, under)
+    known = evidence.times_ratio(first, second)
     tokens = over.tokens_per_step / under.tokens_per_step if metric == "throughput" else 1.0
-    return (0.0, math.inf) if interval is None else (interval[0] * tokens, interval[1] * tokens)
+    if known is None:
+        return None, 0.0, math.inf
+    low, high = known.interval or (0.0, math.inf)
+    return known.value * tokens if known.pairs else None, low * tokens, high * tokens
 
 
 def _held(

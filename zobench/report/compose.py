@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from zobench.report.ahead import MEASURED_ALONE, both, places, predicted, predictors
+from zobench.measure.statistics import Ratio as PairedRatio
+from zobench.report.ahead import MEASURED_ALONE, both, places, predicted, predictors, times_between
 from zobench.report.ahead import NO_VALUE as NO_VALUE
 from zobench.report.ahead import OUT_OF_MEMORY as OUT_OF_MEMORY
 from zobench.report.ahead import joined as joined
@@ -20,7 +21,7 @@ from zobench.report.table import Table, TableColumn
 from zobench.result import Outcome, Result
 from zobench.runspec import named
 from zobench.runspec.registries import METRICS
-from zobench.store import metrics
+from zobench.store import evidence, metrics
 from zobench.store.names import told_apart
 
 LACKING = "not yet"
@@ -51,18 +52,23 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
     table, grid = _shown(table, grid)
     cells = _flat(grid)
     by_column = table.baseline in [column.header for column in table.columns]
-    bases = {_place(cell, by_column): cell.value for cell in cells if _is_baseline(cell, table.baseline)}
+    bases = {_place(cell, by_column): cell for cell in cells if _is_baseline(cell, table.baseline)}
+    ratios = {id(cell): known for cell in cells if (known := paired(cell, bases.get(_place(cell, by_column))))}
 
     def entry(group: Sequence[TableCell], k: int) -> CellText:
         cell = group[k]
         if fill and not_run(cell) and (cell.forecast or cell.here or METRICS.get(cell.metric.name).share):
             return both(cell)
         relative = not METRICS.get(cell.metric.name).share and not _is_baseline(cell, table.baseline)
-        return _measured(cell, ratio(cell.value, bases.get(_place(cell, by_column))) if relative else None)
+        base = bases.get(_place(cell, by_column)) if relative else None
+        if base and id(cell) in ratios:
+            return _measured(cell, times_between(ratios[id(cell)]))
+        return _measured(cell, times(ratio(cell.value, base.value)) if base else "")
 
     remarks = [
         *([table.caption] if table.caption else []),
         *_baseline(table, by_column),
+        *_paired_legend(ratios.values()),
         *_settings(cells),
         *_shared_names(cells),
         *_units(table),
@@ -78,6 +84,21 @@ def _baseline(table: Table, by_column: bool) -> list[str]:
     if not table.baseline:
         return []
     return [f"(x) is the ratio to {table.baseline} in the same {'row' if by_column else 'column'}."]
+
+
+def paired(cell: TableCell, base: TableCell | None) -> PairedRatio | None:
+    """The ratio of a cell to its baseline from the rounds that both were in."""
+    if base is None or base is cell or len(cell.results) != 1 or len(base.results) != 1:
+        return None
+    return evidence.ratio(cell.result, base.result, cell.quantity)
+
+
+def _paired_legend(ratios: Iterable[PairedRatio]) -> list[str]:
+    counts = sorted({one.pairs for one in ratios if one.interval is not None})
+    if not counts:
+        return []
+    rounds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return [f"(x, a to b): from {rounds} rounds in which both ran, with the 95 % interval of the ratio."]
 
 
 def _place(cell: TableCell, by_column: bool) -> tuple[str, str]:
@@ -209,19 +230,21 @@ def sheet_of(
         title=table.title,
         source=source,
         row_header=table.row_header,
-        rows=tuple(_row_label(row[0][0], kind) for row in grid),
+        rows=tuple(_row_label(table, row[0][0], kind) for row in grid),
         groups=groups,
         remarks=tuple(remarks),
     )
     return number(sheet)
 
 
-def _row_label(cell: TableCell, kind: str) -> CellText:
+def _row_label(table: Table, cell: TableCell, kind: str) -> CellText:
     reported = cell.row.reference or {}
     other = " ".join(reported[key] for key in ("paper", "artifact") if key in reported)
     own = [f"Not measured: this needs {cell.row.lacks}."] if cell.row.lacks and kind == "measured" else []
-    if cell.row.extra:
-        own.append(f"From {other}." if kind == "paper" and other else "Not in the paper's table.")
+    if cell.row.extra and kind == "paper" and other:
+        own.append(f"From {other}.")
+    elif cell.row.extra and table.paper:
+        own.append("Not in the paper's table.")
     return CellText(text=cell.row.header, tone="label", own=tuple(own))
 
 
@@ -230,8 +253,8 @@ def _column_label(column: TableColumn, kind: str) -> CellText:
     return CellText(text=column.header, tone="label", own=own)
 
 
-def _measured(cell: TableCell, to_baseline: float | None) -> CellText:
-    """The value, or in its place the word for how the run ended."""
+def _measured(cell: TableCell, to_baseline: str) -> CellText:
+    """The value with its ratio ``to_baseline``, or in its place the word for how the run ended."""
     if cell.lacks:
         return CellText(text=LACKING, tone="blank")
     if cell.result is None:
@@ -242,7 +265,7 @@ def _measured(cell: TableCell, to_baseline: float | None) -> CellText:
     if cell.value is None:
         return CellText(text=cell.quantity.absent[0], tone="blank", own=cell.notes)
     text = rounded(cell.value / cell.metric.scale, cell.metric.format)
-    detail = " ".join(filter(None, (_between(cell), times(to_baseline))))
+    detail = " ".join(filter(None, (_between(cell), to_baseline)))
     return CellText(text=text, detail=detail, own=cell.notes, shared=cell.caveats)
 
 
@@ -290,7 +313,10 @@ def _settings(cells: Iterable[TableCell]) -> list[str]:
     if tuned:
         return [f"Tuned for {joined(str(result.spec.steps) for result in results)} steps: {', '.join(said)}."]
     steps = joined(str(len(result.samples.get("step_seconds", []))) for result in results)
-    return [f"Throughput is tokens per median step; measured steps: {steps}; {', '.join(said)}.", *_floors(results)]
+    repeats = joined(str(len(result.runs)) for result in results)
+    processes = "" if repeats == "1" else f" in each of {repeats} processes, whose median is shown"
+    measured = f"measured steps: {steps}{processes}"
+    return [f"Throughput is tokens per median step; {measured}; {', '.join(said)}.", *_floors(results)]
 
 
 def _floors(results: Iterable[Result]) -> list[str]:

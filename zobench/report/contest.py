@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from zobench import models, recipes
 from zobench.predict import budget
@@ -38,6 +38,7 @@ class ContestTable:
     claims: tuple[Claim, ...]
     paper: str = ""
     lacks: str = ""
+    is_figure: ClassVar[bool] = False
 
 
 def parse(name: str, data: Mapping[str, Any]) -> ContestTable:

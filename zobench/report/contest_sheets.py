@@ -208,7 +208,7 @@ def _cost_remarks(table: ContestTable, ranking: Ranking) -> list[str]:
         f"first of {table.protocol.evaluations} evaluations on dev that reaches it, of the seeds that do; {NONE}: none "
         "did, or no power was measured."
     ]
-    busy = any("times may not count" in text for one in ranking.standings for run in one.runs for text in run.warnings)
+    busy = any(run.disturbances for one in ranking.standings for run in one.runs)
     return told + (["Other processes kept the machine busy during some of the runs: their times may not count."] * busy)
 
 

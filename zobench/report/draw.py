@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zobench.predict import footprint
+from zobench.predict import timelines as foretold
+from zobench.predict.hardware import load as hardware_of
+from zobench.predict.timelines import Timeline
 from zobench.report.cells import TableCell, conditions, meets
 from zobench.report.chart import Chart, Event, Mark, Panel, Series
 from zobench.report.compose import Grid, hardware, joined, measurable, measured_on, needs, ratio
 from zobench.report.plot import Plot, TimelinePanel
+from zobench.report.sheet import WARNING, ranges
 from zobench.report.table import Metric
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, INCIDENTAL, RunSpec
@@ -77,9 +81,10 @@ def _is_footprint(cell: TableCell) -> bool:
 
 
 def _caveats(cells: Sequence[TableCell]) -> list[str]:
-    """What a reader of the measured values must know; warnings are in the tables."""
+    """What a reader of the measured values must know; warnings that differ only in numbers as one."""
     told = dict.fromkeys(caveat for cell in cells if cell.value is not None for caveat in cell.caveats)
-    caveats = [caveat for caveat in told if not caveat.startswith("Warning")]
+    one = ranges(caveat for caveat in told if caveat.startswith(WARNING))
+    caveats = list(dict.fromkeys(one.get(caveat, caveat) for caveat in told))
     timed = [cell for cell in cells if cell.value is not None and cell.quantity is METRICS.get(cell.metric.name)]
     if any(cell.interval is None for cell in timed if cell.result and METRICS.get(cell.metric.name).timed):
         caveats.append("Without a 95 % interval: fewer than 6 steps were measured.")
@@ -226,7 +231,33 @@ def timelines(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, C
             charts.append((machine, _timeline(plot, chosen, machine)))
     if charts:
         return list(charts)
-    return [(None, _nothing(plot, f"Nothing recorded yet: `zobench reproduce {plot.name}` records here what it can."))]
+    return [(None, _timeline_ahead(plot))]
+
+
+def _timeline_ahead(plot: Plot) -> Chart:
+    """The figure of a timeline that nobody recorded: what is predicted of its panels, if anything is."""
+    told = f"Nothing recorded yet: `zobench reproduce {plot.name}` records here what it can."
+    found = {lane.title: one for lane in plot.lanes for one in foretold.stored() if meets(one.spec, lane.where)}
+    if not found:
+        return _nothing(plot, told)
+    panels = [_panel_ahead(lane.title, found.get(lane.title)) for lane in plot.lanes]
+    name = hardware_of(foretold.GPU).name
+    disk = f"; a checkpoint goes to a disk of {foretold.DISK / 1e9:.0f} GB/s"
+    saves = disk if any(one.spec.checkpoint != "none" for one in found.values()) else ""
+    labels = [one.spec.label.split() for one in found.values()]
+    shared = " ".join(word for word in labels[0] if all(word in label for label in labels))
+    return Chart(
+        name=plot.name, kind="timeline", title=plot.title, panels=tuple(panels),
+        source=f"Predicted for one {name}, not measured: zobench's own engine on a virtual clock, {shared}{saves}",
+        remarks=(told, *([plot.caption] if plot.caption else [])),
+    )  # fmt: skip
+
+
+def _panel_ahead(title: str, found: Timeline | None) -> Panel:
+    if found is None:
+        return Panel(title=title, message="No timeline is predicted of this case.")
+    events = (Event(lane=a, kind=b, block=c, start=d, end=e) for a, b, c, d, e in found.events)
+    return Panel(title=f"{title} (predicted)", events=tuple(events), source="predicted")
 
 
 def _same_runs(lanes: Sequence[TimelinePanel], results: Sequence[Result]) -> dict[str, Result]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from zobench import models
 from zobench.predict.footprint import memory
@@ -63,6 +63,7 @@ class Facts:
     base: Mapping[str, Any]
     runner: str = ""
     lacks: str = ""
+    is_figure: ClassVar[bool] = False
 
 
 def parse(data: Mapping[str, Any]) -> Facts:

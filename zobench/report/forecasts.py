@@ -22,6 +22,7 @@ from zobench.predict.published.cell import PROGRAMS, Cell, cell_of
 from zobench.predict.published.memory import device_bytes
 from zobench.predict.published.seconds import step_seconds, throughput
 from zobench.predict.published.validation import memory_share, papers_gpus, quantile
+from zobench.predict.seconds import rates_of
 from zobench.recipes.reference import PAPERS
 from zobench.report.cells import Grid, TableCell, conditions, is_meant, not_run
 from zobench.report.table import Table
@@ -144,11 +145,12 @@ def _known(spec: RunSpec, place: Gpu) -> Prediction:
 def here(table: Table, grid: Grid, results: Sequence[Result]) -> Grid:
     """``grid`` with what its cells should come to on the CPU that ``results`` are of, by the rates that travel with
     them; unchanged where they have none, or are of a GPU, whose memory they do not tell."""
-    known = [one for one in results if one.environment.get("calibration") and one.spec.device == "cpu"]
-    if not known or not table.paper:
+    known = [one for one in results if rates_of(one) is not None and one.spec.device == "cpu"] if table.paper else []
+    rates = rates_of(known[-1]) if known else None
+    if rates is None:
         return grid
     facts = known[-1].environment
-    rates, room = Rates.of(facts["calibration"]), facts.get("memory_limit_bytes") or math.inf
+    room = facts.get("memory_limit_bytes") or math.inf
 
     def foretold(cell: TableCell) -> TableCell:
         ahead = _here(table, cell, rates, known) if not_run(cell) else None

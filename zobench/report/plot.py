@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from zobench import recipes
+from zobench.machine.texts import toml_of
 from zobench.report import contest as contests
 from zobench.report import table as tables
 from zobench.report import toml
@@ -57,6 +57,7 @@ class Plot:
     lanes: tuple[TimelinePanel, ...]
     contest: ContestTable | None = None
     """Whose methods are drawn as points."""
+    is_figure: ClassVar[bool] = True
 
 
 _WORDS: dict[str, Any] = dict.fromkeys(tables.WORDS, str)
@@ -71,7 +72,7 @@ def load_plot(path: Path) -> Plot:
     """The figure described by the TOML file at ``path``. Raises a one-line ``ValueError`` that names the mistake."""
     path = Path(path)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = toml_of(path)
         kind = data.get("kind", "")
         if kind not in _KINDS:
             raise ValueError(f"`kind` must be one of {', '.join(_KINDS)}, but got {kind!r}; {suggestion(kind, _KINDS)}")
@@ -113,7 +114,7 @@ def _of_contest(stem: str, data: Mapping[str, Any]) -> Plot:
     """The points of a protocol's table, which the figure names."""
     check("the figure", data, {"kind": str, "title": str, "table": str}, {"caption": str})
     path = recipes.find("tables", data["table"])
-    shown = tomllib.loads(path.read_text(encoding="utf-8"))
+    shown = toml_of(path)
     if shown.get("kind") != "protocol":
         raise ValueError(f'`table` must be one with kind = "protocol", but {data["table"]} is not; name another')
     table = contests.parse(path.stem, shown)

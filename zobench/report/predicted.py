@@ -15,7 +15,7 @@ from zobench.report.formats import latex, markdown, terminal
 from zobench.report.quantity import rounded
 from zobench.report.render import grids, sheets
 from zobench.report.sheet import CellText, Sheet
-from zobench.report.table import Table, TableRow
+from zobench.report.table import Table, TableColumn, TableRow
 from zobench.result import Result
 from zobench.runspec import suggestion
 
@@ -38,9 +38,12 @@ def render(
 
 
 def sheet(table: Table, known: Sequence[Prediction], gpu: Gpu, reference: Reference) -> Sheet:
-    """The predictions that belong in ``table``, each with predicted / reported where a paper reports a value."""
-    rows = [replace(row, extra=row.extra and not _any(table, row, known)) for row in table.rows]
-    whole = replace(table, rows=tuple(rows), metrics=tuple(one for one in table.metrics if one.name in VALUES))
+    """The predictions that belong in ``table``, each with predicted / reported where a paper reports a value.
+    Of columns that the paper does not have, those in which any belongs."""
+    rows = [replace(row, extra=row.extra and not _any(table, [row], table.columns, known)) for row in table.rows]
+    columns = [column for column in table.columns if not column.extra or _any(table, table.rows, [column], known)]
+    metrics = [one for one in table.metrics if one.name in VALUES]
+    whole = replace(table, rows=tuple(rows), columns=tuple(columns), metrics=tuple(metrics))
     grid = fill(whole, [], reference)
     (share, memory) = (known[0].share, known[0].memory_share) if known else (0.0, 0.0)
     remarks = [
@@ -55,9 +58,9 @@ def sheet(table: Table, known: Sequence[Prediction], gpu: Gpu, reference: Refere
     return sheet_of(whole, grid, "predicted", gpu.name, source, lambda group, k: _text(whole, group[k], known), remarks)
 
 
-def _any(table: Table, row: TableRow, known: Iterable[Prediction]) -> bool:
-    """Whether any prediction belongs in ``row``."""
-    places = [conditions(table, row, column) for column in table.columns]
+def _any(table: Table, rows: Sequence[TableRow], columns: Sequence[TableColumn], known: Iterable[Prediction]) -> bool:
+    """Whether any prediction belongs in one of ``rows`` and ``columns``."""
+    places = [conditions(table, row, column) for row in rows for column in columns]
     return any(meets(one.spec, where) for one in known for where in places)
 
 

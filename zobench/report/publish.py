@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zobench.recipes.reference import Reference
-from zobench.report import artifacts, figures, html
+from zobench.report import artifacts, figures, html, opening
 from zobench.report.book import Artifact, Book
 from zobench.report.compose import hardware
 from zobench.report.formats import latex, macros, markdown
@@ -25,6 +26,18 @@ Tell = Callable[[str, int, int], None]
 """Told before each artifact: its name, how many are done, how many there are."""
 
 
+FIGURE, WHOLE = ("matplotlib",), ("jinja2", "matplotlib")
+"""The packages without which no figure can be drawn, and no report written."""
+
+
+def check_extras(what: str, packages: Sequence[str]) -> None:
+    """Raises ``ImportError`` unless all ``packages`` that ``what`` needs are here: before the first file is written."""
+    lacking = [name for name in packages if importlib.util.find_spec(name) is None]
+    if lacking:
+        told = f"{' and '.join(lacking)}, but {'it is' if len(lacking) == 1 else 'they are'} not installed"
+        raise ImportError(f"{what} needs {told}; pip install 'zobench[report]'")
+
+
 def publish(results: Sequence[Result], problems: Sequence[str], out: Path, tell: Tell) -> Book:
     """Writes everything below ``out`` and returns what was written as data. Raises ``OSError`` if the disk refuses."""
     book, filled = artifacts.book(results, problems, Reference.load())
@@ -37,6 +50,9 @@ def publish(results: Sequence[Result], problems: Sequence[str], out: Path, tell:
             images[artifact.name] = [figures.svg(chart) for chart in artifact.charts]
         except ValueError as error:  # one picture that cannot be drawn must not take the page with it
             undrawn.append(f"not drawn: {artifact.name}: {error}")
+    if book.opening is not None:
+        figures.save(book.opening.chart, _folder(out / "figures") / opening.NAME)
+        images[opening.NAME] = [figures.svg(book.opening.chart)]
     book = replace(book, problems=(*book.problems, *undrawn))
     tell(PAGE, len(book.artifacts), len(book.artifacts))
     _write(out, SUMMARY, markdown.write(book.summary))
@@ -55,9 +71,14 @@ def write_artifact(artifact: Artifact, out: Path) -> list[Path]:
         written.append(_write(out, f"{stem}.tex", latex.write(artifact.sheets)))
     for chart in artifact.charts:
         target = out / f"{artifact.kind}s" / clean(chart.name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        written += figures.save(chart, target)
+        written += figures.save(chart, _folder(target.parent) / target.name)
     return written
+
+
+def _folder(path: Path) -> Path:
+    """``path``, made if it is not there."""
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def clean(name: str) -> str:

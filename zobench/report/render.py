@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import singledispatch
 
 from zobench.recipes.reference import Reference
 from zobench.report import contest_sheets, facts, forecasts
@@ -38,22 +39,42 @@ def render(
     """
     if fmt not in FORMATS:
         raise ValueError(f"unknown format {fmt!r}; {suggestion(fmt, FORMATS)}")
-    if isinstance(item, Facts):
-        shown = facts.sheets(item)
-        numbers = tidy.texts(shown)
-    elif isinstance(item, ContestTable):
-        own = _of_machine(results, machine)
-        shown, numbers = contest_sheets.sheets(item, own), contest_sheets.numbers(item, own)
-    else:
-        filled = grids(item, results, machine, reference or Reference.load())
-        shown, numbers = list(sheets(item, filled, apart=False)), tidy.write(item, filled)
+    own, numbers = shown(item, results, machine, reference or Reference.load())
     if fmt == "csv":
         return numbers
     if fmt == "markdown":
-        return markdown.write(shown)
+        return markdown.write(own)
     if fmt == "latex":
-        return latex.write(shown)
-    return terminal.write(shown, width, color)
+        return latex.write(own)
+    return terminal.write(own, width, color)
+
+
+@singledispatch
+def shown(
+    item: object, results: Sequence[Result], machine: str | None, reference: Reference
+) -> tuple[Sequence[Sheet], str]:
+    """The sheets of ``item``, a table, a table of facts or one of a protocol, and the same as CSV."""
+    raise TypeError(f"a table of some kind must be given, but got {type(item).__name__}")
+
+
+@shown.register
+def _(item: Facts, results: Sequence[Result], machine: str | None, reference: Reference) -> tuple[Sequence[Sheet], str]:
+    own = facts.sheets(item)
+    return own, tidy.texts(own)
+
+
+@shown.register
+def _(
+    item: ContestTable, results: Sequence[Result], machine: str | None, reference: Reference
+) -> tuple[Sequence[Sheet], str]:
+    own = _of_machine(results, machine)
+    return contest_sheets.sheets(item, own), contest_sheets.numbers(item, own)
+
+
+@shown.register
+def _(item: Table, results: Sequence[Result], machine: str | None, reference: Reference) -> tuple[Sequence[Sheet], str]:
+    filled = grids(item, results, machine, reference)
+    return list(sheets(item, filled, apart=False)), tidy.write(item, filled)
 
 
 def grids(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+WARNING = "Warning: "
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+_HOLE = "\x00"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +59,10 @@ def plain(text: str) -> str:
 def number(sheet: Sheet) -> Sheet:
     """``sheet`` with every note said once, in the order in which a reader meets them, and all text made :func:`plain`.
 
-    A shared note stands at the heading of the group or of the column if all of their values have it.
+    A shared note stands at the heading of the group or of the column if all of their values have it. Warnings that
+    differ only in their numbers are one, with the range of each number.
     """
-    notes: list[str] = []
+    sheet, notes = _merged(sheet), list[str]()
     return replace(
         sheet,
         title=plain(sheet.title),
@@ -66,6 +72,44 @@ def number(sheet: Sheet) -> Sheet:
         remarks=tuple(map(plain, sheet.remarks)),
         notes=tuple(notes),  # last: the lines above fill it
     )
+
+
+def _merged(sheet: Sheet) -> Sheet:
+    """``sheet`` with one text for all warnings of cells that differ only in their numbers."""
+    one = ranges(text for group in sheet.groups for row in group.body for entry in row for text in _warnings(entry))
+
+    def merged(entry: CellText) -> CellText:
+        own, shared = (tuple(one.get(text, text) for text in texts) for texts in (entry.own, entry.shared))
+        return replace(entry, own=own, shared=shared)
+
+    groups = [
+        replace(group, body=tuple(tuple(map(merged, row)) for row in group.body)) if one else group
+        for group in sheet.groups
+    ]
+    return replace(sheet, groups=tuple(groups))
+
+
+def _warnings(entry: CellText) -> list[str]:
+    return [text for text in (*entry.own, *entry.shared) if text.startswith(WARNING)]
+
+
+def ranges(texts: Iterable[str]) -> Mapping[str, str]:
+    """Each of ``texts`` that differs from another only in its numbers -> the text of all of them, where a number that
+    is not the same in all is ``least to most``."""
+    alike: dict[str, dict[str, list[str]]] = {}
+    for text in texts:
+        alike.setdefault(_NUMBER.sub(_HOLE, text), {})[text] = _NUMBER.findall(text)
+    told = {}
+    for pattern, members in alike.items():
+        if len(members) > 1:
+            spans = iter([_span(values) for values in zip(*members.values(), strict=True)])
+            told.update(dict.fromkeys(members, re.sub(_HOLE, lambda _, spans=spans: next(spans), pattern)))  # type: ignore[misc]
+    return told
+
+
+def _span(numbers: Sequence[str]) -> str:
+    least, most = min(numbers, key=float), max(numbers, key=float)
+    return least if float(least) == float(most) else f"{least} to {most}"
 
 
 def _numbered(group: Group, notes: list[str]) -> Group:

@@ -5,28 +5,21 @@ NumPy alone computes it; the tests hold it against scipy.
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from zobench.measure.statistics import quantile as quantile
 from zobench.result.quantity import Interval
 from zobench.store.measured import binomial_interval
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 LEVEL = 0.05
 """Of every test and interval: 1 - LEVEL is the coverage."""
 POWER = 0.8
 """With which the least detectable difference would be found."""
 _MANY = 1e4
-"""Degrees of freedom from which Student's t is the normal distribution to four digits."""
-_ANGLES = 20_001
-"""Points at which Student's distribution is integrated."""
+"""Degrees of freedom of what is taken to be known: its Student's t is the normal distribution."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,29 +112,6 @@ def _told(value: float, parts: Sequence[tuple[float, float]]) -> Difference:
 
 def _margin(parts: Sequence[tuple[float, float]], level: float) -> float:
     return math.sqrt(math.fsum(variance * quantile(freedom, 1 - level) ** 2 for variance, freedom in parts))
-
-
-def quantile(freedom: float, share: float) -> float:
-    """The t that |T| stays below with probability ``share``, T of Student's distribution."""
-    if freedom >= _MANY:
-        return statistics.NormalDist().inv_cdf((1 + share) / 2)
-    import numpy as np
-
-    angles, within = _within(freedom)
-    return math.sqrt(freedom) * math.tan(float(np.interp(share, within, angles)))
-
-
-@functools.lru_cache(maxsize=512)
-def _within(freedom: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Angles, and the probability that T = sqrt(freedom) tan(angle) is within plus and minus each of them: the integral
-    of cos(angle)^(freedom - 1)."""
-    import numpy as np
-
-    angles = np.linspace(0.0, math.pi / 2, _ANGLES)
-    density = np.cos(angles) ** (freedom - 1)
-    density[-1] = 1.0 if freedom == 1 else 0.0  # cos(pi / 2) is not quite 0
-    summed: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    return angles, np.asarray(summed / summed[-1])
 
 
 def adjusted(values: Mapping[frozenset[str], float]) -> dict[frozenset[str], float]:

@@ -11,7 +11,7 @@ from zobench.report import claims
 from zobench.report.cells import TableCell
 from zobench.report.compose import Grid, joined, measurable, needs
 from zobench.report.forecasts import FITTED
-from zobench.report.sheet import CellText, Group, Sheet, number
+from zobench.report.sheet import WARNING, CellText, Group, Sheet, number
 from zobench.report.table import Table
 from zobench.runspec.registries import METRICS
 from zobench.store import metrics
@@ -60,14 +60,27 @@ def sheets(filled: Sequence[Filled], count: int = 0) -> list[Sheet]:
     return [sheet for sheet in shown if sheet.rows]
 
 
+def verdicts(filled: Sequence[Filled], machine: str | None) -> dict[str, int]:
+    """How many of the papers' claims have each verdict on ``machine``."""
+    told = [one.verdict for item in filled for one in _measured_claims(item, machine)]
+    return {word: told.count(word) for word in _VERDICTS}
+
+
+def layers(filled: Sequence[Filled]) -> tuple[int, int, int, int]:
+    """Of the values that the papers' tables report: how many, and how many of them are measured, predicted only, or
+    neither."""
+    body = [_layered(item) for item in filled]
+    reported, seen, ahead, neither = (sum(int(line[k]) for line in body) for k in range(4))
+    return reported, seen, ahead, neither
+
+
 def _glance(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
     """What the whole comparison comes to, a column per machine."""
     reported = sum(len(own_cells(item.grids[0][1])) for item in filled)
     columns: list[list[str]] = []
     for machine in machines:
         ratios = by_quantity(filled, machine)
-        verdicts = [verdict.verdict for item in filled for verdict in _measured_claims(item, machine)]
-        counts = [str(verdicts.count(word)) for word in _VERDICTS]
+        counts = list(map(str, verdicts(filled, machine).values()))
         medians = [_median(ratios[name].values()) if name in ratios else "" for name in ("gpu_memory", "throughput")]
         sums = (sum(map(len, ratios.values())), _measurements(filled, machine), _deviating(filled, machine))
         columns.append([*map(str, sums), *medians, *counts])
@@ -87,8 +100,7 @@ def _glance(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
 def _layers(filled: Sequence[Filled]) -> Sheet:
     """Per table: how many of its values were measured here, are only predicted, or neither, and why."""
     body = [_layered(item) for item in filled]
-    sums = [sum(int(line[k]) for line in body) for k in range(4)]
-    reported, seen, ahead, neither = sums
+    sums = reported, seen, ahead, neither = layers(filled)
     remarks = [
         f"Of the {reported} values, {seen} were measured here, {ahead} are predicted only, {neither} neither.",
         *(f"Neither: {count} of {name}, because {NO_MODEL}." for name, count in sorted(_neither(filled).items())),
@@ -138,7 +150,7 @@ def _caveats(filled: Sequence[Filled], machines: Sequence[str]) -> list[str]:
     """What a reader should know of the measured values that are compared, each once; warnings are in the tables."""
     cells = [cell for machine in machines for item in filled for cell in _here(item, machine)]
     caveats = dict.fromkeys(caveat for cell in cells for caveat in cell.caveats)
-    return [caveat for caveat in caveats if not caveat.startswith("Warning")]
+    return [caveat for caveat in caveats if not caveat.startswith(WARNING)]
 
 
 def _measurements(filled: Sequence[Filled], machine: str) -> int:
@@ -157,7 +169,7 @@ def _here(item: Filled, machine: str) -> list[TableCell]:
     return compared(item.on(machine)) if machine in dict(item.grids) else []
 
 
-def _measured_claims(item: Filled, machine: str) -> list[claims.CheckedClaim]:
+def _measured_claims(item: Filled, machine: str | None) -> list[claims.CheckedClaim]:
     grids = dict(item.grids)
     return claims.measured(item.table, grids[machine] if machine in grids else _unfilled(item))
 
@@ -259,7 +271,8 @@ def _spread(values: list[float]) -> list[str]:
 
 def _claims(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
     """Every claim: its bound, the paper's own values, what is predicted, and what was measured on each machine."""
-    labels, body, verdicts, predicted = [], [], [], list[str]()
+    labels, body, predicted = [], [], list[str]()
+    verdicts: dict[str, list[str]] = {machine: [] for machine in machines}
     for item in filled:
         own = claims.reported(item.table, item.grids[0][1])
         ahead = claims.predicted(item.table, item.grids[0][1])
@@ -270,10 +283,11 @@ def _claims(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
             words = [_verdict(one, " so far") for one in measured]
             foretold = _verdict(ahead[i], "") if ahead[i].ratios else claims.UNTOLD
             body.append([claims.bounds(verdict.claim), _verdict(verdict, ""), foretold, *words])
-            verdicts += [one.verdict for one in measured if one is not None]
+            for machine, one in zip(machines, measured, strict=True):
+                verdicts[machine].append(one.verdict if one is not None else claims.OPEN)
             predicted.append(ahead[i].verdict if ahead[i].ratios else claims.UNTOLD)
-    counts = [f"{verdicts.count(word)} {word}" for word in _VERDICTS if machines]
-    told = f"measured: {', '.join(counts)}" if counts else "nothing measured yet"
+    counts = "; ".join(f"on {machine}: {_counted(words, _VERDICTS)}" for machine, words in verdicts.items())
+    told = f"measured {counts}" if counts else "nothing measured yet"
     remarks = [
         "A claim is a ratio with a bound, taken in every row (or column) that it is about; it holds if all are within.",
         "Where the paper's own values are out of bounds, its words go beyond its table.",
@@ -288,9 +302,10 @@ def _claims(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
     return _sheet("claims", "Claims of the papers", told, "Claim", labels, columns, body, remarks)
 
 
-def _counted(words: Sequence[str]) -> str:
-    """``3 holds, 1 not predicted``."""
-    return ", ".join(f"{words.count(word)} {word}" for word in (*_VERDICTS, claims.UNTOLD) if word in words)
+def _counted(words: Sequence[str], all_of: Iterable[str] = ()) -> str:
+    """``3 holds, 1 not predicted``: verdicts that were given, and each of ``all_of``."""
+    known = [word for word in (*_VERDICTS, claims.UNTOLD) if word in words or word in tuple(all_of)]
+    return ", ".join(f"{words.count(word)} {word}" for word in known)
 
 
 def _verdict(verdict: claims.CheckedClaim | None, partly: str) -> str:

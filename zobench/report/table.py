@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from zobench.machine.texts import toml_of
 from zobench.recipes.reference import COLUMNS
 from zobench.report import toml
 from zobench.report.toml import Where, check
@@ -113,6 +113,7 @@ class Table:
     columns: tuple[TableColumn, ...]
     metrics: tuple[Metric, ...]
     claims: tuple[Claim, ...]
+    is_figure: ClassVar[bool] = False
 
 
 FREE = named(lambda field: field.free)
@@ -128,7 +129,7 @@ def load_table(path: Path) -> Table:
     """The table described by the TOML file at ``path``. Raises a one-line ``ValueError`` that names the mistake."""
     path = Path(path)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = toml_of(path)
         needed = ("title", "rows", "columns", "metrics")
         kinds: dict[str, Any] = {**dict.fromkeys((*WORDS, "groups"), str), **BODY}
         check("the table", data, {key: kinds[key] for key in needed}, kinds)

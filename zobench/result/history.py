@@ -3,6 +3,8 @@
 1   The first version.
 2   Adds `trace`: the process's memory over time. Version 1 recorded none, so there it is {}.
 3   Adds `evaluation`: what a fine-tuning run came to. Version 2 had no such runs, so there it is {}.
+
+`partial` and `round` came without a version: they stand only where they say something.
 """
 
 from __future__ import annotations

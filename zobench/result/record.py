@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import math
 import statistics
@@ -10,7 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zobench.result.history import SCHEMA_VERSION, upgraded
+from zobench.result.rounds import Round
 from zobench.runspec import RunSpec
+
+DISTURBED, DOUBTFUL = "other processes kept ", "the times may not count: "
+"""How warnings begin of runs whose times may be too long: others had some of the cores; or the GPU of a training run,
+which is kept all the same, was shared or throttled, or its machine swapped."""
 
 
 class Outcome(enum.StrEnum):
@@ -39,6 +45,9 @@ class Result:
     ``trace``: the process's memory over time, as :func:`zobench.measure.history.memory_over_time` makes it; empty if
     nothing was recorded.
     ``partial``: whether it ended before its last step, because the time that a budget had left was used up.
+    ``round``: of a run that was repeated, which of its repeats it is. ``repeats``: of a cell that has several runs, all
+    that ended ok; each is a file of its own, and this result is the first, with the warnings of all
+    (:func:`zobench.result.repeats.folded`).
     """
 
     spec: RunSpec
@@ -57,6 +66,8 @@ class Result:
     skipped_updates: int = 0
     partial: bool = False
     traceback: str = ""
+    round: Round | None = None
+    repeats: tuple[Result, ...] = ()
 
     @property
     def tokens_per_step(self) -> int:
@@ -64,14 +75,34 @@ class Result:
         return self.spec.tokens_per_step
 
     @property
+    def is_ok(self) -> bool:
+        """Whether it ended well."""
+        return self.outcome is Outcome.OK
+
+    @property
+    def runs(self) -> tuple[Result, ...]:
+        """Its repeats; of a cell that ran once, itself."""
+        return self.repeats or (self,)
+
+    @property
     def measured_seconds(self) -> list[float]:
-        """Seconds of each measured step."""
+        """Seconds of each measured step of this run."""
         return [seconds for seconds in self.samples.get("step_seconds", []) if seconds is not None]
 
     @property
     def step_seconds(self) -> float | None:
-        """Their median; None if no step was measured."""
-        return statistics.median(self.measured_seconds) if self.measured_seconds else None
+        """Their median, of a cell with repeats the median of its runs' own; None if no step was measured."""
+        return statistics.median(self.run_seconds) if self.run_seconds else None
+
+    @property
+    def run_seconds(self) -> list[float]:
+        """The median step of each run, which is one process, in the order of their rounds."""
+        return [statistics.median(run.measured_seconds) for run in self.runs if run.measured_seconds]
+
+    @property
+    def disturbances(self) -> list[str]:
+        """Those of its warnings that say that its times may be too long."""
+        return [text for text in self.warnings if text.startswith((DISTURBED, DOUBTFUL))]
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -88,7 +119,12 @@ class Result:
         return (float(loss) if known else math.inf), -(best.get(self.scores[0]) or 0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON types only; non-finite floats become None, so that the text is valid JSON and floats round-trip."""
+        """JSON types only; non-finite floats become None, so that the text is valid JSON and floats round-trip.
+
+        Of a cell with repeats, the first run alone.
+        """
+        if self.repeats:
+            return self.repeats[0].to_dict()
         body = {name: _finite(getattr(self, name)) for name in _BODY}
         return {
             "schema_version": SCHEMA_VERSION,
@@ -99,6 +135,7 @@ class Result:
             "tokens_per_step": self.tokens_per_step,
             "skipped_updates": self.skipped_updates,
             **({"partial": True} if self.partial else {}),
+            **({"round": dataclasses.asdict(self.round)} if self.round else {}),
             "traceback": self.traceback,
         }
 
@@ -112,8 +149,10 @@ class Result:
         for key in ("spec", "outcome"):
             if key not in values:
                 raise ValueError(f"`{key}` must be present, but is missing; this file is not a zobench result")
-        names = set(cls.__dataclass_fields__) - {"spec", "outcome"}
+        names = set(cls.__dataclass_fields__) - {"spec", "outcome", "repeats"}
         rest = {key: value for key, value in values.items() if key in names}
+        if rest.get("round") is not None:
+            rest["round"] = Round.from_dict(rest["round"])
         return cls(spec=RunSpec.from_dict(values["spec"]), outcome=Outcome(values["outcome"]), **rest)
 
 

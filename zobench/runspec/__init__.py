@@ -1,11 +1,13 @@
 """The spec of a run: everything that decides what one cell of a matrix computes. Knows nothing else."""
 
 from zobench.runspec.fields import SpecField as SpecField
+from zobench.runspec.labels import labels as labels
 from zobench.runspec.numeric import parse_size as parse_size
 from zobench.runspec.numeric import size_text as size_text
 from zobench.runspec.options import flat as flat
 from zobench.runspec.registries import METHODS as METHODS
 from zobench.runspec.registries import SCHEMES as SCHEMES
+from zobench.runspec.registries import scheme_of as scheme_of
 from zobench.runspec.run import DECLARED as DECLARED
 from zobench.runspec.run import RunSpec as RunSpec
 from zobench.runspec.run import declared_options as declared_options

@@ -206,6 +206,9 @@ class RegistryWord(Word):
 
     def hint(self, value: str) -> str:
         """See :meth:`Word.hint`. What no name is near to may be a plug-in's, as in a result of another machine."""
+        for one in self.registry.own():
+            if value.lower() in getattr(one, "known_as", ()):
+                return f"{value} is {one.name} here"
         near = super().hint(value)
         return near if near.startswith("did you mean") else "if a package gives it, install that package"
 

@@ -7,7 +7,7 @@ They import no torch. What does is named as ``module:attribute`` and imported wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -90,11 +90,30 @@ class Definition:
 class Structure:
     """Directions that have low rank in every matrix. ``make`` names a function of the spec that gives them
     (:class:`zobench.engine.factors.LowRank`), ``rank`` is their rank, and ``lasts`` the steps that share a subspace:
-    so long updates stay beside the weights."""
+    so long updates stay beside the weights.
+
+    Of a matrix of so many rows and columns, and the rank: the numbers that a direction has of its ``own`` and those
+    that it may have ``shared``; the products (rows, inner, columns) of its ``update`` beside a sum. That takes so many
+    ``update_kernels`` besides, ``vector_kernels`` for any other tensor. Of z = A F B: ``shares_inner``, whether all
+    points of a subspace multiply by one B; ``has_core``, whether A F is made at each of them; ``orthonormal``, how many
+    matrices with orthonormal columns a subspace begins with. ``states``: tensors like a direction's own numbers that a
+    rule keeps on the device. ``is_apart``: each direction has a subspace of its own, as a population's have; what its
+    members see together is counted in whole batches by :attr:`MethodKind.singles`.
+    """
 
     make: str
     rank: Callable[[SpecFields], int]
     lasts: Callable[[SpecFields], int]
+    own: Callable[[int, int, int], int] = lambda rows, columns, rank: rank * rows
+    shared: Callable[[int, int, int], int] = lambda rows, columns, rank: rank * columns
+    update: Callable[[int, int, int], Sequence[tuple[int, int, int]]] = lambda rows, columns, rank: ()
+    update_kernels: int = 0
+    vector_kernels: int = 0
+    shares_inner: bool = True
+    has_core: bool = False
+    orthonormal: int = 0
+    states: int = 0
+    is_apart: bool = False
 
 
 def _a_pair_per_query(spec: SpecFields, layers: int) -> int:
@@ -118,8 +137,11 @@ class MethodKind:
     normal numbers per element. It takes every block to the device ``uploads`` times. ``states``: copies of what is
     tuned that it keeps, beside the weights at rest unless it backpropagates.
 
+    Said: ``known_as``, what papers call it too, in small letters.
+
     Fields: ``needs`` in the order in which they are checked; ``takes``: those that are for it and its like alone;
-    ``options``: its own constants in ``RunSpec.options``, with their defaults. ``grid``: the family in ``grids.toml``,
+    ``options``: its own constants in ``RunSpec.options``, with their defaults. ``scheme``: what it tunes itself, where
+    that is neither all weights nor an adapter. ``grid``: the family in ``grids.toml``,
     of whose fields it has no use for ``unused``; ``steps``: of a fine-tuning run. ``nothing``: what a spec comes to
     whose constants leave nothing of the method, or None.
     """
@@ -127,6 +149,7 @@ class MethodKind:
     name: str
     as_written: Definition
     as_shipped: Definition | None = None
+    known_as: tuple[str, ...] = ()
     engine: str = "zobench.methods.engines:streaming"
     thresholds: str | None = None
     structure: Structure | None = None
@@ -143,6 +166,7 @@ class MethodKind:
     needs: tuple[Need, ...] = ()
     takes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    scheme: SchemeKind | None = None
     grid: str = "zo"
     unused: tuple[str, ...] = ()
     steps: int = ZO_STEPS
@@ -178,28 +202,34 @@ class MethodKind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Widths:
-    """Numbers of a model that the size of an adapter depends on: its layers, and the widths of a token's hidden vector,
-    queries, and keys or values in all heads together."""
+    """Numbers of a model that the size of an adapter depends on: its layers, the widths of a token's hidden vector,
+    queries, and keys or values in all heads together, and the elements of a block's ``matrices``."""
 
     layers: int
     hidden: int
     queries: int
     values: int
+    matrices: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchemeKind:
     """What is tuned. ``make`` names a function of the spec and the model that gives the scheme
     (:class:`zobench.schemes.base.Scheme`). ``adapter``: parameters that it adds to each block, and outside the blocks;
-    None if all weights are tuned and none are added. ``virtual_tokens``: positions that it takes before the tokens'
-    own. ``inputs``: float32 layers in each block that keep their input for a backward pass.
+    None if all weights are tuned and none are added; ``tuned_width``: bytes of each. ``virtual_tokens``: positions that
+    it takes before the tokens' own. ``inputs``: float32 layers in each block that keep their input for a backward pass.
+    ``base``: bytes that stay of each element of a block's matrices, where these are kept in another form. ``peft``:
+    whether that package makes it.
     """
 
     name: str
     make: str
-    adapter: Callable[[Widths], tuple[int, int]] | None = None
+    adapter: Callable[[Widths, SpecFields], tuple[int, int]] | None = None
+    tuned_width: int = 4
     virtual_tokens: int = 0
     inputs: int = 0
+    base: Callable[[SpecFields], float] | None = None
+    peft: bool = False
 
     @property
     def tunes_all(self) -> bool:

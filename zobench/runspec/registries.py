@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zobench.runspec.kinds import MethodKind, SchemeKind
+from zobench.runspec.kinds import MethodKind, SchemeKind, SpecFields
 from zobench.runspec.registry import Registry
 
 METHODS: Registry[MethodKind] = Registry("method", "zobench.methods:KINDS", "zobench.runspec.kinds:MethodKind")
@@ -13,3 +13,8 @@ TASKS: Registry[Any] = Registry("task", "zobench.data.tasks.prompts:PUBLISHED", 
 METRICS: Registry[Any] = Registry("metric", "zobench.predict.metrics:METRICS", "zobench.result.quantity:Quantity")
 MODELS: Registry[Any] = Registry("model", "zobench.models.registry:ARCHITECTURES", "zobench.models:Architecture")
 PROGRAMS: Registry[Any] = Registry("program", "zobench.programs:PROGRAMS", "zobench.programs:Program")
+
+
+def scheme_of(spec: SpecFields) -> SchemeKind:
+    """What ``spec`` tunes: what its method does itself, or else its scheme."""
+    return METHODS.get(spec.value("method")).scheme or SCHEMES.get(spec.value("scheme"))

@@ -78,8 +78,12 @@ class Registry(Generic[T]):
         return " and ".join(f"{_package(point)} {point.dist.version if point.dist else ''}".strip() for point in points)
 
     def origin(self, name: str) -> str:
-        """:meth:`provider` and a fingerprint of the plug-in's module; "" for zobench's own. It is not imported."""
-        points = () if name in self._own() else plug_ins(self.group).get(name, ())
+        """:meth:`provider` and a fingerprint of the plug-in's module, which is not imported. Of zobench's own what they
+        tell of something outside it (``origin``, the dotted name of a function of the name), else ""."""
+        if name in (own := self._own()):
+            told: str = resolve(where)(name) if (where := getattr(own[name], "origin", "")) else ""
+            return told
+        points = plug_ins(self.group).get(name, ())
         return f"{self.provider(name)} {_fingerprint(points[0])}" if points else ""
 
     def __iter__(self) -> Iterator[T]:

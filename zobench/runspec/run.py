@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -394,11 +394,15 @@ class RunSpec:
     @property
     def label(self) -> str:
         """A short name for people: ``OPT-125M offload/disk fp32 b1 s2048 no_overlap slots=2 counter linear``."""
+        return self.told()
+
+    def told(self, also: Collection[str] = ()) -> str:
+        """The label, in which the fields ``also`` are told at their defaults too."""
         placed = ENGINES[self.engine].is_streamed and self.tier != "auto"
         place = f"{self.engine}/{self.tier}" if placed else self.engine
         words = [self.model, place, self.dtype, f"b{self.batch_size}", f"s{self.seq_len}"]
         for name, field in sorted(DECLARED.items(), key=lambda item: item[1].order):
-            if (value := getattr(self, name)) != field.default:
+            if (value := getattr(self, name)) != field.default or name in also:
                 words += field.words(value)
         return " ".join(words)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zobench.runspec.registries import SCHEMES
+from zobench.runspec.registries import scheme_of
 from zobench.runspec.registry import resolve
 from zobench.schemes.kinds import KINDS as KINDS
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def apply(spec: RunSpec, model: PreTrainedModel) -> Scheme:
-    """Changes ``model``, built on the meta device, so that exactly what ``spec.scheme`` tunes is trainable.
+    """Changes ``model``, built on the meta device, so that exactly what ``spec`` tunes is trainable.
 
     LoRA of rank 8 and alpha 16 on the query and value projections; a prefix of 5 keys and values per layer; a prompt of
-    10 embeddings (docs/design/METHODS.md, "What is tuned"). Adapters are float32 whatever the model's dtype, as in
-    ``peft``.
+    10 embeddings (docs/design/METHODS.md, "What is tuned"); or the part of integer weights that the method tunes.
+    Adapters are float32 whatever the model's dtype, as in ``peft``.
     Sources of the model's values (:mod:`zobench.models.weights`) look at the plain model: make them before this call.
     Raises ``ValueError`` for a model that the scheme does not fit, and ``ImportError`` without ``peft``.
     """
-    kind = SCHEMES.get(spec.scheme)
-    if not kind.tunes_all:
+    kind = scheme_of(spec)
+    if kind.peft:
         _check_peft(spec)
     scheme: Scheme = resolve(kind.make)(spec, model)
     return scheme

@@ -18,6 +18,7 @@ from zobench import models
 from zobench.engine.base import EngineConfig
 from zobench.engine.checkpoint import save_checkpoint
 from zobench.engine.drive import Drive, plain
+from zobench.machine.files import writing
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
 
@@ -95,7 +96,8 @@ class Adapter(ABC):
         self._config.inference_mode = True
         self._config.save_pretrained(str(folder))
         file = folder / "adapter_model.safetensors"
-        save_file(kept, file, metadata={"format": "pt"})
+        with writing(file):
+            save_file(kept, file, metadata={"format": "pt"})
         file.chmod((folder / "adapter_config.json").stat().st_mode)  # safetensors makes files that nobody else can read
 
     def _base_name(self, name: str) -> str:

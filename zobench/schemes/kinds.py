@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from zobench.runspec.kinds import SchemeKind, Widths
+from zobench.runspec.kinds import SchemeKind, SpecFields, Widths
 
 LORA_RANK, LORA_ALPHA = 8, 16
 PREFIX_TOKENS, PROMPT_TOKENS = 5, 10
 
 
-def _lora(widths: Widths) -> tuple[int, int]:
+def _lora(widths: Widths, spec: SpecFields) -> tuple[int, int]:
     """A and B of the query and of the value projection."""
     return LORA_RANK * (2 * widths.hidden + widths.queries + widths.values), 0
 
 
-def _prefix(widths: Widths) -> tuple[int, int]:
+def _prefix(widths: Widths, spec: SpecFields) -> tuple[int, int]:
     """Keys and values of every layer, which are one tensor outside the blocks."""
     return 0, PREFIX_TOKENS * 2 * widths.layers * widths.values
 
 
-def _prompt(widths: Widths) -> tuple[int, int]:
+def _prompt(widths: Widths, spec: SpecFields) -> tuple[int, int]:
     return 0, PROMPT_TOKENS * widths.hidden
 
 
 KINDS = (
     SchemeKind(name="full", make="zobench.schemes.base:Full"),
-    SchemeKind(name="lora", make="zobench.schemes.lora:Lora", adapter=_lora, inputs=2),
-    SchemeKind(name="prefix", make="zobench.schemes.prefix:Prefix", adapter=_prefix, virtual_tokens=PREFIX_TOKENS),
-    SchemeKind(name="prompt", make="zobench.schemes.prompt:Prompt", adapter=_prompt, virtual_tokens=PROMPT_TOKENS),
+    SchemeKind(name="lora", make="zobench.schemes.lora:Lora", adapter=_lora, inputs=2, peft=True),
+    SchemeKind(
+        name="prefix", make="zobench.schemes.prefix:Prefix", adapter=_prefix, virtual_tokens=PREFIX_TOKENS, peft=True
+    ),
+    SchemeKind(
+        name="prompt", make="zobench.schemes.prompt:Prompt", adapter=_prompt, virtual_tokens=PROMPT_TOKENS, peft=True
+    ),
 )
 """All schemes, in the order in which they are listed."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import enum
-import getpass
-import re
-import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from zobench.machine.anonymous import anonymous, without_places
 
 SCHEMA_VERSION = 1
 """1: the first."""
@@ -114,20 +113,3 @@ class Verdict:
             "",
             f"{total}, in {self.seconds / 60:.1f} minutes",
         ])  # fmt: skip
-
-
-def anonymous(value: Any) -> Any:
-    """JSON types in which no text has a path, this machine's or this user's name."""
-    if isinstance(value, dict):
-        return {key: anonymous(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [anonymous(item) for item in value]
-    return without_places(value) if isinstance(value, str) else value
-
-
-def without_places(text: str) -> str:
-    """``text`` with the last name of each path in place of the path, and without the names of machine and user."""
-    text = re.sub(r"(?<![\w.])(?:~|[A-Za-z]:)?(?:[/\\][^\s/\\'\":,;()]+)+[/\\]([^\s/\\'\":,;()]*)", r"\1", text)
-    for name, word in ((socket.gethostname(), "HOST"), (getpass.getuser(), "USER")):
-        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", word, text) if len(name) > 2 else text
-    return text

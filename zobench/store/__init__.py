@@ -7,6 +7,7 @@ from zobench.store.files import (
     BusyError,
     Store,
     StoreError,
+    first_sweep,
     frame,
     is_current,
     machine_of,
@@ -14,6 +15,7 @@ from zobench.store.files import (
     place_of,
     printable,
     row,
+    text_of,
     without_place,
 )
 
@@ -24,6 +26,7 @@ __all__ = [
     "BusyError",
     "Store",
     "StoreError",
+    "first_sweep",
     "frame",
     "is_current",
     "machine_of",
@@ -31,5 +34,6 @@ __all__ = [
     "place_of",
     "printable",
     "row",
+    "text_of",
     "without_place",
 ]

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import json
+import operator
 import os
 import re
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from zobench.measure.statistics import Ratio
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec, suggestion
-from zobench.store import Store, machine_of, printable, ranks
+from zobench.result.repeats import differ_in_threads
+from zobench.runspec import FIELDS, suggestion
+from zobench.store import Store, evidence, first_sweep, machine_of, printable, query, ranks
+from zobench.store.measured import STEP_TIME
 
-DISTURBED = "other processes kept "
-"""How the warning begins of a run during which others used the machine."""
+SHOWN, MANY = 3, 200
+"""Where the sides share no cell: values of a field that are named, and cells among which the nearest are looked for."""
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 class Verdict(enum.StrEnum):
     """How B's step times compare with A's. FASTER and SLOWER: the rank test tells them apart at 5 %. SAME: it does not,
-    and the 95 % interval of the ratio lies within the tolerance. Everything else is AMBIGUOUS, with a reason."""
+    and the 95 % interval of the ratio lies within the tolerance. Everything else is AMBIGUOUS, with a reason.
+
+    Of cells with repeats a value is a process. Where both sides were in the same rounds, the test is the signed-rank
+    test of their pairs (:func:`zobench.measure.statistics.ratio_of_pairs`); else, and for steps, Mann and Whitney's.
+    """
 
     SAME = "SAME"
     FASTER = "FASTER"
@@ -32,12 +42,14 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """``ratio``: B's median step time over A's; ``interval``: see :func:`zobench.store.ranks.ratio_interval`."""
+    """``ratio``: B's median step time over A's; ``interval``: see :func:`zobench.store.ranks.ratio_interval`.
+    ``values``: what was compared."""
 
     verdict: Verdict
     ratio: float | None = None
     interval: tuple[float, float] | None = None
     reason: str = ""
+    values: str = "steps"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,12 +79,15 @@ class Comparison:
 
 def side(word: str, root: Path) -> tuple[list[Result], list[str]]:
     """The runs that ``word`` names, and the problems of reading them: a results folder (or one machine's folder in
-    it), or a machine or commit (7 digits or more) of the store in ``root``.
+    it), or a machine or commit (7 digits or more) of the store in ``root``, or its runs that fulfil conditions
+    (``engine=offload,tier=disk``).
 
     Raises ``ValueError`` if it names nothing, nothing that was measured, or more than one thing.
     """
     named: dict[str, list[Result]] = {}
     problems: list[str] = []
+    if "=" in word and not Path(word).exists():
+        return _conditioned(word, root)
     if Path(word).is_dir():
         named[f"the folder {word}"], problems = _folder(Path(word))
     machines: dict[str, list[Result]] = {}
@@ -89,9 +104,8 @@ def side(word: str, root: Path) -> tuple[list[Result], list[str]]:
             named |= {f"the commit {name}": results for name, results in commits.items() if name.startswith(word)}
     kept = list(named.values())
     if not kept:
-        known = (
-            suggestion(word, [*machines, *(name[:12] for name in commits)]) if machines else f"{root} has no results"
-        )
+        near = [*machines, *(name[:12] for name in commits)]
+        known = suggestion(word, near) if machines else f"{root} has no results: {first_sweep(root)}"
         raise ValueError(
             f"A and B must be results folders, or machines or commits (7 digits or more) in {root}, but got {word!r}; "
             f"{known}"
@@ -101,6 +115,20 @@ def side(word: str, root: Path) -> tuple[list[Result], list[str]]:
     if not kept[0]:
         raise ValueError(f"{word!r} must hold results, but has none that can be read; see zobench results")
     return kept[0], problems
+
+
+def _conditioned(word: str, root: Path) -> tuple[list[Result], list[str]]:
+    store = Store(root)
+    chosen = query.select(store.load(), query.conditions(word.split(",")))
+    if not chosen:
+        raise ValueError(f"{word!r} must name results, but none in {root} fulfils it; see `zobench results {root}`")
+    return chosen, store.problems
+
+
+def apart(words: Iterable[str]) -> frozenset[str]:
+    """The fields in which two sides differ that are named by conditions, and so may differ in a pair of cells."""
+    named = {text.partition("=")[0].strip() for word in words for text in word.split(",") if "=" in text}
+    return frozenset(named & set(FIELDS))
 
 
 def _folder(path: Path) -> tuple[list[Result], list[str]]:
@@ -124,9 +152,10 @@ def host_of(result: Result) -> str:
 
 
 def compare(
-    a: Sequence[Result], b: Sequence[Result], *, tolerance: float = 0.02, across_machines: bool = False
-) -> Comparison:
-    """Pairs cells of equal resolved specs; only the device's index (cuda:0, cuda:1) may differ.
+    a: Sequence[Result], b: Sequence[Result], *, tolerance: float = 0.02, across_machines: bool = False,
+    apart: Collection[str] = (),
+) -> Comparison:  # fmt: skip
+    """Pairs cells of equal resolved specs; only the device's index (cuda:0, cuda:1) and fields ``apart`` may differ.
 
     Results of different hardware are only compared ``across_machines``. Raises ``ValueError`` if the sides share no
     hardware or no cell, or if one of them has several results of a cell.
@@ -143,16 +172,18 @@ def compare(
             f"A and B must be of the same hardware, but got {_machines(a)} and {_machines(b)}; "
             "add --across-machines to compare them all the same"
         )
-    cells_a, cells_b = _cells("A", a, across_machines), _cells("B", b, across_machines)
+    cells_a, cells_b = _cells("A", a, across_machines, apart), _cells("B", b, across_machines, apart)
     pairs = [
         Pair(a=cells_a[key], b=cells_b[key], judgement=_judged(cells_a[key], cells_b[key], tolerance))
         for key in cells_a
         if key in cells_b
     ]
     if not pairs:
+        fields = [field for field in FIELDS if field not in apart]
+        differ = _differing(fields, [row for _, row in cells_a], [row for _, row in cells_b])
         raise ValueError(
             f"A and B must share a cell, but none of {len(cells_a)} and {len(cells_b)} cells is in both; "
-            "run the same matrix on both sides"
+            f"run the same matrix on both sides{differ}"
         )
     return Comparison(
         pairs=pairs,
@@ -161,49 +192,115 @@ def compare(
     )
 
 
+def _differing(fields: Sequence[str], a: Sequence[tuple[Any, ...]], b: Sequence[tuple[Any, ...]]) -> str:
+    """``: they differ in seq_len (2048 in A, 64 in B)``, for cells ``a`` and ``b``, rows of the values of ``fields``.
+
+    Named are the fields of which no value is on both sides; if there is none, those in which the two nearest cells
+    differ; none where only the machine does.
+    """
+    columns = [
+        tuple(list(dict.fromkeys(side)) for side in pair)
+        for pair in zip(zip(*a, strict=True), zip(*b, strict=True), strict=True)
+    ]
+    words = "they"
+    if all(set(own) & set(others) for own, others in columns):
+        one, other = min(itertools.product(a[:MANY], b[:MANY]), key=lambda pair: sum(map(operator.ne, *pair)))
+        columns, words = [([own], [others]) for own, others in zip(one, other, strict=True)], "the nearest two"
+    told = [
+        f"{field} ({_few(own)} in A, {_few(others)} in B)"
+        for field, (own, others) in zip(fields, columns, strict=True) if not set(own) & set(others)
+    ]  # fmt: skip
+    return printable(f": {words} differ in {', '.join(told)}") if told else ""
+
+
+def _few(values: Sequence[Any]) -> str:
+    return ", ".join(map(str, values[:SHOWN])) + (", ..." if len(values) > SHOWN else "")
+
+
 def _machines(results: Sequence[Result]) -> str:
     return ", ".join(sorted({machine_of(result) for result in results}))
 
 
-def _cells(name: str, results: Sequence[Result], across: bool) -> dict[tuple[str, RunSpec], Result]:
-    cells: dict[tuple[str, RunSpec], Result] = {}
+def _cells(
+    name: str, results: Sequence[Result], across: bool, apart: Collection[str]
+) -> dict[tuple[str, tuple[Any, ...]], Result]:
+    cells: dict[tuple[str, tuple[Any, ...]], Result] = {}
     for result in results:
-        spec = result.spec.replace(device=result.spec.device.partition(":")[0])
-        other = cells.setdefault(("" if across else host_of(result), spec), result)
+        other = cells.setdefault(("" if across else host_of(result), cell_of(result, apart)), result)
         if other is not result:
             told = "; ".join(f"{machine_of(one)} on {one.spec.device}" for one in (other, result))
             raise ValueError(
-                f"{name} must have one result of each cell, but has two of {printable(spec.label)}: {told}; "
+                f"{name} must have one result of each cell, but has two of {printable(result.spec.label)}: {told}; "
                 "name one machine with --results"
             )
     return cells
 
 
+def cell_of(result: Result, apart: Collection[str] = ()) -> tuple[Any, ...]:
+    """What two results of one cell have in common: all that was asked for but the device's index and ``apart``."""
+    spec = result.spec.replace(device=result.spec.device.partition(":")[0])
+    return tuple(getattr(spec, field) for field in FIELDS if field not in apart)
+
+
 def _judged(a: Result, b: Result, tolerance: float) -> Judgement:
     if a.outcome is not Outcome.OK or b.outcome is not Outcome.OK:
         return Judgement(verdict=Verdict.AMBIGUOUS, reason=f"A ended {a.outcome} and B {b.outcome}")
-    return judge(a.measured_seconds, b.measured_seconds, tolerance)
+    if evidence.are_alone(a, b):
+        return judge(a.measured_seconds, b.measured_seconds, tolerance)
+    known = evidence.ratio(b, a, STEP_TIME)
+    return judge(a.run_seconds, b.run_seconds, tolerance, PROCESSES) if known is None else judge_pairs(known, tolerance)
 
 
-def judge(a: Sequence[float], b: Sequence[float], tolerance: float) -> Judgement:
-    """The verdict on step times ``b``, seen from ``a``. ``tolerance``: SAME needs an interval between 1 / (1 +
-    tolerance) and 1 + tolerance, so that exchanging the sides changes nothing."""
+def judge_pairs(known: Ratio, tolerance: float) -> Judgement:
+    """The verdict on a ratio from pairs of runs in the same rounds, B's step times over A's."""
+    values = f"{known.pairs} round{'' if known.pairs == 1 else 's'}"
+    told = Judgement(verdict=Verdict.AMBIGUOUS, ratio=known.value, interval=known.interval, values=values)
+    if known.interval is None:
+        return replace(told, reason="one round tells nothing of chance; repeat them (--repeats 6)")
+    if known.differs:
+        return replace(told, verdict=Verdict.FASTER if known.value < 1 else Verdict.SLOWER)
+    if _is_within(known.interval, tolerance):
+        return replace(told, verdict=Verdict.SAME)
+    return replace(told, reason=_UNSHOWN.format(100 * tolerance, "rounds"))
+
+
+def _is_within(interval: tuple[float, float], tolerance: float) -> bool:
+    return 1 / (1 + tolerance) <= interval[0] and interval[1] <= 1 + tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What two sides have several of: how they are called, and what makes more of them."""
+
+    name: str
+    times: str
+    more: str
+
+
+STEPS = Values("steps", "step times", "--set steps={}")
+PROCESSES = Values("processes", "processes", "--repeats {}")
+_UNSHOWN = "no difference is shown, nor that it is within {:.3g} %; measure more {}"
+
+
+def judge(a: Sequence[float], b: Sequence[float], tolerance: float, values: Values = STEPS) -> Judgement:
+    """The verdict on step times ``b``, seen from ``a``: of steps, or the medians of processes. ``tolerance``: SAME
+    needs an interval between 1 / (1 + tolerance) and 1 + tolerance, so that exchanging the sides changes nothing."""
     if not a or not b or min(*a, *b) <= 0:
         return Judgement(verdict=Verdict.AMBIGUOUS, reason="a side has no step times above 0")
     ratio, interval = statistics.median(b) / statistics.median(a), ranks.ratio_interval(a, b)
     if interval is None:
         reason = (
-            f"{len(a)} against {len(b)} step times cannot reach 5 %, whatever they are; measure at least "
-            f"{ranks.LEAST} on each side (--set steps={ranks.LEAST})"
+            f"{len(a)} against {len(b)} {values.times} cannot reach 5 %, whatever they are; measure at least "
+            f"{ranks.LEAST} on each side ({values.more.format(ranks.LEAST)})"
         )
-        return Judgement(verdict=Verdict.AMBIGUOUS, ratio=ratio, reason=reason)
+        return Judgement(verdict=Verdict.AMBIGUOUS, ratio=ratio, reason=reason, values=values.name)
     probability, larger = ranks.rank_test(a, b)
-    verdict, reason = _verdict(probability, larger, ratio, interval, tolerance)
-    return Judgement(verdict=verdict, ratio=ratio, interval=interval, reason=reason)
+    verdict, reason = _verdict(probability, larger, ratio, interval, tolerance, values)
+    return Judgement(verdict=verdict, ratio=ratio, interval=interval, reason=reason, values=values.name)
 
 
 def _verdict(
-    probability: float, larger: float, ratio: float, interval: tuple[float, float], tolerance: float
+    probability: float, larger: float, ratio: float, interval: tuple[float, float], tolerance: float, values: Values
 ) -> tuple[Verdict, str]:
     if probability <= ranks.LEVEL:
         if larger < 0.5 and ratio < 1:
@@ -211,10 +308,9 @@ def _verdict(
         if larger > 0.5 and ratio > 1:
             return Verdict.SLOWER, ""
         return Verdict.AMBIGUOUS, "the ranks differ, but the medians do not agree; look at the step times"
-    if 1 / (1 + tolerance) <= interval[0] and interval[1] <= 1 + tolerance:
+    if _is_within(interval, tolerance):
         return Verdict.SAME, ""
-    within = f"{100 * tolerance:.3g} %"
-    return Verdict.AMBIGUOUS, f"no difference is shown, nor that it is within {within}; measure more steps"
+    return Verdict.AMBIGUOUS, _UNSHOWN.format(100 * tolerance, values.name)
 
 
 def regressions(comparison: Comparison, limit: float) -> list[str]:
@@ -235,7 +331,7 @@ def cautions(comparison: Comparison) -> list[str]:
     """What a reader of the verdicts should know about how the runs were measured."""
     told = []
     for name, results in (("A", [pair.a for pair in comparison.pairs]), ("B", [pair.b for pair in comparison.pairs])):
-        disturbed = [one.spec.label for one in results if any(text.startswith(DISTURBED) for text in one.warnings)]
+        disturbed = [one.spec.label for one in results if one.disturbances]
         if disturbed:
             told.append(
                 f"{_count(len(disturbed), 'cell')} of {name} ran while others used the machine: " + "; ".join(disturbed)
@@ -243,7 +339,20 @@ def cautions(comparison: Comparison) -> list[str]:
         dirty = sum(bool((one.environment.get("source") or {}).get("dirty")) for one in results if commit_of(one))
         if dirty:
             told.append(f"{_count(dirty, 'cell')} of {name} ran with uncommitted changes")
+    for differ, what in (
+        (_differ_in_writing, "wrote pending updates after another number of steps in B than in A, as rates made it"),
+        (differ_in_threads, "computed with another number of threads in B than in A"),
+    ):
+        apart = [pair.a.spec.label for pair in comparison.pairs if differ(pair.a, pair.b)]
+        if apart:
+            told.append(f"{_count(len(apart), 'cell')} {what}: {'; '.join(apart)}")
     return told
+
+
+def _differ_in_writing(a: Result, b: Result) -> bool:
+    """Whether their pending updates were written after other numbers of steps, where rates of a machine chose that."""
+    steps = {plan["steps"] for side in (a, b) if (plan := side.environment.get("writeback_plan")) is not None}
+    return len(steps) > 1
 
 
 def _count(number: int, noun: str) -> str:

@@ -7,14 +7,16 @@ import errno
 import gc
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zobench.machine.files import replace
+from zobench.machine.files import REMEDY, replace
 from zobench.machine.locks import locked
 from zobench.result import Outcome, Result
+from zobench.result.repeats import folded, number_of
 from zobench.runspec import FIELDS, RunSpec, provenance
 from zobench.runspec.registries import METRICS
 from zobench.store.reading import read
@@ -29,8 +31,7 @@ _LONGEST = 500
 """Characters of a problem: a file's own text can be part of it."""
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _REMEDY = {
-    errno.ENOSPC: "free some space there",
-    errno.EDQUOT: "free some of your quota there",
+    **REMEDY,
     errno.EROFS: "choose a results folder on a writable disk",
     errno.EACCES: "choose a results folder that you may write to",
     errno.EPERM: "choose a results folder that you may write to",
@@ -50,7 +51,10 @@ class BusyError(OSError):
 
 
 class Store:
-    """Results under ``root/<machine>/``, one file per run. ``problems`` lists the files that could not be read."""
+    """Results under ``root/<machine>/``, one file per run. ``problems`` lists the files that could not be read.
+
+    A cell that was repeated has a file for each round: ``NAME-HASH.json``, ``NAME-HASH-r1.json`` and so on.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
@@ -75,9 +79,10 @@ class Store:
                 ) from None
             yield
 
-    def path(self, spec: RunSpec, machine: str) -> Path:
-        """Where the result of ``spec`` on ``machine`` is kept. The hash tells apart what cleaning makes equal."""
-        name = "-".join((spec.model[:80], spec.engine, spec.dtype, spec.hash))
+    def path(self, spec: RunSpec, machine: str, number: int = 0) -> Path:
+        """Where the result of ``spec`` on ``machine`` in round ``number`` is kept. The hash tells apart what cleaning
+        makes equal."""
+        name = "-".join((spec.model[:80], spec.engine, spec.dtype, spec.hash, *([f"r{number}"] if number else [])))
         clean = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".")
         return self.root / _machine_folder(machine) / f"{clean}.json"
 
@@ -86,9 +91,9 @@ class Store:
 
         Raises :class:`StoreError` if the disk refuses (full, read-only, not permitted).
         """
-        path, before = self.path(result.spec, machine_of(result)), self._kept(result.spec, machine_of(result))
-        result = without_place(result)
-        text = json.dumps(result.to_dict(), sort_keys=True, indent=1, allow_nan=False) + "\n"
+        place = result.spec, machine_of(result), number_of(result)
+        path, before = self.path(*place), self._kept(*place)
+        text = text_of(without_place(result))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace(path, text.encode())
@@ -102,21 +107,28 @@ class Store:
             ) from error
         return path
 
-    def find(self, spec: RunSpec, machine: str) -> Result | None:
-        """The stored result of exactly this (resolved) ``spec``, or None; an unreadable one counts as none."""
-        path = self._kept(spec, machine)
+    def find(self, spec: RunSpec, machine: str, number: int = 0) -> Result | None:
+        """The stored result of exactly this (resolved) ``spec`` in round ``number``, or None; an unreadable one counts
+        as none."""
+        path = self._kept(spec, machine, number)
         return self.read(path) if path.exists() else None
 
-    def _kept(self, spec: RunSpec, machine: str) -> Path:
+    def _kept(self, spec: RunSpec, machine: str, number: int) -> Path:
         """:meth:`path`, or the file of the same run under the name that its model was shown by then, as a folder's may
         have another."""
-        path = self.path(spec, machine)
+        path = self.path(spec, machine, number)
         if path.exists() or not spec.config_hash:
             return path
-        return next(iter(sorted(path.parent.glob(f"*-{spec.engine}-{spec.dtype}-{spec.hash}.json"))), path)
+        _, _, ending = path.name.rpartition(spec.hash)
+        return next(iter(sorted(path.parent.glob(f"*-{spec.engine}-{spec.dtype}-{spec.hash}{ending}"))), path)
 
     def load(self, machine: str | None = None) -> list[Result]:
-        """All readable results in path order, of one machine or of all; renews ``problems``."""
+        """One result of each cell, of one machine or of all, with its repeats; renews ``problems``."""
+        runs = self.runs(machine)
+        return folded(runs) if any(map(number_of, runs)) else runs
+
+    def runs(self, machine: str | None = None) -> list[Result]:
+        """All readable results in path order, each repeat for itself, of one machine or of all; renews ``problems``."""
         self.problems = []
         with _no_collection():
             return [result for path in self.paths(machine) if (result := self.read(path)) is not None]
@@ -135,7 +147,7 @@ class Store:
                 raise ValueError(
                     f"it was measured on {machine_of(result)!r}, but lies in the folder of another machine"
                 )
-            if self.path(result.spec, machine_of(result)) != path:
+            if self.path(result.spec, machine_of(result), number_of(result)) != path:
                 raise ValueError("its name does not belong to the spec inside; was it renamed or edited?")
         except (OSError, ValueError) as error:
             self.problems.append(printable(f"{path}: {' '.join(str(error)[:_LONGEST].split())}"))
@@ -163,6 +175,16 @@ def printable(text: str) -> str:
         if text.isprintable()
         else "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
     )
+
+
+def first_sweep(root: Path) -> str:
+    """What makes the first results in ``root``: what every command says of an empty folder."""
+    return f"`zobench sweep smoke --results {shlex.quote(str(root))}` makes some"
+
+
+def text_of(result: Result) -> str:
+    """``result`` as its file holds it."""
+    return json.dumps(result.to_dict(), sort_keys=True, indent=1, allow_nan=False) + "\n"
 
 
 def is_current(result: Result) -> bool:
@@ -201,6 +223,7 @@ COLUMNS = (
     "floor_share", "predicted_step_seconds", "upload_rate", "offload_rate", "update_survival",
     "checkpoint_stall_seconds", "checkpoint_stall_share", "checkpoint_seconds", "accuracy", "start_accuracy",
     "dev_accuracy", "f1", "exact_match", "perplexity", "device_peak_bytes", "host_rss_peak_bytes",
+    "energy_per_token_joules",
 )  # fmt: skip
 """Of every data frame of results; further columns are named as the results' ``memory`` names them."""
 

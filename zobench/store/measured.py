@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
+from typing import Any
 
-from zobench.measure.statistics import median_interval
-from zobench.result import Result
+from zobench.measure.statistics import median_interval, repeats_interval
+from zobench.result import Outcome, Result
 from zobench.result.quantity import Interval, Quantity
 
 NORMAL_95 = 1.959964
@@ -43,8 +44,9 @@ def _share_interval(name: str) -> Callable[[Result], Interval | None]:
 
 
 def _seconds_interval(result: Result) -> Interval | None:
-    """Of the median over steps; None for too few steps."""
-    return median_interval(result.measured_seconds)
+    """Of the median over processes where there are several, else over steps; None for too few."""
+    several = len(result.runs) > 1
+    return repeats_interval(result.run_seconds) if several else median_interval(result.measured_seconds)
 
 
 def _throughput(result: Result) -> float | None:
@@ -65,6 +67,29 @@ def _median(part: str) -> Callable[[Result], float | None]:
 def _stall_share(result: Result) -> float | None:
     stall, step = _median("checkpoint_stall_seconds")(result), result.step_seconds
     return stall / step if stall is not None and step else None
+
+
+def _loss_difference(result: Result, other: Result) -> float | None:
+    """The largest difference of the losses of a step; None unless both are ok and took the same steps: only what ran
+    them, and how many there were, may differ, and not the order in which z is drawn for the parameters."""
+    if not result.outcome is other.outcome is Outcome.OK or _steps_of(result) != _steps_of(other) or result is other:
+        return None
+    if result.environment.get("own_order", False) or other.environment.get("own_order", False):
+        return None
+    pairs = zip(_losses(result), _losses(other), strict=False)
+    differences = [abs(own - its) for own, its in pairs if own is not None and its is not None]
+    return max(differences, default=None)
+
+
+_RUN_BY = ("program", "engine", "tier", "steps", "warmup", "parts", "survival")
+
+
+def _steps_of(result: Result) -> dict[str, Any]:
+    return {name: value for name, value in result.spec.to_dict().items() if name not in _RUN_BY}
+
+
+def _losses(result: Result) -> list[float | None]:
+    return [*result.warmup.get("loss", []), *result.samples.get("loss", [])]
 
 
 _MEMORY = "1 {unit} here is {size} bytes, as nvidia-smi counts and the papers print."
@@ -88,6 +113,101 @@ STEP_TIME = Quantity(
     name="step_time", key="step_seconds", value=lambda result: result.step_seconds, base_unit="s", units={"s": 1},
     bounds=_seconds_interval, timed=True,
 )  # fmt: skip
+LOSS_DIFFERENCE = Quantity(
+    name="loss_difference", key="loss_difference", value=lambda result: None, beside=_loss_difference,
+    base_unit="nats", units={"nats": 1}, share=True,
+    about="Loss difference: the largest over all steps from the baseline's loss, where weights, tokens and seeds are "
+    "equal.",
+    absent=("—", "it is the baseline, or its weights, tokens or directions are others"),
+)  # fmt: skip
+
+
+def _of_runs(value: Callable[[Result], float | None]) -> Callable[[Result], float | None]:
+    """The median of what each run has."""
+
+    def median(result: Result) -> float | None:
+        known = [own for run in result.runs if (own := value(run)) is not None]
+        return statistics.median(known) if known else None
+
+    return median
+
+
+def _runs_interval(value: Callable[[Result], float | None]) -> Callable[[Result], Interval | None]:
+    """Of that median; None for one run alone, or where one has no value."""
+
+    def interval(result: Result) -> Interval | None:
+        known = [own for run in result.runs if (own := value(run))]
+        return repeats_interval(known) if len(known) == len(result.runs) else None
+
+    return interval
+
+
+def _joules_per_token(run: Result) -> float | None:
+    """Of all measured steps together, what the device or the CPU packages used meanwhile."""
+    joules = run.power.get("energy_joules")
+    steps = len(run.measured_seconds) + run.environment.get("warm_up_detected", 0)
+    return joules / (steps * run.tokens_per_step) if joules and steps and run.spec.task == "none" else None
+
+
+def _cost(run: Result) -> float | None:
+    """Of a million tokens at the run's median step, in the currency of the price of an hour."""
+    price, speed = run.environment.get(PRICE), _throughput(run)
+    return price / 3600 * 1e6 / speed if price is not None and speed else None
+
+
+def _seconds_to_target(run: Result) -> float | None:
+    """Of steps, evaluations apart, until the first evaluation on dev that was as good as the target; None of a task
+    that is scored by something else than an accuracy."""
+    target, curve, scores = run.environment.get(TARGET), run.evaluation.get("curve", []), run.scores
+    if target is None or "accuracy" not in scores:
+        return None
+    place = 2 + scores.index("accuracy")
+    step = next((row[0] for row in curve if row[0] > 0 and row[place] >= target), None)
+    seconds = run.samples.get("step_seconds", [])[:step]
+    if step is None or len(seconds) < step or None in seconds:
+        return None
+    return math.fsum(filter(None, seconds))
+
+
+PRICE, TARGET = "price_per_hour", "target_accuracy"
+"""In a result's environment, as whoever looks at it has said: the price of an hour of its machine, and the share on dev
+that is to be reached."""
+COSTS = (
+    Quantity(
+        name="energy_per_token",
+        key="energy_per_token_joules",
+        value=_of_runs(_joules_per_token),
+        base_unit="J/token",
+        units={"J/token": 1, "mJ/token": 1e-3},
+        bounds=_runs_interval(_joules_per_token),
+        per_run=True,
+        about="Energy: of the GPU (NVML), on a CPU of its packages (RAPL), during the measured steps, by {unit}.",
+        absent=("—", "no counter of energy could be read"),
+    ),
+    Quantity(
+        name="cost",
+        key="cost_per_million_tokens",
+        value=_of_runs(_cost),
+        base_unit="1/1e6 tokens",
+        units={"1/1e6 tokens": 1},
+        bounds=_runs_interval(_cost),
+        per_run=True,
+        about="Cost of a million tokens, in the currency of the price of an hour.",
+        absent=("—", "no price of an hour was named (--price)"),
+    ),
+    Quantity(
+        name="time_to_accuracy",
+        key="seconds_to_accuracy",
+        value=_of_runs(_seconds_to_target),
+        base_unit="s",
+        units={"s": 1, "min": 60},
+        bounds=_runs_interval(_seconds_to_target),
+        per_run=True,
+        about="Time to accuracy: of steps, until an evaluation on dev first reached the target.",
+        absent=("—", "no accuracy was named (--accuracy), or it was not reached"),
+    ),
+)
+"""Energy, money and time, of what each process has its own."""
 ACCURACIES = tuple(
     Quantity(
         name=name,

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zobench.result import Outcome, Result
+from zobench.result import Result
+from zobench.result.repeats import number_of
 from zobench.store import Store, machine_of
+from zobench.store.pack import opened
 
 
 @dataclass(kw_only=True)
@@ -23,8 +25,9 @@ class Merged:
 def merge(sources: Sequence[Path], into: Path) -> Merged:
     """Puts the runs of ``sources`` into the store ``into``, which may have some, in the current schema version.
 
-    Of two different runs of a cell on a machine the one that ended ok stays, then the one with more measured steps,
-    then the one that was there. Files that cannot be read are left where they are, also in ``into``. Raises
+    Repeats stay beside each other. Of two different runs of a cell on a machine, in the same round, the one that ended
+    ok stays, then the one with more measured steps, then the one of the later round, as a round that was interrupted is
+    run anew, then the one that was there. Files that cannot be read are left where they are, also in ``into``. Raises
     ``ValueError`` if ``into`` is one of the sources, ``StoreError`` or ``BusyError`` if it cannot be written.
     """
     for source in sources:
@@ -33,21 +36,20 @@ def merge(sources: Sequence[Path], into: Path) -> Merged:
     merged, target = Merged(), Store(into)
     with target.lock():
         for source in sources:
-            store = Store(source)
-            for result in store.load():
-                _add(result, source, target, merged)
-            merged.problems += store.problems
+            with opened(source, merged.problems) as store:
+                for result in store.runs():
+                    _add(result, source, target, merged)
     return merged
 
 
 def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
-    path = target.path(result.spec, machine_of(result))
-    if not path.exists():
+    place = result.spec, machine_of(result), number_of(result)
+    if not target.path(*place).exists():
         target.save(result)
         merged.added += 1
         return
     target.problems = []
-    there = target.find(result.spec, machine_of(result))
+    there = target.find(*place)
     if there is None:
         merged.problems += [f"{problem}; remove it to merge that of {source}" for problem in target.problems]
     elif there == result:
@@ -64,8 +66,8 @@ def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
         )
 
 
-def _worth(result: Result) -> tuple[bool, int]:
-    return result.outcome is Outcome.OK, len(result.measured_seconds)
+def _worth(result: Result) -> tuple[bool, int, float]:
+    return result.is_ok, len(result.measured_seconds), result.round.began if result.round else 0.0
 
 
 def _told(result: Result) -> str:

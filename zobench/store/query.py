@@ -9,7 +9,7 @@ from typing import Any
 
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, check_value, parse_value, suggestion
-from zobench.store import COLUMNS, Store, frame, machine_of, printable, row
+from zobench.store import COLUMNS, Store, first_sweep, frame, machine_of, printable, row
 from zobench.store.reading import read
 
 KEYS = (*FIELDS, "outcome", "machine")
@@ -71,7 +71,8 @@ def one(run: str, root: Path) -> Result:
         raise ValueError(f"{run!r} must name one run, but got {', '.join(map(str, matching))}; name the file")
     result = store.read(matching[0]) if matching else None
     if result is None:
-        told = "; ".join(store.problems) or f"no run in {root} begins so"
+        none = f"no run in {root} begins so" if store.paths() else f"{root} has no results: {first_sweep(root)}"
+        told = "; ".join(store.problems) or none
         raise ValueError(f"{run!r} must name a run, but got none: {told}; see `zobench results {root}`")
     return result
 

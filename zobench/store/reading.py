@@ -34,7 +34,7 @@ def read(path: Path) -> Result:
         raise ValueError("a result must be a file, but this is none")
     data = path.read_bytes()
     try:
-        values = json.loads(data, parse_constant=_no_constant)
+        values = json.loads(data.decode(), parse_constant=_no_constant)  # of bytes json takes halves of characters
         if b"\\ud" in data.lower():  # half of a pair of escapes is a character that nothing can print or store
             json.dumps(values, ensure_ascii=False).encode()
         return _checked(values)
@@ -66,6 +66,8 @@ def _checked(values: Any) -> Result:
         raise ValueError("`memory` must hold numbers of 64 bits, 0 or more, or null, but does not")
     _check_plain(result.environment, 0)
     _check_plain(result.power, 0)
+    for name, known in (("environment", _FACTS), ("power", _POWERS)):
+        _check_known(name, getattr(result, name), known)
     _check_timeline(result.timeline)
     _check_trace(result.trace)
     _check_plain(result.evaluation, 0)
@@ -102,6 +104,15 @@ def _check_plain(value: Any, depth: int) -> None:
             _check_plain(item, depth + 1)
     elif type(value) in _REAL and not _bounded(value):
         raise OverflowError
+
+
+def _check_known(name: str, facts: Mapping[str, Any], known: Mapping[str, Callable[[Any], bool]]) -> None:
+    """Raises ``ValueError`` for a fact that readers compute with and that is not what they take it for."""
+    for key in known.keys() & facts.keys():
+        if not known[key](facts[key]):
+            raise ValueError(
+                f"`{name}.{key}` must be as zobench writes it, but is not; this file is not a zobench result"
+            )
 
 
 def _check_timeline(rows: list[Any]) -> None:
@@ -172,6 +183,23 @@ def _is_share(value: Any) -> bool:
     return _bounded(value) and 0 <= value <= 1
 
 
+def _is_amount(value: Any) -> bool:
+    return value is None or (_bounded(value) and value >= 0)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_consolidation(value: Any) -> bool:
+    whole = type(value) is dict and value.keys() == {"steps", "reason"}
+    return whole and type(value["steps"]) is int and value["steps"] >= 1 and type(value["reason"]) is str
+
+
 def _is_perplexity(value: Any) -> bool:
     return value is None or (_bounded(value) and value >= 1)
 
@@ -184,3 +212,9 @@ def _is_any(value: Any) -> bool:
 _SCORES: Mapping[str, Callable[[Any], bool]] = {
     "accuracy": _is_share, "f1": _is_share, "exact_match": _is_share, "perplexity": _is_perplexity,
 }  # fmt: skip
+_FACTS: Mapping[str, Callable[[Any], bool]] = {
+    "price_per_hour": _is_amount, "target_accuracy": _is_share, "warm_up_detected": _is_count, "own_order": _is_flag,
+    "planted_slowdown": _is_share, "turns": _is_amount, "writeback_plan": _is_consolidation, "threads": _is_amount,
+}  # fmt: skip
+"""Of the environment, beside what :func:`zobench.store.machine_of` asks for."""
+_POWERS: Mapping[str, Callable[[Any], bool]] = {"energy_joules": _is_amount, "mean_power_watts": _is_amount}

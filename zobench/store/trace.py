@@ -1,7 +1,8 @@
-"""The last step of a run as a trace for chrome://tracing or ui.perfetto.dev (the Trace Event Format)."""
+"""A step of a run, or a predicted one, as a trace for chrome://tracing or ui.perfetto.dev (the Trace Event Format)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zobench.result import Result
@@ -24,18 +25,24 @@ def trace(result: Result) -> dict[str, Any]:
             f"a trace needs the timeline of a step, but {result.spec.label!r} has none, because {kind}; "
             "choose a run with engine=offload that ended ok"
         )
-    lanes = list(dict.fromkeys([lane for lane, *_ in result.timeline]))
+    return events(result.spec.label, result.timeline, _about(result))
+
+
+def events(name: str, timeline: Sequence[Sequence[Any]], about: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of any ``timeline``, of rows [lane, kind, block, start, end] in seconds: ``name`` is its process's, and
+    ``about`` what a reader must know of it."""
+    lanes = list(dict.fromkeys([lane for lane, *_ in timeline]))
     lanes.sort(key=lambda lane: _ORDER.index(lane) if lane in _ORDER else len(_ORDER))
     threads = {lane: number for number, lane in enumerate(lanes, 1)}
     return {
-        "traceEvents": [*_names(result, threads), *(_operation(threads, *event) for event in result.timeline)],
+        "traceEvents": [*_names(name, threads), *(_operation(threads, *event) for event in timeline)],
         "displayTimeUnit": "ms",
-        "otherData": _about(result),
+        "otherData": dict(about),
     }
 
 
-def _names(result: Result, threads: dict[str, int]) -> list[dict[str, Any]]:
-    events = [_told("process_name", 0, {"name": result.spec.label})]
+def _names(name: str, threads: dict[str, int]) -> list[dict[str, Any]]:
+    events = [_told("process_name", 0, {"name": name})]
     for lane, thread in threads.items():
         events += [_told("thread_name", thread, {"name": lane})]
         events += [_told("thread_sort_index", thread, {"sort_index": thread})]

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from zobench.data.tasks import rows
 from zobench.data.tasks.asks import ASKS, asked
 from zobench.data.tasks.rows import Rows
 from zobench.data.tasks.task import Example, Task
+from zobench.machine.texts import toml_of
 from zobench.runspec import RunSpec, suggestion
 from zobench.runspec.registries import TASKS
 
@@ -67,7 +67,7 @@ def load(path: Path) -> Loaded:
     Raises ``ValueError``, one line that names the file, for what no task can be made of.
     """
     try:
-        body = tomllib.loads(path.read_text(encoding="utf-8"))
+        body = toml_of(path)
         _check(body, path)
         return _made(path, json.dumps(body, sort_keys=True, default=str), rows.stamp(path.parent, body["data"]))
     except OSError as error:

@@ -147,6 +147,10 @@ class Beside(ABC):
     def _hold(self, unit: Unit) -> None:
         """Returns when a step may change the unit."""
 
+    def _room(self, nbytes: int) -> Tensor:
+        """Host memory for copies that is there, so that no copy waits for fresh pages."""
+        return allocate(nbytes).fill_(1)
+
     def _settled(self, wait: float = 0.0) -> bool:
         """Whether the threads of all ranks have nothing to do, ``wait`` seconds from now at the latest.
 
@@ -240,8 +244,3 @@ class Beside(ABC):
 def wait(copies: Sequence[Copy]) -> None:
     for copy in copies:
         copy.done.wait()
-
-
-def touched(nbytes: int) -> Tensor:
-    """Host memory that is there, so that no copy waits for fresh pages."""
-    return allocate(nbytes).fill_(1)

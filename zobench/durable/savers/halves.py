@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zobench.durable.savers.base import Target, part
-from zobench.durable.savers.beside import Beside, Copy, touched, wait
+from zobench.durable.savers.beside import Beside, Copy, wait
 from zobench.engine.base import Position
 from zobench.engine.blocks import Unit
 
@@ -26,7 +26,7 @@ class HalvesSaver(Beside):
     def __init__(self, engine: LocalEngine, target: Target) -> None:
         super().__init__(engine, target)
         shares = {unit.name: part(engine, unit, target) for unit in engine.units}
-        self._copies = {name: touched(last - first) for name, (first, last) in shares.items() if last > first}
+        self._copies = {name: self._room(last - first) for name, (first, last) in shares.items() if last > first}
         self.held_bytes = sum(memory.numel() for memory in self._copies.values())
         self._half = (engine.parts - 2) / 2
         self._stage = self._passes = 0

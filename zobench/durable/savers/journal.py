@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zobench.durable.savers.base import Target, part, part_size
-from zobench.durable.savers.beside import Beside, Copy, touched
+from zobench.durable.savers.beside import Beside, Copy
 from zobench.engine.blocks import Unit
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class JournalSaver(Beside):
             id(unit): min(engine.kept_bytes(unit), part_size(engine, unit, ranks)) if unit.trained else 0
             for unit in engine.units
         }
-        self._room = min(sum(self._nbytes.values()), max(GROUP, *self._nbytes.values()))
-        self._memory = touched(self._room if target.writes else 0)
+        self._group = min(sum(self._nbytes.values()), max(GROUP, *self._nbytes.values()))
+        self._memory = self._room(self._group if target.writes else 0)
         self.held_bytes = self._memory.numel()
         self._order: dict[int, Unit] = {}
 
@@ -78,7 +78,7 @@ class JournalSaver(Beside):
         for key, unit in reversed(order.items()):
             if not groups or self._nbytes[key] > room:
                 groups.append([])
-                room = self._room
+                room = self._group
             groups[-1].insert(0, unit)
             room -= self._nbytes[key]
         return groups

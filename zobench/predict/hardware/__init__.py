@@ -11,12 +11,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zobench.machine.texts import toml_of
 from zobench.runspec import suggestion
 
 ERRORS = ("fitted", "anchored", "other")
@@ -120,6 +120,11 @@ class Gpu:
         peak: float = getattr(self, precision)
         return peak * (self.fp32_products if precision == "fp32" else self.fp16_products)
 
+    def attention(self, precision: str) -> float:
+        """FLOP/s that a fused kernel of attention reaches; one in TF32 there is not."""
+        plain = "fp32" if precision == "tf32" else precision
+        return self.products(plain) * (self.fp32_attention if plain == "fp32" else self.fused_attention)
+
     def normals_per_second(self, width: int = 4, *, counter: bool = False) -> float:
         """Standard normals of ``width`` bytes drawn per second, by torch's generator or by the counter kernels."""
         rate = self.sms * self.clock * (self.counter_normals if counter else self.normals)
@@ -191,7 +196,7 @@ def _read(path: Path, anchored: bool) -> Gpu:
 
 
 def _parsed(path: Path) -> dict[str, Any]:
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    return toml_of(path)
 
 
 @functools.cache

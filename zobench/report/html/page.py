@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zobench.recipes.reference import PAPERS
+from zobench.report import leaderboard
 from zobench.report.book import Artifact, Book
 from zobench.report.chart import Chart
 from zobench.report.html.machines import machines
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 OWN = "zobench's own"
 STATUSES = ("measured", "partly", "predicted", "not measured", "lacks", "not a measurement")
 
-_MISSING = {
-    "partly": "some of its values were not measured here",
-    **dict.fromkeys(("predicted", "not measured"), "nothing was measured here yet"),
+_TOLD = {
+    "partly": ("Missing", "some of its values were not measured here"),
+    "not measured": ("Missing", "nothing was measured here yet"),
+    "predicted": ("Predicted", "none of these numbers was measured here; below stands for which GPU they are"),
 }
+"""Status -> what a reader must know of it before the numbers: a word, and a sentence."""
 _COLUMN = 480  # pixels; a figure of one column of a paper is narrower
 _ENLARGED = 1.4  # figures are drawn for print, in smaller type than a screen's
 _PLACE = Path(__file__).parent
@@ -52,11 +55,12 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """An artifact as the page shows it. ``status`` is one of ``STATUSES``; ``missing``: what is not there, or ""."""
+    """An artifact as the page shows it. ``status`` is one of ``STATUSES``; ``told``: a word and a sentence on what
+    is not there or not measured, or two empty texts."""
 
     artifact: Artifact
     status: str
-    missing: str
+    told: tuple[str, str]
     short: str
     figures: tuple[Figure, ...]
 
@@ -69,14 +73,18 @@ def write(book: Book, svgs: Mapping[str, Sequence[str]]) -> str:
     template = _environment().get_template("page.html")
     style, script = (_PLACE.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
     listed = runs(book.results)
+    drawn = svgs.get(book.opening.chart.name) if book.opening else None
     sections = [_section(artifact, svgs.get(artifact.name)) for artifact in book.artifacts]
     return template.render(
         book=book,
         policy=policy(style, script),
+        opening=_figure(book.opening.chart, drawn[0]) if book.opening and drawn else None,
         style=style,
         script=script,
         papers=_papers(sections),
         names={artifact.name for artifact in book.artifacts},
+        leaderboard=leaderboard.NAME,
+        places={leaderboard.path_of(one): run.name for one, run in zip(book.results, listed, strict=True)},
         counts=Counter(section.status for section in sections),
         statuses=STATUSES,
         machines=machines(book.results),
@@ -133,7 +141,7 @@ def _section(artifact: Artifact, svgs: Sequence[str] | None) -> Section:
     return Section(
         artifact=artifact,
         status=how,
-        missing=f"this needs {artifact.lacks}" if artifact.lacks else _MISSING.get(how, ""),
+        told=("Missing", f"this needs {artifact.lacks}") if artifact.lacks else _TOLD.get(how, ("", "")),
         short=_short(artifact),
         figures=tuple(figures),
     )

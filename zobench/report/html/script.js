@@ -395,6 +395,13 @@ function follow() {
   dialog.scrollTop = 0;
 }
 
+/* ---- tables that go on beyond their right edge say so ---- */
+
+function tellWide() {
+  for (const box of document.querySelectorAll(".scroll"))
+    box.classList.toggle("more", box.scrollWidth - box.clientWidth - box.scrollLeft > 1);
+}
+
 function start() {
   for (const table of document.querySelectorAll("table")) makeSortable(table);
   const list = document.getElementById("run-list");
@@ -408,6 +415,9 @@ function start() {
   });
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   addEventListener("hashchange", follow);
+  addEventListener("resize", tellWide);
+  document.addEventListener("scroll", tellWide, true);
+  tellWide();
   follow();
 }
 

@@ -1,0 +1,94 @@
+"""Checks of what a command was given, before anything is measured or torch is imported; and what is said of nothing."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def check_words(values: Mapping[str, Any]) -> None:
+    """Raises ``ValueError`` for a word that its field does not know, and for an unknown model: the mistakes that need
+    nothing to be found, before what takes seconds to import."""
+    from zobench import models
+    from zobench.runspec import DECLARED, check_value
+
+    for key, value in values.items():
+        if key in DECLARED and DECLARED[key].choices:
+            check_value(key, value)
+    if "model" in values:
+        models.own_name(str(values["model"]))
+
+
+def check_folder(option: str, folder: Path | None) -> None:
+    """Raises ``ValueError`` unless ``folder`` is one that exists, or None."""
+    if folder is not None and not folder.is_dir():
+        remedy = "it is a file; name a folder" if folder.exists() else "create it first"
+        raise ValueError(f"`{option}` must be a folder, but got {str(folder)!r}; {remedy}")
+
+
+def check_price(price: float | None) -> None:
+    """Raises ``ValueError`` for what is no price of an hour."""
+    if price is not None and not 0 < price < float("inf"):
+        raise ValueError(f"`--price > 0` must hold, but got {price:g}; name the price of an hour, as 2.49")
+
+
+def check_results(folder: Path) -> None:
+    """Raises ``ValueError`` if ``folder`` is a file, or lies in one; it need not exist yet."""
+    check_folder("--results", next(place for place in (folder, *folder.absolute().parents) if place.exists()))
+
+
+def check_there(folder: Path) -> None:
+    """As :func:`check_results`, for commands that only read; the usual folder need not be there, one that was named
+    must."""
+    check_results(folder)
+    if folder != Path("results") and not folder.exists():
+        raise ValueError(f"`--results` must be a folder with results, but there is no {folder}; check the name")
+
+
+def tell_empty(places: Sequence[Path], then: str = "") -> None:
+    """Says that there are no results in ``places``, and what makes some; ``then``: what is shown all the same."""
+    from zobench.store import first_sweep
+
+    told = f"no results in {', '.join(map(str, places))}: {first_sweep(places[0])}"
+    print(f"{told}; {then}" if then else told, file=sys.stderr)
+
+
+def check_file(option: str, path: Path) -> None:
+    """Raises ``ValueError`` unless ``path`` can be written as a file."""
+    if path.is_dir() or not path.parent.is_dir():
+        remedy = "it is a folder; add a file name" if path.is_dir() else "create the folder"
+        raise ValueError(f"`{option}` must be a file in a folder that exists, but got {str(path)!r}; {remedy}")
+    if path.exists() and not path.is_file():
+        return  # a device or a pipe, which is not for trying
+    is_new = not path.exists()
+    try:
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"`{option}` must be a file that can be written, but got {str(path)!r} ({error.strerror}); name another"
+        ) from error
+
+
+def check_json(output: str | None) -> None:
+    """Raises ``ValueError`` unless ``--json`` names a file that can be written, or is "-" or not given."""
+    if output not in (None, "-"):
+        check_file("--json", Path(str(output)))
+
+
+def check_out(option: str, folder: Path) -> None:
+    """Raises ``ValueError`` unless files can be written below ``folder``, which need not exist yet, and is not made."""
+    place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    check_folder(option, place)
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"`{option}` must be a folder that you may write to, but got {str(folder)!r} ({error.strerror}); choose "
+            "another"
+        ) from error

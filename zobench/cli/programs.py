@@ -1,0 +1,69 @@
+"""Commands about authors' programs: program add, list, remove."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zobench.cli.common import app
+from zobench.cli.usage import ELSEWHERE
+
+program = typer.Typer(
+    name="program", help="Add authors' programs, which then run cells beside zobench's engine.", add_completion=False,
+    rich_markup_mode=None,
+)  # fmt: skip
+app.add_typer(program, rich_help_panel=ELSEWHERE)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="mezo, zo-llm or zo2.")]
+
+
+@program.command()
+def add(
+    name: Name,
+    path: Annotated[Path, typer.Option(metavar="CLONE", help="The clone of its repository.")],
+    python: Annotated[Path, typer.Option(metavar="ENV/bin/python", help="The Python that has what it needs.")],
+) -> None:
+    """Check that a clone of an authors' program runs in its environment, and keep both with the clone's commit."""
+    from zobench.programs import authors, clones
+    from zobench.programs.asking import added
+
+    with tempfile.TemporaryDirectory(prefix="zobench-") as scratch:
+        clone = added(name, path, python, Path(scratch))
+    clones.save({**clones.load(), name: clone})
+    print(f"added: {authors.described(clone)}")
+    print(f"`zobench sweep side_by_side` runs it beside zobench; kept in {clones.place()}")
+
+
+@program.command("list")
+def list_() -> None:
+    """List the programs that were added: commit, versions, and where they are."""
+    from zobench.cli import console
+    from zobench.cli.listing import ListColumn, show
+    from zobench.programs import clones
+
+    found = list(clones.load().values())
+    if not found:
+        print("no program was added: zobench program add mezo --path CLONE --python ENV/bin/python")
+        return
+    show(console.answer_console(), [
+        ListColumn("program", [clone.name for clone in found], kept=True),
+        ListColumn("commit", [clone.commit for clone in found]),
+        *(ListColumn(name, [clone.versions[name] for clone in found]) for name in clones.TOLD),
+        ListColumn("where", [f"{clone.path}, {clone.python}" for clone in found]),
+    ])  # fmt: skip
+
+
+@program.command()
+def remove(name: Name) -> None:
+    """Forget a program; its clone and its environment stay."""
+    from zobench.programs import clones
+    from zobench.runspec import suggestion
+
+    found = clones.load()
+    if name not in found:
+        hint = suggestion(name, found) if found else "none was added"
+        raise ValueError(f"`NAME` must be a program that was added, but got {name!r}; {hint}")
+    clones.save({other: clone for other, clone in found.items() if other != name})
+    print(f"removed: {name}")

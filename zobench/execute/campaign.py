@@ -1,0 +1,137 @@
+"""What is left of a campaign: which rounds of each part are not stored whole, and how long they should take."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from zobench import predict
+from zobench.execute.plan import HOST_RESERVE, Limits, Plan, Step, decide, is_settled
+from zobench.predict.gpu import predict as predict_on
+from zobench.predict.hardware import Gpu
+from zobench.predict.whole import whole_seconds
+from zobench.recipes.campaign import PartOn
+from zobench.result import Outcome, Result
+from zobench.result.repeats import folded, number_of
+from zobench.runspec import RunSpec
+
+HOST_BYTES = 128 << 30
+"""Memory of a GPU's host that is not here."""
+
+
+def is_whole(stored: Sequence[Result | None], retry: Collection[str]) -> bool:
+    """Whether ``stored``, of each cell of a round, is all of it, taken in one and the same round: ratios are of pairs
+    within one, so a round that was stopped, or a run from before, is of no use to them."""
+    began = {one.round.began if one.round else None for one in stored if one is not None and one.is_ok}
+    return all(is_settled(one, retry) for one in stored) and (not began or (len(began) == 1 and None not in began))
+
+
+def anew(planned: Plan, retry: Collection[str]) -> Plan:
+    """The plan of a round, which is run whole if it is not stored whole; what ended otherwise than ok stays, unless
+    ``retry`` has its outcome."""
+    if is_whole([step.earlier for step in planned.steps if step.action != "skip"], retry):
+        return planned
+    steps = [
+        replace(step, action="run") if step.action == "keep" and step.earlier and step.earlier.is_ok else step
+        for step in planned.steps
+    ]
+    return replace(planned, steps=steps)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Runs of a part, each a cell and the number of its round: those that are ``wanted``, and those ``left`` to do."""
+
+    wanted: tuple[tuple[RunSpec, int], ...]
+    left: tuple[tuple[RunSpec, int], ...]
+
+    @property
+    def done(self) -> int:
+        """How many are stored."""
+        return len(self.wanted) - len(self.left)
+
+
+def progress(
+    cells: Sequence[RunSpec], numbers: Sequence[int], runs: Sequence[Result], retry: Collection[str] = ()
+) -> Progress:
+    """How far ``cells`` are, each of which is wanted in the rounds ``numbers``; one that did not end well in the first,
+    as it ran out of memory, in no other. ``runs``: this machine's, each repeat for itself. ``retry``: outcomes that are
+    to be tried again; a round in which one is tried again is run whole."""
+    known = {(run.spec.hash, number_of(run)): run for run in runs}
+    wanted, left = list[tuple[RunSpec, int]](), list[tuple[RunSpec, int]]()
+    firsts = {spec.hash: known.get((spec.hash, numbers[0])) for spec in cells}
+    for number in numbers:
+        members = [spec for spec in cells if number == numbers[0] or not _is_hopeless(firsts[spec.hash], retry)]
+        stored = [known.get((spec.hash, number)) for spec in members]
+        wanted += [(spec, number) for spec in members]
+        if not is_whole(stored, retry):
+            pairs = zip(members, stored, strict=True)
+            left += [(spec, number) for spec, one in pairs if not _is_hopeless(one, retry)]
+    return Progress(wanted=tuple(wanted), left=tuple(left))
+
+
+def fitting(cells: Sequence[RunSpec], runs: Sequence[Result]) -> list[RunSpec]:
+    """``cells`` less those that this machine was found too small for."""
+    unfit = {run.spec.hash for run in runs if run.outcome is Outcome.SKIPPED}
+    return [cell for cell in cells if cell.hash not in unfit]
+
+
+def _is_hopeless(stored: Result | None, retry: Collection[str]) -> bool:
+    """Whether a cell did not end well, and is not to be tried again."""
+    return stored is not None and is_settled(stored, retry) and not stored.is_ok
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outlook:
+    """A part as this machine meets it now. ``steps``: one for each of its cells, in the first round; ``unfit``: those
+    that cannot run here. ``whole`` and ``left``: predicted seconds of all its runs, and of those that are not done; nan
+    where no rates are known."""
+
+    on: PartOn
+    steps: tuple[Step, ...]
+    progress: Progress
+    whole: float
+    left: float
+    unfit: tuple[Step, ...] = field(default=())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left that can run here."""
+        return not self.progress.left
+
+
+def outlook(
+    on: PartOn, runs: Sequence[Result], rates: predict.Rates | None, room: Limits, retry: Collection[str] = ()
+) -> Outlook:
+    """A part whose cells are resolved for this machine: see :func:`progress`. Without ``rates`` its seconds are nan."""
+    earlier = folded(runs)
+    first = {run.spec.hash: run for run in runs if number_of(run) == on.first}
+    steps = tuple(decide(spec, first.get(spec.hash), earlier, rates, room, retry) for spec in on.cells)
+    unfit = tuple(step for step in steps if step.action == "skip")
+    seconds = {step.spec.hash: step.estimate.seconds if step.estimate else 0.0 for step in steps}
+    known = progress([step.spec for step in steps if step.action != "skip"], on.rounds, runs, retry)
+    whole, left = (sum(seconds[spec.hash] for spec, _ in some) for some in (known.wanted, known.left))
+    return Outlook(on=on, steps=steps, progress=known, whole=whole, left=left, unfit=unfit)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ahead:
+    """A part as a GPU that is not here should meet it: the ``cells`` that fit, the labels of those that do not, and the
+    predicted seconds of all rounds."""
+
+    cells: tuple[RunSpec, ...]
+    unfit: tuple[str, ...]
+    seconds: float
+
+
+def ahead(on: PartOn, gpu: Gpu, host_bytes: int = HOST_BYTES) -> Ahead:
+    """A part whose cells are resolved for a CUDA device, on one ``gpu`` in a host with ``host_bytes`` of memory."""
+
+    def fits_there(spec: RunSpec) -> bool:
+        known = predict_on(spec, gpu)
+        return spec.gpus == 1 and known.fits and known.host_bytes <= host_bytes - HOST_RESERVE
+
+    fits = {spec: fits_there(spec) for spec in on.cells}
+    good = tuple(spec for spec in on.cells if fits[spec])
+    seconds = on.part.repeats * sum(whole_seconds(spec, gpu) for spec in good)
+    return Ahead(cells=good, unfit=tuple(spec.label for spec in on.cells if not fits[spec]), seconds=seconds)

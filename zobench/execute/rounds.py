@@ -1,0 +1,113 @@
+"""Repeats of a sweep's cells: rounds, each in an order of its own, until the medians are known well enough.
+
+A round holds every cell once, so that whatever slows the machine down for a while slows all of them down, and a ratio
+of two cells is taken from pairs within rounds. Each run is a fresh process: its steps share more than chance.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from zobench.execute.plan import Plan
+from zobench.execute.sweep import Summary
+from zobench.measure.statistics import FEW, repeats_interval
+from zobench.result import Result, Round
+from zobench.result.repeats import folded
+from zobench.runspec import RunSpec
+
+MOST = 20
+"""Rounds of a sweep that is to go on until its medians are known, unless it says how many."""
+
+Again = Callable[[Sequence[RunSpec], int], Plan]
+"""Plans cells for the round of that number."""
+Run = Callable[[Plan, float | None], Summary]
+"""Runs a plan in a budget of seconds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repeats:
+    """How often each cell is run. ``count``: rounds, at most; ``until``: the width of the median's 95 % interval,
+    relative to it, at which no more are needed, None for all of them; ``interleaved``: a round holds all cells, else
+    each cell has all its repeats before the next one; ``seed`` shuffles the cells of a round; ``first``: the number of
+    the first round."""
+
+    count: int = 1
+    until: float | None = None
+    interleaved: bool = True
+    seed: int = field(default_factory=lambda: secrets.randbits(32))
+    first: int = 0
+
+    @property
+    def told(self) -> str:
+        """What a plan says of it, "" where every cell runs once; the plan's times are of one round."""
+        if self.count == 1:
+            return ""
+        order = "in rounds of all cells" if self.interleaved else "one cell after the other"
+        end = "" if self.until is None else f", fewer once each median is known to {100 * self.until:g} %"
+        return f"each cell runs {self.count} times, {order}{end}; the times above are of one"
+
+
+def run(first: Plan, repeats: Repeats, again: Again, perform: Run, budget: float | None) -> Summary:
+    """Runs ``first``, the plan of the first round, and the rounds after it, of the cells that ended ok in it.
+
+    No round begins that the rest of ``budget`` (seconds) would not hold if it took as long as the longest yet. The
+    summary has one result for each cell, with its repeats, in the plan's order.
+    """
+    end = None if budget is None else time.monotonic() + budget
+    groups = [first.steps] if repeats.interleaved else [[step] for step in first.steps]
+    total, longest = Summary(), 0.0
+    for steps in groups:
+        own: list[Result] = []
+        for number in range(repeats.count):
+            left = None if end is None else end - time.monotonic()
+            good = {result.spec.hash for result in own if result.is_ok}
+            cells = [step.spec for step in steps if step.spec.hash in good]
+            if number and (not cells or is_known(own, repeats.until) or (left is not None and left < longest)):
+                break
+            planned = again(cells, repeats.first + number) if number else replace(first, steps=list(steps))
+            begin = time.monotonic()
+            summary = perform(_shuffled(planned, repeats.first + number, repeats.seed), left)
+            longest = max(longest if repeats.interleaved else 0.0, time.monotonic() - begin)
+            own = folded([*own, *summary.results])
+            total.unsaved += summary.unsaved
+            total.interrupted = summary.interrupted
+            if total.interrupted:
+                break
+        total.results += own
+        if total.interrupted:
+            break
+    places = {step.spec.hash: place for place, step in enumerate(first.steps)}
+    total.results.sort(key=lambda result: places[result.spec.hash])
+    return total
+
+
+def _shuffled(planned: Plan, number: int, seed: int) -> Plan:
+    """The plan of round ``number``, in an order that the seed and the number make; each step knows its place."""
+    steps, began = list(planned.steps), time.time()
+    random.Random(f"{seed} {number}").shuffle(steps)
+    count = itertools.count()
+    return replace(planned, steps=[
+        replace(step, round=Round(number=number, began=began, place=next(count), cells=len(steps), seed=seed))
+        for step in steps
+    ])  # fmt: skip
+
+
+def is_known(results: Iterable[Result], until: float | None) -> bool:
+    """Whether each cell's median step is known to within ``until``, by at least FEW processes. An interval from fewer
+    rests on a guess of its spread, and one that is narrow by chance would end the rounds."""
+    return until is not None and all(_width(result) <= until for result in results if result.is_ok)
+
+
+def _width(result: Result) -> float:
+    """Of the 95 % interval of the median step, relative to it."""
+    seconds = result.run_seconds
+    if not seconds:
+        return 0.0  # nothing that more rounds could tell
+    interval = repeats_interval(seconds) if len(seconds) >= FEW else None
+    assert result.step_seconds is not None
+    return float("inf") if interval is None else (interval[1] - interval[0]) / result.step_seconds

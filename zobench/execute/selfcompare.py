@@ -1,0 +1,143 @@
+"""How small a difference this machine can show: a cell compared with itself, and with itself made slower on purpose.
+
+A comparison is rounds of three fresh processes, side by side in turns where the cell can (zobench.execute.together):
+the cell, the cell again, and the cell whose steps are each lengthened by a share of their own time. It ends by the same
+rule as any: after six rounds, once both ratios are known to UNTIL, or after MOST. Equal cells that are called different
+are false alarms; the slowdown should be found.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from zobench.execute import together
+from zobench.execute.process import run_in_process
+from zobench.measure.statistics import FEW, LEVEL, Ratio, ratio_of_pairs
+from zobench.result import Result
+from zobench.result.repeats import differ_in_threads, seconds_of_pair
+from zobench.runspec import RunSpec
+
+UNTIL = 0.03
+"""Width of a ratio's 95 % interval, relative to it, from which on no more rounds are needed."""
+MOST = 15
+"""Rounds of a comparison."""
+COMPARISONS = 20
+SLOWDOWN = 0.05
+ALARMS, MISSES = 0.1, 0.1
+"""The share of comparisons of equals that may say a difference, and of slowdowns that may be missed."""
+_NINE_OF_TEN = (statistics.NormalDist().inv_cdf(1 - LEVEL / 2) + statistics.NormalDist().inv_cdf(0.9)) / (
+    statistics.NormalDist().inv_cdf(1 - LEVEL / 2)
+)
+"""The difference that nine of ten comparisons find, over half the width of their intervals."""
+
+RunCells = Callable[[RunSpec, Sequence[float], random.Random], Sequence[Result]]
+"""Measures a spec in fresh processes, the steps of each lengthened by the share that is its own."""
+
+
+def in_turns(spec: RunSpec, shares: Sequence[float], order: random.Random) -> list[Result]:
+    """The processes side by side, which step in turns."""
+    return together.run_together([spec] * len(shares), order=order, slowdowns=shares)
+
+
+def one_by_one(spec: RunSpec, shares: Sequence[float], order: random.Random) -> list[Result]:
+    """The processes one after the other, of a cell that cannot take turns."""
+    return [run_in_process(spec, slowdown=share) for share in shares]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """The cell again over the cell, and the slowed cell over the cell, from the same rounds."""
+
+    equal: Ratio
+    slowed: Ratio
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the slowdown was found, as one."""
+        return self.slowed.differs and self.slowed.value > 1
+
+
+@dataclass(kw_only=True)
+class SelfTest:
+    """What a machine's comparisons came to. ``slowdown``: the planted one."""
+
+    spec: RunSpec
+    slowdown: float
+    seed: int
+    comparisons: list[Comparison] = field(default_factory=list)
+
+    @property
+    def alarms(self) -> int:
+        """How many equals were called different."""
+        return sum(one.equal.differs for one in self.comparisons)
+
+    @property
+    def found(self) -> int:
+        """In how many comparisons the slowdown was found."""
+        return sum(one.is_found for one in self.comparisons)
+
+    @property
+    def least(self) -> float:
+        """The difference, a share, that nine of ten such comparisons should find, from how wide their intervals are."""
+        return _NINE_OF_TEN * statistics.median(one.equal.width / 2 for one in self.comparisons)
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether there were few enough false alarms, and few enough misses."""
+        count = len(self.comparisons)
+        return count > 0 and self.alarms <= ALARMS * count and count - self.found <= MISSES * count
+
+
+def self_test(
+    spec: RunSpec, run: RunCells, *, seed: int, count: int = COMPARISONS, slowdown: float = SLOWDOWN,
+    budget: float | None = None, say: Callable[[int, Comparison], None] = lambda number, one: None,
+) -> SelfTest:  # fmt: skip
+    """``count`` comparisons of ``spec`` with itself. None begins that the rest of ``budget`` seconds would not hold.
+
+    ``seed`` orders the processes of each round; ``say`` is told each comparison, numbered from 1. Raises ``ValueError``
+    for a run that does not end ok.
+    """
+    end = None if budget is None else time.monotonic() + budget
+    order, done, longest = random.Random(seed), SelfTest(spec=spec, slowdown=slowdown, seed=seed), 0.0
+    for number in range(1, count + 1):
+        begin = time.monotonic()
+        if end is not None and number > 1 and end - begin < longest:
+            break
+        done.comparisons.append(_compared(spec, run, slowdown, order))
+        longest = max(longest, time.monotonic() - begin)
+        say(number, done.comparisons[-1])
+    return done
+
+
+def _compared(spec: RunSpec, run: RunCells, slowdown: float, order: random.Random) -> Comparison:
+    """A comparison from rounds in which all three had as many threads; others can have a core for a while."""
+    equal: list[tuple[float, float]] = []
+    slowed: list[tuple[float, float]] = []
+    for _ in range(MOST):
+        shares = {"cell": 0.0, "again": 0.0, "slowed": slowdown}
+        names = list(shares)
+        order.shuffle(names)
+        done = dict(zip(names, map(_ended_well, run(spec, [shares[name] for name in names], order)), strict=True))
+        if any(differ_in_threads(done["cell"], one) for one in done.values()):
+            continue
+        equal.append(seconds_of_pair(done["again"], done["cell"]))
+        slowed.append(seconds_of_pair(done["slowed"], done["cell"]))
+        found = Comparison(equal=ratio_of_pairs(equal), slowed=ratio_of_pairs(slowed))
+        if len(equal) >= FEW and max(found.equal.width, found.slowed.width) <= UNTIL:
+            break
+    if len(equal) < FEW:
+        raise ValueError(
+            f"a self-test needs {FEW} rounds of {MOST} whose processes have as many threads, but had {len(equal)}, "
+            "because others used the cores; wait for them, or set OMP_NUM_THREADS"
+        )
+    return found
+
+
+def _ended_well(result: Result) -> Result:
+    if not result.is_ok or not result.step_seconds:
+        raise ValueError(f"a self-test needs runs that end ok, but one ended {result.outcome}: {result.reason}")
+    return result

@@ -1,0 +1,172 @@
+"""Cells that run side by side, each in a fresh process, and take their steps in turns: see zobench.measure.turns."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zobench.execute.process import run_in_process
+from zobench.measure import threads, turns
+from zobench.measure.observe import crowded
+from zobench.measure.turns import Seat
+from zobench.result import Result
+from zobench.runspec import RunSpec
+
+TICK = 0.1
+"""Seconds between two calls of ``while_waiting``."""
+
+
+def obstacle(spec: RunSpec) -> str:
+    """Why ``spec`` cannot take turns with others, in a few words; "" if it can: then nothing of it goes on between two
+    of its steps, in the turn of another, and its memory is told apart from theirs."""
+    reasons = {
+        "it is fine-tuned on a task": spec.task != "none",
+        "another program takes its steps": spec.program != "zobench",
+        "it has several ranks": spec.gpus > 1,
+        "its checkpoints are written between two steps": spec.checkpoint != "none",
+        "its transfers are measured alone after its steps": spec.parts,
+        "processes on one GPU share its memory and its clocks": spec.device.startswith("cuda"),
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
+
+
+class _Stopped(BaseException):
+    """The others were given up, so this cell's process is ended."""
+
+
+@dataclass(eq=False)
+class _Desk:
+    """The giver's ends of a process's pipes. ``said``: its last word, "" while it is at work."""
+
+    seat: Seat
+    gives: int
+    hears: int
+    said: bytes = b""
+    is_gone: bool = False
+
+    def give(self) -> None:
+        """Gives the turn, or lets the process go on that has no steps left."""
+        self.said = b""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.gives, b"!")
+
+    def hear(self) -> None:
+        """Takes what the process says; nothing more comes from one that has ended."""
+        self.said = os.read(self.hears, 1)
+        self.is_gone = not self.said
+
+
+@dataclass(frozen=True)
+class _Game:
+    """All desks of a round. ``order`` shuffles them anew for each turn of all."""
+
+    desks: list[_Desk]
+    order: random.Random
+    tick: Callable[[], None]
+
+    def play(self) -> None:
+        """Gives turns, one process at a time and each as often as it asks, until nobody asks any more."""
+        self._listen(self.desks)
+        while asking := [desk for desk in self.desks if desk.said == turns.ASKS]:
+            self.order.shuffle(asking)
+            for desk in asking:
+                desk.give()
+                self._listen([desk])
+        for desk in self.desks:
+            desk.give()
+
+    def _listen(self, desks: Sequence[_Desk]) -> None:
+        """Returns once each of ``desks`` has said a word, or is gone."""
+        silent = {desk.hears: desk for desk in desks if not desk.said and not desk.is_gone}
+        while silent:
+            heard = select.select(list(silent), [], [], TICK)[0]
+            for ready in heard:
+                silent.pop(ready).hear()
+            if not heard:
+                self.tick()
+
+
+def run_together(
+    specs: Sequence[RunSpec], *, order: random.Random, slowdowns: Sequence[float] = (), timeout: float | None = None,
+    disk_dir: Path | None = None, while_waiting: Callable[[], None] = lambda: None,
+) -> list[Result]:  # fmt: skip
+    """Measures ``specs`` side by side, each in a process of its own, their steps in turns that ``order`` shuffles.
+
+    ``timeout``: seconds that each would have alone. ``slowdowns`` and the rest: see
+    :func:`zobench.execute.process.run_in_process`. Raises ``ValueError`` for a spec that cannot take turns.
+    """
+    check(specs)
+    own, stop, began = threads.chosen(), threading.Event(), time.time()
+
+    def tick() -> None:
+        if stop.is_set():
+            raise _Stopped
+
+    def one(spec: RunSpec, seat: Seat, slowdown: float) -> Result:
+        try:
+            bound = None if timeout is None else timeout * len(specs)
+            return run_in_process(
+                spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, slowdown=slowdown, seat=seat
+            )
+        finally:
+            os.close(seat.given)
+            os.close(seat.says)  # its end is heard at the other one
+
+    shares = slowdowns or [0.0] * len(specs)
+    with _desks(len(specs), own) as desks, ThreadPoolExecutor(len(specs)) as pool:
+        cells = zip(specs, desks, shares, strict=True)
+        running = [pool.submit(one, spec, desk.seat, share) for spec, desk, share in cells]
+        try:
+            _Game(desks=desks, order=order, tick=while_waiting).play()
+            return _told_apart([each.result() for each in running], began)
+        finally:
+            stop.set()
+
+
+def check(specs: Sequence[RunSpec]) -> None:
+    """Raises ``ValueError`` for a spec that cannot take turns."""
+    for spec in specs:
+        if why := obstacle(spec):
+            raise ValueError(
+                f"`--turns` needs cells that do nothing between two steps, but {spec.label} cannot wait: {why}; leave "
+                "--turns out"
+            )
+
+
+@contextlib.contextmanager
+def _desks(count: int, own: threads.Threads | None) -> Iterator[list[_Desk]]:
+    desks: list[_Desk] = []
+    try:
+        for _ in range(count):
+            (given, gives), (hears, says) = os.pipe(), os.pipe()
+            desks.append(_Desk(seat=Seat(given=given, says=says, own=own), gives=gives, hears=hears))
+        yield desks
+    finally:
+        for desk in desks:
+            os.close(desk.gives)
+            os.close(desk.hears)
+
+
+def _told_apart(results: Sequence[Result], began: float) -> list[Result]:
+    """The results, which name the game by when it ``began``, without what each saw of the others: cores that these kept
+    busy are none of strangers, and energy, which nobody can divide among them, has no value."""
+    busy = [one.power.get("own_cpu_cores") or 0.0 for one in results]
+    found: list[Result] = []
+    for result, own in zip(results, busy, strict=True):
+        facts = {**result.environment, "turns": began}
+        seen = result.power.get("other_cpu_cores")
+        others = None if seen is None else max(0.0, seen + own - sum(busy))
+        power = result.power and {
+            **result.power, "other_cpu_cores": others, "energy_joules": None, "mean_power_watts": None
+        }  # fmt: skip
+        warnings = [*result.warnings, *crowded(others)]
+        found.append(replace(result, environment=facts, power=power, warnings=warnings))
+    return found

@@ -1,0 +1,151 @@
+"""Two steps beside a checkpoint on a virtual clock: the savers' own schemes, whose copies and files take no bytes.
+
+``python -m zobench.finetune.checkpointed`` writes the file of :mod:`zobench.predict.timelines`, which the report draws
+where nothing was recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zobench.durable.savers.base import Saved, Saver, Target, block_of, part
+from zobench.durable.savers.beside import Beside, Copy
+from zobench.durable.savers.halves import HalvesSaver
+from zobench.durable.savers.held import Held
+from zobench.durable.savers.journal import JournalSaver
+from zobench.engine.blocks import Unit
+from zobench.engine.lanes import Event
+from zobench.finetune.virtual import VirtualRun, virtual_step
+from zobench.predict import hardware, timelines
+from zobench.predict.gpu import STEPS
+from zobench.predict.hardware import Gpu
+from zobench.runspec import RunSpec
+
+
+class _Done(threading.Event):
+    """The end of a copy: who waits for it stands still on the virtual clock until then."""
+
+    def __init__(self, run: VirtualRun, end: float) -> None:
+        super().__init__()
+        self._run, self._end = run, end
+
+    def is_set(self) -> bool:
+        return self._run.now >= self._end
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._run.lanes.spend(max(0.0, self._end - self._run.now))
+        return True
+
+
+class _OnClock(Beside):
+    """Copies and writes one after the other, each on a lane of its own, at so many bytes per second."""
+
+    _copied = _written = 0.0
+
+    def __init__(self, run: VirtualRun, target: Target) -> None:
+        self.run = run
+        super().__init__(run.engine, target)
+
+    def _room(self, nbytes: int) -> Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, device="meta")
+
+    def _touch(self, unit: Unit) -> None:
+        self._due = {key: copy for key, copy in self._due.items() if not copy.done.is_set()}
+        super()._touch(unit)
+
+    def _claim(self, copy: Copy) -> bool:
+        return False  # the copying lane has them all
+
+    def _settled(self, wait: float = 0.0) -> bool:
+        return self.run.now >= self._written
+
+    def _send(self, copies: Sequence[Copy], ends: bool) -> None:
+        now, lanes = self.run.now, self.run.lanes
+        self._due.update((id(copy.unit), copy) for copy in copies)
+        for copy in copies:
+            lanes.awaited = 0.0
+            if copy.unit.streamed:  # then it waits for its unit's write-back
+                self.engine.read(copy.unit, copy.data, copy.first)
+            start = max(now, self._copied, lanes.awaited)
+            self._copied = start + copy.data.numel() / self.run.device.pageable
+            begin = max(self._copied, self._written)
+            self._written = begin + copy.data.numel() / timelines.DISK
+            copy.done = _Done(self.run, self._copied)
+            block = block_of(self.engine, copy.unit)
+            self.events += [("copy", "copy", block, start, self._copied), ("save", "save", block, begin, self._written)]
+
+
+class _Halves(_OnClock, HalvesSaver):
+    """The paper's scheme."""
+
+
+class _Journal(_OnClock, JournalSaver):
+    """Bases for a journal."""
+
+
+class _Sync(Held):
+    """The run is held until all is on the disk."""
+
+    def __init__(self, run: VirtualRun, target: Target) -> None:
+        super().__init__(target)
+        self.run = run
+
+    def _save(self, made: Saved) -> None:
+        for unit in self.run.engine.units:
+            first, last = part(self.run.engine, unit, self.target) if unit.changed else (0, 0)
+            start = self.run.now
+            self.run.lanes.spend((last - first) / timelines.DISK)
+            if last > first:
+                self.events.append(("save", "save", block_of(self.run.engine, unit), start, self.run.now))
+
+
+_KINDS: Mapping[str, Callable[[VirtualRun, Target], Saver]] = {"sync": _Sync, "async": _Halves, "journal": _Journal}
+"""Of ``RunSpec.checkpoint``."""
+
+
+def timeline(spec: RunSpec, device: Gpu) -> list[Event]:
+    """Two settled steps of ``spec`` on ``device`` from a checkpoint on, in seconds, as a run records them."""
+    target = Target(folder=Path(), state=lambda step: {}, tell=_unexpected)
+    with VirtualRun(spec, device) as run:
+        for _ in range(STEPS):
+            run.step()
+        saver = _KINDS[spec.checkpoint](run, target)
+        run.lanes.record()
+        saver.begin(STEPS)
+        for step in range(2):
+            saver.after_step(STEPS + step)
+            run.step()
+        origin, end = run.lanes.origin, run.now
+        beside = [
+            (lane, kind, block, a - origin, min(b, end) - origin) for lane, kind, block, a, b in saver.events if a < end
+        ]
+        saver.close(finish=False)  # what is still on its way ends after the two steps
+        return sorted([*run.lanes.timeline(), *beside], key=lambda event: event[3])
+
+
+def _unexpected(text: str) -> None:
+    raise AssertionError(f"a checkpoint that nobody writes cannot fail, but: {text}")
+
+
+def made(form: Mapping[str, Any]) -> list[Event]:
+    """One of the stored timelines, made anew."""
+    spec, device = timelines.spec_of(form), hardware.load(timelines.GPU)
+    found = virtual_step(spec, device).timeline if spec.checkpoint == "none" else timeline(spec, device)
+    return [(lane, kind, block, round(start, 6), round(end, 6)) for lane, kind, block, start, end in found]
+
+
+def main() -> None:
+    """Writes the file."""
+    rows = map(json.dumps, map(made, timelines.FORMS))
+    timelines.DATA.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""The engine of a spec on a virtual clock: its own schedule, pipeline and arithmetic run on the meta device, where
+nothing is computed, and each operation takes the seconds that a GPU would.
+
+:mod:`zobench.predict.gpu` says the same by formulas in a thousandth of the time; here the timeline is too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from zobench import methods, models
+from zobench.data.batch import Batch
+from zobench.engine import Engine, Entry, Point
+from zobench.engine.lanes import Action, Event, VirtualLanes
+from zobench.engine.schedule import Op
+from zobench.finetune.assemble import engine_config
+from zobench.models.weights import RandomWeights
+from zobench.predict import footprint, gpu, seconds, sizes
+from zobench.predict.gpu import STEPS, Costs, Prediction
+from zobench.predict.hardware import Gpu
+from zobench.predict.operators import Priced
+from zobench.runspec import METHODS, RunSpec
+from zobench.runspec.kinds import AUTOCASTS, WIRES
+
+LONGEST = 16
+"""Steps from one write-back to the next up to which all of them are run; of more than that, one with as many updates
+pending as in the mean."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VirtualStep:
+    """``prediction``: seconds of a step and of its parts, in the mean of the steps from one write-back to the next, and
+    what bounds it; ``stall``: seconds of it in which the compute lane waits for transfers; ``timeline`` of the last
+    step, as a run records it, empty where nothing is streamed."""
+
+    prediction: Prediction
+    stall: float
+    timeline: list[Event]
+
+
+class _Engine(Engine):
+    """The losses are made up, because on the meta device there are none: each point has its own."""
+
+    def probe(self, batch: Batch, points: Sequence[Point], looked: Sequence[int] | None = None) -> list[float]:
+        return [1.0 + 1e-3 * number for number, _ in enumerate(super().probe(batch, points, looked))]
+
+
+class VirtualRun:
+    """Steps of ``spec`` (resolved) on ``device``, ``disk`` bytes/s being those of a tier on one; a context manager.
+
+    Raises ``ValueError`` for what has no steps of points alone on one device.
+    """
+
+    def __init__(self, spec: RunSpec, device: Gpu, disk: float = 0.0) -> None:
+        self.spec = spec = footprint.fit(spec)[0]
+        check(spec)
+        self.priced = Priced(device, sizes.rows(spec) * spec.seq_len, tf32=AUTOCASTS[spec.autocast].is_tf32)
+        self.lanes = VirtualLanes(self._operation)
+        self.device = device
+        self._costs = Costs(spec, device, disk)
+        self._spent, self._steps, self._links = 0.0, 0, dict[str, float]()
+        known, tied, positions = models.variant(spec)
+        model = models.build(known, spec.dtype, tied, positions)
+        config = engine_config(spec)
+        changes: dict[str, Any] = {"device": "meta", "tier": "pageable", "compile": False, "shared_blocks": None}
+        if AUTOCASTS[spec.autocast].is_tf32:
+            changes["autocast"] = "none"
+        if config.writeback_every == "inf":  # which on the meta device is another number than on its own
+            changes["consolidate_after"] = int(config.keep_steps)
+        self.engine = _Engine(
+            model, dataclasses.replace(config, **changes), weights=RandomWeights(model, 0), lanes=self.lanes,
+            rule=methods.rule(spec), directions=methods.directions(spec),
+        )  # fmt: skip
+        forwards = self.engine.forwards
+        forwards.judge = self.priced.judging()(forwards.judge)  # type: ignore[method-assign]
+        self._method = methods.make(spec)
+        self._period = self.engine.config.keep_steps if self._costs.kept else LONGEST + 1
+        ids = torch.empty(spec.batch_size, spec.seq_len, dtype=torch.long, device="meta")
+        self._batch = Batch(ids, ids)
+        stream = self.engine.rest.stream
+        self._sizes, self._written = ((), ()) if stream is None else (stream.sizes, stream.written)
+        if self._period > LONGEST:
+            middle = max(0, round(seconds.pending(spec)) - STEPS)
+            self.engine.commit([Entry(step=0, seed=seed, g=1.0, lr=1e-7) for seed in range(middle * spec.queries)])
+
+    def step(self) -> float:
+        """Takes a step, and returns its seconds."""
+        began, period = self.lanes.now, self._period
+        writes = period == 1 or (period <= LONGEST and self._steps > 0 and self._steps % period == 0)
+        self._links = self._costs.lanes(writes=writes) if self._sizes else {}
+        with self.priced.running():
+            self._method.step(self.engine, self._batch)
+        self._steps += 1
+        return self.now - began
+
+    def settled(self) -> VirtualStep:
+        """The steps from one write-back to the next, once each such group takes as long as the one before."""
+        period = int(self._period) if self._period <= LONGEST else 1
+        for _ in range(-(-STEPS // period) * period + (period > 1)):  # the first step has nothing to write back
+            self.step()
+        before, busy = dict(self.priced.seconds), self.priced.total
+        taken = [self.step() for _ in range(period - 1)]
+        self.lanes.record()
+        mean = sum([*taken, self.step()]) / period
+        parts = {name: (total - before[name]) / period for name, total in self.priced.seconds.items()}
+        parts |= self._costs.moving()
+        known = gpu.predict(self.spec, self._costs.gpu, self._costs.disk)
+        return VirtualStep(
+            prediction=dataclasses.replace(known, step_seconds=mean, parts=parts),
+            stall=max(0.0, mean - (self.priced.total - busy) / period), timeline=self.lanes.timeline(),
+        )  # fmt: skip
+
+    @property
+    def now(self) -> float:
+        """Where the compute lane is, with all that was issued."""
+        self.lanes.spend(self._issued())
+        return self.lanes.now
+
+    def __enter__(self) -> VirtualRun:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.engine.close()
+
+    def _issued(self) -> float:
+        """Seconds of what was issued since this was last asked."""
+        issued, self._spent = self.priced.total - self._spent, self.priced.total
+        return issued
+
+    def _operation(self, op: Op, action: Action) -> float:
+        """Seconds of one operation of the pipeline."""
+        self.lanes.spend(self._issued())
+        dirty = self.engine.blocks[op.block].dirty
+        action()
+        if op.kind in self._links:
+            return self._transfer(op, dirty) + (self._costs.malloc if op.kind == "upload" else 0.0)
+        return self._issued()
+
+    def _transfer(self, op: Op, dirty: bool) -> float:
+        """Its unit's share of all that the lane moves in a way through the model."""
+        moved = self._sizes if op.kind == "upload" else self._written
+        if op.kind == "offload" and not dirty:
+            return 0.0
+        return self._links[op.kind] * moved[op.block] / sum(moved)
+
+
+def check(spec: RunSpec) -> None:
+    """Raises ``ValueError`` for a spec whose steps are more than points, or on more than one device."""
+    kind = METHODS.get(spec.method)
+    wants = {
+        "gpus=1": spec.gpus == 1, "task=none": spec.task == "none", "scheme=full": spec.scheme == "full",
+        "a method without a backward pass": not kind.backpropagates and not kind.tangents,
+        "a method without thresholds": kind.thresholds is None,
+        "wire=none": not WIRES[spec.wire].is_packed or not (WIRES[spec.wire].is_scaled or WIRES[spec.wire].bits),
+    }  # fmt: skip
+    if lacking := [name for name, holds in wants.items() if not holds]:
+        raise ValueError(
+            f"a predicted timeline needs {lacking[0]}, but got {spec.label}; `zobench plan` without --trace predicts "
+            "its seconds"
+        )
+
+
+@functools.lru_cache(maxsize=8)
+def virtual_step(spec: RunSpec, device: Gpu, disk: float = 0.0) -> VirtualStep:
+    """A settled step of ``spec`` (resolved) on ``device``: see :class:`VirtualRun`."""
+    with VirtualRun(spec, device, disk) as run:
+        return run.settled()

@@ -1,0 +1,165 @@
+"""EGGROLL: evolution strategies along directions of low rank, a population in one forward (Sarkar et al., 2025, arXiv
+2511.16652, "Evolution Strategies at the Hyperscale"), and its program, ESHyperscale/HyperscaleES."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from zobench.engine.base import PassRecord, Point
+from zobench.methods.base import LOW_RANK, Direction, Taken
+from zobench.methods.shaping import SHAPINGS, Shaping
+from zobench.methods.zo_sgd import ZOSGD, projected_gradient
+from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields, Structure
+from zobench.runspec.registry import resolve
+from zobench.runspec.words import suggestion
+
+if TYPE_CHECKING:
+    from zobench.data.batch import Batch
+    from zobench.engine.apart import Apart
+    from zobench.engine.interface import SteppingEngine
+    from zobench.engine.population import Reward
+    from zobench.runspec import RunSpec
+
+REWARDS = {"loss": "zobench.methods.rewards:less_loss", "accuracy": "zobench.methods.rewards:accuracy"}
+"""By their names in a spec: where the function is."""
+VARIANCE = 1e-5
+"""What the program adds to a variance before it divides by its root."""
+
+
+class EGGROLL(ZOSGD):
+    """``W += lr / (P sigma) * (f_1 E_1 + ... + f_P E_P)``: f_i is the fitness of member i at W + sigma E_i, sigma the
+    ``eps``.
+
+    ``queries`` directions make a population of P members: with ``antithetic`` each serves two, W + sigma E and
+    W - sigma E, so that P is twice as many. ``reward`` says what a member deserves (:data:`~zobench.engine.population
+    .Reward`), ``shaping`` makes fitness of rewards. A batch is cut into ``shards``, and as many members see each of
+    them: with 1 all members see all of it, with P each its own rows, with P / 2 each antithetic pair. ``shipped``: the
+    update is ``lr * sigma / sqrt(P)`` times the sum, and 1e-5 is added to a variance, as in the program.
+
+    A step's loss is the mean of the rewards, negative; its g are the slopes of fitness, also negative.
+    """
+
+    def __init__(
+        self, *, reward: Reward, shaping: Shaping = SHAPINGS["z-score"], antithetic: bool = True, shards: int = 1,
+        shipped: bool = False, **constants: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**constants)
+        self.reward, self.shaping, self.antithetic = reward, shaping, antithetic
+        self.shards, self.shipped = shards, shipped
+        self.population = self.queries * (2 if antithetic else 1)
+        if shards < 1 or self.population % shards:
+            raise ValueError(
+                f"`shards` must divide the population of {self.population}, but got {shards}; use shards=1, or "
+                f"{self.population} for rows of each member's own"
+            )
+
+    def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
+        if self.antithetic:
+            return super()._points(directions)
+        return tuple(Point(seed, self.eps, part) for seed, part in directions)
+
+    def _probe(
+        self, engine: SteppingEngine, batch: Batch, directions: Sequence[Direction]
+    ) -> tuple[float, tuple[float, ...]]:
+        """The mean reward and each direction's slope of fitness, both negative."""
+        each = self.population // self.shards
+        batches = [shard for own in range(self.shards) for shard in [batch.shard(own, self.shards)] * each]
+        rewards = engine.fitness(self.reward, batches, self._points(directions))
+        fitness = self.shaping(rewards, each, VARIANCE if self.shipped else 0.0)
+        return -sum(rewards) / len(rewards), tuple(self._slopes(fitness, engine.config.device))
+
+    def _slopes(self, fitness: Sequence[float], device: str) -> list[float]:
+        if not self.antithetic:
+            return [-own / self.eps for own in fitness]
+        pairs = zip(fitness[::2], fitness[1::2], strict=True)
+        return [projected_gradient(-plus, -minus, self.eps, device) for plus, minus in pairs]
+
+    def _coefficient(self, g: float) -> float:
+        return g * self.eps**2 * math.sqrt(self.population) if self.shipped else g
+
+    def _moments(self, taken: Taken) -> list[PassRecord]:
+        """As many passes as its reward looked at the population; the last had the updates."""
+        last = super()._moments(taken)
+        return [PassRecord(points=last[0].points)] * (taken.passes - 1) + last
+
+
+def make(spec: RunSpec) -> EGGROLL:
+    """The method of ``spec``. Raises ``ValueError`` where its shards are not equal, or an option has no such value."""
+    population, shards = _population(spec), _shards(spec)
+    if spec.batch_size % shards:
+        raise ValueError(
+            f"`options.shards` must divide batch_size={spec.batch_size} and the population of {population}, but got "
+            f"options.shards={shards}; use options.shards=1"
+        )
+    reward = resolve(_chosen(spec, "reward", REWARDS))
+    return EGGROLL.of(
+        spec, reward=reward, shaping=_chosen(spec, "shaping", SHAPINGS), antithetic=spec.option("antithetic"),
+        shards=shards, shipped=spec.definition == "as-shipped",
+    )  # fmt: skip
+
+
+def directions(spec: RunSpec) -> Apart:
+    """Those of ``spec``."""
+    from zobench.engine.apart import Apart
+
+    return Apart(_rank(spec))
+
+
+def _chosen(spec: RunSpec, name: str, table: Any) -> Any:
+    value = spec.option(name)
+    if value not in table:
+        raise ValueError(
+            f"`options.{name}` must be one of {', '.join(table)}, but got {value!r}; {suggestion(value, table)}"
+        )
+    return table[value]
+
+
+def _rank(spec: SpecFields) -> int:
+    rank: int = spec.option("rank")
+    if rank < 1:
+        raise ValueError(f"`options.rank >= 1` must hold, but got options.rank={rank}; EGGROLL uses options.rank=1")
+    return rank
+
+
+def _population(spec: SpecFields) -> int:
+    return spec.queries * (2 if spec.option("antithetic") else 1)
+
+
+def _shards(spec: SpecFields) -> int:
+    shards: int = spec.option("shards")
+    population = _population(spec)
+    if shards < 1 or population % shards:
+        raise ValueError(
+            f"`options.shards` must divide the population of {population}, but got options.shards={shards}; use "
+            "options.shards=1"
+        )
+    return shards
+
+
+def _several(spec: SpecFields) -> int:
+    """What ``queries`` must be: one member has no fitness. 32 antithetic directions are a population of 64."""
+    return spec.queries if spec.queries > 1 else 32
+
+
+WRITTEN = Definition(
+    formula="w += lr / (P sigma) * sum of f E, E = U V^T / sqrt(r) in every matrix; f from the rewards of P members",
+    make="zobench.methods.eggroll:make",
+)
+KIND = MethodKind(
+    name="eggroll",
+    as_written=WRITTEN,
+    as_shipped=replace(
+        WRITTEN,
+        formula="w += lr sigma / sqrt(P) * sum of f E, E = U V^T / sqrt(r) in every matrix; 1e-5 is added to the "
+        "variance of rewards",
+    ),
+    structure=Structure(make="zobench.methods.eggroll:directions", rank=_rank, lasts=lambda spec: 1, is_apart=True),
+    pairs=lambda spec, layers: 0,
+    singles=lambda spec: _population(spec) // _shards(spec),
+    grid="eggroll",
+    needs=(*LOW_RANK, Need("queries", _several, "a member's fitness is beside others': use queries=32, or 2 and more")),
+    options={"rank": 1, "antithetic": True, "shaping": "z-score", "shards": 1, "reward": "loss"},
+)

@@ -1,0 +1,114 @@
+"""QES: integer weights whose codes move by whole steps, with what rounding loses kept for the next step.
+
+Xu et al., 2026 (arXiv 2602.03120, "Quantized Evolution Strategies"), and its program,
+dibbla/Quantized-Evolution-Strategies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from zobench.engine.base import Entry, Point
+from zobench.methods.base import INTEGERS, TRAVELLING_STATE, Direction
+from zobench.methods.zo_sgd import ZOSGD
+from zobench.runspec.kinds import Definition, MethodKind, Need, SchemeKind, SpecFields, Widths
+
+if TYPE_CHECKING:
+    from zobench.engine.rules import UpdateRule
+    from zobench.runspec import RunSpec
+
+MOST = 3.0
+"""Where a standardised difference is cut."""
+SMALL = 1e-8
+PAIRS = 25
+"""Of its scripts, with populations of 50."""
+
+
+class QES(ZOSGD):
+    """A population of ``queries`` directions, each with its mirror image, in one pass over the model.
+
+    Of each pair the difference of the losses counts, standardised over the population and cut at +-3. ``eps`` is
+    sigma, in steps of the grid. A step one of whose losses is not finite changes nothing and is counted as skipped.
+    """
+
+    def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
+        return tuple(Point(seed, sign, part) for seed, part in directions for sign in (1.0, -1.0))
+
+    def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
+        if self._applies(gradients):
+            for (seed, part), g in zip(directions, standardised(gradients), strict=True):
+                yield self._entry(seed, g, 0.0, part)
+
+
+def standardised(values: Sequence[float]) -> list[float]:
+    """``values`` minus their mean over their standard deviation (N in its denominator), cut at +-3."""
+    mean = sum(values) / len(values)
+    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+    return [min(max((value - mean) / (spread + SMALL), -MOST), MOST) for value in values]
+
+
+def make(spec: RunSpec) -> QES:
+    """The method of ``spec``."""
+    return QES(lr=spec.lr, eps=spec.eps, seed=spec.seed, queries=spec.queries)
+
+
+def rule(spec: RunSpec) -> UpdateRule:
+    """Whole steps, with a residual that fades by the option ``decay``. Raises ``ValueError`` if that is not from 0 to
+    1."""
+    from zobench.engine.steps import WholeSteps
+
+    decay = float(spec.option("decay"))
+    if not 0 <= decay <= 1:
+        raise ValueError(f"`0 <= options.decay <= 1` must hold, but got {decay}; QES's program uses options.decay=0.9")
+    return WholeSteps(spec.eps, int(spec.option("bits")), decay, narrow=spec.definition == "as-shipped")
+
+
+def _codes(widths: Widths, spec: SpecFields) -> tuple[int, int]:
+    return widths.matrices, 0
+
+
+def _scales(spec: SpecFields) -> float:
+    return 2 / int(spec.option("group"))
+
+
+def _population(spec: SpecFields) -> int:
+    """What ``queries`` must be: one difference has no spread."""
+    return spec.queries if spec.queries > 1 else PAIRS
+
+
+_FORMULA = (
+    "x = decay e - lr ghat / sigma; d = round(x), 0 out of range; q += d; e = x - d: codes q of integer weights; z is "
+    "sigma u rounded at random; e in "
+)
+
+KIND = MethodKind(
+    name="qes",
+    as_written=Definition(
+        formula=_FORMULA + "float32",
+        make="zobench.methods.qes:make",
+        rule="zobench.methods.qes:rule",
+        copies=5,
+        piece_copies=7,
+    ),
+    as_shipped=Definition(
+        formula=_FORMULA + "float16",
+        make="zobench.methods.qes:make",
+        rule="zobench.methods.qes:rule",
+        state_width=2,
+        copies=5,
+        piece_copies=7,
+    ),
+    scheme=SchemeKind(name="codes", make="zobench.schemes.integers:codes", adapter=_codes, base=_scales, tuned_width=1),
+    states=1,
+    needs=(
+        *INTEGERS,
+        *TRAVELLING_STATE,
+        Need("noise", "counter", "at a bound one of two opposite points stays; use noise=counter"),
+        Need("queries", _population, "differences are standardised over a population: use queries=25, or 2 and more"),
+        Need("survival", False, "its updates are whole steps; use survival=false"),
+    ),
+    options={"bits": 4, "group": 128, "decay": 0.9},
+    grid="qes",
+)

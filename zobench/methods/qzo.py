@@ -1,0 +1,75 @@
+"""QZO: integer weights whose scales are tuned by ZO-SGD, with a directional derivative that is clipped.
+
+Shang et al., 2025 (arXiv 2505.13430), and its program, maifoundations/QZO.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zobench.methods.base import INTEGERS
+from zobench.methods.zo_sgd import ZOSGD
+from zobench.runspec.kinds import Definition, MethodKind, Need, SchemeKind, SpecFields, Widths
+
+if TYPE_CHECKING:
+    from zobench.engine.rules import UpdateRule
+    from zobench.runspec import RunSpec
+
+LEAST = 1e-7
+"""The smallest scale in the program."""
+
+
+class QZO(ZOSGD):
+    """ZO-SGD of the scales, with each g cut at +-``clip``. A g that is not finite is skipped, not cut."""
+
+    def __init__(self, *, clip: float = 100.0, **constants: Any) -> None:
+        super().__init__(**constants)
+        if not clip > 0:
+            raise ValueError(f"`options.clip > 0` must hold, but got options.clip={clip}; QZO uses options.clip=100")
+        self.clip = clip
+
+    def _coefficient(self, g: float) -> float:
+        return min(max(g, -self.clip), self.clip)
+
+
+def make(spec: RunSpec) -> QZO:
+    """The method of ``spec``."""
+    return QZO(lr=spec.lr, eps=spec.eps, seed=spec.seed, queries=spec.queries, clip=float(spec.option("clip")))
+
+
+def rule(spec: RunSpec) -> UpdateRule:
+    """Scales end at 0, or in the program a little above."""
+    from zobench.engine.steps import AtLeast
+
+    return AtLeast(LEAST if spec.definition == "as-shipped" else 0.0)
+
+
+def _scales(widths: Widths, spec: SpecFields) -> tuple[int, int]:
+    return -(-widths.matrices // int(spec.option("group"))), 0
+
+
+def _codes(spec: SpecFields) -> float:
+    return int(spec.option("bits")) / 8
+
+
+KIND = MethodKind(
+    name="qzo",
+    as_written=Definition(
+        formula="s = max(s - lr * clip(ghat), 0), w = s q: of integer weights the scales s; the codes q stay",
+        make="zobench.methods.qzo:make",
+        rule="zobench.methods.qzo:rule",
+        copies=2,
+        piece_copies=3,
+    ),
+    as_shipped=Definition(
+        formula="s = max(s - lr * clip(ghat), 1e-7), w = s q: of integer weights the scales s; the codes q stay",
+        make="zobench.methods.qzo:make",
+        rule="zobench.methods.qzo:rule",
+        copies=2,
+        piece_copies=3,
+    ),
+    scheme=SchemeKind(name="scales", make="zobench.schemes.integers:scales", adapter=_scales, base=_codes),
+    needs=(*INTEGERS, Need("survival", False, "its updates end at 0; use survival=false")),
+    options={"bits": 4, "group": 128, "clip": 100.0},
+    grid="qzo",
+)

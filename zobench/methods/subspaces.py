@@ -1,0 +1,72 @@
+"""What the methods along directions of low rank have in common: a subspace that stays for some steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from zobench.engine.base import Entry, PassRecord, Point
+from zobench.methods.base import Direction, Taken
+from zobench.methods.zo_sgd import ZOSGD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zobench.engine.interface import SteppingEngine
+    from zobench.runspec.kinds import SpecFields
+
+
+class InSubspaces(ZOSGD):
+    """ZO-SGD whose directions share a subspace for ``interval`` steps; then it is drawn anew.
+
+    The subspace's seed is that of the first direction in it.
+    """
+
+    def __init__(self, *, interval: int, **constants: Any) -> None:
+        super().__init__(**constants)
+        self.interval = interval
+        self._subspace: int | None = None
+
+    def state(self) -> dict[str, Any]:
+        """As of ZO-SGD, with the seed of the subspace."""
+        return {**super().state(), "subspace": self._subspace}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        super().restore(state)
+        self._subspace = state["subspace"]
+
+    def retrace(self, engine: SteppingEngine, taken: Taken) -> list[PassRecord]:
+        """See :class:`zobench.methods.Method`."""
+        self._enter(taken.directions)
+        return super().retrace(engine, taken)
+
+    def _directions(self, engine: SteppingEngine) -> list[Direction]:
+        directions = super()._directions(engine)
+        self._enter(directions)
+        return directions
+
+    def _enter(self, directions: Sequence[Direction]) -> None:
+        """Draws the subspace anew where an interval begins."""
+        if self._begins:
+            self._subspace = directions[0][0]
+
+    @property
+    def _begins(self) -> bool:
+        return self._step % self.interval == 0
+
+    def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
+        points = super()._points(directions)
+        return tuple(point if point.seed is None else replace(point, subspace=self._subspace) for point in points)
+
+    def _entry(self, seed: int, g: float, weight_decay: float, part: int | None = None) -> Entry:
+        return replace(super()._entry(seed, g, weight_decay, part), subspace=self._subspace)
+
+
+def at_least_one(spec: SpecFields, name: str, remedy: str) -> int:
+    """The option ``name``; raises ``ValueError`` with this ``remedy`` if it is below 1."""
+    value: int = spec.option(name)
+    if value < 1:
+        raise ValueError(f"`options.{name} >= 1` must hold, but got options.{name}={value}; {remedy}")
+    return value

@@ -1,0 +1,114 @@
+"""ZO-Muon: the estimate in a subspace is orthogonalised before it becomes a step (Lang et al., 2026, arXiv 2602.17155,
+"Powering Up Zeroth-Order Training via Subspace Gradient Orthogonalization"). Its program: OPTML-Group/ZO-Muon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from zobench.engine.base import Point
+from zobench.methods.base import LOW_RANK, Direction
+from zobench.methods.one_sided import OneSided
+from zobench.methods.subspaces import InSubspaces, at_least_one
+from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields, Structure
+
+if TYPE_CHECKING:
+    from zobench.engine.factors import LowRank
+    from zobench.runspec import RunSpec
+
+VECTORS_LR = 1e-7
+"""The program's learning rate of biases and norms, whatever that of the matrices is."""
+
+
+class ZOMuon(InSubspaces, OneSided):
+    """``W -= lr * P msign(mean of g_i Psi_i)`` from the points W and W + eps P Psi_i: N + 1 in one pass, N the
+    ``queries``. P is the subspace's, with orthonormal columns (:class:`zobench.engine.factors.Projected`); msign sets
+    all singular values to about 1 (:func:`zobench.engine.factor_rules.orthogonalised`).
+
+    ``mismatched``: in the first step of an interval each direction is measured along a P of its own, and the update
+    goes along the last one's, as in the published program (docs/design/METHODS.md, "ZO-Muon").
+    """
+
+    def __init__(self, *, mismatched: bool = False, **constants: Any) -> None:
+        super().__init__(**constants)
+        self.mismatched = mismatched
+
+    def _enter(self, directions: Sequence[Direction]) -> None:
+        super()._enter(directions[-1:] if self.mismatched else directions)
+
+    def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
+        points = super()._points(directions)
+        apart = self.mismatched and self._begins
+        return tuple(replace(point, subspace=point.seed) for point in points) if apart else points
+
+
+def make(spec: RunSpec) -> ZOMuon:
+    """The method of ``spec``."""
+    return ZOMuon.of(spec, interval=_interval(spec), mismatched=spec.definition == "as-shipped")
+
+
+def directions(spec: RunSpec) -> LowRank:
+    """Those of ``spec``, with the rule that orthogonalises. Raises ``ValueError`` if ``vectors`` is negative."""
+    from zobench.engine.factor_rules import Orthogonalised
+    from zobench.engine.factors import Projected
+
+    share = float(spec.option("vectors"))
+    if share < 0:
+        raise ValueError(f"`options.vectors >= 0` must hold, but got options.vectors={share}; use options.vectors=1e-5")
+    if spec.definition == "as-shipped":
+        share = VECTORS_LR / spec.lr if spec.lr else 0.0
+    return Projected(_rank(spec), Orthogonalised(share))
+
+
+def _rank(spec: SpecFields) -> int:
+    return at_least_one(spec, "rank", "ZO-Muon's example uses options.rank=64")
+
+
+def _interval(spec: SpecFields) -> int:
+    return at_least_one(spec, "interval", "ZO-Muon's example uses options.interval=100")
+
+
+def _several(spec: SpecFields) -> int:
+    """What ``queries`` must be: one direction's msign has nothing of the loss but a sign. Its program has 4."""
+    return spec.queries if spec.queries > 1 else 4
+
+
+def _orthogonalising(rows: int, columns: int, rank: int) -> list[tuple[int, int, int]]:
+    """Five iterations of X X^T, its square, and their product with X."""
+    inside = min(rank, rows)
+    return [(inside, columns, inside), (inside, inside, inside), (inside, inside, columns)] * 5
+
+
+WRITTEN = Definition(
+    formula="w -= lr * P msign(mean(g Psi)), z = P Psi in every matrix, g one-sided; orthonormal P drawn every "
+    "`interval` steps; w -= vectors * lr * ghat in vectors",
+    make="zobench.methods.zo_muon:make",
+)
+KIND = MethodKind(
+    name="zo-muon",
+    as_written=WRITTEN,
+    as_shipped=replace(
+        WRITTEN,
+        formula="w -= lr * P msign(mean(g Psi)), z = P Psi in every matrix, g one-sided; orthonormal P drawn every "
+        "`interval` steps, in the first of which g is along others; w -= 1e-7 ghat in vectors",
+    ),
+    structure=Structure(
+        make="zobench.methods.zo_muon:directions",
+        rank=_rank,
+        lasts=_interval,
+        own=lambda rows, columns, rank: min(rank, rows) * columns,
+        shared=lambda rows, columns, rank: min(rank, rows) * rows,
+        update=_orthogonalising,
+        update_kernels=5
+        + 5 * 5,  # a norm, a root, what it is divided by, lr, a copy; sums and multiples of an iteration
+        vector_kernels=2,
+        shares_inner=False,
+        orthonormal=1,
+    ),
+    pairs=lambda spec, layers: 0,
+    singles=lambda spec: spec.queries + 1,
+    grid="zo-muon",
+    needs=(*LOW_RANK, Need("queries", _several, "its estimate is of several directions: use queries=4, or 2 and more")),
+    options={"rank": 64, "interval": 100, "vectors": 1e-5},
+)

@@ -1,0 +1,144 @@
+"""The process of an adapter, in a program's own Python: questions to it and its answers, each a line of JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from zobench.programs import clones
+from zobench.programs.authors import AUTHORS
+from zobench.programs.clones import Clone
+from zobench.runspec import suggestion
+
+ADAPTER = Path(__file__).with_name("adapter.py")
+QUIET = {
+    "WANDB_MODE": "disabled",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""What the programs find in their environment, so that they ask nothing of the network."""
+LONGEST = 120
+"""Characters of an answer that is none that an error quotes."""
+
+
+class ProgramError(ValueError):
+    """A program's own error, or its end without an answer: one line."""
+
+    def __init__(self, text: str, trace: str = "") -> None:
+        super().__init__(text)
+        if trace:
+            self.add_note(trace)
+
+
+class Asked:
+    """A process that was asked something. ``said``: where its standard error goes."""
+
+    def __init__(self, name: str, process: subprocess.Popen[str], said: Path) -> None:
+        self.name, self._process, self._said = name, process, said
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def ask(self, text: str = "") -> None:
+        """Sends a line; a process that has ended says how when its answer is read."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(text + "\n")
+            self._process.stdin.flush()
+
+    def answer(self, *kinds: str) -> dict[str, Any]:
+        """Its next answer, of one of ``kinds``. Raises :class:`ProgramError` for its error, its end, and other text;
+        ``MemoryError`` if the program ran out of memory."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise ProgramError(self._ended(), self._read())
+        try:
+            told = json.loads(line)
+            kind = told["kind"]
+        except (ValueError, TypeError, KeyError):
+            raise ProgramError(f"{self.name} must answer in lines of JSON, but said {line[:LONGEST]!r}") from None
+        if kind == "error":
+            raise self._error(told)
+        if kind not in kinds:
+            raise ProgramError(f"{self.name} must answer with {' or '.join(kinds)}, but said {line[:LONGEST]!r}")
+        return dict(told)
+
+    def _error(self, told: Mapping[str, Any]) -> Exception:
+        if told["type"] == "MemoryError":
+            return MemoryError(f"{self.name}: {told['text']}")
+        return ProgramError(f"{self.name}: {told['type']}: {told['text']}", told["trace"])
+
+    def _ended(self) -> str:
+        code = self._process.wait()
+        if code < 0:
+            return f"{self.name}'s process was ended by {signal.Signals(-code).name}"
+        last = (self._read().strip().splitlines() or ["nothing"])[-1]
+        return f"{self.name}'s process ended with exit code {code}, and the last that it said is: {last}"
+
+    def _read(self) -> str:
+        return self._said.read_text(errors="replace")
+
+
+@contextmanager
+def asking(clone: Clone, question: Mapping[str, Any], scratch: Path, shown: str | None = None) -> Iterator[Asked]:
+    """Starts the adapter of ``clone`` in the folder ``scratch``, asks it, and ends it when the block is left.
+
+    ``shown``: CUDA's numbers of the GPUs that it sees; None: all that are seen here.
+    """
+    said = scratch / "said.txt"
+    hidden = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
+    told = {**{name: value for name, value in os.environ.items() if name not in hidden}, **QUIET}
+    told |= {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
+    with said.open("wb") as stderr:
+        process = subprocess.Popen(
+            [clone.python, "-I", str(ADAPTER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+            cwd=scratch, env=told, text=True, errors="replace",
+        )  # fmt: skip
+    try:
+        asked = Asked(clone.name, process, said)
+        asked.ask(json.dumps({"program": clone.name, "clone": clone.path, **question}))
+        yield asked
+    finally:
+        process.kill()
+        with contextlib.suppress(BrokenPipeError):
+            process.communicate()
+
+
+def added(name: str, path: Path, python: Path, scratch: Path) -> Clone:
+    """The clone of the program ``name`` at ``path``, which the interpreter ``python`` can import. ``scratch``: a folder
+    for what that leaves behind. Raises ``ValueError`` for an unknown program, and for what cannot run it."""
+    if name not in AUTHORS:
+        raise ValueError(f"unknown program {name!r}; {suggestion(name, AUTHORS)}")
+    known = AUTHORS[name]
+    if not (path / known.file).is_file():
+        raise ValueError(
+            f"`--path` must be a clone of {known.repository}, but {path} has no {known.file}; clone that repository"
+        )
+    if not os.access(python, os.X_OK) or python.is_dir():
+        raise ValueError(
+            f"`--python` must be the interpreter of {name}'s environment, but {python} cannot be run; for example "
+            "ENV/bin/python"
+        )
+    place = os.path.abspath(python)  # not resolved: an environment's interpreter is a link
+    clone = Clone(
+        name=name, path=str(path.resolve()), python=place, commit=clones.commit_of(path), versions={},
+    )  # fmt: skip
+    try:
+        with asking(clone, {}, scratch, shown="") as asked:
+            versions = asked.answer("facts")["versions"]
+    except ProgramError as error:
+        raise ValueError(
+            f"`--python` must be able to import {known.repository}, but {error}; install there what it asks for"
+        ) from error
+    return Clone(name=name, path=clone.path, python=place, commit=clone.commit, versions=versions)

@@ -1,0 +1,112 @@
+"""The clones of authors' programs that a user has added, each with its Python: a file in the user's configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench.machine import files
+from zobench.machine.errors import first_line
+from zobench.machine.texts import json_of
+
+FOLDER = "ZOBENCH_CONFIG_DIR"
+"""In the environment: the folder of the user's configuration, in place of ~/.config/zobench."""
+SHORT = 7
+"""Digits of a commit."""
+TOLD = ("torch", "transformers", "python")
+"""Whose versions are told of a program."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clone:
+    """A program as it was added. ``path``: of the clone; ``python``: of its environment; ``commit``: the clone's, with
+    ``+`` and a fingerprint of the changes where it has any; ``versions``: Python's and the packages' there."""
+
+    name: str
+    path: str
+    python: str
+    commit: str
+    versions: Mapping[str, str]
+
+
+def place() -> Path:
+    """The file that lists them."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(os.environ.get(FOLDER) or Path(home, "zobench")) / "programs.json"
+
+
+def load() -> dict[str, Clone]:
+    """Those that were added, by name. Raises ``ValueError`` for a file that cannot be read as such."""
+    file = place()
+    if not file.exists():
+        return {}
+    try:
+        return {name: _clone(name, facts) for name, facts in json_of(file.read_text(encoding="utf-8")).items()}
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise ValueError(
+            f"{file} must list programs as `zobench program add` does, but {first_line(error)}; remove the "
+            "file and add them again"
+        ) from error
+
+
+def _clone(name: str, facts: Mapping[str, Any]) -> Clone:
+    one = Clone(name=name, **facts)
+    if {type(text) for text in (one.path, one.python, one.commit, *(one.versions[key] for key in TOLD))} != {str}:
+        raise ValueError(f"what it says of {name} is not text")
+    return one
+
+
+def save(clones: Mapping[str, Clone]) -> None:
+    """Writes the list anew, as a whole."""
+    told = {name: dataclasses.asdict(clone) for name, clone in clones.items()}
+    for facts in told.values():
+        del facts["name"]
+    place().parent.mkdir(parents=True, exist_ok=True)
+    files.replace(place(), (json.dumps(told, indent=1) + "\n").encode())
+
+
+def checked(name: str) -> Clone:
+    """The clone of the program ``name``. Raises ``ValueError`` if none was added, or it is not as it was then."""
+    clone = load().get(name)
+    if clone is None:
+        raise ValueError(
+            f"`program={name}` needs a clone of that program and a Python that it runs in, but none was added; "
+            f"zobench program add {name} --path CLONE --python ENV/bin/python"
+        )
+    if not os.access(clone.python, os.X_OK):
+        raise ValueError(
+            f"`program={name}` needs the Python that it was added with, but {clone.python} is gone; add it again"
+        )
+    if (now := commit_of(Path(clone.path))) != clone.commit:
+        raise ValueError(
+            f"`program={name}` must be at commit {clone.commit}, at which it was added, but {clone.path} is at {now}; "
+            f"check that out, or add it again"
+        )
+    return clone
+
+
+def commit_of(path: Path) -> str:
+    """The commit of the checkout at ``path``, shortened, and a fingerprint of its changes. ``ValueError`` without."""
+    commit = _git(path, "rev-parse", "HEAD")[:SHORT]
+    changes = _git(path, "diff", "HEAD")
+    return f"{commit}+{hashlib.sha256(changes.encode()).hexdigest()[:SHORT]}" if changes else commit
+
+
+def _git(path: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=path, capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError as error:
+        raise ValueError(f"a program must be a git checkout, but {path} cannot be asked: {error}") from error
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or ["git said nothing"])[-1]
+        raise ValueError(f"a program must be a git checkout, but in {path} git says: {said}; clone its repository")
+    return done.stdout.strip()

@@ -1,0 +1,147 @@
+"""Campaigns: a TOML file under campaigns/ lists parts in order, each a matrix as this size of machine can carry it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench import recipes
+from zobench.machine.texts import toml_of
+from zobench.recipes import matrix
+from zobench.recipes.matrix import PART_KEYS, Matrix
+from zobench.runspec import RunSpec, suggestion
+
+_DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One sweep: the cells of the matrix ``matrix`` with ``changes``, as ``[on.cpu]`` would have them, in ``repeats``
+    rounds of all cells, which take ``turns`` (:mod:`zobench.execute.together`) if it says so. ``reason``: what it is
+    for, in a few words."""
+
+    name: str
+    matrix: str
+    reason: str
+    repeats: int
+    turns: bool = False
+    changes: Mapping[str, Any]
+
+    def load(self, device: str) -> Matrix:
+        """Its cells on ``device``, the same on each machine. Raises ``ValueError`` for what no matrix can be."""
+        try:
+            return matrix.load(recipes.find("runners", self.matrix), device, narrow=_unnamed, part=self.changes)
+        except ValueError as error:
+            raise ValueError(f"part {self.name}: {error}") from None
+
+
+def _unnamed() -> str | None:
+    """What :data:`zobench.recipes.matrix.NARROW` stands for in a campaign, which is nothing."""
+    raise ValueError(
+        f'`dtype` of a part must be a type, but got "{matrix.NARROW}", which another machine takes for another; '
+        'write axes = { dtype = ["fp32", "bf16"] }'
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartOn:
+    """A part on a device: its ``cells``, and the number of its ``first`` round. A cell that another part had before has
+    rounds of its own in this one, with the numbers after those, so that it is paired with the cells of both."""
+
+    part: Part
+    cells: tuple[RunSpec, ...]
+    first: int
+
+    @property
+    def rounds(self) -> range:
+        """The numbers of its rounds."""
+        return range(self.first, self.first + self.part.repeats)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Campaign:
+    """Parts in order, the most valuable first. ``longest``: what none of them should take longer than, as ``2h``.
+    ``timeout``: when a cell is ended that hangs. ``selftest``: how long the selftest may take with which it begins, or
+    None."""
+
+    name: str
+    title: str
+    device: str
+    longest: str
+    timeout: str
+    selftest: str | None
+    parts: tuple[Part, ...]
+
+    def on(self, device: str) -> list[PartOn]:
+        """All parts on ``device``. Raises ``ValueError`` for what no matrix can be."""
+        found: list[PartOn] = []
+        free: dict[str, int] = {}
+        for part in self.parts:
+            cells = part.load(device).cells
+            first = max(free.get(cell.hash, 0) for cell in cells)
+            free |= dict.fromkeys((cell.hash for cell in cells), first + part.repeats)
+            found.append(PartOn(part=part, cells=cells, first=first))
+        return found
+
+
+_WORDS = {"title": str, "device": str, "longest": str, "timeout": str, "repeats": int, "parts": list}
+_OPTIONAL = {"selftest": str}
+_PART = {"name": str, "matrix": str, "reason": str}
+_PART_OPTIONAL = {
+    "repeats": int,
+    "turns": bool,
+    "base": dict,
+    "axes": dict,
+    "variants": list,
+    "include": list,
+    "exclude": list,
+}
+
+
+def load(path: Path) -> Campaign:
+    """The campaign in ``path``. Raises a one-line ``ValueError`` that names the file and the mistake."""
+    try:
+        body = toml_of(path)
+        _check(body, _WORDS, _OPTIONAL, "the file")
+        if body["device"] not in _DEVICES:
+            raise ValueError(
+                f'`device` must be one of {", ".join(_DEVICES)}, but got {body["device"]!r}; write device = "cpu"'
+            )
+        parts = tuple(_part(data, body["repeats"]) for data in body["parts"])
+        names = [part.name for part in parts]
+        if not parts or len(set(names)) < len(names):
+            raise ValueError(f"[[parts]] must have names that differ, but got {', '.join(names) or 'none'}; rename one")
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+    words = {key: body[key] for key in ("title", "device", "longest", "timeout")}
+    return Campaign(name=path.stem, selftest=body.get("selftest"), parts=parts, **words)
+
+
+def _part(data: Any, repeats: int) -> Part:
+    if not isinstance(data, dict):
+        raise ValueError(f"[[parts]] must be tables, but one is {data!r}; write [[parts]] above it")
+    _check(data, _PART, _PART_OPTIONAL, f"the part {data.get('name', '')!r}")
+    count = data.get("repeats", repeats)
+    if count < 1:
+        raise ValueError(f"`repeats >= 1` must hold, but the part {data['name']!r} has {count}; leave it out")
+    changes = {key: value for key, value in data.items() if key in PART_KEYS}
+    return Part(
+        name=data["name"], matrix=data["matrix"], reason=data["reason"], repeats=count,
+        turns=data.get("turns", False), changes=changes,
+    )  # fmt: skip
+
+
+def _check(data: Mapping[str, Any], needed: Mapping[str, type], optional: Mapping[str, type], where: str) -> None:
+    """Raises ``ValueError`` for a key of ``needed`` that is missing, an unknown one, or a value of another type."""
+    known: Iterable[str] = (*needed, *optional)
+    for key in needed:
+        if key not in data:
+            raise ValueError(f"`{key}` must be given in {where}, but is missing; docs/campaigns.md has an example")
+    for key, value in data.items():
+        if key not in known:
+            raise ValueError(f"unknown key {key!r} in {where}; {suggestion(key, known)}")
+        kind = needed.get(key) or optional[key]
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            raise ValueError(f"`{key}` in {where} has the wrong form: {value!r}; docs/campaigns.md has an example")

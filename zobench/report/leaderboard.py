@@ -1,0 +1,232 @@
+"""The report's page of machines: each ranked by a few stated cells, within one and the same run and never across."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zobench.machine.texts import toml_of
+from zobench.report import toml
+from zobench.report.book import Artifact
+from zobench.report.cells import meets
+from zobench.report.quantity import rounded
+from zobench.report.sheet import WARNING, CellText, Group, Sheet, number
+from zobench.report.table import USUAL
+from zobench.report.toml import Where
+from zobench.result import Result
+from zobench.result.quantity import Interval
+from zobench.runspec.registries import METRICS
+from zobench.store import Store, evidence, machine_of, place_of
+from zobench.store.compare import cell_of, commit_of
+from zobench.store.pack import doubt
+
+NAME, TITLE = "leaderboard", "Machines, ranked by a few cells"
+CELLS = Path(__file__).with_name("leaderboard.toml")
+_SPEED, _MEMORY, _FLOOR, _ENERGY = "throughput", "gpu_memory", "floor", "energy_per_token"
+_HEADERS = ("Machine", "tokens/s ↑", "Memory (MB) ↓", "Floor (%) ↑", "J/token ↓", "Commit", "Date", "Runs", "Run")
+_COLUMNS = ("cell", "spec", "rank", "machine", "metric", "unit", "value", "low", "high", "commit", "date", "run")
+_NOTHING = CellText(text="—", tone="blank")
+_RULES = (
+    "Ranked by tokens/s, within runs of one and the same spec; two machines share a rank where the 95 % intervals of "
+    "their tokens/s overlap, or one has none.",
+    "Memory: the device's peak; on a CPU what the process grew by. Floor: the least time that the machine's own rates "
+    "allow a step, over the time it took. J/token: where a counter of energy can be read. 1 MB is 1048576 bytes.",
+    "Date: of the last round, in UTC; runs outside of rounds have none. —: not available.",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """A stated cell: the runs that satisfy ``where``, of which each different one is ranked for itself."""
+
+    title: str
+    where: Where
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A machine's result and its ``rank`` among those of the same spec, None where it is alone."""
+
+    result: Result
+    rank: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranking:
+    """A cell's results of one and the same spec, the fastest first."""
+
+    cell: Cell
+    entries: tuple[Entry, ...]
+
+    @property
+    def label(self) -> str:
+        """What was run, in words."""
+        spec = self.entries[0].result.spec
+        device = spec.device.partition(":")[0]
+        return f"{spec.label}, {spec.steps} steps after {spec.warmup}, on {device}"
+
+
+def stated(path: Path = CELLS) -> tuple[Cell, ...]:
+    """The cells of the file. Raises a one-line ``ValueError`` for a mistake in it."""
+    data = toml_of(path)
+    toml.check(path.name, data, {"cells": list})
+    for cell in data["cells"]:
+        toml.check("[[cells]]", cell, {"title": str, "where": dict})
+    toml.different("cell", [cell["title"] for cell in data["cells"]])
+    return tuple(
+        Cell(title=cell["title"], where={**USUAL, **toml.where("cells.where", cell["where"])}) for cell in data["cells"]
+    )
+
+
+def rankings(results: Sequence[Result], cells: Sequence[Cell]) -> list[Ranking]:
+    """The results that are whole, ended ok and can be believed, by cell and spec."""
+    ranked = []
+    for cell in cells:
+        alike: dict[object, list[Result]] = {}
+        for one in results:
+            if meets(one.spec, cell.where) and _counts(one):
+                alike.setdefault(cell_of(one), []).append(one)
+        groups = sorted(alike.values(), key=lambda group: (group[0].spec.device, group[0].spec.hash))
+        ranked += [Ranking(cell=cell, entries=_ranked(group)) for group in groups]
+    return ranked
+
+
+def _counts(result: Result) -> bool:
+    believed = not any(map(doubt, (result, *result.repeats)))
+    return result.is_ok and not result.partial and believed and bool(_value(result, _SPEED))
+
+
+def _ranked(alike: Sequence[Result]) -> tuple[Entry, ...]:
+    """A machine's rank is one more than the number of machines that are shown to be faster."""
+    ordered = sorted(alike, key=lambda one: (-(_value(one, _SPEED) or 0.0), place_of(one)))
+    faster = [{place_of(other) for other in ordered if _is_faster(other, one)} for one in ordered]
+    alone = len({place_of(one) for one in ordered}) == 1
+    return tuple(
+        Entry(result=one, rank=None if alone else 1 + len(others)) for one, others in zip(ordered, faster, strict=True)
+    )
+
+
+def _is_faster(one: Result, other: Result) -> bool:
+    """Whether ``one``, of another machine than ``other``, is shown to be faster."""
+    first, second = (METRICS.get(_SPEED).interval(each) for each in (one, other))
+    apart = place_of(one) != place_of(other)
+    return apart and first is not None and second is not None and first[0] > second[1]
+
+
+def _value(result: Result, metric: str) -> float | None:
+    value: float | None = METRICS.get(metric).of(result)
+    return value
+
+
+def artifact(results: Sequence[Result]) -> Artifact:
+    """The page: a sheet for each ranking, and all numbers as CSV."""
+    found = rankings(results, stated())
+    return Artifact(
+        name=NAME, kind="table", title=TITLE, paper="", runner="", lacks="", command="zobench campaign",
+        sheets=tuple(map(_sheet, found)) or (_empty(),), numbers=_numbers(found),
+    )  # fmt: skip
+
+
+def _empty() -> Sheet:
+    told = f"None of the cells was measured yet: {', '.join(cell.title for cell in stated())}."
+    more = "`zobench campaign small-cpu` or `zobench campaign one-gpu` measures them (docs/campaigns.md)."
+    return Sheet(label=NAME, title=TITLE, source="nothing measured yet", row_header="Rank", rows=(), groups=(),
+                 remarks=(told, more))  # fmt: skip
+
+
+def _sheet(ranking: Ranking) -> Sheet:
+    count = len({place_of(entry.result) for entry in ranking.entries})
+    source = f"measured on {count} machines" if count > 1 else "measured on one machine: nothing is ranked"
+    body = tuple(tuple(_line(entry.result)) for entry in ranking.entries)
+    columns = tuple(CellText(text=header, tone="label") for header in _HEADERS)
+    return number(
+        Sheet(
+            label=f"{NAME}-{ranking.entries[0].result.spec.hash}",
+            title=ranking.cell.title,
+            source=source,
+            row_header="Rank",
+            rows=tuple(CellText(text="-" if entry.rank is None else str(entry.rank), tone="label")
+                       for entry in ranking.entries),
+            groups=(Group(header=CellText(text="", tone="label"), columns=columns, body=body),),
+            remarks=(f"The run: {ranking.label}.", *_RULES),
+        )
+    )  # fmt: skip
+
+
+def _line(result: Result) -> list[CellText]:
+    about = str(result.environment.get("description", ""))
+    return [
+        CellText(text=place_of(result), detail=f"({about})" if about else "", tone="label"),
+        _number(result, _SPEED, ".0f", own=_told(result)),
+        _number(result, _MEMORY, ".0f"),
+        _number(result, _FLOOR, ".0f"),
+        _number(result, _ENERGY, ".3g"),
+        *(CellText(text=text, tone="label") if text else _NOTHING for text in (_commit(result), _date(result))),
+        CellText(text=str(len(result.runs)), tone="label"),
+        CellText(text=path_of(result), tone="label"),
+    ]
+
+
+def _told(result: Result) -> tuple[str, ...]:
+    """What makes the cell's steps longer than they would be alone."""
+    turns = evidence.in_turns(result)
+    return (
+        *([f"{turns[0].upper()}{turns[1:]}."] if turns else []),
+        *(f"{WARNING}{text}" for text in result.disturbances),
+    )
+
+
+def _number(result: Result, metric: str, form: str, own: tuple[str, ...] = ()) -> CellText:
+    quantity = METRICS.get(metric)
+    value, scale = quantity.of(result), next(iter(quantity.units.values()))
+    if value is None:
+        return _NOTHING
+    interval: Interval | None = quantity.interval(result) if quantity.timed or quantity.per_run else None
+    ends = () if interval is None else tuple(rounded(end / scale, form) for end in interval)
+    return CellText(text=rounded(value / scale, form), detail=f"[{', '.join(ends)}]" if ends else "", own=own)
+
+
+def path_of(result: Result) -> str:
+    """Where a store keeps the result, or its first run: ``MACHINE/NAME-HASH.json``."""
+    first = result.runs[0]
+    number_of_round = first.round.number if first.round else 0
+    return f"{machine_of(result)}/{Store(Path()).path(result.spec, 'any', number_of_round).name}"
+
+
+def _commit(result: Result) -> str:
+    commit = commit_of(result)
+    source = result.environment.get("source")
+    changed = isinstance(source, dict) and bool(source.get("dirty"))
+    return f"{commit[:10]}{' and changes' if changed else ''}" if commit else ""
+
+
+def _date(result: Result) -> str:
+    began = [run.round.began for run in result.runs if run.round]
+    return datetime.datetime.fromtimestamp(max(began), datetime.UTC).date().isoformat() if began else ""
+
+
+def _numbers(found: Sequence[Ranking]) -> str:
+    """Every value in base units, one row each."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, _COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for ranking in found:
+        for entry in ranking.entries:
+            one = entry.result
+            place = {
+                "cell": ranking.cell.title, "spec": ranking.label, "rank": entry.rank or "", "machine": place_of(one),
+                "commit": commit_of(one) or "", "date": _date(one), "run": path_of(one),
+            }  # fmt: skip
+            for metric in (_SPEED, _MEMORY, _FLOOR, _ENERGY):
+                quantity = METRICS.get(metric)
+                if (value := quantity.of(one)) is not None:
+                    low, high = quantity.interval(one) or ("", "")
+                    writer.writerow(
+                        {**place, "metric": metric, "unit": quantity.base_unit, "value": repr(value), "low": low,
+                         "high": high}
+                    )  # fmt: skip
+    return stream.getvalue()
