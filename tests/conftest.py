@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+pytest.register_assert_rewrite("tests.support")
 DATA = os.environ.get("ZOBENCH_DATA_DIR")
 """The folder that holds SST-2/, RTE/ and so on: read here, before ``_without_data_dir`` removes the variable."""
 

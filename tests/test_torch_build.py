@@ -15,7 +15,7 @@ SPEC = importlib.util.spec_from_file_location("torch_build", SCRIPT)
 torch_build = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(torch_build)
 
-PINNED = re.search(r"^torch==([\w.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
+PINNED = re.search(r"^torch==([\w.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]  # type: ignore[index]
 CUDA = [f"torch==={PINNED}"]
 CPU_INDEX = ["--extra-index-url", "https://download.pytorch.org/whl/cpu", "torch"]
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.rates import calibrate
 from zobench import cli
-from zobench.execute import plan
+from zobench.execute import plan, process
 from zobench.measure.environment import fingerprint_without_torch
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
 
 GB = 10**9
 
@@ -43,3 +46,22 @@ def zobench(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
         return caught.value.code, out, err
 
     return run
+
+
+@pytest.fixture
+def cells(monkeypatch: pytest.MonkeyPatch, machine: str) -> list[RunSpec]:
+    """Replaces the processes of cells; the cells that ran. A seed of 1 fails, of 2 runs out of memory."""
+    ran: list[RunSpec] = []
+
+    def run(spec: RunSpec, **_: Any) -> Result:
+        ran.append(spec)
+        outcome = {1: Outcome.FAILED, 2: Outcome.OOM}.get(spec.seed, Outcome.OK)
+        samples: dict[str, list[float | None]] = {"step_seconds": [0.5] * spec.steps} if outcome is Outcome.OK else {}
+        return Result(
+            spec=spec, outcome=outcome, reason="" if outcome is Outcome.OK else "a reason", samples=samples,
+            environment={"machine": machine}, memory={"device_peak_bytes": 2**20},
+        )  # fmt: skip
+
+    monkeypatch.setattr(process, "run_in_process", run)
+    monkeypatch.setattr("zobench.execute.sweep.run_in_process", run)
+    return ran

@@ -84,7 +84,8 @@ def test_each_rate_is_measured() -> None:
 
 
 def test_the_published_cells_of_a_cpu_in_32_bits_took_what_its_rates_predict() -> None:
-    """As issue 16 asks of a CPU's own cells; attention counts as products, as those results did not measure it."""
+    """Half within 10 %, nine of ten within 25 %; attention counts as products, as those results did not measure it. Of
+    zobench's own steps, while nothing else ran."""
 
     def error(result: Result) -> float:
         assert result.step_seconds
@@ -93,8 +94,10 @@ def test_the_published_cells_of_a_cpu_in_32_bits_took_what_its_rates_predict() -
 
     stored = Store(Path(__file__).parents[2] / "results" / "published").load()
     plain = {"dtype": "fp32", "autocast": "none", "task": "none", "checkpoint": "none", "gpus": 1, "device": "cpu"}
-    cells = [one for one in stored if one.outcome is Outcome.OK and one.environment.get("calibration")
-             and all(getattr(one.spec, name) == value for name, value in plain.items())]  # fmt: skip
+    plain["program"] = "zobench"
+    known = [one for one in stored if one.outcome is Outcome.OK and one.environment.get("calibration")]
+    quiet = [one for one in known if not any("cores busy" in warning for warning in one.warnings)]
+    cells = [one for one in quiet if all(getattr(one.spec, name) == value for name, value in plain.items())]
     errors = sorted(map(error, cells))
     assert len(errors) >= 15
     assert statistics.median(errors) <= 0.10

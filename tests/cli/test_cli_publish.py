@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.tables import result
 from zobench import recipes
+from zobench.programs.cell import run as measured
 from zobench.store import Store
 
 TINY_RUNNER = """
@@ -60,8 +61,9 @@ where = { engine = "offload" }
 
 
 @pytest.fixture
-def tiny(here: Path) -> Path:
-    """Recipes of a user's own for a tiny model."""
+def tiny(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Recipes of a user's own for a tiny model; its cells run here, as a process of its own would for each."""
+    monkeypatch.setattr("zobench.execute.sweep.run_in_process", lambda spec, **_: measured(spec))
     for name, text in {
         "tiny.toml": TINY_RUNNER,
         "tables/mine.toml": TINY_TABLE,
@@ -78,7 +80,7 @@ def test_reproduce_measures_then_shows_the_table(tiny: Path, zobench: Any, machi
     code, out, err = zobench("reproduce", "mine", "--device", "cpu")
     assert code == 0, err
     assert f"measured on {machine}" in out
-    assert re.search(r"opt-tiny +\d+ +\d+ \(x\d+\.\d\d\)", out)
+    assert re.search(r"opt-tiny +\d+ +\d+ \(x[\d.]+\)", out)
     assert out.count("Tiny\n") == 1
     assert [result.outcome for result in Store(tiny / "results").load()] == ["ok", "ok"]
 
@@ -103,6 +105,16 @@ def test_reproduce_of_a_figure_writes_its_files_and_says_where(tiny: Path, zoben
     assert out.split() == [f"drawn/figures/step.{form}" for form in ("csv", "png", "svg", "pdf")]
     assert (tiny / "drawn/figures/step.png").stat().st_size > 1000
     assert "upload,0," in (tiny / "drawn/figures/step.csv").read_text()
+
+
+def test_a_figure_is_drawn_from_what_is_stored_and_measures_nothing(tiny: Path, zobench: Any) -> None:
+    (tiny / "plots/bars.toml").write_text(TINY_TABLE.replace("title", 'kind = "bars"\ntitle', 1))
+    Store(tiny / "results").save(result("opt-tiny", seq_len=16, machine="box", warnings=("others were busy: 1.5",)))
+    code, out, err = zobench("figure", "bars", "--out", "drawn")
+    assert code == 0, err
+    assert out.split() == [f"drawn/figures/zo2/tiny.{form}" for form in ("csv", "md", "tex", "png", "svg", "pdf")]
+    assert "Warning: others were busy: 1.5" in (tiny / "drawn/figures/zo2/tiny.svg").read_text()
+    assert len(Store(tiny / "results").load()) == 1
 
 
 def test_what_this_version_cannot_measure_is_shown_from_the_paper_with_the_reason(
@@ -130,7 +142,8 @@ def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any)
     (here / "results" / "box" / "broken.json").write_text("{")
     code, out, err = zobench("report", "--out", "all")
     assert code == 0, err
-    tables, figures = len(recipes.names("tables")), len(recipes.names("plots")) + 1  # what fits where is no recipe
+    # the page of machines and what fits where are no recipes
+    tables, figures = len(recipes.names("tables")) + 1, len(recipes.names("plots")) + 1
     assert out == f"{tables} tables and {figures} figures; open all/index.html\n"
     assert "not read: results/box/broken.json: " in err
     assert (here / "all/tables/zo2/table5.tex").is_file()
@@ -149,7 +162,9 @@ def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any)
             "report --out x --results resluts",
             "`--results` must be a folder with results, but there is no resluts",
         ),
-        ("table zo2/figure3", "`zobench table` shows tables, but 'zo2/figure3' is a figure; use zobench reproduce"),
+        ("table zo2/figure3", "`zobench table` shows tables, but 'zo2/figure3' is a figure; use zobench figure"),
+        ("figure zo2/table5", "`zobench figure` draws figures, but 'zo2/table5' is a table; use zobench table"),
+        ("figure zo2/figure3 --out file", "`--out` must be a folder, but got "),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(here: Path, zobench: Any, arguments: str, message: str) -> None:

@@ -184,3 +184,19 @@ def test_a_mistake_is_one_line(arguments: list[str], told: str, zobench: Any, he
     assert (code, out) == (2, "")
     assert told in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_planned_step_is_written_as_a_trace_and_what_streams_nothing_has_none(here: Any, zobench: Any) -> None:
+    words = ["plan", "--model", "opt-tiny", "--gpu", "t4", "--host", "16GB", "--set", "seq_len=64"]
+    offloaded = ["--set", "engine=offload", "--set", "resident_blocks=0"]
+    code, _, err = zobench(*words, *offloaded, "--trace", "step.json")
+    assert (code, err) == (0, "")
+    told = json.loads((here / "step.json").read_text())
+    assert told["otherData"]["source"] == "predicted"
+    spans = [event for event in told["traceEvents"] if event["ph"] == "X"]
+    assert {event["name"].split()[0] for event in spans} >= {"upload", "compute", "offload"}
+    assert max(event["ts"] + event["dur"] for event in spans) <= 1e6 * told["otherData"]["step_seconds"] * 1.001
+    code, _, err = zobench(*words, "--set", "engine=resident", "--trace", "none.json")
+    assert code == 2
+    assert "`--trace` needs streamed blocks, but the best is opt-tiny resident" in err
+    assert not (here / "none.json").exists()

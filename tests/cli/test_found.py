@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from zobench.cli.found import closing, compared, sweep_command
-from zobench.result import Outcome, Result
+from zobench.result import Outcome, Result, Round
+from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 
 
@@ -35,6 +36,24 @@ def test_the_fastest_cell_stands_against_mezos_own_way_at_the_same_work() -> Non
     assert compared(few) == []  # so few steps show no difference
     loud = dataclasses.replace(fast, warnings=["other processes kept 1.0 cores busy meanwhile; expect slower steps"])
     assert compared([plain, loud])[0].endswith("(measured here, while others were busy)")
+
+
+def test_of_repeats_the_rounds_are_asked_and_not_the_steps_of_one_process() -> None:
+    def rounds(speeds: list[float], **changes: Any) -> Result:
+        when = [Round(number=n, began=float(n), place=0, cells=2, seed=0) for n in range(len(speeds))]
+        return folded(
+            dataclasses.replace(measured(speed, 1000, **changes), round=one, environment={"machine": "m"})
+            for speed, one in zip(speeds, when, strict=True)
+        )[0]
+
+    plain = rounds([4.0, 1.0, 4.0])
+    assert len(compared([plain.runs[0], rounds([1.0, 4.0, 1.0], noise="counter").runs[0]])) == 0  # one round
+    assert compared([plain, rounds([1.0, 4.0, 1.0], noise="counter")]) == []
+    (line,) = compared([plain, rounds([2.0, 0.5, 2.0], noise="counter")])
+    assert "counter has 2.00x (95 % 2.00 to 2.00) the tokens/s" in line
+    early = rounds([1.0, 2.0, 8.0, 9.0, 10.0, 11.0])  # its last rounds had no partner
+    (line,) = compared([early, rounds([0.5, 1.0, 4.0], noise="counter")])
+    assert "counter has 2.00x (95 % 2.00 to 2.00) the tokens/s" in line
 
 
 def test_what_was_found_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:

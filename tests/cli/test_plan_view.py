@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 
+from zobench import predict
 from zobench.cli import plan_view
+from zobench.cli.console import outcome_line
 from zobench.execute.plan import Step
 from zobench.predict import Estimate
+from zobench.predict.interval import Consolidation
+from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 
 
@@ -35,7 +40,7 @@ def test_a_line_says_what_becomes_of_each_kind_of_cell() -> None:
     ]
     assert shown(steps, 120) == [
         "Title: 9 cells, all fp32 b1 s32",
-        "  run               6  OPT-125M resident, OPT-125M resident seed=1, OPT-125M resident seed=2, OPT-125M "
+        "  run               6  OPT-125M resident seed=0, OPT-125M resident seed=1, OPT-125M resident seed=2, OPT-125M "
         "resident seed=3 and 2 more  2.0 min of 2.0 min (predicted)",
         "  done before       1  OPT-125M resident seed=7",
         "  over the budget   1  OPT-125M offload/disk  6.7 min and more; they end early, or wait",
@@ -50,8 +55,45 @@ def test_a_line_says_what_becomes_of_each_kind_of_cell() -> None:
     ]  # fmt: skip
 
 
-def test_a_cell_that_has_only_what_all_have_is_called_this_one() -> None:
+def test_a_stored_reason_gives_the_terminal_no_orders() -> None:
+    """It may come from anyone's results."""
+    screen = Console(record=True, width=200)
+    plan_view.show_plan(screen, "Title", [step("keep", 5, "failed before: \x1b[2J\x1b]0;mine\x07 so")], None)
+    row = screen.export_text().splitlines()[2]
+    assert row.isprintable()
+    assert "failed before: \N{REPLACEMENT CHARACTER}[2J" in row
+    spec = RunSpec(model="OPT-125M").resolve("cpu")
+    line = outcome_line(Result(spec=spec, outcome=Outcome.FAILED, reason="\x1b[2J"))
+    assert line.plain.isprintable()
+
+
+def test_when_pending_updates_are_written_is_told_of_cells_that_run() -> None:
+    found = Consolidation(32, "written every 32 steps")
+    steps = [step("run", 20), *(step(action, 30, action, dtype="bf16") for action in ("run", "keep"))]
+    steps = [
+        replace(one, estimate=replace(one.estimate, consolidation=found)) if one.estimate and k else one
+        for k, one in enumerate(steps)
+    ]
+    assert shown(steps, None)[-1] == "  bf16: written every 32 steps"
+    assert sum("every 32" in line for line in shown(steps, None)) == 1
+    screen = Console(record=True, width=200)
+    plan_view.show_plan(screen, "Title", steps, None)
+    assert screen.export_text().splitlines()[-2] == "  bf16: written every 32 steps"
+
+
+def test_of_an_axis_every_value_is_shown_and_a_cell_that_has_only_what_all_have_is_called_this_one() -> None:
     specs = [RunSpec(model="opt-tiny", seed=seed).resolve("cpu") for seed in (0, 1)]
-    steps = [Step(spec=spec, action="run", reason="", estimate=None) for spec in specs]
-    shared = plan_view.shared_words([spec.label for spec in specs])
-    assert [plan_view._apart(step, shared) for step in steps] == ["this one", "seed=1"]
+    assert list(plan_view.apart(specs)[1].values()) == ["seed=0", "seed=1"]
+    switched = [RunSpec(model="opt-tiny", compile=compile).resolve("cpu") for compile in (False, True)]
+    shared, names = plan_view.apart(switched)
+    assert list(names.values()) == ["this one", "compile"]
+    assert " ".join(shared) == switched[0].label
+
+
+def test_a_plan_without_rates_says_no_seconds() -> None:
+    spec = RunSpec(model="opt-tiny").resolve("cpu")
+    screen = Console(record=True, width=80)
+    plan_view.show_plan(screen, "T", [Step(spec=spec, action="run", reason="", estimate=predict.unpriced(spec))], None)
+    text = screen.export_text()
+    assert "nan" not in text
+    assert "1 of 1 cells to run: how long is predicted from this machine's rates, which the" in text

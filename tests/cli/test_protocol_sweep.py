@@ -41,14 +41,6 @@ dev_size = 12
 test_size = 16
 warmup = 0
 lr = 1e-3
-[[methods]]
-header = "ZO-SGD"
-method = "zo-sgd"
-lr = ["x1", "x3"]
-[[methods]]
-header = "FO-SGD"
-method = "fo-sgd"
-lr = ["x10", "x100"]
 """
 TABLE = """
 kind = "protocol"
@@ -87,7 +79,8 @@ def machine_of_cells(
         assert split == "test"
         return own(engine, data, split, *rest)
 
-    support.write(here, PROTOCOL + f"[on.cpu.base]\nweights_path = '{weights_path}'\n", TABLE)
+    own_weights = f"[on.cpu.base]\nweights_path = '{weights_path}'\n"
+    support.write(here, PROTOCOL + support.ZO_SGD + support.FO_SGD + own_weights, TABLE)
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
     monkeypatch.setattr(sweep, "run_in_process", running)
     monkeypatch.setattr(examine, "evaluate", evaluate)

@@ -1,10 +1,9 @@
-"""TaskData: encoding and batches of tasks, against an unbatched reference with a random OPT."""
+"""TaskData: scores, batches and splits of tasks, against an unbatched reference with a random OPT."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,104 +12,16 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from zobench.data.batch import IGNORED, Batch
-from zobench.data.tasks.encode import Encoded, Encoder, collate
+from tests.support.task_data import examples_of, load, naive, scores, spec, sst2, trained
+from zobench.data.batch import IGNORED
+from zobench.data.tasks.encode import Encoded, collate
 from zobench.data.tasks.prompts import form_of
 from zobench.data.tasks.read import read
-from zobench.data.tasks.task import Example
 from zobench.data.tasks.task_data import TaskData
-from zobench.runspec import RunSpec
 from zobench.runspec.registries import TASKS
 
-POSITIONS = 512
 WITH_LABELS = [task.name for task in TASKS.own() if task.names]
-SENTENCES = [
-    f"the {noun} is {very}{adjective} , and it was {other} ."
-    for noun in ("film", "plot", "acting", "story", "music", "ending", "hero")
-    for very in ("", "very ", "rarely ")
-    for adjective, other in (("good", "great"), ("bad", "dreadful"), ("slow", "too long"), ("fresh", "short"))
-]
-
-
-def trained(
-    template: str = "</s> $A", words: Sequence[str] = (" great", " terrible", "Yes", "No", " Yes", " No")
-) -> Any:
-    """A byte-level BPE tokenizer of 500 tokens; ``words`` are one token each; ``template`` adds special tokens."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    specials = ["<s>", "<pad>", "</s>", "<mask>"]
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=500, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator([*SENTENCES, *(word for word in words for _ in range(2000))], trainer)
-    used = [(token, specials.index(token)) for token in specials if token in template]
-    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True)])  # as RoBERTa's: it takes the space before it
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=used)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", mask_token="<mask>"
-    )
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return trained()
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer: Any) -> Any:
-    from transformers import OPTConfig, OPTForCausalLM
-
-    torch.manual_seed(0)
-    config = OPTConfig(
-        vocab_size=len(tokenizer), hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=4096, word_embed_proj_dim=32, pad_token_id=1, init_std=0.5,
-    )  # fmt: skip
-    return OPTForCausalLM(config).double().eval()
-
-
-def spec(task: str, **changes: Any) -> RunSpec:
-    return RunSpec(model="opt-tiny", task=task, batch_size=3).replace(**changes)
-
-
-def load(run: RunSpec, tokenizer: Any, folder: Path, positions: int = 4096, masked: bool = False) -> TaskData:
-    return TaskData.load(run, tokenizer, positions=positions, masked=masked, data_dir=folder)
-
-
-def sst2(folder: Path, train: int, validation: int) -> Path:
-    """An SST-2 folder of that many sentences of different lengths, every third one negative."""
-    pool = SENTENCES * (max(train, validation) // len(SENTENCES) + 1)
-    for name, count in (("train", train), ("dev", validation)):
-        rows = [f"{pool[i]}{' so' * (i % 7)} {i}\t{int(i % 3 > 0)}\n" for i in range(count)]
-        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(rows), encoding="utf-8")
-    return folder
-
-
-def scores(model: Any, batch: Batch) -> Tensor:
-    """Scores (c,) as :class:`Choices` defines them, from full logits, in float64."""
-    assert batch.choices is not None
-    logits = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
-    found = logits.log_softmax(-1)[batch.choices.places[:, 0], batch.choices.places[:, 1]]
-    picked = found[torch.arange(len(found)), batch.choices.tokens]
-    return torch.stack([picked[batch.choices.owners == c].mean() for c in range(len(batch.choices.groups))])
-
-
-def naive(model: Any, tokenizer: Any, example: Example) -> list[float]:
-    """Each candidate alone, unpadded: the mean log-probability of the tokens that it adds to its prompt."""
-    found = []
-    for candidate in example.candidates:
-        ids = tokenizer(example.prompt + candidate)["input_ids"]
-        count = len(ids) - len(tokenizer(example.prompt)["input_ids"])
-        logs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-        own = [logs[place - 1, ids[place]] for place in range(len(ids) - count, len(ids))]
-        found.append(float(torch.stack(own).mean()))
-    return found
 
 
 # --- scores against the unbatched reference ------------------------------------------------------------------------
@@ -156,15 +67,6 @@ def test_shared_and_separate_rows_score_alike(tmp_path: Path, tokenizer: Any, mo
         torch.testing.assert_close(
             scores(model, batch), torch.tensor(expected, dtype=torch.float64).flatten(), atol=1e-9, rtol=0
         )
-
-
-# --- batches --------------------------------------------------------------------------------------------------------
-
-
-def examples_of(batch: Batch) -> list[tuple[int, ...]]:
-    """The unpadded rows of a batch whose examples have one row each."""
-    assert batch.attention_mask is not None
-    return [tuple(row[keep.bool()].tolist()) for row, keep in zip(batch.input_ids, batch.attention_mask, strict=True)]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -328,160 +230,6 @@ def test_facts_say_where_the_numbers_come_from(tmp_path: Path, tokenizer: Any) -
     assert facts["longest"] <= longest
     assert facts["longest"] == max(item.length for items in data.splits.values() for item in items)
     assert data.majority("test") == 14 / 21
-
-
-# --- long texts, other tokenizers, masked models --------------------------------------------------------------------
-
-
-def test_a_text_too_long_is_named_with_its_remedy(tmp_path: Path, tokenizer: Any) -> None:
-    folder = sst2(tmp_path, 12, 5)
-    source = read(TASKS.get("sst2"), form_of(TASKS.get("sst2"), aligned=True, masked=False), folder)[1]
-    first = source.examples[int(np.random.RandomState(0).permutation(5)[0])]
-    count = len(tokenizer(first.prompt + " great")["input_ids"])
-    run = spec("sst2", train_size=5, dev_size=2)
-    for changes, positions, limit in (({"seq_len": 10}, 512, 10), ({}, 12, 12)):
-        encoder = run.replace(**changes)
-        with pytest.raises(ValueError, match="use truncate=true to cut its prompt from the left") as error:
-            load(encoder, tokenizer, folder, positions)
-        told = f"a text must have at most {limit} tokens (seq_len={encoder.seq_len}, the model's positions {positions})"
-        assert told in str(error.value)
-        number = int(np.random.RandomState(0).permutation(12)[0]) + 1
-        assert str(error.value).startswith(f"train text, example {number} of {folder}/train.tsv: ")
-    with pytest.raises(ValueError, match=r"; use seq_len=\d+, which the longest needs, or use truncate") as error:
-        load(run.replace(seq_len=10), tokenizer, folder)
-    needed = int(str(error.value).partition("use seq_len=")[2].partition(",")[0])
-    train = load(run.replace(seq_len=10, truncate=True), tokenizer, folder).splits["train"]
-    assert needed == max(item.length for item in train)
-    data = load(run.replace(seq_len=10, truncate=True), tokenizer, folder)
-    assert data.facts["truncated"] == {"train": 5, "dev": 2, "test": 5}
-    kept, whole = data.splits["test"][0].rows[0], tokenizer(first.prompt)["input_ids"]
-    assert kept == (whole[0], *whole[-8:])  # with its one candidate token: ten
-    assert data.splits["test"][0].length == count
-    fits = load(run.replace(seq_len=data.facts["longest"]), tokenizer, folder)
-    assert fits.facts["truncated"] == {"train": 0, "dev": 0, "test": 0}
-
-
-@torch.inference_mode()
-def test_truncated_candidates_of_several_tokens_score_as_their_cut_texts(tmp_path: Path, model: Any) -> None:
-    """MeZO: the text's first token and its last seq_len - 1."""
-    one = trained(words=())
-    folder = sst2(tmp_path, 12, 5)
-    batch = load(spec("sst2", train_size=5, dev_size=2, seq_len=14, truncate=True), one, folder).batches("test")[0]
-    source = read(TASKS.get("sst2"), form_of(TASKS.get("sst2"), aligned=True, masked=False), folder)[1]
-    expected = []
-    for number in np.random.RandomState(0).permutation(5):
-        example = source.examples[number]
-        for candidate in example.candidates:
-            ids = one(example.prompt + candidate)["input_ids"]
-            count = len(ids) - len(one(example.prompt)["input_ids"])
-            ids = [ids[0], *ids[-13:]]
-            logs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-            expected.append(torch.stack([logs[k - 1, ids[k]] for k in range(14 - count, 14)]).mean())
-    torch.testing.assert_close(scores(model, batch), torch.stack(expected), atol=1e-9, rtol=0)
-
-
-def encoder(tokenizer: Any, limit: int = 64, truncate: bool = False, masked: bool = False) -> Encoder:
-    return Encoder(tokenizer=tokenizer, masked=masked, limit=limit, limit_text="here", truncate=truncate)
-
-
-def test_a_candidate_needs_a_token_before_it() -> None:
-    begins, plain = trained(words=()), trained("$A", words=())
-    empty = Example("", ("abc", "d"), 0)
-    assert encoder(begins).encode([empty], ["x"])[0].candidates[1] == ((1, 0, begins("d")["input_ids"][1]),)
-    with pytest.raises(ValueError, match=r"x: a candidate must follow at least one token of 64, but got one of \d+"):
-        encoder(plain).encode([empty], ["x"])
-    long = Example("ab", (" wxyzwxyz",), 0)
-    count = len(plain(" wxyzwxyz")["input_ids"])
-    with pytest.raises(ValueError, match=rf"at least one token of {count}, but got one of {count} tokens after none"):
-        encoder(plain, limit=count, truncate=True).encode([long], ["x"])
-    assert len(encoder(plain, limit=count + 1, truncate=True).encode([long], ["x"])[0].rows[0]) == count
-
-
-def test_a_candidate_of_no_tokens_is_one_line() -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(models.WordLevel({"<pad>": 0, "good": 1}, unk_token="<pad>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()  # which a line's end is none of
-    one = encoder(PreTrainedTokenizerFast(tokenizer_object=words))
-    with pytest.raises(
-        ValueError, match=r"^x: a candidate must add a token to its prompt, but .* none of .*; give each"
-    ):
-        one.encode([Example("good", (" \n",), 0)], ["x"])
-
-
-def test_special_tokens_are_the_tokenizers_and_none_ends_a_row() -> None:
-    example = Example("the film", (" great", " terrible"), 1)
-    for template, front in (("</s> $A", (2,)), ("<s> $A </s>", (0,)), ("$A", ()), ("$A </s>", ())):
-        one = trained(template)
-        body = tuple(one("the film", add_special_tokens=False)["input_ids"])
-        found = encoder(one).encode([example], ["x"])[0]
-        assert found.rows == ((*front, *body),)
-        words = [one(word, add_special_tokens=False)["input_ids"][0] for word in example.candidates]
-        assert found.candidates == tuple(((0, len(front + body) - 1, word),) for word in words)
-
-
-@pytest.mark.parametrize("name", ["sst2", "rte"])
-def test_masked_texts_are_padded_on_the_right_and_scored_at_the_mask(tmp_path: Path, name: str) -> None:
-    one = trained("<s> $A </s>")
-    folder = sst2(tmp_path, 12, 5)
-    row = {"premise": "It rained.", "hypothesis": "The street is wet.", "label": "not_entailment"}
-    for file, count in (("train", 12), ("val", 5)):
-        (folder / f"{file}.jsonl").write_text((json.dumps(row) + "\n") * count)
-    data = load(spec(name, train_size=5, dev_size=2), one, folder, masked=True)
-    batch = data.batches("test")[0]
-    assert batch.choices is not None
-    words = {"sst2": (" terrible", " great"), "rte": (" Yes", " No")}[name]
-    texts = examples_of(batch)
-    if name == "rte":
-        assert one.decode(texts[0]) == "<s>It rained?<mask>, the street is wet.</s>"
-        answers = [1] * 5
-    else:
-        lines = (folder / "dev.tsv").read_text().splitlines()[1:]
-        order = np.random.RandomState(0).permutation(5)
-        expected = [f"<s>{lines[i].split(chr(9))[0].strip()} It was<mask>.</s>" for i in order]
-        assert [one.decode(text) for text in texts] == expected
-        answers = [int(lines[i].split("\t")[1]) for i in order]
-    assert batch.choices.answers.tolist() == [2 * i + answer for i, answer in enumerate(answers)]
-    assert (batch.input_ids[batch.choices.places[:, 0], batch.choices.places[:, 1]] == one.mask_token_id).all()
-    ids = [one(word, add_special_tokens=False)["input_ids"][0] for word in words]
-    assert batch.choices.tokens.tolist() == ids * 5
-    assert (batch.input_ids[:, 0] == 0).all()
-    mask = batch.attention_mask
-    assert mask is not None
-    assert torch.equal(mask.sort(dim=1, descending=True).values, mask)
-
-
-def test_masked_texts_are_cut_after_their_first_token_and_keep_their_mask() -> None:
-    one = trained("<s> $A </s>")
-    example = Example("a b c d It was <mask>.", (" great",), 0)
-    whole = one("a b c d It was <mask>.")["input_ids"]
-    found = encoder(one, limit=len(whole) - 3, truncate=True, masked=True).encode([example], ["x"])[0]
-    assert found.rows == ((whole[0], *whole[4:]),)
-    assert found.rows[0][found.candidates[0][0][1]] == one.mask_token_id
-    with pytest.raises(ValueError, match="x: a text must hold one mask token, but got 0; use a larger seq_len"):
-        encoder(one, limit=3, truncate=True, masked=True).encode([example], ["x"])
-
-
-def test_what_a_masked_model_needs(tmp_path: Path) -> None:
-    folder = sst2(tmp_path, 12, 5)
-    run = spec("sst2", train_size=5, dev_size=2)
-    with pytest.raises(ValueError, match=r"a label word must be one token, but got [2-9] for ' terrible'"):
-        load(run, trained("<s> $A </s>", words=()), folder, masked=True)
-    causal = trained()
-    causal.mask_token = None
-    with pytest.raises(ValueError, match="needs a tokenizer with a mask token, but got none; use a causal model"):
-        load(run, causal, folder, masked=True)
-    with pytest.raises(ValueError, match="but got cb; use a causal model"):
-        load(spec("cb"), trained(), folder, masked=True)
-
-
-def test_a_tokenizer_without_padding_pads_with_zero(tmp_path: Path) -> None:
-    one = trained()
-    one.pad_token = None
-    batch = load(spec("sst2", train_size=5, dev_size=2), one, sst2(tmp_path, 12, 5)).train_batch(0)
-    assert batch.attention_mask is not None
-    assert (batch.input_ids[batch.attention_mask == 0] == 0).all()
 
 
 # --- every task whole, on the real data -----------------------------------------------------------------------------

@@ -172,7 +172,7 @@ EXPECTED = [
 ]  # fmt: skip
 
 
-def sets(folder: Path, name: str, *, aligned: bool = True, masked: bool = False) -> tuple[Source, Source]:
+def sets(folder: Path, name: str, *, aligned: bool = True, masked: bool = False) -> tuple[Source, ...]:
     return read(TASKS.get(name), form_of(TASKS.get(name), aligned=aligned, masked=masked), folder)
 
 

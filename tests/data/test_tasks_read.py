@@ -18,7 +18,7 @@ from zobench.data.tasks.task import Example
 from zobench.runspec.registries import TASKS
 
 
-def sets(name: str, folder: Path | None) -> tuple[Source, Source]:
+def sets(name: str, folder: Path | None) -> tuple[Source, ...]:
     return read(TASKS.get(name), form_of(TASKS.get(name), aligned=True, masked=False), folder)
 
 

@@ -1,7 +1,7 @@
 """``kill -9`` at any moment of a run: gone on with, it ends bit for bit as a run that nobody killed.
 
 ``ZOBENCH_TEST_KILLS``: how many kills, in runs of 200 steps that are killed :data:`EACH` times; by default few, in
-shorter runs.
+shorter runs. Each way of a run is killed at least once, however few they are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.killed_ways import NEWER, ONE, TWO, free_port
 from zobench.durable import journal, snapshot
 from zobench.finetune.examine import best_weights
 from zobench.methods.base import Taken
@@ -31,26 +31,10 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 KILLS = int(os.environ.get("ZOBENCH_TEST_KILLS", "8"))
 SEED = int(os.environ.get("ZOBENCH_TEST_SEED", "0"))
-EACH = 4 if KILLS > 8 else 2
+EACH = 4 if KILLS > 8 else 1
 STEPS = 200 if KILLS > 8 else 60
 LAST = STEPS - STEPS // 8
 """Steps after which nobody is killed: little would come any more at which to die."""
-ONE: dict[str, dict[str, Any]] = {
-    "resident": {},
-    "disk": {"engine": "offload", "checkpoint": "journal", "checkpoint_every": 7},
-    "lazy": {"engine": "offload", "noise": "counter", "writeback_every": 3, "dtype": "bf16"},
-    "halves": {"engine": "offload", "tier": "pageable", "checkpoint": "async", "checkpoint_every": 5},
-    "momentum": {"method": "zo-sgd-mmt", "engine": "offload", "checkpoint": "sync", "checkpoint_every": 9},
-    "wire": {"engine": "offload", "wire": "fp16", "queries": 2},
-    "low rank": {
-        "method": "lozo", "engine": "offload", "noise": "counter", "options": {"interval": 7}, "checkpoint": "journal",
-        "checkpoint_every": 10,
-    },
-}  # fmt: skip
-TWO: dict[str, dict[str, Any]] = {
-    "ddp": {"gpus": 2, "parallel": "ddp"},
-    "pertp": {"gpus": 2, "parallel": "pertp", "engine": "offload", "checkpoint": "journal", "checkpoint_every": 7},
-}
 PLACES = (
     "half of a record", "before a record", "after a record", "in a shard", "before the snapshot has its name",
     "after the snapshot has its name", "between a file and its name", "before the older ones go",
@@ -80,21 +64,17 @@ class Runner:
         plan = {"spec": spec.to_dict(), "folder": str(folder), "data_dir": str(self.data_dir)}
         port, pids = free_port(), []
         for rank in range(spec.gpus):
-            told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": spec.gpus, "LOCAL_WORLD_SIZE": spec.gpus}
-            told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ZOBENCH_PEER_TIMEOUT": 60}
-            own = {**plan, "log": f"{folder}.{rank}.log", "environment": {k: str(v) for k, v in told.items()}}
+            told: dict[str, Any] = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": spec.gpus}
+            told |= {"LOCAL_WORLD_SIZE": spec.gpus, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            told |= {"ZOBENCH_PEER_TIMEOUT": 60}
+            own: dict[str, Any] = {**plan, "log": f"{folder}.{rank}.log"}
+            own["environment"] = {key: str(value) for key, value in told.items()}
             if spec.gpus == 1:
                 del own["environment"]
             if die is not None and die[0] == rank:
                 own |= {"die": die[1], "after": die[2]}
             pids.append(self.ask(own))
         return pids
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -196,9 +176,9 @@ def check(
     runner: Runner, ways: dict[str, dict[str, Any]], kills: int, make: Any, folder: Path, expected: dict[str, Any]
 ) -> None:
     random_, total, number = random.Random(SEED), 0, 0
-    while total < kills:
+    while total < kills or number < len(ways):  # each way at least once
         name = list(ways)[number % len(ways)]
-        spec = make(steps=STEPS, eval_every=STEPS // 8, lr=1e-4, **ways[name])
+        spec = make(**{"steps": STEPS, "eval_every": STEPS // 8, "lr": 1e-4, **ways[name]})
         if name not in expected:
             whole = folder / f"whole-{name}"
             assert [runner.wait(pid) for pid in runner.start(spec, whole)] == [0] * spec.gpus
@@ -219,6 +199,15 @@ def test_a_killed_run_ends_as_one_that_was_not(
     runner: Runner, spec: Any, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     check(runner, ONE, -(-KILLS * 3 // 4), spec, tmp_path, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", NEWER)
+def test_a_killed_run_of_a_method_with_directions_or_weights_of_its_own_ends_as_one_that_was_not(
+    runner: Runner, spec: Any, tmp_path: Path, method: str
+) -> None:
+    ways = {method: {"method": method, "engine": "offload", **NEWER[method]}}
+    check(runner, ways, 1, spec, tmp_path, {})
 
 
 def test_a_run_of_two_ranks_of_which_one_is_killed_ends_as_one_that_was_not(

@@ -49,7 +49,7 @@ def packed(unit: Unit, kind: str, fill):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_matrices_lie_on_the_grid_and_vectors_stay(kind, dtype, monkeypatch):
-    monkeypatch.setattr("zobench.engine.integer.CHUNK_ELEMENTS", 900)  # several chunks, the last one short
+    monkeypatch.setattr("zobench.engine.grid.CHUNK_ELEMENTS", 900)  # several chunks, the last one short
     unit = unit_of((48, 96), (31, 17), (96,), dtype=dtype)  # the second fills no whole number of groups
     torch.manual_seed(0)
     master, back, slot = packed(

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from tests.support import adapters
-from tests.support.low_rank import LowRankPlain, direction
+from tests.support.low_rank import LowRankPlain, direction, other_family
 from tests.support.parity import batches, materialised
 from zobench import Batch, Engine, EngineConfig, RunSpec, methods, models
 from zobench.durable.journal import JournalFile, read
-from zobench.engine import Entry, Point, factored, products
-from zobench.engine.factors import LowRank
+from zobench.engine import Entry, Point, products
+from zobench.engine.factors import Factors, LowRank
 from zobench.engine.twin import own_loss
 from zobench.measure.ledger import Ledger
 from zobench.methods import ZOSGD
@@ -163,7 +163,7 @@ def test_nothing_is_written_to_the_disk_while_a_subspace_lasts(config):
 @pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "opt-350m-tiny", "roberta-tiny", "mixtral-tiny"])
 def test_other_families_are_right_too(name):
     """GPT-2 has transposed layers, OPT-350M projections, RoBERTa a bias of its own, Mixtral experts in one tensor."""
-    model, points = _other(name), [Point(), Point(3, EPS), Point(3, -EPS), Point(4, EPS, None, 9)]
+    model, points = other_family(name), [Point(), Point(3, EPS), Point(3, -EPS), Point(4, EPS, None, 9)]
     ids = torch.arange(12).view(2, 6) * 3 % 50 + 5
     batch, wanted = Batch(ids, ids), []
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
@@ -175,37 +175,9 @@ def test_other_families_are_right_too(name):
         wanted.append(own_loss(model, batch))
         model.load_state_dict(before)
     for config in ({"placement": "resident"}, {"slots": 2}):
-        with Engine(_other(name), EngineConfig(noise="counter", **config), directions=LowRank(3)) as engine:
+        with Engine(other_family(name), EngineConfig(noise="counter", **config), directions=LowRank(3)) as engine:
             assert engine.probe(batch, points) == pytest.approx(wanted, rel=1e-5)
     assert abs(wanted[1] - wanted[2]) > 1e-4
-
-
-def _other(name: str) -> Any:
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-
-    common = {"vocab_size": 60, "tie_word_embeddings": True}
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-    kinds = {
-        "gpt2-tiny": ("gpt2", {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}),
-        "llama-tiny": ("llama", {**sizes, "num_key_value_heads": 1}),
-        "opt-350m-tiny": ("opt", {
-            "hidden_size": 16, "word_embed_proj_dim": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "ffn_dim": 24, "max_position_embeddings": 16, "do_layer_norm_before": False, "pad_token_id": 1,
-        }),
-        "roberta-tiny": ("roberta", {**sizes, "max_position_embeddings": 20, "pad_token_id": 1}),
-        "mixtral-tiny": ("mixtral", {**sizes, "num_key_value_heads": 1, "num_local_experts": 3}),
-    }  # fmt: skip
-    from transformers import AutoConfig
-
-    family, own = kinds[name]
-    config = AutoConfig.for_model(family, **common, **own)
-    torch.manual_seed(0)
-    kind = AutoModelForMaskedLM if family == "roberta" else AutoModelForCausalLM
-    model = kind.from_config(config).eval()
-    with torch.no_grad():
-        for tensor in model.parameters():
-            tensor.add_(torch.randn_like(tensor), alpha=0.05)
-    return model
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -361,13 +333,13 @@ def test_pending_updates_are_summed_and_not_drawn_again(monkeypatch):
     spec, drawn = spec_of(options={"interval": 50}), [0]
     with engine_of(spec, placement="resident") as engine:
         method = methods.make(spec)
-        advance = factored.Factors.update
+        advance = Factors.update
 
         def counted(*args: Any) -> None:
             drawn[-1] += 1
             advance(*args)
 
-        monkeypatch.setattr(factored.Factors, "update", counted)
+        monkeypatch.setattr(Factors, "update", counted)
         for _ in range(40):
             method.step(engine, full())
             drawn.append(0)

@@ -43,6 +43,7 @@ def test_cells_are_measured_in_rounds_and_a_second_start_goes_on(tmp_path: Path)
     assert ran[4:6] == [specs[4], specs[4]]
     held.measure(specs, 3, store, run, lambda text: None)
     assert len(ran) == 37
+    assert held.missing(specs, 3, store) == []
 
     found = held.rows(store.load(), RATES)
     assert len(found) == len(specs)
@@ -56,6 +57,19 @@ def test_cells_are_measured_in_rounds_and_a_second_start_goes_on(tmp_path: Path)
     assert "learned: n 12, median 29.2 %, p90 33.3 %; 10 % and 25 %: not met" in text
     assert "memory: n 12, median 50.0 %" in text
     assert text.count("opt-tiny") == text.count("opt-mini") == 6
+
+
+def test_the_table_is_made_again_from_what_the_folder_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(tmp_path)
+    for spec in held.cells(["opt-tiny"], 32, 2):
+        store.save(slow(spec))
+    held.keep(tmp_path, {**CALIBRATION, "other_cpu_cores": 0.25, "copy_bytes_per_second": 1e9})
+    held.keep(tmp_path, {**CALIBRATION, "other_cpu_cores": 0.0})
+    assert held.kept(tmp_path) == {**CALIBRATION, "other_cpu_cores": 0.25}  # the faster of both
+    held.main([str(tmp_path), "--models", "opt-tiny", "--rounds", "1", "--seq-len", "32", "--steps", "2"])
+    expected = held.table(held.rows(store.load(), RATES))
+    told = "other processes kept 0.2 cores busy while the rates were measured\n"
+    assert capsys.readouterr().out == expected + told
 
 
 def test_the_faster_of_two_measurements_counts_operator_by_operator() -> None:

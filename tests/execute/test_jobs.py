@@ -83,6 +83,9 @@ def test_a_cell_is_done_if_a_machine_of_this_kind_has_it_and_retry_does_not_name
     assert list(jobs.kept(made.cells, store, {MACHINE}, ["oom"])) == [cell(seed=0), cell(seed=1)]
     assert list(jobs.kept(made.cells, store, {MACHINE}, ["failed"])) == [cell(seed=0)]
     assert jobs.kept(made.cells, store, {"other-1c-000000"}, []) == {}
+    whole = Result(spec=cell(seed=0), outcome=Outcome.OK, environment={"machine": MACHINE})
+    store.save(replace(whole, partial=True))  # cut off by a budget: a job has time for all of it
+    assert jobs.kept(made.cells, store, {MACHINE}, ["failed"]) == {}
 
 
 def test_two_sweeps_of_one_cell_are_refused_before_work_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,8 +35,18 @@ def test_the_first_cause_is_the_reason(changes: dict[int, Any], outcome: Outcome
         assert result.samples["step_seconds"] == [2.0]
 
 
+def test_ranks_on_the_cpus_of_one_machine_count_its_energy_once() -> None:
+    """Each of them has read the counters of the whole machine; GPUs have one for each rank."""
+    joules = [{"power": {"energy_joules": 10.0 + number}} for number in range(4)]
+    for spec, expected in (
+        (cell(), 10.0), (cell().replace(gpus=4, nodes=2), 10.0 + 12.0), (cell().replace(device="cuda"), 10.0 + 11.0),
+    ):  # fmt: skip
+        ranks = {number: one(number, spec=spec, **joules[number]) for number in range(spec.gpus)}
+        assert merged(spec, ranks).power["energy_joules"] == expected
+
+
 def test_of_each_number_the_result_has_what_bounds_all_ranks() -> None:
-    """The slowest transfers, the rank that sends most, the fullest device, all devices' power, nobody else's cores."""
+    """The slowest transfers, the rank that sends most, the fullest device, its CPUs' power, nobody else's cores."""
     values: list[dict[str, Any]] = [
         {"parts": {"exchanged_bytes": [9.0, 5.0]}, "memory": {"device_peak_bytes": 10, "host_rss_peak_bytes": 3},
          "power": {"energy_joules": 1.0, "mean_power_watts": None, "own_cpu_cores": 1.0, "other_cpu_cores": 3.0}},
@@ -46,6 +56,6 @@ def test_of_each_number_the_result_has_what_bounds_all_ranks() -> None:
     result = merged(cell(), {number: one(number, **fields) for number, fields in enumerate(values)})
     assert result.parts == {"exchanged_bytes": [9.0, 8.0]}
     assert result.memory == {"device_peak_bytes": 20, "host_rss_peak_bytes": 2}
-    power = {"energy_joules": 3.0, "mean_power_watts": None, "own_cpu_cores": 3.0, "other_cpu_cores": 1.0}
+    power = {"energy_joules": 1.0, "mean_power_watts": None, "own_cpu_cores": 3.0, "other_cpu_cores": 1.0}
     assert result.power == power
     assert [row["device_peak_bytes"] for row in result.environment["ranks"]] == [10, 20]

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from tests.support.processes import gone
+from tests.support.processes import children, gone
 from tests.support.rank_results import one
 from zobench.cli import main
 from zobench.execute import rank
@@ -50,16 +50,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def cell(parallel: str, gpus: int, **changes: Any) -> RunSpec:
     return RunSpec(**{**FIELDS, "parallel": parallel, "gpus": gpus, **changes}).resolve("cpu")
-
-
-def children(pid: int) -> list[int]:
-    """Descendants of a process, the nearest first."""
-    try:
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
-        own = [int(word) for thread in threads for word in (thread / "children").read_text().split()]
-    except OSError:
-        return []
-    return own + [grandchild for child in own for grandchild in children(child)]
 
 
 def ranks_of(pid: int) -> dict[int, int]:

@@ -16,6 +16,7 @@ from zobench import predict
 from zobench.execute import sweep as module
 from zobench.execute.plan import Step
 from zobench.execute.sweep import Summary, SweepHooks, sweep
+from zobench.predict.interval import Consolidation
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.store import Store, files
@@ -55,13 +56,16 @@ class Runner:
         self.ran: list[int] = []
         self.timeouts: list[float | None] = []
         self.enough: list[float | None] = []
+        self.written: list[Consolidation | None] = []
 
     def __call__(
-        self, spec: RunSpec, *, timeout: float | None, disk_dir: Path | None, while_waiting: Any, enough: float | None
-    ) -> Result:
+        self, spec: RunSpec, *, timeout: float | None, disk_dir: Path | None, while_waiting: Any, enough: float | None,
+        written: Consolidation | None,
+    ) -> Result:  # fmt: skip
         self.ran.append(spec.seed)
         self.timeouts.append(timeout)
         self.enough.append(enough)
+        self.written.append(written)
         while_waiting()
         return self.behaviours.get(spec.seed, result)(spec)
 
@@ -124,6 +128,14 @@ def test_the_machines_rates_travel_with_every_result_of_a_cell_that_ran(run: Any
     found = results.find(cell(2), MACHINE)
     assert found is not None
     assert found.environment == {"machine": MACHINE, "calibration": {"copy_bytes_per_second": 1.0}}
+
+
+def test_a_cell_is_told_when_to_write_its_pending_updates(run: Any) -> None:
+    planned, found = step(0), Consolidation(32, "why")
+    assert planned.estimate is not None
+    told = dataclasses.replace(planned, estimate=dataclasses.replace(planned.estimate, consolidation=found))
+    _, runner = run([told, step(1)])
+    assert runner.written == [found, None]
 
 
 def test_kept_and_skipped_cells_do_not_run(run: Any, results: Store) -> None:
@@ -324,6 +336,7 @@ def test_a_done_cell_corrects_the_estimates_of_those_that_wait(run: Any, results
 
     def learned(one: Step, before: Any) -> Step:
         seen.append(len(before))
+        assert one.estimate is not None
         slow = dataclasses.replace(one.estimate, seconds=1e9, least_seconds=1e9) if before else one.estimate
         return dataclasses.replace(one, estimate=slow)
 

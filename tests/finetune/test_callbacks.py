@@ -183,7 +183,7 @@ def test_a_run_that_was_stopped_is_killed_for_mlflow_and_goes_on_as_the_same_run
     there = SimpleNamespace(
         get_metric_history=lambda run_id, name: [
             SimpleNamespace(step=options["step"])
-            for call, args, options in calls
+            for call, args, options in calls  # type: ignore[has-type]
             if call == "log_metrics" and run_id == "r1" and name in args[0]
         ]
     )

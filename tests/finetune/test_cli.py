@@ -18,7 +18,9 @@ import pytest
 
 from zobench import cli
 from zobench.durable import journal
+from zobench.finetune import assemble
 from zobench.methods.base import Taken
+from zobench.runspec import RunSpec
 from zobench.store import Store
 
 Command = Callable[..., tuple[int, str, str]]
@@ -281,3 +283,33 @@ def test_ranks_are_started_with_the_same_command(
     code, _, err = zobench("finetune", *given, "--steps", "2", *more)
     told = "zobench: `ZOBENCH_RESTARTS` must be a whole number, but got 'some'; for example 2"
     assert (code, err.splitlines()[-1]) == (2, told)
+
+
+def test_a_tokenizer_that_is_not_there_is_found_before_the_run_begins(
+    zobench: Command, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zobench.cli.finetune._trained", lambda *_: pytest.fail("the run has begun"))
+    (tmp_path / "empty").mkdir()
+    given[given.index("--weights-path") + 1] = "empty"
+    code, _, err = zobench("finetune", *given, "--out", "mine")
+    assert (code, (tmp_path / "mine").exists()) == (2, False)
+    assert "zobench: `task=sst2` needs the tokenizer of opt-tiny, but empty has none of tokenizer.json" in err
+
+
+@pytest.mark.parametrize("option", ["--out", "--results"])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_run_begins(
+    zobench: Command, given: list[str], option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zobench.cli.finetune._trained", lambda *_: pytest.fail("the run has begun"))
+    code, _, err = zobench("finetune", *given, option, "/proc/mine")
+    assert code == 2
+    assert f"zobench: `{option}` must be a folder that you may write to, but got '/proc/mine' (" in err
+
+
+def test_a_message_names_what_was_given_and_not_weights_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = RunSpec(model="opt-tiny", weights="pretrained", seq_len=64)
+    monkeypatch.setattr(assemble.models, "weights_place", lambda _: "/no/such")
+    model, told = assemble.empty_model(spec), "must be a folder or a hub id"
+    for one, name in ((spec, "`weights=pretrained`"), (spec.replace(weights_path="/no/such"), "`weights_path`")):
+        with pytest.raises(ValueError, match=f"^{name} {told}"):
+            assemble.initial_weights(one, model)

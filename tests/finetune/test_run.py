@@ -50,9 +50,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "sparse": {"method": "zo-sgd-sparse", "sparsity": 0.5, "engine": "offload"},
     "fzoo": {"method": "fzoo", "queries": 3, "engine": "offload", "noise": "counter", "writeback_every": 3},
     "hizoo": {"method": "hizoo", "engine": "offload", "options": {"smooth": 1e-3}},
+    "qzo": {"method": "qzo", "engine": "offload", "lr": 1e-5, "eps": 1e-3},
+    "qes": {"method": "qes", "engine": "offload", "queries": 2, "noise": "counter", "lr": 0.01, "eps": 0.3},
     "sparse mezo": {"method": "sparse-mezo", "sparsity": 0.5, "engine": "offload", "noise": "counter"},
     "cone": {"method": "conmezo", "engine": "offload", "noise": "counter", "options": {"beta": 0.5}},
     "cone in place": {"method": "conmezo", "definition": "as-shipped", "dtype": "bf16"},
+    "population": {"method": "eggroll", "queries": 4, "engine": "offload", "noise": "counter"},
     "first order": {"method": "fo-adam"},
     "hybrid": {"method": "hybrid", "zo_layers": 1},
     "forward": {"method": "forward-grad"},
@@ -447,7 +450,7 @@ def test_the_first_signal_asks_and_the_second_interrupts() -> None:
         assert not stop.wanted
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.wanted
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):  # type: ignore[unreachable]
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
 

@@ -33,7 +33,7 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(
     (task,) = bar._bars.tasks
     assert (task.completed, task.total, task.description) == (30, 110, "opt-tiny sst2 zo-sgd")
     assert task.fields["told"] == (
-        "loss 0.5123, g -1.5, lr 1e-06, best dev 62.5%, 2 skipped, 5 steps/s, about 16 s left"
+        "loss 0.5123, g -1.5, lr 1e-06, least dev loss 0.5000 (62.5%), 2 skipped, 5 steps/s, about 16 s left"
     )
     written = console.file.getvalue()  # type: ignore[attr-defined]
     assert "step 10: dev accuracy 62.5%, loss 0.5000 (best)" in written
@@ -65,3 +65,20 @@ def test_a_run_that_only_lost_says_so_and_its_best_is_one_after_the_start() -> N
         line = "warning: the loss on dev was 0.7000 at the start and never below it after a step: this run learnt not"
         assert (line in written, "dev, best after the start" in written) == (told, told)
         assert ("dev at its best" in written) is not told
+
+
+def test_without_a_terminal_a_step_is_told_now_and_then_and_verbosely_each(
+    spec: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(tuning_view.time, "monotonic", lambda: clock[0])
+    for verbose, told in ((False, [60, 120, 240]), (True, list(range(1, 301)))):
+        console = Console(file=io.StringIO(), width=200, highlight=False)
+        hooks = TuningBar(console, verbose=verbose).hooks(spec())
+        hooks.begin(0, 300)
+        for step in range(1, 301):
+            clock[0] += 1.0
+            hooks.step(StepReport(step=step, loss=0.5, g=1.0, lr=1e-6, skipped=0))
+        lines = console.file.getvalue().splitlines()[1:]  # type: ignore[attr-defined]
+        assert [line.partition(":")[0] for line in lines] == [f"step {step} of 300" for step in told]
+    assert lines[59] == "step 60 of 300: loss 0.5000, g +1, lr 1e-06, 1 steps/s, about 4.0 min left"

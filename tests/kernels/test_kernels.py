@@ -1,12 +1,7 @@
 """The kernels: Philox's published answers, every back end == the torch reference in bits, rounding as torch rounds."""
 
-import importlib.util
 import itertools
 import math
-import os
-import subprocess
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -14,15 +9,9 @@ import torch
 
 from tests.support.bits import any_bits
 from tests.support.devices import ON_GPU
-from zobench import ZOSGD, Batch, Engine, EngineConfig, kernels, models
-from zobench.kernels import Flat, Segment, Span, Update, philox
-from zobench.models.weights import RandomWeights
-
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-STARTS = [0, 1, 2, 3, 1021, 2**32 - 6, 2**34 - 3, 2**34 + 1]
-UPDATES = [Update(2**63 + 5, 0.7, 0.03, 0.1), Update(-1, -1.3, 0.02), Update(12345678901234, 3e-3, 1.5, 1e-4)]
-WORD = 0xFFFFFFFF
-SMALL = {"sizes": (1, 1027), "lengths": (3,)}
+from tests.support.kernels import DTYPES, STARTS, UPDATES, WORD, agree, drawn, needs_triton, run_interpreted, same
+from zobench import kernels
+from zobench.kernels import Span, philox
 
 ANSWERS = [
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
@@ -34,9 +23,6 @@ ANSWERS = [
     ),
 ]
 """Random123's kat_vectors for philox4x32 10: counter, key, output."""
-
-needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
 
 def python_philox(counter, key):
@@ -64,107 +50,6 @@ def python_normal(seed, tensor_id, element):
 
 def philox_words(counter, key):
     return tuple(int(w) for w in philox.words([torch.tensor([c]) for c in counter], key))
-
-
-def bits(tensor):
-    """The tensor's bits as integers, all NaNs made one."""
-    tensor = torch.where(tensor.isnan(), torch.full_like(tensor, math.nan), tensor).cpu()
-    return tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)
-
-
-def same(a, b):
-    return torch.equal(bits(a), bits(b))
-
-
-def drawn(backend, seed, span, shape, device="cpu"):
-    out = torch.full(shape if isinstance(shape, tuple) else (shape,), math.nan, device=device)
-    backend.normals(seed, span, out)
-    return out
-
-
-def moved(backend, dtype, shape, span, updates, device="cpu"):
-    """Everything that ``advance`` and ``flip`` can write, from fixed inputs."""
-    generator = torch.Generator().manual_seed(1)
-    master, base, scratch, mirror = (torch.randn(shape, generator=generator).to(dtype).to(device) for _ in range(4))
-    backend.advance(master, span, updates, None, scratch, None, 9, 0.01)
-    rebased, both = master.clone(), scratch.clone()
-    backend.advance(rebased, span, updates, base, both, mirror, -9, 1e-3)
-    only = torch.empty_like(mirror)
-    backend.advance(rebased, span, [], None, None, only, 2**40, 1e-3)
-    flipped = both.clone()
-    backend.flip(rebased, flipped)
-    return master, scratch, rebased, both, mirror, only, flipped
-
-
-def agree(backend, device="cpu", sizes=(1, 1023, 1025, 2050), dtypes=DTYPES, lengths=(1, 2, 5, 17)):
-    """Raises unless the back end gives the reference's bits for all it can be asked for."""
-    for size, start in itertools.product(sizes, STARTS):
-        span = Span(WORD - 6, start)
-        assert same(drawn(backend, 7, span, size, device), drawn(philox, 7, span, size)), (size, start)
-    for size, dtype, count in itertools.product(sizes[1:], dtypes, (0, 1, 3)):
-        span = Span(3, 5 + count)
-        got = moved(backend, dtype, (size,), span, UPDATES[:count], device)
-        for which, (a, b) in enumerate(zip(got, moved(philox, dtype, (size,), span, UPDATES[:count]), strict=True)):
-            assert same(a, b), (size, dtype, count, which)
-    rows = torch.tensor([5, 0, 5, 2**33 + 1])
-    for width, dtype in itertools.product((1, 7, 300), dtypes):
-        here, there = Span(2, rows=rows.to(device)), Span(2, rows=rows)
-        assert same(drawn(backend, 3, here, (4, width), device), drawn(philox, 3, there, (4, width))), width
-        for a, b in zip(
-            moved(backend, dtype, (4, width), here, UPDATES, device),
-            moved(philox, dtype, (4, width), there, UPDATES),
-            strict=True,
-        ):
-            assert same(a, b), (width, dtype)
-    every = itertools.product(dtypes, FLAT_STARTS) if len(lengths) > 1 else zip(dtypes, FLAT_STARTS, strict=False)
-    agree_flat(backend, device, list(every), lengths)
-    for dtype in dtypes:
-        master, scratch = any_bits(dtype, 1 << 16, 1), any_bits(dtype, 1 << 16, 2)
-        expected = (2 * master.float() - scratch.float()).to(dtype)
-        ours = scratch.to(device)
-        backend.flip(master.to(device), ours)
-        assert same(ours, expected), dtype
-
-
-def laid_out(dtype, sizes, starts):
-    """(tensors of these sizes at multiples of 64 bytes, every other one decayed; bytes)."""
-    segments, offset = [], 128 // dtype.itemsize
-    for number, (size, start) in enumerate(zip(sizes, itertools.cycle(starts), strict=False)):
-        segments.append(Segment(WORD - number, start, offset, size, decayed=number % 2 == 0))
-        offset += -(-size * dtype.itemsize // 64) * 64 // dtype.itemsize
-    return Flat(dtype, segments), (offset + 96) * dtype.itemsize
-
-
-def tensor_in(buffer, dtype, segment):
-    return buffer.view(dtype)[segment.offset : segment.offset + segment.numel]
-
-
-def flat_buffers(dtype, nbytes, device):
-    generator = torch.Generator().manual_seed(3)
-    values = [torch.randn(nbytes // dtype.itemsize, generator=generator).to(dtype) for _ in range(3)]
-    return [value.view(torch.uint8).to(device) for value in values]
-
-
-FLAT_STARTS = [(0,), (4, 2**34), (2**34 + 1, 0)]
-
-
-def agree_flat(backend, device, kinds, lengths):
-    """Raises unless a pass over tensors in a flat buffer is the reference's over each; what pads weights stays.
-
-    ``kinds``: (dtype, the tensors' first elements)."""
-    sizes = [1027, 1, 300, 4096, 15, 1024, 1, 2049, 16, 31, 64, 5, 7, 1000, 3, 2, 1]
-    for (dtype, starts), length in itertools.product(kinds, lengths):
-        flat, nbytes = laid_out(dtype, sizes[:length], starts)
-        for updates, based, scratched in itertools.product((UPDATES[:0], UPDATES), (False, True), (False, True)):
-            results = []
-            for module, place in ((backend, device), (philox, "cpu")):
-                master, base, scratch = flat_buffers(dtype, nbytes, place)
-                own = {"base": base if based else None, "scratch": scratch if scratched else None}
-                module.advance_flat(master, Flat(dtype, flat.segments), updates, seed=11, scale=0.125, **own)
-                pieces = [tensor_in(buffer, dtype, own) for buffer in (master, scratch) for own in flat.segments]
-                results.append((base, base if based else master, *pieces))
-            for which, (a, b) in enumerate(zip(*results, strict=True)):
-                assert same(a.view(dtype), b.view(dtype)), (dtype, length, starts, len(updates), based, which)
 
 
 @pytest.fixture
@@ -374,101 +259,12 @@ def test_normals_of_16_bits_are_refused():
         kernels.normals(0, Span(0), torch.empty(4).half())
 
 
-@needs_numba
-def test_without_numba_the_reference_serves_and_says_so_once(monkeypatch):
-    expected = drawn(kernels, 1, Span(2), 5000)
-    monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "zobench.kernels.cpu")
-    kernels._backend.cache_clear()
-    try:
-        with pytest.warns(UserWarning, match="pip install numba") as caught:
-            results = [drawn(kernels, 1, Span(2), 5000) for _ in range(2)]
-        kernels.prepare()
-        assert len(caught) == 1
-        assert all(same(r, expected) for r in results)
-    finally:
-        kernels._backend.cache_clear()
-
-
-def instances(monkeypatch, calls):
-    """The forms in which the kernels of ``calls()`` are asked for: what compiles a kernel of its own."""
-    asked, real = set(), kernels._backend("cpu")
-
-    def normals(seed, span, out):
-        asked.add(("normals", out.dtype, span.rows is None))
-        real.normals(seed, span, out)
-
-    def advance(master, span, updates, base, scratch, *rest):
-        rows = "tensor" if span.rows is None else "rows"
-        asked.add((rows, master.dtype, bool(updates), base is None, scratch is None))
-        real.advance(master, span, updates, base, scratch, *rest)
-
-    def advance_flat(master, flat, updates, base, scratch, *rest):
-        asked.add(("flat", flat.dtype, bool(updates), base is None, scratch is None))
-        real.advance_flat(master, flat, updates, base, scratch, *rest)
-
-    def flip(master, scratch):
-        asked.add(("flip", master.dtype))
-        real.flip(master, scratch)
-
-    fake = types.SimpleNamespace(normals=normals, advance=advance, advance_flat=advance_flat, flip=flip)
-    monkeypatch.setattr(kernels, "_backend", lambda device: fake)
-    calls()
-    monkeypatch.undo()
-    return asked
-
-
-@needs_numba
-def test_prepare_asks_for_every_kernel_that_a_step_asks_for(monkeypatch):
-    """With the rows of an embedding, and updates that are pending: else a measured step compiles."""
-    model, ids = models.build("opt-tiny", "fp16"), torch.arange(20).view(1, 20)
-
-    def steps():
-        config = EngineConfig(noise="counter", writeback_every=2)
-        with Engine(model, config, weights=RandomWeights(model, 0)) as engine:
-            method = ZOSGD(lr=1e-3)
-            for _ in range(5):
-                method.step(engine, Batch(ids, ids))
-
-    asked = instances(monkeypatch, steps)
-    assert {("rows", torch.float16, True), ("flat", torch.float16, True)} <= {form[:3] for form in asked}
-    assert asked <= instances(monkeypatch, kernels.prepare)
-
-
-@needs_triton
-@pytest.mark.parametrize("planted", ["none", "broken", "another error"])
-def test_without_a_c_compiler_prepare_says_what_to_install(planted, monkeypatch, tmp_path):
-    """Triton's own error, from its own build."""
-    from triton.runtime import build
-
-    def normals(seed, span, out):
-        if planted == "another error":
-            raise RuntimeError("CUDA error: misaligned address")
-        build._build("name", str(tmp_path / "name.c"), str(tmp_path), [], [], [], [])
-
-    monkeypatch.setattr(kernels, "_backend", lambda device: types.SimpleNamespace(normals=normals))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-    if planted == "broken":
-        monkeypatch.setenv("CC", "/bin/false")
-    if planted == "another error":
-        with pytest.raises(RuntimeError, match="misaligned"):
-            kernels.prepare()
-        return
-    message = r"`noise=counter` on cpu needs a C compiler and Python's headers.*install gcc and python3-dev"
-    with pytest.raises(ValueError, match=message):
-        kernels.prepare()
-
-
 @pytest.mark.slow
 @needs_triton
 def test_triton_equals_the_reference_in_its_interpreter():
-    """In a process of its own: Triton reads the switch when the kernels are defined."""
-    program = "from tests.kernels import test_kernels as t; from zobench.kernels import gpu; t.agree(gpu, **t.SMALL)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
+    run_interpreted(
+        "from tests.support.kernels import SMALL, agree; from zobench.kernels import gpu; agree(gpu, **SMALL)"
     )
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 class TestOnGpu:

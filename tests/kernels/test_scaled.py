@@ -1,20 +1,15 @@
 """Eight bits with a scale for each row: the bits of the reference everywhere, and what e4m3 itself says."""
 
 import dataclasses
-import importlib.util
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from tests.support.bits import any_bits
 from tests.support.devices import ON_GPU
+from tests.support.kernels import interpreted, needs_triton, run_interpreted
 from zobench.kernels import DTYPES, scaled
 from zobench.kernels.packing import E4M3_MAX, Packing, Rows
-
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
 
 def placed(dtype, shapes):
@@ -96,12 +91,27 @@ def test_a_value_is_the_nearest_of_e4m3(dtype):
 
 @needs_triton
 def test_triton_equals_the_reference_in_its_interpreter():
-    """In a process of its own: Triton reads the switch when the kernels are defined."""
-    program = "from tests.kernels import test_scaled as t; from zobench.kernels import scaled_gpu; t.agree(scaled_gpu)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
+    run_interpreted(
+        "from tests.kernels.test_scaled import agree; from zobench.kernels import scaled_gpu; agree(scaled_gpu)"
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "", "_SHIFT = tl.constexpr(_SHIFT.value + 1)", "_REBIAS = tl.constexpr(_REBIAS.value + 1)",
+        "_BEYOND = tl.constexpr(_BEYOND.value - (1 << 21))", "_NORMAL = tl.constexpr(_NORMAL.value << 1)",
+    ],
+    ids=["as it is", "subnormals off by one", "ties to the odd", "too early not a number", "normals too late"],
+)  # fmt: skip
+def test_every_code_and_every_input_of_16_bits_is_converted_as_torch_does(planted):
+    """The kernels' own conversions, in the interpreter; the same operations compiled are each rounded to nearest even
+    (test_ahead_of_time)."""
+    plant = f"exec({planted!r}, vars(scaled_gpu)); " if planted else ""
+    done = interpreted(f"from zobench.kernels import scaled_gpu; {plant}from tests.kernels import e4m3; e4m3.agree()")
+    assert (done.returncode == 0) == (planted == ""), done.stderr[-3000:]
+    assert not planted or "AssertionError" in done.stderr
 
 
 class TestOnGpu:

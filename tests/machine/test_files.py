@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from zobench.machine.files import replace
+from zobench.machine.files import replace, told, writing
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -27,6 +27,30 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(
         replace(path, b"new")
     monkeypatch.undo()
     assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {"state.json": b"old"}
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_disk_that_takes_no_more_is_told_with_the_file_and_a_remedy(tmp_path: Path, code: int) -> None:
+    path = tmp_path / "state.json"
+    with pytest.raises(OSError, match=r"state\.json") as error, writing(path):
+        raise OSError(code, os.strerror(code), f"{path}.1f2e3d4c.tmp")
+    assert told(error.value).startswith(f"{path} must be writable, but got '{os.strerror(code)}'; ")
+
+
+def test_what_rust_says_of_a_disk_is_an_error_of_the_system(tmp_path: Path) -> None:
+    """safetensors and tokenizers raise others, which no command catches."""
+    import torch
+    from safetensors.torch import save_file
+    from tokenizers import Tokenizer, models
+
+    words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    path = tmp_path / "missing" / "file"
+    for write in (lambda: save_file({"a": torch.zeros(2)}, path), lambda: words.save(str(path))):
+        with pytest.raises(FileNotFoundError) as error, writing(path):
+            write()
+        assert told(error.value) == f"[Errno 2] No such file or directory: '{path}'"
+    with pytest.raises(KeyError), writing(path):  # no fault of a disk stays what it is
+        raise KeyError("a")
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")

@@ -15,11 +15,18 @@ from zobench.engine import assemble, build, rest
 from zobench.engine.loss import causal_loss
 from zobench.execute.process import run_in_process
 from zobench.machine.directio import aligned
-from zobench.measure.ledger import Ledger, trace_peak
+from zobench.measure.ledger import Ledger
 from zobench.methods import ZOSGD
 from zobench.models.weights import RandomWeights, materialise
 
 MIB = 2**20
+
+
+def trace_peak(run, device_type):
+    """The peak of what ``run`` makes on a kind of device."""
+    with Ledger(device_type) as ledger:
+        run()
+    return ledger.peak
 
 
 def mib(device, count=1):

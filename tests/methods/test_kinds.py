@@ -67,7 +67,7 @@ import sys
 import zobench.methods, zobench.schemes
 from zobench.runspec import METHODS, SCHEMES, RunSpec
 from zobench.predict.footprint import memory
-assert len(list(METHODS)) == 17 and len(list(SCHEMES)) == 4
+assert len(list(METHODS)) == 23 and len(list(SCHEMES)) == 4
 plain = RunSpec(model="opt-tiny")
 for kind in METHODS:
     memory(plain.replace(method=kind.name, **kind.changes(plain)).resolve("cpu"))
@@ -86,7 +86,14 @@ def test_what_a_method_names_is_there(kind: MethodKind) -> None:
         assert isinstance(definition, Definition)
         dotted += [definition.make, definition.rule]
     assert all(callable(resolve(name)) for name in dotted if name is not None)
-    assert all(grids.shipped(kind.name, scheme.name).axes for scheme in SCHEMES)
+    own = kind.scheme is not None
+    assert all(grids.shipped(kind.name, scheme.name).axes for scheme in SCHEMES if scheme.tunes_all or not own)
+    if kind.scheme is not None:
+        assert callable(resolve(kind.scheme.make))
+        with pytest.raises(
+            ValueError, match=f"`method={kind.name}` needs scheme=full, but got scheme=lora; use scheme"
+        ):
+            grids.shipped(kind.name, "lora")
     fields = RunSpec.__dataclass_fields__
     assert fields.keys() >= {*kind.takes, *kind.unused, *(need.name for need in kind.needs)}
     assert METHODS.get(kind.name) is kind

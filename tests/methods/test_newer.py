@@ -10,7 +10,7 @@ import torch
 
 from tests.support.formulas import NEWER
 from tests.support.parity import batches, materialised
-from tests.support.reference import g_of, plain_loss, z_of
+from tests.support.reference import direction, g_of, loss_at, z_of
 from tests.support.three import Three, rosenbrock
 from tests.support.three import z_of as three_of
 from zobench import Engine, EngineConfig, RunSpec, models
@@ -182,27 +182,6 @@ def test_equal_losses_have_no_deviation_to_divide_by():
 # --- on the engine ----------------------------------------------------------------------------------------------------
 
 
-def directions(model, seeds, noise):
-    """For each seed, the normal numbers of each parameter."""
-    for seed in seeds:
-        if noise == "counter":
-            yield {name: z_of(seed, n, p) for n, (name, p) in enumerate(model.named_parameters())}
-        else:
-            generator = torch.Generator().manual_seed(seed)
-            yield {name: torch.empty(p.shape).normal_(generator=generator) for name, p in model.named_parameters()}
-
-
-@torch.inference_mode()
-def loss_at(model, batch, z=None, scale=0.0):
-    before = {name: p.data for name, p in model.named_parameters()}
-    for name, p in model.named_parameters() if z else ():
-        p.data = p.data + scale * z[name].float()
-    loss = plain_loss(model, batch)
-    for name, p in model.named_parameters():
-        p.data = before[name]
-    return loss
-
-
 class Plain:
     """The same formulas on a model's tensors, in plain torch."""
 
@@ -279,7 +258,7 @@ def test_each_step_on_a_model_is_the_formula(name, mode):
     with Engine(built, EngineConfig(**mode), weights=start, rule=rule(spec), thresholds=limits) as engine:
         for batch in batches("opt-tiny", count=3):
             result = method.step(engine, batch)
-            us = list(directions(model, result.seeds, mode.get("noise", "torch")))
+            us = [direction(model, seed, mode.get("noise", "torch")) for seed in result.seeds]
             update, slopes = plain.update(batch, us)
             assert result.gradients == pytest.approx(slopes, abs=2e-3, rel=3e-3)
             found, largest = dict(engine.named_tensors()), 0.0

@@ -9,7 +9,7 @@ import torch
 
 from tests.support.formulas import DEFINITIONS, beta, cos2
 from tests.support.parity import batches, materialised
-from tests.support.reference import plain_loss, z_of
+from tests.support.reference import direction, loss_at, z_of
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.methods import make, rule, thresholds
 from zobench.methods.sparsity import layer_sparsity
@@ -39,14 +39,6 @@ def engine_of(spec, mode, source=None, state=None):
         model, EngineConfig(**MODES[mode]), weights=source or start, rule=rule(spec), state=state,
         thresholds=thresholds(spec, model, start),
     )  # fmt: skip
-
-
-def direction(model, seed, noise):
-    """name -> z, in ``named_parameters()`` order."""
-    if noise == "counter":
-        return {name: z_of(seed, n, p) for n, (name, p) in enumerate(model.named_parameters())}
-    generator = torch.Generator().manual_seed(seed)
-    return {name: torch.empty(p.shape).normal_(generator=generator) for name, p in model.named_parameters()}
 
 
 def part_of(name):
@@ -101,17 +93,6 @@ class Formula:
                 return self.m[name] / (1 - 0.9**self.t) / unbiased
             return self.m[name] / (torch.maximum(self.v[name], older) + 1e-8).sqrt()
         return ghat
-
-
-@torch.inference_mode()
-def loss_at(model, batch, move=None, scale=0.0):
-    before = {name: p.data for name, p in model.named_parameters()}
-    for name, p in model.named_parameters() if move else ():
-        p.data = p.data + scale * move[name].float()
-    loss = plain_loss(model, batch)
-    for name, p in model.named_parameters():
-        p.data = before[name]
-    return loss
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -383,7 +383,8 @@ def described(folder: Path, **changed: object) -> None:
 def test_a_quantised_checkpoint_is_refused(tmp_path: Path) -> None:
     described(tmp_path, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
     assert refusal(tmp_path) == (
-        f"`weights_path` must hold weights that are not quantised, but {tmp_path} has quantization_config "
+        f"`weights_path` must hold weights that are not quantised, or symmetric integers of "
+        f"compressed-tensors, but {tmp_path} has quantization_config "
         "(quant_method=bitsandbytes); give the checkpoint that it was made from"
     )
 

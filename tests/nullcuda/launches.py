@@ -81,7 +81,7 @@ def _advance(told: dict[str, Any]) -> None:
     master, *others = (told[name] for name in ("master", "base", "scratch", "mirror"))
     draw = _word(told["key0"], told["key1"]), told["scale"]
     if told["segments"] is None:
-        cpu.advance(master, _span(told), updates, *others, *draw)
+        cpu.advance(master, _span(told), updates, *others, *draw)  # type: ignore[call-arg]
         return
     rows = told["segments"][: told["pieces"]].tolist()
     segments = [

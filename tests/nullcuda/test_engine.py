@@ -15,7 +15,7 @@ from zobench import ZOSGD, Batch, Engine, EngineConfig, models
 from zobench.engine import blocks as units
 from zobench.engine import build, core, lanes, pipeline, pristine, staging
 from zobench.machine.directio import memory_of
-from zobench.models.weights import RandomWeights
+from zobench.models.weights import PretrainedWeights, RandomWeights, materialise
 
 NULL = "tests.nullcuda.start" in sys.modules
 pytestmark = [*ON_GPU, pytest.mark.skipif(not NULL, reason="needs the null CUDA runtime: make nullcuda")]
@@ -48,12 +48,13 @@ def _small_pieces(monkeypatch):
     monkeypatch.setattr(staging, "PIECE", 2 * units.PAGE)
 
 
-def trained(device, steps=4, **changes):
-    """Losses, g and weights after some steps of OPT with counter noise."""
+def trained(device, steps=4, folder=None, **changes):
+    """Losses, g and weights after some steps of OPT with counter noise, from the checkpoint in ``folder``, if any."""
     model, ids = models.build("opt-tiny", "fp32"), torch.arange(40).view(2, 20)
     tier = "pinned" if device == CUDA else "pageable"
     config = EngineConfig(**{"device": device, "tier": tier, "noise": "counter", **changes})
-    with Engine(model, config, weights=RandomWeights(model, 0)) as engine:
+    own = RandomWeights(model, 0) if folder is None else PretrainedWeights(folder, model)
+    with Engine(model, config, weights=own) as engine:
         method = ZOSGD(lr=1e-3, weight_decay=0.1, eps=EPS)
         taken = [method.step(engine, Batch(ids, ids)) for _ in range(steps)]
         weights = {name: tensor.cpu().clone() for name, tensor in engine.named_tensors()}
@@ -201,13 +202,43 @@ def test_a_piece_that_is_used_while_it_is_copied_is_found(way, monkeypatch):
     assert trained(CUDA, tier="disk")[0] != right
 
 
+@pytest.fixture
+def checkpoint(tmp_path):
+    """How to train from a checkpoint that is its own tier; after two steps its blocks get a copy on the disk."""
+    model = models.build("opt-tiny", "fp32")
+    materialise(model, RandomWeights(model, 0), "cpu")
+    model.save_pretrained(tmp_path)
+    return {"folder": tmp_path, "tier": "checkpoint", "writeback_every": "inf", "disk_dir": tmp_path}
+
+
+@pytest.mark.parametrize("after", [256, 2], ids=["only read", "copied to the disk"])
+def test_a_checkpoint_is_read_in_pinned_pieces_and_gives_the_cpus_bits(after, checkpoint):
+    """Late copies: each waits until something asks for it."""
+    from tests.nullcuda.counts import counts
+
+    before = counts()
+    here = trained(CUDA, **checkpoint, consolidate_after=after)
+    own = {name: count - before[name] for name, count in counts().items()}
+    there = trained("cpu", **checkpoint, consolidate_after=after)
+    assert here[0] == there[0]
+    assert all(torch.equal(here[1][name], value) for name, value in there[1].items())
+    assert own["h2d_pinned"] > 3 * 4 * 13, "blocks of 13 pieces, 3 of them in each of 4 steps"
+
+
+def test_a_piece_of_a_checkpoint_that_is_filled_while_it_is_copied_is_found(checkpoint, monkeypatch):
+    """The wait before a piece is read into again is planted away: the late copy takes what came after."""
+    right = trained(CUDA, **checkpoint)[0]
+    monkeypatch.setattr(staging.Staging, "_wait", lambda self, number: None)
+    assert trained(CUDA, **checkpoint)[0] != right
+
+
 def test_an_unknown_triton_launches_in_its_own_way_and_gives_the_same(monkeypatch):
-    from zobench.kernels import gpu
+    from zobench.kernels import gpu, gpu_base
 
     known = trained(CUDA)
     for name in ("_draws", "_advances", "_flips"):
-        monkeypatch.setattr(gpu, name, gpu.Launcher(getattr(gpu, name)._kernel))
-    monkeypatch.setattr(gpu, "KNOWN_TRITON", False)
+        monkeypatch.setattr(gpu, name, gpu_base.Launcher(getattr(gpu, name)._kernel))
+    monkeypatch.setattr(gpu_base, "KNOWN_TRITON", False)
     other = trained(CUDA)
     assert gpu._advances._forms == {}
     assert known[0] == other[0]
@@ -293,13 +324,13 @@ def test_a_wait_in_every_block_is_found(monkeypatch):
 
 
 def test_a_slot_that_leaks_is_found(monkeypatch):
-    kept, begin = [], core.Engine._pass
+    kept, begin = [], core.Engine.passing
 
     def leaking(self, *args):
         kept.append(torch.empty(1 << 26, dtype=torch.uint8, device=CUDA))
         return begin(self, *args)
 
-    monkeypatch.setattr(core.Engine, "_pass", leaking)
+    monkeypatch.setattr(core.Engine, "passing", leaking)
     with pytest.raises(AssertionError, match="a warm step asks for memory"):
         within_budget(spent())
 

@@ -28,7 +28,7 @@ def run(program, **settings):
         env={**os.environ, "OMP_NUM_THREADS": "1", **settings},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     return done.stdout.strip(), done.stderr, done.returncode
 

@@ -41,7 +41,7 @@ def begin() -> None:
         with HostValues():
             run(thread)
 
-    threading.Thread.run = run_with_values  # type: ignore[method-assign]
+    threading.Thread.run = run_with_values  # type: ignore[method-assign, assignment]
 
 
 # --- the same memory as a CPU tensor ----------------------------------------------------------------------------------
@@ -323,6 +323,7 @@ def _rules() -> Iterator[tuple[Any, Rule]]:
     for name in ("flash", "efficient", "cudnn"):
         yield f"_scaled_dot_product_{name}_attention.default", attended
         yield f"_scaled_dot_product_{name}_attention_backward.default", attended_backward
+    yield "linalg_qr.default", sized_by_values  # cuSOLVER, which computes it, has no stand-in here
     yield "copy_.default", copied
     yield "_to_copy.default", converted
     yield "index.Tensor", indexed

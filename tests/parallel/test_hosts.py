@@ -208,6 +208,9 @@ def test_a_silent_rank_is_named(monkeypatch):
         counts.wait(1, 0, 1)
     told = "another rank of the run is gone, or was silent for 0.05 s: local rank 1 at block 0"
     assert str(error.value) == told
+    monkeypatch.setenv("ZOBENCH_PEER_TIMEOUT", "600")
+    with pytest.raises(PeerGoneError):  # at once: this rank is to end
+        counts.wait(0, 0, 1)
 
 
 def a_spec(**changes):

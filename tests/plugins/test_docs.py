@@ -41,13 +41,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("what", "name"),
     [
         ("methods", "scaled-sign"), ("tasks", "colours"), ("metrics", "loss_spread"), ("models", "my-llama"),
-        ("programs", "dry"),
+        ("programs", "dry"), ("methods", "capped"), ("models", "my-qwen"),
     ],
 )  # fmt: skip
 def test_each_is_listed(folder: Path, what: str, name: str) -> None:
     assert name in zobench(folder, "list", what).stdout
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_run(folder: Path) -> None:
     (text,) = blocks("console")
     command = text.removeprefix("$ zobench ").split()
@@ -59,6 +60,37 @@ def test_the_commands_of_the_page_run(folder: Path) -> None:
     )
 
 
+REST = """
+import io, json, types
+from pathlib import Path
+import my_zo
+from zobench import models, programs
+from zobench.runspec import RunSpec
+model = models.build("my-qwen", "fp32")
+assert models.parameter_count("my-qwen") == sum(p.numel() for p in model.parameters())
+fields = dict(model="my-qwen", seq_len=16, steps=2, noise="counter", queries=4, lr=1e-7)
+capped, plain = (
+    programs.run(RunSpec(method=method, **fields).resolve("cpu")).samples["loss"] for method in ("capped", "eggroll")
+)
+assert capped == [4.0, 4.0] and min(plain) > 4, (capped, plain)  # random weights: every member's loss is above the cap
+members = types.SimpleNamespace(losses=lambda batches: [3.0, 9.0])
+assert my_zo.capped_loss(members, ()) == [-3.0, -4.0]
+logger = my_zo.Gradients()
+step = types.SimpleNamespace(step=1, g=0.5)
+logger.on_start(types.SimpleNamespace(folder=Path("."), steps=[step]))
+logger.on_step(types.SimpleNamespace(step=2, g=-1.5))
+logger.close()
+assert Path("gradients.csv").read_text() == "1,0.5\\n2,-1.5\\n"
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_its_family_has_the_models_sizes_its_reward_trains_and_its_logger_writes(folder: Path) -> None:
+    assert python(folder, "-c", REST).stdout.endswith("done\n")
+
+
+@pytest.mark.slow
 def test_its_method_passes_the_suite_of_methods(folder: Path) -> None:
     done = python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_zo.py")
     assert done.stdout.count(".") > 5

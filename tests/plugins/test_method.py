@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.rates import CALIBRATION
+from tests.support.plugin import SWEEP
+from tests.support.rates import CALIBRATION, calibrate
 from zobench.execute import process
 from zobench.measure.environment import fingerprint_without_torch
 
@@ -175,9 +176,7 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kinds = {"sign": "KIND", **{name: name.upper() for name in ("draws", "uploads", "pairs", "state", "copies")}}
     points = "".join(f"my-{name} = my_methods:{attribute}\n" for name, attribute in kinds.items())
     (info / "entry_points.txt").write_text(f"[zobench.methods]\n{points}")
-    rates = guest / "work" / "results" / ".calibration" / f"{fingerprint_without_torch()['machine']}-cpu.json"
-    rates.parent.mkdir(parents=True)
-    rates.write_text(json.dumps(CALIBRATION))
+    calibrate(guest / "work", fingerprint_without_torch()["machine"])
     (guest / "work" / "signs.toml").write_text(RUNNER)
     (guest / "work" / "table.toml").write_text(TABLE)
     return guest
@@ -218,10 +217,12 @@ def test_plans_read_what_it_says_that_it_costs(guest: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_it_is_planned_swept_and_shown(guest: Path) -> None:
     plan = zobench(guest, "sweep", "signs.toml", "--dry-run", "--device", "cpu")
     assert plan.count("my-sign") == 3
-    zobench(guest, "sweep", "signs.toml", "--device", "cpu")
+    done = python(guest, "-c", SWEEP, "signs.toml")
+    assert done.returncode == 0, done.stderr
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for file in (guest / "work" / "results").rglob("*.json"):
         stored = json.loads(file.read_text())

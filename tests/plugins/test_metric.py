@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,13 +41,21 @@ better = "lower"
 """
 
 
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package, a table that names its metric, and one run."""
+    folder = tmp_path_factory.mktemp("swept")
+    install(folder, "guest", "zobench.metrics", {"loss_spread": "MINE"}, SOURCE)
+    (folder / "mine.toml").write_text(TABLE)
+    (folder / "one.toml").write_text('title = "One"\n[base]\nmodel = "opt-tiny"\nseq_len = 16\nsteps = 3\n')
+    zobench(folder, "sweep", "one.toml", "--device", "cpu")
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    install(tmp_path, "guest", "zobench.metrics", {"loss_spread": "MINE"}, SOURCE)
-    (tmp_path / "mine.toml").write_text(TABLE)
-    (tmp_path / "one.toml").write_text('title = "One"\n[base]\nmodel = "opt-tiny"\nseq_len = 16\nsteps = 3\n')
-    zobench(tmp_path, "sweep", "one.toml", "--device", "cpu")
-    return tmp_path
+def folder(swept: Path, tmp_path: Path) -> Path:
+    """A copy, to change."""
+    return shutil.copytree(swept, tmp_path / "copy")
 
 
 def test_a_metric_of_a_package_is_a_column_of_a_table_in_its_units(folder: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.plugin import install, last_line, python, results, zobench
+from tests.support.plugin import SWEEP, install, last_line, python, results, zobench
 
 SOURCE = """
 from zobench.models import Architecture, Family
@@ -67,11 +67,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_models_of_a_package_are_planned_swept_and_shown_in_a_table(folder: Path) -> None:
     (folder / "guests.toml").write_text(MATRIX)
     plan = zobench(folder, "sweep", "guests.toml", "--device", "cpu", "--dry-run")
     assert (plan.stdout + plan.stderr).count("run") >= 4
-    zobench(folder, "sweep", "guests.toml", "--device", "cpu")
+    python(folder, "-P", "-c", SWEEP, "guests.toml")
     found = {(one["spec"]["model"], one["spec"]["engine"]): one for one in results(folder)}
     assert len(found) == 4
     assert {one["outcome"] for one in found.values()} == {"ok"}

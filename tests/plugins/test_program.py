@@ -64,6 +64,7 @@ def test_a_program_of_a_package_runs_a_cell_and_the_result_names_it(folder: Path
     assert RunSpec(model="opt-tiny", program="zobench").hash == RunSpec(model="opt-tiny").hash
 
 
+@pytest.mark.slow
 def test_a_sweep_of_two_programs_keeps_both_apart_and_only_a_plug_ins_is_named(folder: Path) -> None:
     (folder / "two.toml").write_text(
         'title = "Two programs"\n[base]\nmodel = "opt-tiny"\nseq_len = 16\nsteps = 2\n[axes]\n'
@@ -102,7 +103,10 @@ def test_a_program_that_cannot_be_imported_or_is_unknown_is_one_line(folder: Pat
         in last_line(done)
     )
     done = zobench(folder, *RUN, "--set", "program=sleper", code=2)
-    assert "`program` must be one of zobench, sleeper, but got 'sleper'; did you mean sleeper?" in last_line(done)
+    assert (
+        "`program` must be one of zobench, mezo, zo-llm, zo2, sleeper, but got 'sleper'; did you mean sleeper?"
+        in last_line(done)
+    )
 
 
 def test_fine_tuning_is_zobenchs_own(folder: Path) -> None:
@@ -110,6 +114,7 @@ def test_fine_tuning_is_zobenchs_own(folder: Path) -> None:
     assert "fine-tuning is zobench's own, but got program=sleeper of sleeper_package 1.0" in last_line(done)
 
 
+@pytest.mark.slow
 def test_a_result_of_a_plug_in_that_was_edited_since_is_measured_again(folder: Path) -> None:
     (folder / "one.toml").write_text('title = "One"\n[base]\nmodel = "opt-tiny"\nseq_len = 16\nprogram = "sleeper"\n')
     sweep = ("sweep", "one.toml", "--device", "cpu")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.plugin import install, last_line, results, zobench
+from tests.support.plugin import SWEEP, install, last_line, python, results, zobench
 from zobench import models
 from zobench.models.weights import RandomWeights, materialise
 
@@ -80,7 +80,7 @@ def test_a_task_that_fails_or_has_no_such_form_is_one_line(folder: Path) -> None
     assert "the task 'colours' of the package guest must be importable, but ModuleNotFoundError" in last_line(done)
 
 
-SWEEP = """
+MATRIX = """
 title = "Colours"
 [base]
 model = "opt-tiny"
@@ -119,16 +119,17 @@ better = "higher"
 """
 
 
+@pytest.mark.slow
 def test_a_task_of_a_package_is_planned_swept_and_shown_in_a_table(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(folder / "data"))
-    (folder / "sweep.toml").write_text(SWEEP)
+    (folder / "sweep.toml").write_text(MATRIX)
     (folder / "table.toml").write_text(TABLE)
     plan = zobench(folder, "sweep", "sweep.toml", "--device", "cpu", "--dry-run").stdout
     assert "2 of 2 cells to run" in plan
     assert "(predicted)" in plan
-    zobench(folder, "sweep", "sweep.toml", "--device", "cpu")
+    python(folder, "-P", "-c", SWEEP, "sweep.toml")
     accuracies = {one["spec"]["method"]: one["evaluation"]["test"]["accuracy"] for one in results(folder)}
     shown = zobench(folder, "table", "table.toml", "--format", "markdown").stdout
     for method, accuracy in accuracies.items():

@@ -19,7 +19,7 @@ from zobench import kernels, models
 from zobench.data.batch import Batch
 from zobench.engine import Engine, EngineConfig, Entry, Point
 from zobench.engine.tiers import NoTier
-from zobench.measure.ledger import _AsCuda
+from zobench.measure.ledger import AsCuda
 from zobench.models.weights import RandomWeights
 from zobench.predict import gpu, hardware
 from zobench.runspec import RunSpec
@@ -108,7 +108,7 @@ def running(spec: RunSpec, layers: int) -> Iterator[Callable[[int], None]]:
         engine.probe(Batch(ids, ids), [Point(seed, sign * 1e-3) for seed in seeds for sign in (1, -1)])
         engine.commit([Entry(step=number, seed=seed, g=1.0, lr=1e-7) for seed in seeds])
 
-    with Engine(model, config, weights=RandomWeights(model, 0)) as engine, _AsCuda():
+    with Engine(model, config, weights=RandomWeights(model, 0)) as engine, AsCuda():
         yield step
 
 
@@ -133,7 +133,7 @@ FREE_OF_CHARGE = dataclasses.replace(
 
 def counted(spec: RunSpec, part: str, **prices: float) -> float:
     """What the predictor counts as ``part`` of MORE blocks, where ``prices`` make it cost a second."""
-    costs = gpu._Costs(spec, dataclasses.replace(FREE_OF_CHARGE, **prices), 1.0).blocks()
+    costs = gpu.Costs(spec, dataclasses.replace(FREE_OF_CHARGE, **prices), 1.0).blocks()
     return costs[part] / models.get(spec.model).layers * MORE
 
 
@@ -188,7 +188,7 @@ def test_the_bytes_over_the_link_are_those_that_the_engine_moves(
             if number == every:
                 seen.clear()
             step(number)
-    costs = gpu._Costs(spec, dataclasses.replace(FREE_OF_CHARGE, link_one=1.0, link_both=1.0), 1.0)
+    costs = gpu.Costs(spec, dataclasses.replace(FREE_OF_CHARGE, link_one=1.0, link_both=1.0), 1.0)
     bytes_a_step = {way: taken * costs.gpu.pcie for way, taken in costs.moving().items()}
     moved = {way: count / (2 * every) for way, count in seen.items()}
     assert bytes_a_step == pytest.approx(moved, rel=6e-3)  # whole pages, and the scales of fp8

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from zobench import models
+from zobench.engine.lanes import VirtualLanes
 from zobench.engine.pipeline import Pipeline
-from zobench.predict import choices, fits, footprint, gpu, hardware, seconds
+from zobench.predict import choices, fits, footprint, gpu, hardware, interval, seconds
 from zobench.predict.choices import Place
 from zobench.runspec import RunSpec
 
@@ -18,27 +19,6 @@ LANES = {"compute": 3.0, "update": 0.5, "upload": 2.0, "offload": 2.5, "head": 4
 
 def cell(model="OPT-13B", **fields):
     return models.checked(RunSpec.from_dict({"model": model, "dtype": "fp16", **fields}), "cuda:0")
-
-
-class VirtualLanes:
-    """Runs every action at once and counts its seconds on its lane; a ticket is the time of its end."""
-
-    def __init__(self, lanes):
-        self.lanes, self.clock = lanes, {}
-
-    def submit(self, op, action, after):
-        action()
-        self.clock[op.lane] = max([self.clock.get(op.lane, 0.0), *after]) + self.lanes[op.kind]
-        return self.clock[op.lane]
-
-    def spend(self, lane, length):
-        self.clock[lane] = self.clock.get(lane, 0.0) + length
-
-    def wait(self, ticket): ...
-
-    def drain(self): ...
-
-    def close(self): ...
 
 
 class NoTier:
@@ -54,7 +34,12 @@ class NoTier:
 def engine_step(spec, count, lanes):
     """Seconds of a settled step of the engine's own pipeline, unchanged, on virtual lanes."""
     units = [SimpleNamespace(dirty=False, buffer=None) for _ in range(count)]
-    clock, ends = VirtualLanes(lanes), []
+
+    def price(op, action):
+        action()
+        return lanes[op.kind]
+
+    clock, ends = VirtualLanes(price), []
     pipeline = Pipeline(
         units, [8] * count, [8] * count, NoTier(), clock, lambda nbytes: torch.empty(nbytes, dtype=torch.uint8),
         slots=spec.slots, overlap=spec.overlap, reusable_memory=True,
@@ -64,8 +49,8 @@ def engine_step(spec, count, lanes):
             for block, unit in enumerate(units):
                 pipeline.compute(block, lambda unit=unit: setattr(unit, "dirty", True), work)
             if work == "compute":
-                clock.spend("compute", lanes["head"])
-        ends.append(clock.clock["compute"])
+                clock.spend(lanes["head"])
+        ends.append(clock.now)
     return ends[-1] - ends[-2]
 
 
@@ -152,10 +137,10 @@ def test_the_best_settings_fit_and_none_that_fit_are_faster(model, name, host, d
     assert best.prediction.device_bytes <= place.gpu.memory * footprint.MARGIN
     assert best.prediction.host_bytes < host
     fitting = [one.prediction.step_seconds for one in others if not one.lacks]
-    assert best.prediction.step_seconds <= choices.SAME * min(fitting)
+    assert best.prediction.step_seconds <= interval.SAME * min(fitting)
     beside = choices.alternatives(best, place)
     lossless = [one for one in beside if one.spec.wire == best.spec.wire and not one.lacks]
-    assert all(one.prediction.step_seconds * choices.SAME >= best.prediction.step_seconds for one in lossless)
+    assert all(one.prediction.step_seconds * interval.SAME >= best.prediction.step_seconds for one in lossless)
     assert len({one.spec.hash for one in (best, *beside)}) == len(beside) + 1
 
 

@@ -6,30 +6,30 @@ import dataclasses
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
+from tests.support.predictions import FORWARD, PARAMETERS, SLOW_DISK, STREAMED, counter, measured, offload
 from tests.support.rates import CALIBRATION, RATES
 from zobench import models, predict
+from zobench.models.weights import RandomWeights, materialise
 from zobench.predict import (
     Rates,
-    compute_seconds,
     estimate,
     floor_seconds,
     floor_share,
     footprint,
     here,
-    is_sliced,
-    link_rate,
     passes,
-    predicted_step,
     sizes,
     step_seconds,
-    transfer_seconds,
 )
 from zobench.predict.footprint import memory
+from zobench.predict.seconds import attention_operations, operations
 from zobench.result import Outcome, Result
-from zobench.runspec import RunSpec
+from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import WIDTHS
 
 REAL = [name for name in models.MODELS.names() if not name.endswith(("-tiny", "-mini"))]
@@ -47,14 +47,6 @@ cells = st.builds(
     data=st.sampled_from(["random", "ragged"]),
     **dict.fromkeys(("overlap", "fused_update", "reusable_memory"), st.booleans()),
 ).map(lambda spec: spec.resolve("cpu"))
-
-
-def offload(model: str = "OPT-1.3B", **changes: Any) -> RunSpec:
-    return RunSpec(**{"model": model, "engine": "offload", "tier": "disk", **changes}).resolve("cpu")
-
-
-def measured(spec: RunSpec, *seconds: float | None, outcome: Outcome = Outcome.OK) -> Result:
-    return Result(spec=spec, outcome=outcome, samples={"step_seconds": list(seconds)})
 
 
 def test_a_rate_that_was_not_measured_is_taken_from_the_copy_rate() -> None:
@@ -97,7 +89,8 @@ def test_offloading_a_real_model_takes_less_device_memory_than_holding_it(model:
     streamed = memory(RunSpec(model=model, dtype=dtype, engine="offload").resolve("cuda:0"))
     assert streamed[0] < resident[0]
     whole = models.parameter_count(model) * WIDTHS[dtype]
-    assert whole < resident[0] < whole + 4e9
+    scores = models.of(RunSpec(model=model)).heads * 2048**2 * 4  # of fewer key heads in fp32, without a fused kernel
+    assert whole < resident[0] < whole + 4e9 + (6 * scores if "Qwen3" in model and dtype == "fp32" else 0)
     assert (resident[1:], streamed[2]) == ((0, 0), 0)
     assert 0.5 * whole < streamed[1] <= whole
 
@@ -117,14 +110,6 @@ def test_a_mechanism_that_is_off_never_makes_a_step_faster(switch: str) -> None:
     slow_link = Rates.of(CALIBRATION | {"copy_bytes_per_second": 1e6})
     whole = step_seconds(offload(), slow_link)
     assert step_seconds(offload(**{switch: False}), slow_link) > whole
-
-
-def counter(model: str = "OPT-1.3B", **changes: Any) -> RunSpec:
-    return offload(model, noise="counter", **changes)
-
-
-PARAMETERS = models.parameter_count("OPT-1.3B")
-STREAMED = 24 * models.block_parameter_count("OPT-1.3B")
 
 
 def compute(spec: RunSpec) -> float:
@@ -149,11 +134,6 @@ def test_every_query_takes_its_own_products_and_noise_and_shares_the_upload(nois
     assert compute(offload(noise=noise, queries=3)) == pytest.approx(3 * compute(offload(noise=noise)))
     slow = Rates.of(CALIBRATION | {"disk_read_bytes_per_second": 1e6, "disk_write_bytes_per_second": 1e6})
     assert step_seconds(offload(noise=noise, queries=3), slow) == step_seconds(offload(noise=noise), slow)
-
-
-SLOW_DISK = CALIBRATION | {
-    "disk_read_bytes_per_second": 2e6, "disk_write_bytes_per_second": 1e6, "disk_both_bytes_per_second": 1.5e6
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -194,11 +174,41 @@ def test_the_floor_of_a_link_is_its_slower_way_and_pageable_memory_has_the_links
         ({"engine": "offload", "tier": "pageable"}, 1e11),
     ],
 )
-def test_the_floor_of_a_step_without_transfers_to_wait_for_is_its_products(
+def test_the_floor_of_a_step_without_transfers_to_wait_for_is_its_forwards(
     changes: dict[str, Any], flops: float
 ) -> None:
     spec = RunSpec(model="OPT-1.3B", queries=2, **changes).resolve("cpu")
-    assert floor_seconds(spec, RATES) == pytest.approx(2 * 4 * PARAMETERS * 2048 / flops)
+    assert floor_seconds(spec, RATES) == pytest.approx(4 * FORWARD / flops)
+
+
+@pytest.mark.parametrize("name", ["opt-tiny", "opt-mini", "qwen3-tiny", "llama-tiny"])
+def test_the_operations_of_the_floor_are_those_that_torch_counts(name: str) -> None:
+    """Of llama-tiny the table of tokens, which is no head, is looked up and not counted."""
+    spec, ids = RunSpec(model=name, seq_len=64).resolve("cpu"), torch.zeros(1, 64, dtype=torch.int64)
+    model = models.build(name, "fp32")
+    materialise(model, RandomWeights(model, 0), "cpu")
+    model.set_attn_implementation("eager")  # whose products torch counts
+    with torch.inference_mode(), FlopCounterMode(display=False) as counted:
+        model(input_ids=ids, use_cache=False)
+    flops = {str(operator): count for operator, count in counted.get_flop_counts()["Global"].items()}
+    attention = sum(count for name, count in flops.items() if "attention" in name or "bmm" in name)
+    assert operations(spec) == 2 * (sum(flops.values()) - attention)
+    assert attention_operations(spec) == attention  # two forwards of which each needs half
+
+
+def test_every_part_of_the_floor_has_the_rate_that_it_reached_alone() -> None:
+    spec = RunSpec(model="OPT-1.3B", dtype="bf16").resolve("cpu")
+    products = floor_seconds(spec, RATES) - 2 * 24 * 2 * 2048 * 2048**2 / 2e11
+    own = RATES.operators["bf16"] | {"attention": 1e9, "losses": 1e9}
+    slow = dataclasses.replace(RATES, operators={**RATES.operators, "bf16": own})
+    attention, losses = 2 * 24 * 2 * 2048 * 2048**2 / 1e9, 2 * 2048 * 50272 * (4 + 4 + 2 + 4) / 1e9
+    assert floor_seconds(spec, slow) == pytest.approx(products + attention + losses)
+
+
+def test_a_gradient_is_of_one_loss_though_its_products_are_of_three_forwards() -> None:
+    rates = dataclasses.replace(RATES, operators={"fp32": RATES.operators["fp32"] | {"losses": 1e9}})
+    spec = RunSpec(model="OPT-1.3B", method="fo-sgd").resolve("cpu")
+    assert floor_seconds(spec, rates) == pytest.approx(3 * FORWARD / 1e11 + 2048 * 50272 * 8 / 1e9)
 
 
 @given(cells)
@@ -293,6 +303,7 @@ def test_a_run_that_says_nothing_about_a_cell_does_not_correct_it(other: Result)
         ({"method": "zo-adam", "scheme": "lora"}, 2),
         ({"method": "zo-sgd-cons"}, 5),  # two for g, one for each candidate
         ({"method": "fzoo", "queries": 8}, 9),  # one side of each direction, and one base for all
+        ({"method": "eggroll", "queries": 4, "noise": "counter"}, 8),  # and thin products
         ({"method": "hizoo"}, 3),  # a pair, and the weights between
         ({"method": "sparse-mezo", "noise": "counter"}, 2),
         ({"method": "conmezo"}, 2),
@@ -311,9 +322,9 @@ def test_a_run_that_says_nothing_about_a_cell_does_not_correct_it(other: Result)
 def test_every_method_takes_its_own_number_of_forwards(changes: dict[str, Any], forwards: float) -> None:
     spec = RunSpec(model="OPT-1.3B", **changes).resolve("cpu")
     assert passes(spec) == forwards
-    adapters = 1.01 if "scheme" in changes else 1.0
-    products = forwards * 2 * PARAMETERS * 2048 / 1e11
-    assert products <= floor_seconds(spec, RATES) <= products * adapters
+    adapters = 1.01 if "scheme" in changes or METHODS.get(spec.method).structure else 1.0
+    products = forwards * FORWARD / 1e11
+    assert products * 0.999999 <= floor_seconds(spec, RATES) <= products * adapters * 1.000001
     result = dataclasses.replace(measured(spec, 2 * products), environment={"calibration": CALIBRATION})
     assert floor_share(result) == pytest.approx(0.5, rel=0.01)
 
@@ -363,139 +374,6 @@ def test_the_candidates_of_cons_are_uploaded_once_more() -> None:
 def test_a_run_of_another_method_or_scheme_does_not_correct_a_cell(other: dict[str, Any]) -> None:
     spec = offload("OPT-2.7B")
     assert estimate(spec, RATES, [measured(offload("OPT-1.3B", **other), 1e4)]) == estimate(spec, RATES)
-
-
-GPUS = CALIBRATION | {"link_up_bytes_per_second": 2e6, "link_down_bytes_per_second": 1e6}
-BYTES = STREAMED * 4
-
-
-def ranks(parallel: str = "none", gpus: int = 1, device: str = "cuda:0", **changes: Any) -> RunSpec:
-    fields = {"engine": "offload", "batch_size": 4, "parallel": parallel, "gpus": gpus, **changes}
-    return RunSpec(**{"model": "OPT-1.3B", **fields}).resolve(device)
-
-
-STRATEGIES = [("pertp", 2, 1, 2), ("ddp", 2, 2, 1), ("ddp", 4, 4, 1), ("2d", 4, 2, 2), ("2d-outer", 4, 2, 2)]
-
-
-@pytest.mark.parametrize(("parallel", "gpus", "shards", "signs"), STRATEGIES)
-@pytest.mark.parametrize("noise", ["torch", "counter"])
-def test_gpus_share_out_products_but_each_draws_all_noise(
-    parallel: str, gpus: int, shards: int, signs: int, noise: str
-) -> None:
-    alone, shared = ranks(noise=noise), ranks(parallel, gpus, noise=noise)
-    drawn = compute_seconds(alone, dataclasses.replace(RATES, flops=dict.fromkeys(RATES.flops, 1e99)))
-    products = compute_seconds(alone, RATES) - drawn
-    assert compute_seconds(shared, RATES) == pytest.approx(products / shards / signs + drawn)
-    assert passes(shared) == passes(alone) / signs
-
-
-def test_the_candidates_of_cons_are_no_pair_that_could_be_shared_out() -> None:
-    assert passes(ranks("pertp", 2, method="zo-sgd-cons")) == 1 + 3
-    assert passes(ranks("ddp", 2, method="zo-sgd-cons")) == 2 + 3
-
-
-def test_processes_share_the_cores_of_a_cpu_but_each_draws_torchs_noise_on_a_core_of_its_own() -> None:
-    alone, shared = (ranks(*how, device="cpu", tier="pageable") for how in ((), ("2d", 4)))
-    assert compute_seconds(shared, RATES) == pytest.approx(compute_seconds(alone, RATES))
-    alone, shared = (ranks(*how, device="cpu", tier="pageable", noise="counter") for how in ((), ("2d", 4)))
-    drawn = compute_seconds(alone, dataclasses.replace(RATES, flops=dict.fromkeys(RATES.flops, 1e99)))
-    assert compute_seconds(shared, RATES) == pytest.approx(compute_seconds(alone, RATES) + 3 * drawn)
-
-
-@pytest.mark.parametrize(("parallel", "gpus"), [("pertp", 2), ("2d", 4)])
-def test_whole_transfers_bring_the_block_to_every_gpu_and_slices_of_it_back(parallel: str, gpus: int) -> None:
-    rates = Rates.of(GPUS)
-    assert rates.host is None
-    spec = ranks(parallel, gpus, transfers="whole")
-    assert transfer_seconds(spec, rates) == pytest.approx(max(BYTES / 2e6, BYTES / gpus / 1e6))
-    assert step_seconds(spec, rates) == transfer_seconds(spec, rates)
-    shared = dataclasses.replace(rates, host=2e6)
-    assert transfer_seconds(spec, shared) == pytest.approx(BYTES * gpus / 2e6)
-
-
-def test_slices_follow_equation_3_and_are_taken_where_a_way_between_gpus_is_known() -> None:
-    slow, fast = Rates.of(GPUS), Rates.of(GPUS | {"between_ranks_bytes_per_second": 1e9})
-    expected = BYTES * (1 / (4 * 2e6) + 3 / (4 * 1e9))
-    assert transfer_seconds(ranks("2d", 4, transfers="sliced"), fast) == pytest.approx(max(expected, BYTES / 4 / 1e6))
-    for rates, sliced in ((slow, False), (fast, True)):
-        assert is_sliced(ranks("2d", 4), rates) == sliced
-        assert not is_sliced(ranks("2d", 4, transfers="whole"), rates)
-        assert is_sliced(ranks("2d", 4, transfers="sliced"), rates)
-        assert not is_sliced(ranks("2d", 4, device="cpu"), rates)
-    assert transfer_seconds(ranks("2d", 4), fast) < transfer_seconds(ranks("2d", 4), slow)
-    assert not is_sliced(ranks("2d", 4), dataclasses.replace(fast, between=2e6))  # through the host's link, no faster
-    assert not is_sliced(ranks(), fast)
-    assert not is_sliced(ranks("2d", 4, nodes=2, engine="resident"), fast)
-
-
-def test_ranks_of_different_nodes_do_not_share_links_nor_cores() -> None:
-    rates = dataclasses.replace(Rates.of(GPUS), host=2e6)
-    here, there = ranks("2d", 4, transfers="whole"), ranks("2d", 4, transfers="whole", nodes=2)
-    assert transfer_seconds(here, rates) == pytest.approx(2 * transfer_seconds(there, rates))
-    counter: dict[str, Any] = {"noise": "counter", "tier": "pageable", "device": "cpu"}
-    assert compute_seconds(ranks("2d", 4, nodes=2, **counter), RATES) == pytest.approx(
-        compute_seconds(ranks("2d", 4, **counter), RATES) / 2
-    )
-
-
-def test_each_rank_has_a_file_of_its_own_on_the_one_disk() -> None:
-    rates = Rates.of(SLOW_DISK)
-    alone, two = (ranks(*how, device="cpu", tier="disk") for how in ((), ("pertp", 2)))
-    assert transfer_seconds(two, rates) == pytest.approx(2 * transfer_seconds(alone, rates))
-    slow = dataclasses.replace(rates, disk_both=1e5)  # both ways at once are what bounds a step
-    assert floor_seconds(two, slow) == pytest.approx(2 * floor_seconds(alone, slow))
-
-
-@given(
-    st.sampled_from([("none", 1), *((name, gpus) for name, gpus, _, _ in STRATEGIES)]),
-    st.sampled_from(["pinned", "disk"]), st.sampled_from(["torch", "counter"]), st.sampled_from([None, 5e9]),
-    st.sampled_from(["auto", "whole"]),
-)  # fmt: skip
-def test_no_prediction_of_several_gpus_is_below_the_floor(
-    how: tuple[str, int], tier: str, noise: str, host: float | None, transfers: str
-) -> None:
-    spec, rates = ranks(*how, tier=tier, noise=noise, transfers=transfers), dataclasses.replace(RATES, host=host)
-    assert step_seconds(spec, rates) >= floor_seconds(spec, rates) > 0
-    for ways in ({"between": 1e12}, {"host": None}):
-        assert step_seconds(spec, dataclasses.replace(rates, **ways)) <= step_seconds(spec, rates) * 1.001  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "other", [{}, {"parallel": "ddp"}, {"transfers": "whole"}, {"checkpoint": "sync", "checkpoint_every": 2}]
-)
-def test_a_run_of_other_ranks_does_not_correct_a_cell(other: dict[str, Any]) -> None:
-    spec = ranks("pertp", 2)
-    run = ranks(**{"parallel": "pertp", "gpus": 2, "seq_len": 1024, **other}) if other else ranks()
-    assert estimate(spec, RATES, [measured(run, 1e3)]) == estimate(spec, RATES)
-    same = measured(ranks("pertp", 2, seq_len=1024), 1e3)
-    assert estimate(spec, RATES, [same]).step_seconds > estimate(spec, RATES).step_seconds
-
-
-def test_a_synchronous_checkpoint_adds_its_write_every_time_and_any_other_the_last_ones() -> None:
-    whole = PARAMETERS * 4 / 8e9
-    plain = ranks(steps=9, warmup=1)
-    for kind, count in (("sync", 3), ("async", 1), ("journal", 1)):
-        saved = plain.replace(checkpoint=kind, checkpoint_every=3)
-        added = estimate(saved, RATES).seconds - estimate(plain, RATES).seconds
-        assert added == pytest.approx(count * whole), kind
-    late = plain.replace(checkpoint="journal", checkpoint_every=100)
-    assert estimate(late, RATES).seconds == estimate(plain, RATES).seconds
-
-
-def test_a_result_knows_the_step_that_the_cost_model_predicts_from_the_rates_it_carries() -> None:
-    spec = ranks("pertp", 2)
-    result = dataclasses.replace(measured(spec, 1.0), environment={"calibration": GPUS})
-    assert predicted_step(result) == step_seconds(spec, Rates.of(GPUS))
-    assert predicted_step(measured(spec, 1.0)) is None
-
-
-def test_a_transfer_rate_counts_every_streamed_parameter_once_however_many_ranks_get_it() -> None:
-    spec = ranks("2d", 4, parts=True, transfers="sliced")
-    result = dataclasses.replace(measured(spec, 1.0), parts={"upload_seconds": [4.0, 2.0, 9.0], "offload_seconds": []})
-    assert link_rate(result, "upload_seconds") == STREAMED / 4.0
-    assert link_rate(result, "offload_seconds") is None
-    half = dataclasses.replace(result, spec=spec.replace(resident_blocks=12))
-    assert link_rate(half, "upload_seconds") == STREAMED / 8.0
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from zobench.engine import Engine, blocks, head
+from zobench.execute.process import run_in_process
 from zobench.finetune.assemble import engine_config
 from zobench.finetune.cautions import cautions, lost
 from zobench.machine import deadline
 from zobench.measure.samples import Samples
-from zobench.predict import footprint
-from zobench.programs.cell import run
+from zobench.predict import footprint, interval
+from zobench.programs.cell import PARTS_REPEATS, run
 from zobench.result import Outcome, Result
+from zobench.result.record import DISTURBED
 from zobench.runspec import RunSpec
-from zobench.store.compare import DISTURBED
 
 OPTIONS: dict[str, Any] = {
     "noise": "counter", "granularity": "tile", "writeback_every": 4, "wire": "fp16", "autocast": "bf16",
@@ -48,6 +49,31 @@ def test_a_given_device_memory_runs_as_planned_and_the_result_says_how() -> None
     assert result.environment["memory_plan"] == {**plan, "reason": why}
     assert result.memory["blocks_at_rest_bytes"] == 0  # all three blocks stay
     assert "memory_plan" not in run(cell(steps=1, warmup=0)).environment
+
+
+def test_pending_updates_are_written_when_the_plan_says_and_the_result_tells() -> None:
+    """In bfloat16 each write-back rounds: three steps apart gives other bits than never."""
+    spec = cell(noise="counter", dtype="bf16", writeback_every="inf", steps=6, lr=0.1)
+    found = interval.Consolidation(3, "a reason")
+    never, planned, asked = (
+        run_in_process(own, written=told)
+        for own, told in ((spec, None), (spec, found), (spec.replace(writeback_every=3), None))
+    )
+    assert [one.outcome for one in (never, planned, asked)] == [Outcome.OK] * 3
+    assert planned.samples["loss"] == asked.samples["loss"]
+    assert planned.samples["loss"] != never.samples["loss"]
+    assert planned.spec == spec
+    assert planned.spec.hash == never.spec.hash
+    assert planned.environment["writeback_plan"] == {"steps": 3, "reason": "a reason"}
+    assert "writeback_plan" not in never.environment
+
+
+@pytest.mark.parametrize("changes", [{}, {"noise": "counter", "granularity": "linear", "writeback_every": "inf"}])
+def test_the_parts_of_a_step_are_timed_apart(changes: dict[str, Any]) -> None:
+    result = run(cell(parts=True, **changes))
+    assert (result.outcome, result.reason) == (Outcome.OK, "")
+    assert set(result.parts) == {"transfer_seconds", "compute_seconds", "whole_seconds"}
+    assert all(len(seconds) == PARTS_REPEATS and min(seconds) > 0 for seconds in result.parts.values())
 
 
 def test_a_cell_whose_time_is_up_keeps_the_steps_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.contest import PROTOCOL, contest, result, write
 from tests.support.rates import RATES
-from zobench import models, predict
-from zobench.predict import budget
+from zobench import models
+from zobench.predict import budget, here
 from zobench.recipes import matrix
 from zobench.result import Outcome
 from zobench.runspec import RunSpec
@@ -48,7 +48,7 @@ def test_budgets_in_seconds_and_in_weights_moved(tmp_path: Path) -> None:
     path = write(tmp_path, PROTOCOL.replace("forwards = 120", "seconds = 1.5"))
     cells = matrix.load(path, "cpu", price=lambda unit, spec: budget.price(unit, spec, lambda: RATES)).cells
     for spec in cells:
-        step = predict.step_seconds(spec, RATES)
+        step = here.predict(spec, RATES).step_seconds
         assert spec.steps * step <= 1.5 < (spec.steps + 1) * step
     with pytest.raises(ValueError, match=r"^mine\.toml: a budget in seconds needs this machine's rates, but none are "):
         contest(path)

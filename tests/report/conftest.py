@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.drawings import BARS, LINES, TIMELINE
-from tests.support.tables import PAPER, TINY
+from tests.support.tables import PAPER, TINY, table_from
 from zobench import recipes
 from zobench.recipes.reference import COLUMNS
+from zobench.report import Table
 
 OF_TABLE_1 = "[reference]\nartifact = 't1'\n"
 
@@ -38,3 +39,8 @@ def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(recipes, "_PACKAGE", tmp_path / "source" / "zobench")
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Table:
+    return table_from(tmp_path)

@@ -264,11 +264,15 @@ def luminance(browser: Any, selector: str, what: str) -> float:
     return sum(float(part) for part in style[style.index("(") + 1 : -1].split(",")[:3]) / 3
 
 
-def test_dark_mode_is_dark_and_figures_keep_a_light_card(view: Any) -> None:
+def test_dark_mode_is_dark_and_figures_are_inverted(view: Any) -> None:
     assert luminance(view, "body", "backgroundColor") == 255
     screen(view, 1280, dark=True)
     assert luminance(view, "body", "backgroundColor") < 50
     assert luminance(view, "body", "color") > 200
+    assert luminance(view, ".plate", "backgroundColor") < 50
+    look = view.execute_script("return getComputedStyle(document.querySelector('.plate img')).filter")
+    assert look == "invert(0.9) hue-rotate(180deg)"
+    screen(view, 1280)
     assert luminance(view, ".plate", "backgroundColor") == 255
 
 
@@ -299,6 +303,19 @@ def test_the_page_is_never_wider_than_its_screen(view: Any, width: int) -> None:
     open_run(view, RICH)
     wait(view, "document.querySelectorAll('#detail svg').length === 4")
     assert view.execute_script(f"return {fits}(document.querySelector('#detail'))")
+
+
+def test_a_table_that_goes_on_to_the_right_says_so_until_its_end_is_reached(view: Any) -> None:
+    screen(view, 360)
+    told = """return [...document.querySelectorAll('.scroll')].map((box) =>
+        [box.scrollWidth > box.clientWidth, getComputedStyle(box.nextElementSibling).display !== 'none'])"""
+    wait(view, "document.querySelector('.scroll.more')")
+    seen = view.execute_script(told)
+    assert {wide for wide, _ in seen} == {True, False} or all(wide for wide, _ in seen)
+    assert all(wide == said for wide, said in seen)
+    view.execute_script("for (const box of document.querySelectorAll('.scroll')) box.scrollLeft = box.scrollWidth")
+    wait(view, "!document.querySelector('.scroll.more')")
+    assert not any(said for _, said in view.execute_script(told))
 
 
 def test_without_scripts_the_tables_are_still_there(browser: Any, address: str) -> None:

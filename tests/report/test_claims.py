@@ -17,7 +17,8 @@ from zobench.report import claims
 from zobench.report.cells import fill
 from zobench.report.render import grids
 from zobench.report.table import Claim, Table
-from zobench.result import Result
+from zobench.result import Result, Round
+from zobench.result.repeats import folded
 from zobench.store.measured import binomial_interval
 
 
@@ -81,6 +82,39 @@ def test_a_ratio_of_times_counts_only_with_its_interval(table: Table, seconds: f
     assert found.verdict == verdict
     if steps == 3:
         assert "too few steps for an interval" in found.told
+
+
+def test_repeats_that_were_in_no_round_together_are_judged_by_their_processes(table: Table) -> None:
+    """By the steps of the first processes alone, 1 s and 1.2 s, the claim would surely not hold."""
+    speeds = {"resident": [1.0, 1.2, 1.4, 1.1, 1.3, 1.5], "offload": [1.2, 1.0, 1.4, 1.1, 1.3, 1.5]}
+    runs = [
+        dataclasses.replace(
+            steady("M1", engine, seconds),
+            round=Round(number=number, began=float(len(engine)), place=0, cells=1, seed=0),
+        )
+        for engine, times in speeds.items()
+        for number, seconds in enumerate(times)
+    ]
+    found = claims.measured(table, grids(table, folded(runs), "box", PAPER)[0][1])[1]
+    (ratio,) = found.ratios
+    assert (found.verdict, ratio.value) == (claims.UNSHOWN, 1.0)
+    assert ratio.low < 0.9 < 1.0 < ratio.high
+
+
+def test_a_ratio_from_rounds_is_of_their_pairs_as_its_interval_is(table: Table) -> None:
+    """The medians of all processes, 5.5 s and 2.2 s, are of other rounds."""
+    speeds = {"resident": [1.0, 2.0, 9.0, 10.0], "offload": [1.1, 2.2, 9.9]}
+    one, other = (
+        folded(
+            dataclasses.replace(
+                steady("M1", engine, seconds), round=Round(number=n, began=float(n), place=0, cells=2, seed=0)
+            )
+            for n, seconds in enumerate(times)
+        )[0]
+        for engine, times in speeds.items()
+    )
+    (ratio,) = claims.measured(table, grids(table, [one, other], "box", PAPER)[0][1])[1].ratios
+    assert (ratio.low, ratio.value, ratio.high) == pytest.approx((1 / 1.1,) * 3)
 
 
 @pytest.mark.parametrize(

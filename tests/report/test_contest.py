@@ -20,6 +20,7 @@ from zobench.report.contest import ContestTable, rankings
 from zobench.report.contest_sheets import groups, places
 from zobench.report.figures.pareto import front
 from zobench.result import Outcome, Result
+from zobench.result.record import DISTURBED, DOUBTFUL
 
 TEST = {"ZO-SGD": 0.70, "Four queries": 0.71, "FO-SGD": 0.85}
 
@@ -53,6 +54,19 @@ def rows(table: ContestTable, results: list[Result], part: int) -> dict[str, dic
         }
         for label, line in zip(sheet.rows, group.body, strict=True)
     }
+
+
+@pytest.mark.parametrize("told", [f"{DISTURBED}1.3 cores busy meanwhile; expect slower steps", f"{DOUBTFUL}swapped"])
+def test_the_costs_say_that_runs_were_disturbed(table: ContestTable, folder: Path, told: str) -> None:
+    def remarks(results: list[Result]) -> str:
+        return " ".join(
+            text for sheet in artifacts.make(table, results, Reference.load())[0].sheets for text in sheet.remarks
+        )
+
+    calm = stored(folder)
+    busy = "Other processes kept the machine busy during some of the runs: their times may not count."
+    assert busy not in remarks(calm)
+    assert busy in remarks([replace(run, warnings=[told]) for run in calm])
 
 
 def test_the_table_shows_means_ties_and_what_was_chosen(table: ContestTable, folder: Path) -> None:

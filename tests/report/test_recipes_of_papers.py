@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.campaigns import shipped
 from tests.support.own_model import changes_for
 from tests.support.papers import FIGURE_NAMES, LOADED, MEASURED, NAMES, REFERENCE, TABLE_NAMES, cells
 from tests.support.tables import tuned
@@ -102,10 +103,12 @@ def test_a_cell_is_a_run_that_can_be_asked_for_and_no_other_kind_of_run_matches_
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name in laid_out() and not LOADED[name].lacks])
 def test_the_runner_of_a_table_makes_every_run_that_its_cells_show(name: str) -> None:
-    """Extra rows are for small machines; a runner need not fill all their columns. Extra columns are another's."""
+    """Extra rows are for small machines, whose campaign may have cells of its own for them; a runner need not fill all
+    their columns. Extra columns are another's."""
     table = laid_out()[name]
     path = recipes.find("runners", table.runner)
     runs = [spec.resolve(device) for device in ("cpu", "cuda") for spec in matrix.load(path, device).cells]
+    runs += [spec for on in shipped("small-cpu").on("cpu") for spec in on.cells]
     for row in table.rows:
         own = [column for column in table.columns if not column.extra and not lacking(table, row, column)]
         wanted = [conditions(table, row, column) for column in own]

@@ -72,7 +72,7 @@ def test_pooled_seeds_are_the_residual_of_an_analysis_of_variance() -> None:
     """Of two methods, whose pooled t test scipy has."""
     shares = (0.80, 0.84, 0.79), (0.70, 0.77, 0.71)
     scores = [Scores(shares=own, examples=10**12) for own in shares]
-    told = spread.difference(*scores, spread.pooled(scores))
+    told = spread.difference(*scores, spread.pooled(scores))  # type: ignore[call-arg]
     theirs = stats.ttest_ind(*shares, equal_var=True)
     assert told.p == pytest.approx(theirs.pvalue, abs=1e-5)
     assert (told.low, told.high) == pytest.approx(tuple(theirs.confidence_interval()), rel=1e-4)

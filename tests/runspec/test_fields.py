@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,11 @@ def test_every_published_result_keeps_its_name(path: Path) -> None:
     body = json.loads(path.read_text())
     result = Result.from_dict(body)
     assert result.spec.hash == body["spec_hash"]
-    assert path.stem.endswith(result.spec.hash)
+    assert re.sub(r"-r\d+$", "", path.stem).endswith(result.spec.hash)  # -r2 is its second repeat
 
 
 def test_there_are_published_results() -> None:
-    assert len(PUBLISHED) == 136
+    assert len(PUBLISHED) == 198
 
 
 def test_a_field_must_say_since_when_it_is_there() -> None:

@@ -73,7 +73,8 @@ tuned = {
 
 def tuned_spec(**values: Any) -> RunSpec:
     """Of any method, with what that needs."""
-    return RunSpec(**values | METHODS.get(values["method"]).changes(RunSpec(model="OPT-125M")))
+    drawn = RunSpec(model="OPT-125M", **{name: values[name] for name in ("scheme", "weight_decay") if name in values})
+    return RunSpec(**values | METHODS.get(values["method"]).changes(drawn))
 
 
 specs = (
@@ -495,3 +496,8 @@ def test_what_is_no_result_of_this_version_is_refused(changes: dict[str, Any], t
     with pytest.raises(ValueError, match=r".") as caught:
         Result.from_dict({key: value for key, value in whole.items() if value is not None})
     assert str(caught.value) == text
+
+
+def test_what_papers_call_a_method_leads_to_its_name() -> None:
+    with pytest.raises(ValueError, match=r"but got 'MeZO'; MeZO is zo-sgd here$"):
+        RunSpec(model="opt-tiny", method="MeZO")

@@ -15,7 +15,7 @@ from zobench.engine.lanes import ThreadLanes
 from zobench.engine.tiers import HostTier
 from zobench.kernels import cpu
 from zobench.result import Outcome, Result
-from zobench.selftest import bits, engines, run, speed, verdict
+from zobench.selftest import bits, engines, run, speed
 from zobench.selftest.verdict import Check, Finding, Place, Status, Verdict
 
 HERE = Place(device="cpu", seconds=0.0)
@@ -221,8 +221,8 @@ def test_a_check_whose_process_dies_or_hangs_is_failed_and_the_rest_goes_on(scri
 
 
 def test_no_path_and_no_name_of_the_machine_or_the_user_is_on_the_page_or_in_the_json(monkeypatch):
-    monkeypatch.setattr(verdict.socket, "gethostname", lambda: "node17")
-    monkeypatch.setattr(verdict.getpass, "getuser", lambda: "mary")
+    monkeypatch.setattr("socket.gethostname", lambda: "node17")
+    monkeypatch.setattr("getpass.getuser", lambda: "mary")
     said = "OSError: [Errno 28] No space: '/home/mary/tmp/zobench-1/a.bin' on node17; 5 GB/s of 1/2, ~/x/y.py, mary"
     findings = [Finding("kernel bits", Status.FAILED, said, {"seeds": 1}), Finding("link", Status.ABSENT, "no GPU")]
     found = Verdict(device="cpu", machine={**FACTS, "notes": ["read /etc/x/nvml.so"]}, findings=findings, seconds=90.0)

@@ -28,8 +28,10 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def site(slurm: dict[str, str], tmp_path: Path) -> Callable[[int], Site]:
+def site(slurm: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Site]:
     """Makes a folder whose matrix has so many tiny cells."""
+
+    monkeypatch.setenv("SLURM_CONF", slurm["SLURM_CONF"])
 
     def make(count: int, **base: object) -> Site:
         values = {"model": "opt-tiny", "seq_len": 16, "steps": 2, "warmup": 0, **base}

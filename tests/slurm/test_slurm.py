@@ -8,8 +8,11 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.support.site import SIDE_BY_SIDE, Site
 
+pytestmark = pytest.mark.slow
 Make = Callable[..., Site]
 SLOW = 400
 """Steps of a cell that takes some seconds."""
@@ -44,8 +47,8 @@ def test_twelve_cells_end_with_twelve_results_whatever_becomes_of_the_submitter(
     _, told = here.sweep(code=1)  # a second sweep of the same cells
     assert "a cell must be in one sweep at a time, but 12 of these are queued or running in cells" in told
     seen: set[str] = set()
-    here.wait(lambda: bool(seen.update(here.states())) or not {"queued", "running"} & set(here.states()), "the end")
-    assert seen >= {"queued", "running", "done"}
+    here.wait(lambda: bool(seen.update(now := here.now())) or not {"queued", "running"} & set(now), "the end")
+    assert seen >= {"queued", "running"}
     assert here.states() == ["done"] * 12
     assert sorted((result.spec.seed, str(result.outcome)) for result in here.stored()) == [(n, "ok") for n in range(12)]
     assert "0 of 12 cells to submit" in here.sweep()[1]
@@ -79,7 +82,7 @@ def test_a_job_that_is_put_back_into_the_queue_ends_with_its_result_once(site: M
     here.ask("scontrol", "requeue", f"{job}_0")
     here.ask("scancel", "--signal=USR2", f"{job}_1")
     here.ask("scancel", "--signal=TERM", f"{job}_2")
-    here.wait(lambda: here.states()[:3] == ["queued"] * 3, "the queue", 30)
+    here.wait(lambda: here.now()[:3] == ["queued"] * 3, "the queue", 30)
     assert here.stored() == [] or here.states()[3] == "done"
     here.ask("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
     here.wait_for_all()

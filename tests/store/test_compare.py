@@ -9,6 +9,7 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.stores import ENVIRONMENT, MACHINE, command, run, specs
-from zobench.result import Outcome, Result
+from zobench.result import Outcome, Result, Round
+from zobench.result.record import DISTURBED
+from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 from zobench.store import Store, ranks
-from zobench.store.compare import DISTURBED, Verdict, cautions, compare, judge, regressions, side
+from zobench.store.compare import Verdict, cautions, compare, judge, regressions, side
 
 SPECS = list(itertools.islice(specs(), 6))
 OTHER = {**ENVIRONMENT, "machine": "h200-16c-0a1b2c", "hardware": {"cpu": "Xeon", "cores": 16, "gpus": ["H200"]}}
@@ -188,6 +191,22 @@ def test_only_the_index_of_the_device_may_differ() -> None:
         compare([cell(zero)], [cell(zero), cell(one)])
 
 
+def test_sides_without_a_common_cell_are_told_in_what_they_differ() -> None:
+    spec = SPECS[0]
+    short, narrow = spec.replace(seq_len=64), spec.replace(seq_len=64, dtype="bf16")
+    wide = [spec.replace(seq_len=16 * n) for n in range(8, 13)]
+    for a, b, told in (
+        ([spec], [narrow],
+         f"they differ in dtype ({spec.dtype} in A, bf16 in B), seq_len ({spec.seq_len} in A, 64 in B)"),
+        ([short], wide, "they differ in seq_len (64 in A, 128, 144, 160, ... in B)"),
+        ([short, spec.replace(dtype="bf16")], [narrow, spec],
+         f"the nearest two differ in dtype ({spec.dtype} in A, bf16 in B)"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="must share a cell") as caught:
+            compare([cell(one) for one in a], [cell(one) for one in b])
+        assert str(caught.value).endswith(f"; run the same matrix on both sides: {told}")
+
+
 def test_other_hardware_is_refused_unless_asked_for_and_other_software_is_not() -> None:
     newer = {**ENVIRONMENT, "machine": "epyc-2c-000000", "software": {"torch": "9"}}
     assert len(compare([cell()], [cell(environment=newer)]).pairs) == 1
@@ -259,6 +278,25 @@ def test_cells_that_ran_while_others_used_the_machine_are_named() -> None:
     ]
 
 
+def test_other_intervals_of_write_backs_are_told() -> None:
+    """They are no part of the spec: the same cell then draws and moves more or less."""
+    every = [cell(environment={**ENVIRONMENT, "writeback_plan": {"steps": n, "reason": ""}}) for n in (16, 16, 64)]
+    assert cautions(compare(every[:1], every[1:2])) == cautions(compare(every[:1], [cell()])) == []
+    (told,) = cautions(compare(every[:1], every[2:]))
+    assert told.startswith(
+        "1 cell wrote pending updates after another number of steps in B than in A, as rates made it: "
+    )
+
+
+def test_another_number_of_threads_is_told() -> None:
+    one, two = (cell(environment={**ENVIRONMENT, "threads": count}) for count in (1, 2))
+    assert cautions(compare([two], [two])) == cautions(compare([two], [cell()])) == []
+    label = SPECS[0].label
+    assert cautions(compare([two], [one])) == [
+        f"1 cell computed with another number of threads in B than in A: {label}"
+    ]
+
+
 # ---- sides
 
 
@@ -268,7 +306,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     store = Store(tmp_path / "results")
     store.save(cell())
-    commit = {"commit": "ee3ca2f0000000000000000000000000000000000", "dirty": False}
+    commit: dict[str, Any] = {"commit": "ee3ca2f0000000000000000000000000000000000", "dirty": False}
     store.save(cell(SPECS[1], environment={**OTHER, "source": {**commit, "commit": commit["commit"][:40]}}))
     return Path("results")
 
@@ -399,3 +437,63 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     code, out, err = command(capsys, "compare", "a", "b", *arguments)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert err.startswith(f"zobench: {text}")
+
+
+# ---- repeats
+
+
+def repeated(spec: RunSpec, speeds: Sequence[float], began: float = 1.0) -> Result:
+    """A cell with a process in each round, of that median step."""
+    return folded(
+        cell(spec, [speed] * 3, round=Round(number=n, began=began + n, place=0, cells=2, seed=0))
+        for n, speed in enumerate(speeds)
+    )[0]
+
+
+def test_pairs_of_rounds_show_what_processes_alone_do_not() -> None:
+    drift = [1 + 0.05 * n for n in range(8)]
+    slower = [1.02 * speed * (1 + 0.001 * (-1) ** n) for n, speed in enumerate(drift)]
+    a, b = repeated(SPECS[0], drift), repeated(SPECS[0], slower)
+    (pair,) = compare([a], [b]).pairs
+    assert (pair.judgement.verdict, pair.judgement.values) == (Verdict.SLOWER, "8 rounds")
+    assert pair.judgement.ratio == pytest.approx(1.02, abs=0.001)
+    (pair,) = compare([a], [repeated(SPECS[0], slower, began=900.0)]).pairs  # of another day: no pairs
+    assert (pair.judgement.verdict, pair.judgement.values) == (Verdict.AMBIGUOUS, "processes")
+    assert pair.judgement.reason.endswith("measure more processes")
+    assert compare([a], [a]).pairs[0].judgement.verdict is Verdict.SAME
+
+
+def test_a_disturbance_of_any_round_is_told() -> None:
+    calm = repeated(SPECS[0], [1.0, 1.1, 1.2])
+    told = [f"{DISTURBED}1.3 cores busy meanwhile; expect slower steps"]
+    (loud,) = folded([*calm.runs[:2], replace(calm.runs[2], warnings=told)])
+    assert cautions(compare([calm], [calm])) == []
+    assert cautions(compare([calm], [loud])) == [f"1 cell of B ran while others used the machine: {SPECS[0].label}"]
+
+
+def test_too_few_processes_are_told_what_is_needed() -> None:
+    one, two = repeated(SPECS[0], [1.0]), repeated(SPECS[0], [1.0])
+    assert compare([one], [two]).pairs[0].judgement.values == "steps"
+    few = compare([repeated(SPECS[0], [1, 1.1])], [repeated(SPECS[0], [1, 1.2, 1], began=9.0)])
+    assert few.pairs[0].judgement.reason == (
+        "2 against 3 processes cannot reach 5 %, whatever they are; measure at least 4 on each side (--repeats 4)"
+    )
+    cut = repeated(SPECS[0], [1.0, 1.0, 2.0]).repeats[2]
+    single = compare([repeated(SPECS[0], [1.0, 1.0, 2.0])], [cut]).pairs[0].judgement
+    assert single.reason == "one round tells nothing of chance; repeat them (--repeats 6)"
+
+
+def test_sides_can_be_conditions_whose_fields_may_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resident = RunSpec(model="opt-tiny", seq_len=32).resolve("cpu")
+    offload = resident.replace(engine="offload", tier="disk")
+    for spec, factor in ((resident, 1.0), (offload, 2.0)):
+        for run_ in repeated(spec, [factor * (1 + 0.1 * n) for n in range(7)]).runs:
+            Store(tmp_path).save(run_)
+    sides = ("engine=resident,tier=device", "engine=offload,tier=disk")
+    code, out, _ = command(capsys, "compare", *sides, "--results", str(tmp_path))
+    assert code == 0
+    assert "2.000 to 2.000" in out
+    assert "7 rounds" in out
+    assert "1 cells: 1 SLOWER" in out
+    code, _, err = command(capsys, "compare", "engine=resident", "seed=7", "--results", str(tmp_path))
+    assert (code, err.startswith("zobench: 'seed=7' must name results, but none in ")) == (2, True)

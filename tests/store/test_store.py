@@ -180,6 +180,11 @@ def nested(depth: int) -> list[Any]:
         (json.dumps(GOOD).replace('"power": {', '"power": {"watts": 1e999').encode(), "a number must fit 64 bits"),
         (json.dumps({**GOOD, "power": {"x": nested(300)}}).encode(), "nesting 20 levels"),
         (json.dumps({**GOOD, "reason": "\ud800"}).encode(), "surrogates not allowed"),
+        (
+            json.dumps({**GOOD, "reason": "\ud800"}, ensure_ascii=False).encode("utf-8", "surrogatepass"),
+            "can't decode byte 0xed",
+        ),
+        (json.dumps({**GOOD, "reason": "\ud800"}).encode("utf-16"), "can't decode byte 0xff"),
         (b'{"schema_version": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
         (json.dumps({**GOOD, "samples": None}).encode(), "`samples` must be of type dict"),
         (json.dumps({**GOOD, "memory": {"a": float("nan")}}).encode(), "NaN is not JSON"),
@@ -417,6 +422,7 @@ def test_only_finished_results_carry_metrics() -> None:
         "device_peak_bytes": 1000,
         "host_rss_peak_bytes": None,
         "pinned_bytes": 7,
+        "energy_per_token_joules": None,
     }
     for outcome in set(Outcome) - {Outcome.OK}:
         assert metrics(result(outcome=outcome)) == {}
@@ -449,6 +455,24 @@ def test_the_store_and_the_report_import_neither_torch_nor_pandas() -> None:
         ({"warmup": {"step_seconds": [-1.0]}}, "`warmup.step_seconds` must be 1e-09 to 1e+09, but one is not"),
         ({"memory": {"device_peak_bytes": -5}}, "`memory` must hold numbers of 64 bits, 0 or more, or null"),
         ({"timeline": [["a", "b", 0, -1e308, 1e308]]}, "`timeline` must hold rows of [lane, kind, block, start, end]"),
+        ({"power": {"energy_joules": "much"}}, "`power.energy_joules` must be as zobench writes it, but is not"),
+        ({"power": {"energy_joules": -1.0}}, "`power.energy_joules` must be as zobench writes it, but is not"),
+        *(
+            ({"environment": {**stores.ENVIRONMENT, name: value}}, f"`environment.{name}` must be as zobench writes it")
+            for name, value in [
+                ("price_per_hour", "2.49"),
+                ("price_per_hour", -1),
+                ("target_accuracy", 85),
+                ("own_order", 1),
+                ("warm_up_detected", -3),
+                ("warm_up_detected", "2"),
+                ("planted_slowdown", [0.05]),
+                ("writeback_plan", {"steps": "all", "reason": ""}),
+                ("writeback_plan", {"steps": 0, "reason": ""}),
+                ("writeback_plan", {"steps": 4, "reason": "", "more": 1}),
+                ("writeback_plan", [16]),
+            ]
+        ),
     ],
 )
 def test_what_could_not_be_divided_by_or_drawn_is_no_result(

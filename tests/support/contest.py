@@ -12,7 +12,17 @@ from zobench.recipes.protocol import Contest
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 
-PROTOCOL = """
+ZO_SGD = """[[methods]]
+header = "ZO-SGD"
+method = "zo-sgd"
+lr = ["x1", "x3"]
+"""
+FO_SGD = """[[methods]]
+header = "FO-SGD"
+method = "fo-sgd"
+lr = ["x10", "x100"]
+"""
+PROTOCOL = f"""
 title = "Three methods"
 tables = ["mine"]
 [protocol]
@@ -29,20 +39,12 @@ task = "sst2"
 seq_len = 16
 warmup = 0
 lr = 1e-3
-[[methods]]
-header = "ZO-SGD"
-method = "zo-sgd"
-lr = ["x1", "x3"]
-[[methods]]
+{ZO_SGD}[[methods]]
 header = "Four queries"
 method = "zo-sgd"
 queries = 4
 lr = ["x1", "x3"]
-[[methods]]
-header = "FO-SGD"
-method = "fo-sgd"
-lr = ["x10", "x100"]
-"""
+{FO_SGD}"""
 TABLE = """
 kind = "protocol"
 title = "Three methods"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,13 +41,42 @@ class LowRankPlain(Plain):
     def losses(self, batch: object, points: Sequence[Point]) -> list[float]:
         losses = []
         for point in points:
-            self._subspace = point.subspace
+            self._subspace = point.subspace  # type: ignore[assignment]
             losses += super().losses(batch, [point])  # type: ignore[arg-type]
         self._subspace = None
         return losses
 
     def update(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self._subspace = entry.subspace
+            self._subspace = entry.subspace  # type: ignore[assignment]
             super().update([entry])
         self._subspace = None
+
+
+def other_family(name: str) -> Any:
+    """A tiny model of another family than OPT-125M's, none of whose parameters is zero or one."""
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    common = {"vocab_size": 60, "tie_word_embeddings": True}
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    kinds = {
+        "gpt2-tiny": ("gpt2", {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}),
+        "llama-tiny": ("llama", {**sizes, "num_key_value_heads": 1}),
+        "opt-350m-tiny": ("opt", {
+            "hidden_size": 16, "word_embed_proj_dim": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "ffn_dim": 24, "max_position_embeddings": 16, "do_layer_norm_before": False, "pad_token_id": 1,
+        }),
+        "roberta-tiny": ("roberta", {**sizes, "max_position_embeddings": 20, "pad_token_id": 1}),
+        "mixtral-tiny": ("mixtral", {**sizes, "num_key_value_heads": 1, "num_local_experts": 3}),
+    }  # fmt: skip
+    from transformers import AutoConfig
+
+    family, own = kinds[name]
+    config = AutoConfig.for_model(family, **common, **own)
+    torch.manual_seed(0)
+    kind = AutoModelForMaskedLM if family == "roberta" else AutoModelForCausalLM
+    model = kind.from_config(config).eval()
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.add_(torch.randn_like(tensor), alpha=0.05)
+    return model

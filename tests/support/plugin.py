@@ -9,11 +9,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.rates import calibrate
+from zobench.measure.environment import fingerprint_without_torch
+
 ROOT = Path(__file__).parents[2]
+SWEEP = """
+import sys
+from zobench import cli, programs
+from zobench.execute import sweep
+sweep.run_in_process = lambda spec, **_: programs.run(spec)
+cli.main(["sweep", *sys.argv[1:], "--device", "cpu"])
+"""
+"""``zobench sweep`` whose cells run in its own process: one for each would load torch and transformers anew."""
 
 
 def install(folder: Path, package: str, group: str, entries: dict[str, str], source: str) -> None:
-    """Puts ``package`` into ``folder``: a module of ``source``, and ``entries`` (name -> attribute) of ``group``."""
+    """Puts ``package`` into ``folder``, on a measured machine: a module of ``source``, and ``entries`` (name ->
+    attribute) of ``group``."""
+    calibrate(folder, fingerprint_without_torch()["machine"])
     (folder / f"{package}.py").write_text(source)
     info = folder / f"{package}-1.0.dist-info"
     info.mkdir()

@@ -1,9 +1,11 @@
-"""Waiting for processes to end."""
+"""Processes as /proc shows them, and waiting for what they do."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def gone(pid: int, seconds: float = 10) -> bool:
@@ -18,3 +20,31 @@ def gone(pid: int, seconds: float = 10) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def poll(look: Callable[[], Any], seconds: float = 40) -> Any:
+    """What ``look`` returns as soon as that is true."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise TimeoutError("it did not happen")
+
+
+def children(pid: int) -> list[int]:
+    """Descendants of a process, the nearest first."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        own = [int(word) for thread in threads for word in (thread / "children").read_text().split()]
+    except OSError:
+        return []
+    return own + [grandchild for child in own for grandchild in children(child)]
+
+
+def command_of(pid: int) -> str:
+    """The words of its command; "" if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""

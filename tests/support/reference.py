@@ -66,6 +66,14 @@ def z_of(seed, tensor_id, like):
     return z
 
 
+def direction(model, seed, noise):
+    """name -> z of the seed, in ``named_parameters()`` order: counter noise, or torch's stream over all of them."""
+    if noise == "counter":
+        return {name: z_of(seed, n, p) for n, (name, p) in enumerate(model.named_parameters())}
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.empty(p.shape).normal_(generator=generator) for name, p in model.named_parameters()}
+
+
 def plain_loss(model, batch):
     """The mean loss from full logits: log of the sum of exponentials less the target's logit."""
     hidden = model.base_model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).last_hidden_state
@@ -74,6 +82,18 @@ def plain_loss(model, batch):
     top = logits.amax(1)
     each = top + (logits - top[:, None]).exp().sum(1).log() - logits.gather(1, targets.clamp(min=0)[:, None])[:, 0]
     return (torch.where(targets == -100, 0.0, each).sum() / (targets != -100).sum()).item()
+
+
+@torch.inference_mode()
+def loss_at(model, batch, move=None, scale=0.0):
+    """:func:`plain_loss` at the weights moved by ``scale`` times ``move`` (name -> tensor), which stay as they were."""
+    before = {name: p.data for name, p in model.named_parameters()}
+    for name, p in model.named_parameters() if move else ():
+        p.data = p.data + scale * move[name].float()
+    loss = plain_loss(model, batch)
+    for name, p in model.named_parameters():
+        p.data = before[name]
+    return loss
 
 
 def replayed(model, exact, entries):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from zobench.execute import jobs
+from zobench.execute import jobs, slurm
 from zobench.result import Result
 from zobench.store import Store
 
@@ -56,13 +56,18 @@ class Site:
         rows = [line for line in lines[3:] if not line.startswith("what the jobs said: ")]
         return [row[at:].split()[0] for row in rows if row[job:at].strip()]  # the others go on from the line above
 
+    def now(self) -> list[str]:
+        """The states without the start of a process: they are asked for again and again while the jobs compute."""
+        submission = self.submission()
+        return [state.state for state in jobs.states(submission, slurm.look(submission))]
+
     def submission(self) -> jobs.Submission:
         return jobs.submissions(self.results)[-1]
 
     def progress(self, cell: int) -> jobs.JobReport | None:
         return jobs.progress(self.submission(), cell)
 
-    def wait(self, ready: Callable[[], bool], what: str, seconds: float = 90) -> None:
+    def wait(self, ready: Callable[[], bool], what: str, seconds: float = 300) -> None:
         end = time.monotonic() + seconds
         while not ready():
             if time.monotonic() > end:
@@ -71,7 +76,7 @@ class Site:
             time.sleep(0.3)
 
     def wait_for_all(self) -> None:
-        self.wait(lambda: not {"queued", "running"} & set(self.states()), "the end")
+        self.wait(lambda: not {"queued", "running"} & set(self.now()), "the end")
 
     def wait_until_measuring(self, cells: Sequence[int]) -> None:
         """Until the processes of these cells run."""

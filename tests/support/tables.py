@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +144,7 @@ def tuned(accuracy: float, *, dev_loss: float = 0.5, **changes: Any) -> Result:
             "definition": "the formula",
         },
     )
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel
 
-from zobench import methods
+from zobench import methods, schemes
+from zobench.durable.tensors import SnapshotWeights
 from zobench.engine import Engine, EngineConfig
 from zobench.engine.backprop import Backprop
 from zobench.engine.interface import TunedEngine
@@ -125,6 +127,64 @@ class TestLOZO(OfLowRank):
 class TestLOZOAsShipped(OfLowRank):
     name = "lozo"
     changes = {**OfLowRank.changes, "definition": "as-shipped", "queries": 2}  # noqa: RUF012
+
+
+class TestLOZOM(OfLowRank):
+    name = "lozo-m"
+
+
+class TestLOZOMAsShipped(OfLowRank):
+    name = "lozo-m"
+    changes = {**OfLowRank.changes, "definition": "as-shipped", "queries": 2}  # noqa: RUF012
+
+
+class TestSubZero(OfLowRank):
+    name, changes = "subzero", {**OfLowRank.changes, "options": {"interval": 2, "rank": 4}}
+
+
+class TestZOMuon(OfLowRank):
+    name = "zo-muon"
+    changes = {**OfLowRank.changes, "queries": 3, "options": {"interval": 2, "rank": 6}}  # noqa: RUF012
+
+
+class TestZOMuonAsShipped(OfLowRank):
+    name = "zo-muon"
+    changes = {**TestZOMuon.changes, "definition": "as-shipped"}  # noqa: RUF012
+
+
+class TestEGGROLL(OfSpec):
+    name = "eggroll"
+    changes = {"lr": 1e-6, "noise": "counter", "queries": 6, "options": {"shards": 1}}  # noqa: RUF012
+
+
+class TestEGGROLLOnRowsOfItsOwnAsShipped(OfSpec):
+    name = "eggroll"
+    changes = {  # noqa: RUF012
+        "lr": 1e-2, "noise": "counter", "queries": 6, "definition": "as-shipped", "batch_size": 3,
+        "options": {"shards": 3, "rank": 3, "shaping": "ranks"},
+    }  # fmt: skip
+
+
+class OfIntegers(OfSpec):
+    """The method tunes a part of integer weights, which are made of the suite's weights or saved as they are."""
+
+    def engine(self, model: PreTrainedModel, weights: Weights, state: Weights | None = None) -> TunedEngine:
+        scheme = schemes.apply(self.spec, model)
+        values = weights if isinstance(weights, SnapshotWeights) else scheme.weights(weights, self.config)
+        return Engine(
+            model, self.config, weights=values, state=state, drive=scheme.drive, rule=methods.rule(self.spec)
+        )  # fmt: skip
+
+
+class TestQZO(OfIntegers):
+    name, changes = "qzo", {"lr": 1e-4, "weight_decay": 0.0, "options": {"group": 32}}
+
+
+class TestQES(OfIntegers):
+    name = "qes"
+    changes = {  # noqa: RUF012
+        "lr": 0.02, "eps": 0.3, "weight_decay": 0.0, "queries": 3, "noise": "counter", "options": {"group": 32},
+    }  # fmt: skip
 
 
 class TestForwardGrad(OfSpec):

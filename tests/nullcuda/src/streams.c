@@ -152,7 +152,8 @@ void touched(struct stream *s, const void *start, size_t bytes, int writes, cons
     int overlaps = t->start < to && t->end > from, ordered = t->stream == s->index || s->after[t->stream] >= t->position;
     if (overlaps && !ordered && (writes || t->writes)) note_race(t, s, writes, what, bytes);
     int replaced = t->start >= from && t->end <= to && ordered && (writes || (!t->writes && t->stream == s->index));
-    if (overlaps && replaced) {
+    int over = host_knows[t->stream] >= t->position;  // whatever is issued from now on comes after it
+    if (over || (overlaps && replaced)) {
       *at = t->next;
       free(t);
     } else at = &t->next;

@@ -1,0 +1,220 @@
+"""zobench campaign: parts in order, what is done is kept, a budget stops before a part, and nobody else may be busy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.campaigns import HEAD, MATRIX, PART
+from zobench.execute import idle, plan, process
+from zobench.result import Result
+from zobench.result.repeats import number_of, pairs
+from zobench.runspec import RunSpec
+from zobench.store import Store
+
+TEXT = HEAD + PART.format("first") + PART.format("second") + "repeats = 2\naxes = { seed = [0, 7] }\ninclude = []\n"
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def mine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A campaign of two parts, with three cells in three rounds and two in two, one of them in both."""
+    (here / "runners").mkdir()
+    (here / "campaigns").mkdir()
+    (here / "runners" / "mine.toml").write_text(MATRIX.replace("[0, 1]", "[0, 3]"))
+    (here / "campaigns" / "c.toml").write_text(TEXT)
+    monkeypatch.setattr(idle, "disturbance", lambda device, seconds: "")
+    return here
+
+
+def stored(folder: Path, machine: str) -> list[tuple[int, int]]:
+    return sorted((run.spec.seed, number_of(run)) for run in Store(folder / "results").runs(machine))
+
+
+def test_the_plan_says_what_each_part_takes_and_runs_nothing(
+    mine: Path, zobench: Command, cells: list[RunSpec]
+) -> None:
+    code, out, _ = zobench("campaign", "c", "--plan")
+    assert (code, cells) == (0, [])
+    rows = [line.split() for line in out.splitlines()]
+    assert [row[:6] for row in rows[2:4]] == [
+        ["first", "3", "3", "0", "of", "9"],
+        ["second", "2", "2", "0", "of", "4"],
+    ]
+    assert "2 of 2 parts are left, " in out
+    assert "times are predicted for this machine" in out
+
+
+def test_it_runs_all_rounds_of_all_parts_and_then_there_is_nothing_to_do(
+    mine: Path, machine: str, zobench: Command, cells: list[RunSpec]
+) -> None:
+    code, _, err = zobench("campaign", "c")
+    assert (code, len(cells)) == (0, 13)
+    first = [(seed, number) for seed in (0, 3, 5) for number in range(3)]
+    assert stored(mine, machine) == sorted([*first, *((seed, number) for seed in (0, 7) for number in (3, 4))])
+    both, third, fifth, seventh = Store(mine / "results").load(machine)
+    by_seed = {one.spec.seed: one for one in (both, third, fifth, seventh)}
+    assert (len(pairs(by_seed[0], by_seed[3])), len(pairs(by_seed[0], by_seed[7]))) == (3, 2)
+    assert "part 1 of 2, first: why; 9 runs, " in err
+    assert f"to send it: zobench results results --pack {machine}-c.tar.gz (docs/campaigns.md)" in err
+    code, out, err = zobench("campaign", "c")
+    assert (code, len(cells)) == (0, 13)
+    assert "all parts are done" in out
+    code, out, _ = zobench("campaign")
+    assert code == 0
+    (row,) = [line for line in out.splitlines() if line.startswith("c ")]
+    assert row.split() == ["c", "2", "of", "2", "13", "of", "13", "Mine"]
+
+
+def test_a_budget_stops_before_a_part_that_would_not_fit(
+    mine: Path, machine: str, zobench: Command, cells: list[RunSpec]
+) -> None:
+    (mine / "campaigns" / "c.toml").write_text(TEXT.replace("repeats = 2", "repeats = 9"))
+    code, _, err = zobench("campaign", "c", "--budget", "80s")  # nine processes of some six seconds, then eighteen
+    assert (code, len(cells)) == (0, 9)
+    assert "stops before second, which needs " in err
+    assert "left: second; to go on: zobench campaign c" in err
+    code, _, err = zobench("campaign", "c", "--budget", "10s")
+    assert (code, len(cells)) == (0, 9)
+
+
+def test_an_interrupted_round_is_run_anew(
+    mine: Path, machine: str, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = process.run_in_process
+
+    def stopped(spec: RunSpec, **given: Any) -> Result:
+        if len(cells) == 4:
+            raise KeyboardInterrupt
+        return whole(spec, **given)
+
+    monkeypatch.setattr("zobench.execute.sweep.run_in_process", stopped)
+    code, _, err = zobench("campaign", "c", "--part", "first")
+    assert (code, len(cells)) == (130, 4)
+    assert "to send it" not in err
+    assert "the same command goes on from here" in err
+    monkeypatch.setattr("zobench.execute.sweep.run_in_process", whole)
+    code, out, err = zobench("campaign", "c", "--part", "first")
+    assert (code, len(cells)) == (0, 4 + 6)  # the second round had one cell of three
+    assert "left: second; to go on: zobench campaign c" in err
+    assert "to send it" not in err  # not all of it is done
+    assert "3 of 9" in out
+    one, other, last = Store(mine / "results").load(machine)
+    assert {len(pairs(one, other)), len(pairs(one, last))} == {3}
+
+
+def test_a_failed_cell_is_tried_again_only_if_that_is_asked_for(
+    mine: Path, zobench: Command, cells: list[RunSpec]
+) -> None:
+    (mine / "runners" / "mine.toml").write_text(MATRIX)  # a seed of 1 fails
+    code, _, err = zobench("campaign", "c", "--part", "first")
+    assert (code, len(cells)) == (1, 3 + 2 + 2)
+    assert "first: cells 2 ok, 1 failed in " in err
+    assert zobench("campaign", "c", "--part", "first")[0] == 0
+    assert len(cells) == 7
+    assert zobench("campaign", "c", "--part", "first", "--retry", "failed")[0] == 1
+    assert len(cells) == 7 + 3  # its round is run whole; the others have no place for it
+
+
+def test_a_busy_machine_is_refused_in_one_line_unless_it_is_allowed(
+    mine: Path, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle, "disturbance", lambda device, seconds: "other processes keep 1.5 cores busy")
+    code, _, err = zobench("campaign", "c")
+    assert (code, cells) == (2, [])
+    assert err.splitlines()[-1] == (
+        "zobench: a campaign needs an idle machine, but other processes keep 1.5 cores busy; wait for them, or add "
+        "--busy"
+    )
+    assert zobench("campaign", "c", "--busy")[0] == 0
+    assert len(cells) == 13
+
+
+def test_what_does_not_fit_this_machine_is_said_and_is_not_waited_for(
+    mine: Path, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = MATRIX.replace("[0, 1]", "[0]").replace("seed = 5", 'model = "OPT-30B"\nseq_len = 8')
+    (mine / "runners" / "mine.toml").write_text(text)
+    code, out, _ = zobench("campaign", "c", "--part", "first")
+    assert (code, len(cells)) == (0, 3)
+    assert "not here: 1 cell, the first needs " in out
+    code, out, _ = zobench("campaign", "c", "--part", "first")
+    assert (code, len(cells)) == (0, 3)
+    assert "all parts are done" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nope"], "no such recipe in campaigns: 'nope'; "),
+        (["c", "--part", "frist"], "`--part` must be one of the campaign's, but got 'frist'; did you mean first?"),
+        (["c", "--gpu", "h100-sxm"], "`--gpu` is for campaigns of a GPU, but c is of a CPU; leave it out"),
+        (["--part", "first"], "`--part`, `--gpu` and `--budget` are of one campaign, but none is named; add its NAME"),
+        (["c", "--budget", "soon"], "`--budget` must be a time, but got 'soon'; write 90s, 10m or 2h"),
+        (["one-gpu"], "the campaign one-gpu needs a CUDA device, but none is visible; add --gpu h100-sxm to see what"),
+    ],
+)
+def test_mistakes_are_one_line(mine: Path, zobench: Command, arguments: list[str], told: str) -> None:
+    code, out, err = zobench("campaign", *arguments)
+    assert (code, out) == (2, "")
+    assert told in err.splitlines()[-1]
+
+
+def test_the_parts_for_a_gpu_that_is_not_here_are_predicted(mine: Path, zobench: Command) -> None:
+    code, out, _ = zobench("campaign", "one-gpu", "--gpu", "h100-sxm")
+    assert code == 0
+    assert "predicted for H100" in out
+    assert "none is meant to take longer than 9m" in out
+
+
+def test_a_cell_of_a_part_is_limited_by_this_machine_s_room_now(
+    mine: Path, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "available_host_bytes", lambda: 1)
+    code, out, _ = zobench("campaign", "c", "--plan")
+    assert (code, out.count("not here")) == (0, 4)
+
+
+def test_a_plan_measures_no_rates_and_says_that_the_first_run_does(
+    mine: Path, machine: str, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (mine / "results" / ".calibration" / f"{machine}-cpu.json").unlink()
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(mine / "cache"))
+
+    def measure(*_: object) -> str:
+        raise AssertionError("this machine was measured")
+
+    monkeypatch.setattr("zobench.execute.rates.ask", measure)
+    code, out, _ = zobench("campaign", "c", "--plan", "--part", "first")
+    assert (code, cells) == (0, [])
+    assert "1 of 1 parts are left; how long is predicted from this machine's rates, which the first run measures" in out
+    assert "nan" not in out
+
+
+def test_torchrun_and_folders_with_spaces(
+    mine: Path, machine: str, zobench: Command, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (mine / "results").rename(mine / "my results")
+    code, _, err = zobench("campaign", "c", "--results", "my results")
+    assert code == 0
+    assert f"to send it: zobench results 'my results' --pack {machine}-c.tar.gz" in err
+    assert "zobench report --results 'my results' --out report" in err
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    code, _, err = zobench("campaign", "c", "--results", "my results")
+    assert (code, len(cells)) == (2, 13)
+    assert "a sweep starts the ranks of its cells, but torchrun has started it; leave torchrun out" in err
+
+
+def test_a_part_whose_cells_cannot_take_turns_is_refused_before_anything_runs(
+    mine: Path, zobench: Command, cells: list[RunSpec]
+) -> None:
+    (mine / "campaigns" / "c.toml").write_text(TEXT + 'turns = true\nbase = { engine = "offload", parts = true }\n')
+    code, _, err = zobench("campaign", "c")
+    assert (code, cells) == (2, [])
+    told = "zobench: part second: `--turns` needs cells that do nothing between two steps, but opt-tiny offload"
+    assert err.splitlines()[-1].startswith(told)

@@ -1,0 +1,282 @@
+"""What a new user stumbles over: empty folders, places that cannot be written, mistyped names, narrow terminals."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+
+from tests.support.commands import write
+from tests.support.tables import result
+from zobench import cli
+from zobench.cli import console
+from zobench.execute import process, rates
+from zobench.measure import doctor
+from zobench.runspec import RunSpec
+from zobench.store import Store
+
+TWO = '[base]\nmodel = "opt-tiny"\nseq_len = 32\n[axes]\nseed = [0, 3]\n'
+BY_MODEL = """
+title = "By model"
+[rows.product]
+model = ["opt-tiny"]
+[[columns]]
+header = "MeZO"
+where = { engine = "resident", seq_len = 64 }
+[[metrics]]
+name = "throughput"
+header = "Throughput (tokens/s)"
+format = ".0f"
+better = "higher"
+"""
+linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is a folder in which nobody can make a file")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["results empty", "table zo2/table1 --results empty", "compare ./a ./b --results empty",
+     "trace 0000 --results empty", "figure zo2/figure3 --results empty"],
+)  # fmt: skip
+def test_an_empty_results_folder_gets_one_answer(here: Path, zobench: Any, arguments: str) -> None:
+    (here / "empty").mkdir()
+    _, _, err = zobench(*arguments.split())
+    assert "`zobench sweep smoke --results empty` makes some" in err
+
+
+@pytest.mark.parametrize(
+    "command", ["table zo2/table1", "figure zo2/figure3", "compare a b", "trace 0000", "report --out x"]
+)
+def test_a_results_folder_that_was_named_and_is_not_there_is_a_mistake(here: Path, zobench: Any, command: str) -> None:
+    code, out, err = zobench(*command.split(), "--results", "resluts")
+    told = "zobench: `--results` must be a folder with results, but there is no resluts; check the name\n"
+    assert (code, out, err) == (2, "", told)
+
+
+@linux
+@pytest.mark.parametrize(
+    "arguments",
+    ["run --model opt-tiny --device cpu --json /proc/x", "table zo2/table1 --out /proc/x",
+     "results . --out /proc/x.csv",
+     "results . --pack /proc/x.tar.gz",
+     "trace 0000 --out /proc/x", "report --out /proc/x/y", "plan --json /proc/x",
+     "figure zo2/figure3 --out /proc/x", "reproduce zo2/figure3 --out /proc/x", "calibrate --out /proc/x.toml",
+     "selftest --device cpu --json /proc/x", "predict smoke --gpu h100-sxm --json /proc/x"],
+)  # fmt: skip
+def test_a_place_that_cannot_be_written_is_refused_by_its_option_before_anything_runs(
+    here: Path, zobench: Any, cells: list[RunSpec], arguments: str
+) -> None:
+    code, out, err = zobench(*arguments.split())
+    option = next(word for word in ("--out", "--json", "--pack") if word in arguments)
+    must = "(file that can be written|folder that you may write to)"
+    told = rf"zobench: `{option}` must be a {must}, but got '/proc/x\S*' \(.+\); \w+ another\n"
+    assert re.fullmatch(told, err), err
+    assert (code, out, cells) == (2, "", [])
+
+
+def test_trying_a_file_leaves_none_and_changes_none(here: Path, zobench: Any) -> None:
+    (here / "kept.csv").write_text("mine")
+    for name in ("kept.csv", "new.csv"):
+        assert zobench("results", ".", "--where", "seed=x", "--out", name)[0] == 2
+        assert zobench("trace", "0000", "--out", name)[0] == 2
+    assert (here / "kept.csv").read_text() == "mine"
+    assert not (here / "new.csv").exists()
+
+
+def test_a_mistyped_name_is_refused_before_torch_is_imported() -> None:
+    program = """
+import sys
+from zobench import cli
+for arguments in (["run", "--model", "OPT-1.3"], ["run", "--model", "opt-tiny", "--set", "method=zo-sdg"],
+                  ["run", "--model", "opt-tiny", "--task", "sst3"], ["plan", "--model", "OPT-1.3"],
+                  ["sweep", "smoke", "--set", "method=zo-sdg"], ["sweep", "smoke", "--set", "model=OPT-1.3"],
+                  ["finetune", "--model", "OPT-1.3", "--task", "sst2"],
+                  ["finetune", "--model", "opt-tiny", "--task", "sst2", "--method", "zo-sdg"],
+                  ["finetune", "--model", "opt-tiny", "--task", "sst3"],
+                  ["search", "--model", "opt-tiny", "--task", "sst2", "--scheme", "lorra"]):
+    try:
+        cli.main(arguments)
+    except SystemExit as end:
+        assert end.code == 2, arguments
+        assert "torch" not in sys.modules, arguments
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=process.child_environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == 10
+
+
+@pytest.fixture
+def unmeasured(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on a machine whose rates nobody knows, and nobody may measure."""
+
+    def refuse(*_: Any) -> str:
+        raise AssertionError("the machine was measured")
+
+    monkeypatch.setattr(rates, "ask", refuse)
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(here / "cache"))
+    return here
+
+
+def test_a_command_that_runs_nothing_measures_no_rates(
+    unmeasured: Path, zobench: Any, cells: list[RunSpec], machine: str
+) -> None:
+    path = write(unmeasured, TWO)
+    code, out, _ = zobench("sweep", path, "--device", "cpu", "--dry-run", "--results", "new")
+    assert (code, cells) == (0, [])
+    assert "2 of 2 cells to run: how long is predicted from this machine's rates, which the first run measures" in out
+    assert zobench("sweep", path, "--device", "cpu")[0] == 0  # here they are known
+    (unmeasured / "results" / ".calibration").rename(unmeasured / "gone")
+    code, out, err = zobench("sweep", path, "--device", "cpu")
+    assert (code, len(cells)) == (0, 2)
+    assert "cells: 2 ok" in err
+
+
+def test_cells_that_a_change_took_out_of_the_tables_are_listed(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    (here / "tables").mkdir()
+    (here / "tables" / "own.toml").write_text(BY_MODEL)
+    path = write(here, 'tables = ["own"]\n[base]\nmodel = "opt-tiny"\nseq_len = 64\n[axes]\nseed = [0, 3]\n')
+    _, out, _ = zobench("sweep", path, "--device", "cpu")
+    assert "In none of these tables" not in out
+    _, out, _ = zobench("sweep", path, "--device", "cpu", "--set", "seq_len=32")
+    listed = out.partition("In none of these tables:\n")[2].splitlines()
+    assert listed[0].startswith("2 runs, all: ")
+    assert {word for line in listed for word in line.split() if "seed" in word} == {"seed=0", "seed=3"}
+
+
+def test_a_bare_name_finds_the_runner_in_the_current_folder(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    (here / "runners").mkdir()
+    (here / "runners" / "own_matrix.toml").write_text(TWO)
+    assert zobench("sweep", "own_matrix", "--device", "cpu")[0] == 0
+    assert len(cells) == 2
+
+
+def test_quiet_leaves_the_answer_and_what_went_wrong(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    path = write(here, '[base]\nmodel = "opt-tiny"\n[axes]\nseed = [0, 1]\n')
+    code, out, err = zobench("sweep", path, "--device", "cpu", "--quiet")
+    assert (code, len(cells)) == (1, 2)
+    assert [line.split()[0] for line in err.splitlines()] == ["failed"]
+    assert "2 runs" in out
+    assert zobench("run", "--model", "opt-tiny", "--device", "cpu", "-q") == (0, "", "")
+    assert zobench("run", "--model", "opt-tiny", "--device", "cpu")[2].startswith("device: cpu")  # not quiet for good
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [("zobench swe", "sweep"), ("zobench sweep main_t", "main_table"), ("zobench table zo2/table1", "zo2/table1"),
+     ("zobench run --model OPT-13", "OPT-13B"), ("zobench run --set seq", "seq_len="),
+     ("zobench run --set dtype=b", "dtype=bf16"), ("zobench finetune --task ss", "sst2"),
+     ("zobench finetune --method zo-ad", "zo-adam"), ("zobench plan --gpu h1", "h100-pcie"),
+     ("zobench list mod", "models")],
+)  # fmt: skip
+def test_a_shell_completes_commands_and_names(
+    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch, words: str, first: str
+) -> None:
+    monkeypatch.setenv("_ZOBENCH_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    code, out, _ = zobench()
+    assert (code, out.splitlines()[0][: len(first)]) == (0, first)
+
+
+def test_the_lists_that_a_shell_completes_are_those_that_there_are(zobench: Any) -> None:
+    from zobench.cli.completion import LISTS
+
+    for name in LISTS:
+        assert zobench("list", name)[0] == 0
+    assert f"use one of {', '.join(LISTS)}" in zobench("list", "qqqqq")[2]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_help_is_in_groups_and_fits(zobench: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    for name in commands:
+        code, out, _ = zobench(name, "--help")
+        assert code == 0
+        assert max(map(len, out.splitlines())) <= width, name
+        assert not re.search(r"<(str|list|float|int|Path)\b", out), name  # a type of Python says nothing to people
+    out = zobench("--help")[1].split()
+    assert out.index("sweep") < out.index("run") < out.index("campaign") < out.index("Fine-tune:")
+    out = zobench("sweep", "--help")[1]
+    assert "--device DEVICE" in out
+    assert "  NAME|FILE  A matrix" in out
+    headings = [line for line in out.splitlines() if line.endswith(":") and line[0] != " "]
+    assert headings == [
+        "Arguments:", "Options:", "What runs:", "Where it runs:", "What is kept and shown:", "How often and how long:",
+        "On Slurm:",
+    ]  # fmt: skip
+    slurm = out.partition("On Slurm:")[2]
+    assert all(option in slurm for option in ("--partition", "--gres", "--time", "--slurm"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "width"),
+    [*((words, width) for words in ("list", "results", "table zo2/table1") for width in (60, 80, 200)),
+     *((words, 60) for words in ("list gpus", "list fields", "table zo2/table5", "compare results results",
+                                 "plan --model OPT-13B --gpu h100-sxm", "predict ablation --gpu h100-sxm"))],
+)  # fmt: skip
+def test_no_line_is_wider_than_the_terminal(
+    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch, arguments: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for one in ({"engine": "resident"}, {"engine": "offload", "noise": "counter"}, {"batch_size": 4}):
+        Store(here / "results").save(result("OPT-125M", machine="box", seq_len=2048, **one))  # type: ignore[arg-type]
+    code, out, _ = zobench(*arguments.split())
+    assert code == 0
+    assert [line for line in out.splitlines() if len(line.rstrip()) > width] == []
+
+
+def test_no_color_is_honoured_wherever_there_is_colour(
+    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(here / "results").save(result("OPT-125M", seq_len=2048, machine="box"))
+    commands = (
+        "results",
+        "table zo2/table1",
+        "list models",
+        "plan --model OPT-13B",
+        "predict main_table --gpu h100-sxm",
+    )
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    colour, seen = re.compile(r"\x1b\[[0-9;]*(?:3|4|9|10)[0-7](?:;|m)"), 0
+    for command in commands:
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        seen += bool(colour.search(zobench(*command.split())[1]))
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert not colour.search(zobench(*command.split())[1]), command
+    assert seen
+    assert not console.is_colored(Console(force_terminal=True))
+
+
+def test_a_report_asks_for_its_packages_before_it_writes(
+    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert zobench("report", "--out", "all") == (
+        1, "", "zobench: a report needs jinja2, but it is not installed; pip install 'zobench[report]'\n"
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "a report needs jinja2 and matplotlib, but they are not" in zobench("report", "--out", "all")[2]
+    assert "a figure needs matplotlib, but it is not" in zobench("figure", "zo2/figure3", "--out", "all")[2]
+    assert "a figure needs matplotlib, but it is not" in zobench("reproduce", "zo2/figure3", "--out", "all")[2]
+    assert not (here / "all").exists()
+
+
+def test_the_doctor_knows_every_package_of_every_extra() -> None:
+    project = tomllib.loads((Path(cli.__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    own = {re.split("[>=<; ]", text)[0] for text in project["dependencies"]}
+    wanted = {
+        (re.split("[>=<; ]", text)[0], f"zobench[{extra}]")
+        for extra, packages in project["optional-dependencies"].items() if extra not in ("test", "dev", "docs")
+        for text in packages
+    }  # fmt: skip
+    known = {(name, remedy) for name, (_, remedy) in doctor.OPTIONAL.items()}
+    assert known == {(name, extra) for name, extra in wanted if name not in own}

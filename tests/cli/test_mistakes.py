@@ -1,0 +1,117 @@
+"""The command line: every mistake ends in one line and exit code 2, a refusal of the system in one line and 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import run_in
+from zobench.execute import rates
+from zobench.runspec import RunSpec
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("run --model opt-tiny --set seq_len=0", "`seq_len >= 2` must hold, but got seq_len=0; a causal loss needs"),
+        ("run --model opt-tiny --set batch_size=-1", "`batch_size >= 1` must hold, but got batch_size=-1; the papers"),
+        ("run --model opt-tiny --set dtype=fp12", "`dtype` must be one of fp32, fp16, bf16, but got 'fp12'; did you"),
+        ("run --model OPT-1.3", "unknown model 'OPT-1.3'; did you mean OPT-1.3B or "),
+        ("run --model opt-tiny --engine mezo", "`engine` must be one of resident, offload, but got 'mezo'; use one of"),
+        ("run --model opt-tiny --set eps=0", "`eps > 0` must hold, but got eps=0.0; MeZO uses eps=1e-3"),
+        ("run --model opt-tiny --set steps=0", "`steps >= 1` must hold, but got steps=0; ask for at least one"),
+        ("run --model llama-tiny --set seq_len=65", "`seq_len <= 64` must hold for llama-tiny, but got seq_len=65; "),
+        ("run --model opt-tiny --engine offload --set resident_blocks=4", "`resident_blocks <= 3` must hold for opt-"),
+        ("run --model opt-tiny --set step=5", "unknown key 'step'; did you mean steps or eps? see `zobench list fi"),
+        ("run --model opt-tiny --set qqqq=5", "unknown key 'qqqq'; see `zobench list fields`"),
+        ("run --model opt-tiny --set", "Option '--set' requires an argument. (see `zobench list fields`)"),
+        ("table --set", "No such option: --set (Possible options: --out) (see `zobench table --help`)"),
+        ("run --model opt-tiny --set options.beta=1", "unknown option 'beta' of method=zo-sgd, scheme=f"),
+        ("run --model opt-tiny --set options=1", "`options` must be a table, but got '1'; write options.NAME=VALUE"),
+        ("run --model opt-tiny --set program=fairseq", "`program` must be one of zobench, mezo, zo-llm, zo2, but got "
+                                                       "'fairseq'; if a pac"),
+        ("run --model opt-tiny --set steps", "`--set` needs KEY=VALUE, but got 'steps'; for example --set steps=5, see "
+                                             "`zobench list fields`"),
+        ("run --model opt-tiny --set steps=many", "`steps` must be a whole number, but got 'many'; for example "),
+        ("run --model opt-tiny --engine offload --set tier=pinned", "`tier=pinned` needs a CUDA device, but got "),
+        ("run --model opt-tiny --timeout soon", "`--timeout` must be a time, but got 'soon'; write 90s, 10m or 2h"),
+        ("run --model opt-tiny --json no/x.json", "`--json` must be a file in a folder that exists, but got 'no/"),
+        ("run --model opt-tiny --json .", "`--json` must be a file in a folder that exists, but got '.'; "),
+        ("run --model opt-tiny --disk-dir no", "`--disk-dir` must be a folder, but got 'no'; create it first"),
+        ("run --model opt-tiny --device-memory 8XB", "`device_memory` must be a size, but got '8XB'; write "),
+        ("run --model opt-tiny --device-memory 8GB", "`device_memory=8GB` needs engine=offload, but got engine="),
+        ("run --model opt-tiny --engine offload --device-memory 8GB", "`device_memory=8GB` needs noise=counter, but "),
+        ("run --model opt-tiny --device-memory 8GB --set device_memory=4GB", "`device_memory` must be given once, "),
+        ("sweep smoke --device-memory much", "`device_memory` must be a size, but got 'much'; write device_memory="),
+        ("run", "`model` must be given, but got no model; see `zobench list models`"),
+        ("run --model", "Option '--model' requires an argument"),
+        ("run --modle opt-tiny", "No such option: --modle "),
+        ("run opt-tiny", "Got unexpected extra argument"),
+        ("runn", "No such command 'runn'."),
+        ("sweep", "Missing argument 'NAME|FILE'"),
+        ("sweep main_tabel", "no such recipe in runners: 'main_tabel'; did you mean main_table? see "),
+        ("sweep smoke --set seqlen=32", "unknown key 'seqlen'; did you mean seq_len"),
+        ("sweep smoke --set steps=0", "smoke.toml: `steps >= 1` must hold, but got steps=0; "),
+        ("sweep smoke --set device=gpu", "`device` must be auto, cpu, cuda or cuda:N, but got 'gpu'; use device=auto"),
+        ("sweep smoke --budget 5d", "`--budget` must be a time, but got '5d'; write 90s, 10m or 2h"),
+        ("sweep smoke --budget 0", "`--budget > 0` must hold, but got '0'; write 90s, 10m or 2h"),
+        ("sweep smoke --budget nan", "`--budget > 0` must hold, but got 'nan'; write 90s, 10m or 2h"),
+        ("sweep smoke --repeats 0", "`--repeats >= 1` must hold, but got 0; use --repeats 1 to run each cell once"),
+        ("sweep smoke --until 0%", "`--until` must be above 0%, but got 0%; leave it out and say how many --repeats"),
+        ("sweep smoke --until wide", "`--until` must be a percentage, but got 'wide'; write 5%"),
+        ("sweep smoke --until 2% --repeats 5", "`--until` needs at least 6 repeats, as fewer cannot tell how narrow"),
+        ("sweep methods_2026 --repeats 3", "a protocol repeats by seeds of its own, but got --repeats 3; leave it out"),
+        ("sweep smoke --repeats 3 --executor local", "`--repeats` needs --executor here, whose rounds are of one"),
+        ("sweep smoke --retry oomm", "`--retry` takes oom, timeout, failed, skipped, contaminated or none, but got "
+                                     "'oomm'; did you mean oom?"),
+        ("sweep smoke --retry ok", "`--retry` takes oom, timeout, failed, skipped, contaminated or none, but got 'ok'"),
+        ("sweep smoke --disk-dir no", "`--disk-dir` must be a folder, but got 'no'; create it first"),
+        ("run --model opt-tiny --set model=qwen3-tiny", "`model` must be given once, but got it twice; leave one out"),
+        ("sweep smoke --results file", "`--results` must be a folder, but got 'file'; it is a file; name a folder"),
+        ("sweep bad_key.toml", "bad_key.toml: unknown key 'axis' in the file; did you mean axes?"),
+        ("sweep bad_table.toml", "no such recipe in tables or plots: 'zo2/tabel1'; did you mean zo2/table1"),
+        ("table zo2/tabl1", "no such recipe in tables or plots: 'zo2/tabl1'; did you mean zo2/table1"),
+        ("table zo2/table1 --format pdf", "unknown format 'pdf'; use one of terminal, markdown, latex, csv"),
+        ("table zo2/table1 --machine ../x", "no results of machine '../x', nor of any other; run a sweep first"),
+        ("table zo2/table1 --results file/x", "`--results` must be a folder, but got "),
+        ("list model", "unknown list 'model'; did you mean models?"),
+        ("doctor --device tpu", "`device` must be auto, cpu, cuda or cuda:N, but got 'tpu'; use device=auto"),
+    ],
+)  # fmt: skip
+def test_a_mistake_ends_in_one_line_and_exit_code_2(
+    here: Path, zobench: Any, cells: list[RunSpec], arguments: str, message: str
+) -> None:
+    (here / "file").write_text("")
+    (here / "bad_key.toml").write_text("[axis]\n")
+    (here / "bad_table.toml").write_text('tables = ["zo2/tabel1"]\n[[include]]\nmodel = "opt-tiny"\n')
+    words = arguments.split()
+    wants_device = words[0] in ("run", "sweep") and len(words) > 1 and words[-1] not in ("--model", "--set")
+    code, out, err = zobench(*words, *(["--device", "cpu"] if wants_device else []))
+    lines = [line for line in err.splitlines() if not line.startswith("device: ")]
+    assert (code, out, len(lines)) == (2, "", 1), err
+    assert lines[0].startswith(f"zobench: {message}")
+    assert cells == []
+
+
+@pytest.mark.parametrize("arguments", [["run", "--model", "opt-tny"], ["swep"], ["sweep", "nothing_like_it"]])
+def test_a_mistake_shows_no_traceback_in_a_process_of_its_own(tmp_path: Path, arguments: list[str]) -> None:
+    done = run_in(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("zobench: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_the_system_refuses_is_one_line_and_exit_code_1(
+    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "ask", _refuse)
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(here / "cache"))
+    code, _, err = zobench("sweep", "smoke", "--device", "cpu", "--results", "elsewhere")
+    assert code == 1
+    assert err.splitlines()[-1] == "zobench: measuring this machine failed: no"
+
+
+def _refuse(*_: Any) -> str:
+    raise OSError("measuring this machine failed: no")

@@ -1,0 +1,377 @@
+"""``zobench sweep``: plans, budgets, tables, results that cannot be written, and sweeps that survive being killed."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from tests.support.commands import TWO, run_in, start, write
+from tests.support.processes import children, command_of, poll
+from tests.support.rates import CALIBRATION, RATES, calibrate
+from zobench import predict, recipes
+from zobench.cli import console
+from zobench.execute import plan
+from zobench.recipes import matrix
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+from zobench.store import Store, StoreError, files
+
+GB = 10**9
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
+
+
+def test_a_dry_run_prints_the_plan_and_runs_and_stores_nothing(
+    here: Path, zobench: Any, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "free_disk_bytes", lambda folder: 40 * GB)
+    before = sorted(here.rglob("*"))
+    code, out, err = zobench("sweep", "main_table", "--dry-run", "--device", "cpu")
+    assert (code, cells) == (0, [])
+    assert "machine" in err
+    assert sorted(here.rglob("*")) == before
+    count = len(matrix.load(recipes.find("runners", "main_table"), "cpu").cells)
+    assert f" of {count} cells to run: about " in out
+    assert "needs 700 GB host memory" in out  # OPT-175B, resident, fp32
+    assert "needs 118 GB disk space" in out  # OPT-30B, offload/disk, fp32
+    told = "host memory, 22.9 GB are free (need predicted); disk space, 40.0 GB are free (need predicted)"
+    assert f"not enough here: {told}" in " ".join(out.split())
+
+
+MIXED = """
+title = "A bit of everything"
+[base]
+model = "opt-tiny"
+steps = 2
+[axes]
+seed = [0, 1, 2, 3]
+[[include]]
+model = "OPT-175B"
+[[include]]
+model = "llama-tiny"
+seq_len = 65
+"""
+
+
+def test_a_sweep_goes_on_after_every_bad_cell_and_a_second_one_runs_only_what_is_left(
+    here: Path, zobench: Any, cells: list[RunSpec], machine: str
+) -> None:
+    command = ("sweep", write(here, MIXED), "--device", "cpu")
+    code, out, err = zobench(*command)
+    assert code == 1  # a cell failed: a script that runs a sweep must notice
+    assert [spec.seed for spec in cells] == [0, 1, 2, 3]
+    assert "cells: 2 ok, 1 failed, 1 oom, 2 skipped" in err
+    assert "to run those again: --retry oom,failed" in err
+    assert "6 runs" in out  # the matrix has no tables: its runs are shown
+    files = {path: path.read_bytes() for path in (here / "results" / machine).glob("*.json")}
+    assert len(files) == 6
+    reasons = {json.loads(data)["reason"] for data in files.values()}
+    assert any(reason.startswith("needs 700 GB of host memory, 22.9 GB are free") for reason in reasons)
+    assert any(reason.startswith("`seq_len <= 64` must hold for llama-tiny") for reason in reasons)
+
+    zobench(*command)
+    assert [spec.seed for spec in cells[4:]] == [1]
+    zobench(*command, "--retry", "none")
+    assert len(cells) == 5
+    zobench(*command, "--retry", "oom,failed")
+    assert [spec.seed for spec in cells[5:]] == [1, 2]
+    assert {path: path.read_bytes() for path in files} == files
+
+
+BY_MODEL = """
+title = "By model"
+[rows.product]
+model = ["OPT-1.3B", "opt-tiny"]
+[[columns]]
+header = "MeZO"
+where = { engine = "resident", seq_len = [2048, 64] }
+[[metrics]]
+name = "throughput"
+header = "Throughput (tokens/s)"
+format = ".0f"
+better = "higher"
+"""
+
+
+def test_a_budget_leaves_cells_out_and_says_how_long_they_need(
+    here: Path, zobench: Any, cells: list[RunSpec], machine: str
+) -> None:
+    text = 'tables = ["own"]\n[base]\nsteps = 2\n[axes]\nmodel = ["OPT-1.3B", "opt-tiny"]\n'
+    (here / "tables").mkdir()
+    (here / "tables" / "own.toml").write_text(BY_MODEL)
+    code, out, err = zobench("sweep", write(here, text), "--device", "cpu", "--budget", "30s")
+    assert code == 0
+    assert [spec.model for spec in cells] == ["opt-tiny"]
+    assert "over the budget" in err
+    assert "1 ok" in err
+    assert "skipped, by prediction: the budget, 30 s are left" in " ".join(out.split())
+    assert not list((here / "results" / machine).glob("OPT-1.3B*.json"))  # a budget says nothing about the machine
+    zobench("sweep", "mine.toml", "--device", "cpu")
+    assert [spec.model for spec in cells] == ["opt-tiny", "OPT-1.3B"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_results_folder_that_takes_nothing_is_told_at_the_end_with_the_table_and_exit_code_1(
+    here: Path, zobench: Any, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(files, "replace", refuse)
+    text = 'tables = ["zo2/table1"]\n[base]\nmodel = "OPT-125M"\n[axes]\nseed = [0, 3]\nseq_len = [2048]\n'
+    ended, out, err = zobench("sweep", write(here, text), "--device", "cpu")
+    assert (ended, len(cells)) == (1, 2)
+    assert f"not saved: a result must be writable, but got {os.strerror(code)!r} for results/" in err
+    assert "OPT-125M" in out
+    assert "4096" in out  # tokens/s of what was measured, though nothing was stored
+
+
+def test_what_could_not_be_read_is_told(here: Path, zobench: Any, cells: list[RunSpec], machine: str) -> None:
+    (here / "results" / machine).mkdir()
+    (here / "results" / machine / "torn.json").write_text('{"schema')
+    _, _, err = zobench("sweep", write(here, MIXED), "--device", "cpu", "--dry-run")
+    assert f"not read: results/{machine}/torn.json: " in err
+
+
+def test_a_table_is_printed_or_written_from_what_is_stored_and_reads_nothing_but_results(
+    here: Path, zobench: Any, cells: list[RunSpec]
+) -> None:
+    zobench("sweep", write(here, '[axes]\nmodel = ["OPT-125M"]\nengine = ["resident", "offload"]'), "--device", "cpu")
+    code, out, err = zobench("table", "zo2/table1", "--format", "markdown")
+    assert (code, err) == (0, "")
+    assert "OPT-125M" in out
+    assert zobench("table", "zo2/table1", "--format", "markdown", "--out", "table.md") == (0, "", "")
+    assert (here / "table.md").read_text() == out
+
+
+def test_a_sweep_stores_the_rates_and_its_table_shows_the_share_of_the_floor(
+    here: Path, zobench: Any, cells: list[RunSpec], machine: str
+) -> None:
+    text = 'tables = ["zo2/table1"]\n[axes]\nmodel = ["OPT-125M"]\n'
+    _, out, err = zobench("sweep", write(here, text), "--device", "cpu")
+    (path,) = (here / "results" / machine).glob("*.json")
+    assert json.loads(path.read_text())["environment"]["calibration"] == CALIBRATION
+    matrices, attention = 12 * 12 * 768**2 + 50272 * 768, 12 * 2 * 768 * 2048**2
+    floor = 2 * (2 * matrices * 2048 + attention) / 1e11 / 0.5  # in the half second that the fake cell takes
+    assert f"{100 * floor:.0f}" in out.partition("Floor (%)")[2]
+    assert f", {floor:.0%} of the floor" in err
+
+
+def test_repeats_are_in_rounds_where_the_table_shows_ratios_which_then_have_an_interval(
+    here: Path, zobench: Any, cells: list[RunSpec], machine: str
+) -> None:
+    axes = 'repeats = 6\n[axes]\nmodel = ["OPT-125M"]\nengine = ["resident", "offload"]\n'
+    code, out, err = zobench("sweep", write(here, 'tables = ["zo2/table1"]\n' + axes), "--device", "cpu")
+    engines = [spec.engine for spec in cells]
+    assert code == 0
+    assert all(set(engines[n : n + 2]) == {"resident", "offload"} for n in range(0, 12, 2))
+    assert "each cell runs 6 times, in rounds of all cells; the times above are of one" in err
+    assert "(x1.0000, 1.0000 to 1.0000)" in out
+    told = " ".join(out.split())
+    assert "(x, a to b): from 6 rounds in which both ran, with the 95 % interval of the ratio." in told
+    assert "in each of 6 processes, whose median is shown" in told
+    assert zobench("table", "zo2/table1")[1].count("(x1.0000, 1.0000 to 1.0000)") == out.count("1.0000 to")
+    assert len(list((here / "results" / machine).glob("*-r5.json"))) == 2
+    cells.clear()
+    assert zobench("sweep", "mine.toml", "--device", "cpu")[0] == 0
+    assert cells == []
+    zobench("sweep", write(here, axes), "--device", "cpu", "--results", "elsewhere", "--repeats", "2")
+    assert [spec.engine for spec in cells] in (["resident"] * 2 + ["offload"] * 2, ["offload"] * 2 + ["resident"] * 2)
+
+
+def test_a_sweep_gives_a_device_memory_to_the_cells_that_have_something_to_plan(
+    here: Path, zobench: Any, cells: list[RunSpec]
+) -> None:
+    base = '[base]\nmodel = "OPT-125M"\nengine = "offload"\nnoise = "counter"\n'
+    text = base + '[axes]\ngranularity = ["linear", "block"]\n'
+    _, _, err = zobench("sweep", write(here, text), "--device", "cpu", "--device-memory", "600MB")
+    assert [(spec.device_memory, spec.granularity) for spec in cells] == [(600_000_000, "block")]
+    assert "device_memory=600MB holds for 1 of 1 cells\n" in err
+    cells.clear()
+    _, _, err = zobench("sweep", "smoke", "--device", "cpu", "--set", "device_memory=600MB")
+    for spec in cells:
+        assert spec.device_memory == (600_000_000 if spec.engine == "offload" and spec.noise == "counter" else 0)
+    told = f"device_memory=600MB holds for 5 of {len(cells)} cells; the others are resident or have torch noise, which "
+    assert err.count(told) == 1
+
+
+def test_a_device_memory_that_no_cell_can_use_is_refused(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    code, _, err = zobench("sweep", "qwen3", "--device", "cpu", "--device-memory", "3GB")
+    assert (code, cells) == (2, [])
+    assert err == (
+        "zobench: `device_memory` needs a cell with engine=offload and noise=counter, but qwen3.toml has none; "
+        "leave it out, or add --set engine=offload --set noise=counter\n"
+    )
+
+
+def test_a_second_sweep_into_the_same_results_is_refused(here: Path, zobench: Any, cells: list[RunSpec]) -> None:
+    with Store(here / "results").lock():
+        code, _, err = zobench("sweep", write(here, TWO), "--device", "cpu")
+    assert (code, cells) == (1, [])
+    assert "results must have one writer, but another sweep uses it; name another --results" in err
+
+
+def test_a_results_folder_that_cannot_be_written_is_told_before_the_first_cell_and_the_sweep_goes_on(
+    here: Path, zobench: Any, cells: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Store) -> None:
+        raise StoreError(errno.EROFS, "results must be writable, but got 'Read-only file system'; choose another")
+
+    monkeypatch.setattr(Store, "lock", refuse)
+    _, _, err = zobench("sweep", write(here, TWO), "--device", "cpu")
+    assert len(cells) == 2
+    assert "warning: nothing will be kept: results must be writable, but got 'Read-only file system'" in err
+
+
+@pytest.mark.slow
+@linux
+def test_after_kill_9_the_same_command_goes_on_and_nothing_keeps_running(tmp_path: Path, machine: str) -> None:
+    calibrate(tmp_path, machine)
+    write(tmp_path, TWO)
+    sweep = start(tmp_path)
+    try:
+        (first,) = poll(lambda: list((tmp_path / "results" / machine).glob("*.json")))
+        child = poll(lambda: [pid for pid in children(sweep.pid) if "zobench.execute.child" in command_of(pid)])[0]
+    finally:
+        sweep.kill()
+        sweep.communicate()
+    poll(lambda: "zobench.execute.child" not in command_of(child))
+    whole, changed = first.read_bytes(), first.stat().st_mtime_ns
+    assert json.loads(whole)["outcome"] in ("ok", "contaminated")
+    assert list((tmp_path / "results" / machine).iterdir()) == [first]
+
+    again = run_in(tmp_path, "sweep", "mine.toml", "--device", "cpu", "--retry", "none")
+    assert again.returncode == 0, again.stderr
+    assert (first.read_bytes(), first.stat().st_mtime_ns) == (whole, changed)
+    files = list((tmp_path / "results" / machine).iterdir())
+    assert sorted(json.loads(path.read_text())["spec"]["seed"] for path in files) == [0, 1]
+
+
+@linux
+def test_ctrl_c_stops_with_a_summary_and_leaves_no_process(tmp_path: Path, machine: str) -> None:
+    calibrate(tmp_path, machine)
+    path = tmp_path / write(tmp_path, TWO + "steps = [1000000]\n")
+    kept = matrix.load(path, "cpu").cells[0]
+    Store(tmp_path / "results").save(Result(spec=kept, outcome=Outcome.OK, environment={"machine": machine}))
+    sweep = start(tmp_path)
+    child = poll(lambda: [pid for pid in children(sweep.pid) if "zobench.execute.child" in command_of(pid)])[0]
+    sweep.send_signal(signal.SIGINT)
+    out, err = sweep.communicate(timeout=20)
+    assert (sweep.returncode, out.splitlines()[1]) == (130, "1 run")  # the one that was done
+    assert err.splitlines()[-2:] == ["cells: 1 ok", "stopped; the same command goes on from here"]
+    assert "Traceback" not in err
+    assert poll(lambda: not command_of(child))
+
+
+def test_without_a_terminal_a_cell_that_takes_long_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    spec = RunSpec(model="opt-tiny").resolve("cpu")
+    step = plan.Step(spec=spec, action="run", reason="", estimate=predict.estimate(spec, RATES))
+    for terminal, lines in ((False, [60, 120, 240, 480, 960, 1560]), (True, [])):
+        written = io.StringIO()
+        screen = Console(file=written, force_terminal=terminal, width=200, highlight=False)
+        bar = console.SweepProgress(screen, [step])
+        bar.begin(step)
+        start = clock[0]
+        for _ in range(1700):
+            clock[0] += 1.0
+            bar.tick()
+        of = plan.duration(step.estimate.seconds) if step.estimate else ""
+        told = [f"running  {spec.label}  {plan.duration(at)} of about {of} (predicted)" for at in lines]
+        assert written.getvalue().splitlines() == told
+        assert clock[0] == start + 1700
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_bar_of_a_sweep_is_one_line_with_its_count_and_the_time_left(width: int) -> None:
+    spec = RunSpec(
+        model="opt-tiny", engine="offload", noise="counter", granularity="tile", writeback_every=2, resident_blocks=1
+    ).resolve("cpu")
+    steps = [plan.Step(spec=spec, action="run", reason="", estimate=predict.estimate(spec, RATES))] * 22
+    written = io.StringIO()
+    screen = console.Screen(
+        file=written, force_terminal=True, force_interactive=True, width=width, color_system=None, _environ={}
+    )
+    with console.SweepProgress(screen, steps) as bar:
+        bar.begin(steps[0])
+        bar.tick()
+        frames = re.split(r"\x1b\[[\d;?]*[a-zA-Z]|[\r\n]", written.getvalue())
+    lines = [line for line in frames if "left" in line or "opt-tiny" in line]
+    assert lines
+    assert len(lines[-1]) <= width
+    room = " " * console.bar_width(screen)  # of the bar, which is empty and has no colours here
+    assert re.fullmatch(rf"opt-tiny offload.* {room}  0/22 about [\d.]+ \S+ left *", lines[-1])
+    assert ("…" in lines[-1]) == (width < 200)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_line_folds_between_words_on_a_terminal_alone_and_a_path_stays_whole(terminal: bool) -> None:
+    written = io.StringIO()
+    screen = console.Screen(file=written, force_terminal=terminal, width=40, color_system=None, highlight=False)
+    told = "warning: other processes kept 1.6 cores busy meanwhile; expect slower steps"
+    saved = f"saved model: runs/{'x' * 60}/model"
+    screen.print(told, markup=False, soft_wrap=True)
+    screen.print(Text(saved), soft_wrap=True)
+    *lines, last = [line.rstrip() for line in written.getvalue().splitlines()]
+    assert last == saved
+    assert " ".join(lines) == told
+    assert [len(line) <= 40 for line in lines] == ([True, True] if terminal else [False])
+
+
+def test_cells_that_take_turns_run_at_the_same_time_in_rounds_that_are_whole(
+    here: Path, zobench: Any, cells: list[RunSpec], machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    games: list[list[RunSpec]] = []
+
+    def together(specs: list[RunSpec], **_: Any) -> list[Result]:
+        games.append(specs)
+        samples: dict[str, list[float | None]] = {"step_seconds": [0.5, 0.5]}
+        facts = {"machine": machine, "turns": float(len(games))}
+        return [Result(spec=spec, outcome=Outcome.OK, samples=samples, environment=facts) for spec in specs]
+
+    monkeypatch.setattr("zobench.execute.sweep.run_together", together)
+    path = write(here, '[axes]\nmodel = ["opt-tiny"]\nseed = [0, 3]\n')
+    zobench("sweep", path, "--device", "cpu")  # what one after the other has measured is in no round with anything
+    assert (len(cells), games) == (2, [])
+    code, _, err = zobench("sweep", path, "--device", "cpu", "--turns", "--repeats", "3")
+    assert (code, len(cells), [len(game) for game in games]) == (0, 2, [2, 2, 2])
+    assert "each cell runs 3 times, in rounds of all cells" in err
+    stored = Store(here / "results").load(machine)
+    assert [len(one.runs) for one in stored] == [3, 3]
+    assert len({run.environment["turns"] for one in stored for run in one.runs}) == 3
+    zobench("sweep", path, "--device", "cpu", "--turns", "--repeats", "3")
+    assert len(games) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--budget", "5m"], "`--turns` runs the cells of a round at the same time, but got --budget; leave it out"),
+        (
+            ["--cell-by-cell"],
+            "`--turns` runs the cells of a round at the same time, but got --cell-by-cell; leave it out",
+        ),
+        (
+            ["--set", "checkpoint=sync", "--set", "checkpoint_every=1"],
+            "`--turns` needs cells that do nothing between two",
+        ),
+        (["--executor", "local"], "`--repeats` needs --executor here, whose rounds are of one machine, and so do "),
+    ],
+)
+def test_what_cannot_take_turns_is_one_line(here: Path, zobench: Any, arguments: list[str], text: str) -> None:
+    code, out, err = zobench(
+        "sweep", write(here, '[axes]\nmodel = ["opt-tiny"]\n'), "--device", "cpu", "--turns", *arguments
+    )
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith(f"zobench: {text}")

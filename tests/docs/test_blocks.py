@@ -1,0 +1,82 @@
+"""Every shell and Python block of README and of the pages runs here, names the test that runs it, or says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.blocks import PAGES, ROOT, RUNNABLE, blocks, commands, faults, missing, runner
+from tests.support.rates import calibrate
+from zobench import cli
+from zobench.measure.environment import fingerprint_without_torch
+
+HERE = [
+    page for page in PAGES if not runner(page) and any(b.language in RUNNABLE and not b.excused for b in blocks(page))
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a reader is: a folder with the published results, on a machine whose rates are known."""
+    calibrate(tmp_path, fingerprint_without_torch()["machine"])
+    (tmp_path / "results" / "published").symlink_to(ROOT / "results" / "published")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_looks_like_a_command_is_in_a_block_that_is_run_or_says_why_not(page: Path) -> None:
+    assert list(faults(page)) == []
+    if told := runner(page):
+        assert page.name in (ROOT / told).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", HERE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_blocks_of_a_page_run_and_print_what_it_shows(
+    page: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for block in blocks(page):
+        write(folder, page, block.line, block.text)
+        if block.language not in RUNNABLE or block.excused:
+            continue
+        if block.language == "python":
+            exec(compile(block.text, block.place, "exec"), {"__name__": "__main__"})
+            capsys.readouterr()
+            continue
+        for (program, *words), shown in commands(block):
+            assert program == "zobench", f"{block.place}: {program} is not run by tests; say why"
+            with pytest.raises(SystemExit) as ended:
+                cli.main(words)
+            out, err = capsys.readouterr()
+            assert not ended.value.code, f"{block.place}: {err}"
+            lacking = missing(shown, out + "\n" + err, exact=block.mark == "exact")
+            assert not lacking, f"{block.place} shows {lacking!r}, but it printed:\n{out}{err}"
+
+
+def write(folder: Path, page: Path, line: int, text: str) -> None:
+    """Writes the block that begins below ``line`` into the file that the paragraph above it names alone, if it does."""
+    above = page.read_text(encoding="utf-8").splitlines()[: line - 1]
+    named = next((line for line in reversed(above) if line and not line.startswith("<!--")), "")
+    if named.startswith("`") and named.endswith("`:"):
+        path = folder / named.strip("`:")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_a_planted_fault_is_found() -> None:
+    page = ROOT / "docs" / "planted.md"
+    assert list(faults(page, "```\n$ zobench list\n```\n"))
+    assert list(faults(page, "    zobench list\n"))
+    assert list(faults(page, "<!-- not run: -->\n```bash\nzobench list\n```\n"))
+    assert not list(faults(page, "<!-- not run: needs a GPU -->\n```bash\nzobench list\n```\n"))
+
+
+def test_shown_lines_are_looked_for_in_their_order() -> None:
+    printed = "one  1.5 s\ntwo 2\nthree"
+    assert missing(["one 9 s", "...", "three"], printed, exact=False) == ""
+    assert missing(["one 9 s"], printed, exact=True) == "one 9 s"
+    assert missing(["three", "two 2"], printed, exact=False) == "two 2"
+    assert missing(["one 1.5 seconds"], printed, exact=False) == "one 1.5 seconds"

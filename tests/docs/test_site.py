@@ -1,0 +1,87 @@
+"""The pages hang together: README is short and its links lead somewhere, pictures are those that the script draws, the
+result's page has its keys. `make docs` builds the site, where a broken link is an error."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import zobench
+from tests.support.blocks import PAGES, blocks
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+
+QUESTIONS = {
+    "fit-my-gpu": "Does my model fit my GPU, and how fast",
+    "models": "Your own model",
+    "data": "Your own data",
+    "extending": "method, task, metric",
+    "programs": "The authors' own programs",
+    "cluster": "Slurm cluster",
+    "survive": "Resume after a crash",
+    "equal": "What is equal to what?",
+    "lost-updates": "Why are my 16-bit updates lost?",
+    "floor": 'What does "floor" mean?',
+    "cite": "How do I cite it?",
+}
+"""A page for each question that a reader comes with, and what its title must say."""
+
+
+def title(page: Path) -> str:
+    return next(line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
+
+
+def test_readme_is_short_and_its_links_lead_somewhere() -> None:
+    assert len(README.splitlines()) <= 180
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", README) + re.findall(r'(?:src|srcset)="([^"]+)"', README)
+    assert len(targets) > 20
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_page_answers_the_question_in_its_title_one_click_from_the_front(name: str) -> None:
+    assert QUESTIONS[name] in title(DOCS / f"{name}.md")
+    assert re.search(rf"^{name}$", (DOCS / "index.md").read_text(encoding="utf-8"), re.M)
+    assert f"(docs/{name}.md" in README
+
+
+def test_the_pictures_are_those_that_the_script_draws() -> None:
+    script = runpy.run_path(str(DOCS / "pictures.py"))
+    drawn = {
+        f"{name}-{called}.svg": script["draw"](name, theme)
+        for name in script["PICTURES"] for called, theme in script["THEMES"].items()
+    }  # fmt: skip
+    assert {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "pictures").iterdir()} == drawn
+
+
+def test_the_page_of_the_results_schema_has_every_key_of_a_stored_result() -> None:
+    told = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "result.md").read_text(encoding="utf-8"), re.M))
+    stored: set[str] = set()
+    for path in (ROOT / "results" / "published").glob("*/*.json"):
+        stored |= json.loads(path.read_text(encoding="utf-8")).keys()
+    from zobench.result import Result
+
+    assert stored <= told
+    assert told - stored <= set(Result.__dataclass_fields__)
+
+
+def test_what_the_pages_programs_import_is_on_the_page_of_the_api() -> None:
+    others = runpy.run_path(str(DOCS / "generated.py"))["OTHERS"]
+    used = {
+        (node.module, alias.name)
+        for page in PAGES for block in blocks(page) if block.language == "python"
+        for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names if node.module.split(".")[0] == "zobench"
+    }  # fmt: skip
+    told = {(module, name) for module, its in others.items() for name in its}
+    told |= {("zobench", name) for name in zobench.__all__}
+    told |= {tuple(module.rsplit(".", 1)) for module in others}  # a module as such
+    assert ("zobench.testing", "MethodConformance") in used
+    assert {one for one in used - told if not (one[1].isupper() and one[0] in others)} == set()  # constants of a module

@@ -1,0 +1,179 @@
+"""The fast engine as an object: looked at, handed back, failed, on a checkpoint or a disk; what it refuses."""
+
+import math
+import types
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.fast import EPS, LR, RUN_SEED, batches, run
+from zobench import ZOSGD, Engine, EngineConfig, Entry, models
+from zobench.engine import head, linear
+from zobench.engine.loss import RunningLoss
+from zobench.engine.tiers import HostTier
+from zobench.models import weights
+
+pytestmark = pytest.mark.usefixtures("small_tiles")
+
+
+def test_compiled_blocks_are_compiled(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: compiled.append(options) or forward)
+    plain = run("opt-tiny", "fp32", True, 0.0, 1, count=2)
+    assert run("opt-tiny", "fp32", True, 0.0, 1, count=2, compile=True)[0] == plain[0]
+    assert compiled == [{"dynamic": False}] * 3
+    with pytest.raises(ValueError, match="`compile` needs granularity=block, but got granularity=tile"):
+        EngineConfig(noise="counter", granularity="tile", compile=True)
+
+
+def test_looking_at_the_weights_changes_nothing():
+    """With pending updates in 16 bits, or behind a narrow wire, saving must neither round nor write."""
+    for dtype, config in (("bf16", {}), ("fp32", {"wire": "fp8"}), ("bf16", {"placement": "resident"})):
+        quiet = run("opt-tiny", dtype, True, 0.0, 1, count=6, writeback_every="inf", **config)
+        model = models.build("opt-tiny", dtype, True)
+        config = EngineConfig(noise="counter", writeback_every="inf", **config)
+        with Engine(model, config, weights=weights.RandomWeights(model, 3)) as engine:
+            method, losses = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED), []
+            for batch in batches("opt-tiny", count=6):
+                losses.append(method.step(engine, batch).loss)
+                seen = dict(engine.named_tensors())
+        assert losses == quiet[0]
+        assert all(torch.equal(seen[key], quiet[2][key]) for key in seen)
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_a_resident_model_is_handed_back_with_every_update(noise):
+    model = models.build("opt-tiny", "fp32")
+    with Engine(
+        model, EngineConfig(noise=noise, placement="resident"), weights=weights.RandomWeights(model, 3)
+    ) as engine:
+        ZOSGD(lr=LR).step(engine, batches("opt-tiny", count=1)[0])
+        trained = dict(engine.named_tensors())
+    assert all(torch.equal(p, trained[name]) for name, p in model.named_parameters())
+
+
+def test_an_engine_whose_step_failed_is_not_used_again(monkeypatch):
+    """Half a pass may have applied half of an update: going on would apply it twice."""
+    model = models.build("opt-tiny", "fp32")
+    with Engine(
+        model, EngineConfig(noise="counter", placement="resident"), weights=weights.RandomWeights(model, 3)
+    ) as e:
+        method, data = ZOSGD(lr=LR), batches("opt-tiny", count=2)
+        method.step(e, data[0])
+        monkeypatch.setattr(RunningLoss, "add", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            method.step(e, data[1])
+        monkeypatch.undo()
+        with pytest.raises(RuntimeError, match="must not be used after an error in a step"):
+            method.step(e, data[1])
+
+
+def test_entries_come_in_the_order_of_their_steps():
+    model = models.build("opt-tiny", "fp32")
+    with Engine(model, EngineConfig(noise="counter"), weights=weights.RandomWeights(model, 3)) as engine:
+        engine.commit([Entry(step=3, seed=1, g=1.0, lr=0.1)])
+        with pytest.raises(ValueError, match="`step` of entries must not fall, but got 0 after 3; count steps on"):
+            engine.commit([Entry(step=0, seed=1, g=1.0, lr=0.1)])
+
+
+def test_a_checkpoint_in_another_dtype_cannot_be_the_tier(tmp_path):
+    model = models.build("opt-tiny", "fp16")
+    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
+    model.save_pretrained(tmp_path)
+    model = models.build("opt-tiny", "fp32")
+    config = EngineConfig(noise="counter", tier="checkpoint", writeback_every="inf")
+    with pytest.raises(ValueError, match=r"float32, but .* is torch.float16; use that dtype or tier=disk"):
+        Engine(model, config, weights=weights.PretrainedWeights(tmp_path, model))
+    with pytest.raises(ValueError, match="needs the weights of a checkpoint, but got RandomWeights"):
+        Engine(model, config, weights=weights.RandomWeights(model, 3))
+
+
+def test_nothing_is_written_while_updates_are_deferred(monkeypatch):
+    written = []
+    monkeypatch.setattr(HostTier, "offload", lambda self, block, slot: written.append(block))
+    run("opt-tiny", "fp32", True, 0.0, 1, count=5, writeback_every="inf")
+    assert not written
+    written.clear()
+    run("opt-tiny", "fp32", True, 0.0, 1, count=5, writeback_every=1)
+    assert len(written) == 3 * 4  # the first step has nothing to write
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("every", [1, "inf"])
+def test_a_table_larger_than_the_scratch_is_settled_in_place(monkeypatch, tied, every):
+    monkeypatch.setattr(head, "HEAD_BYTES", 8 << 10)
+    monkeypatch.setattr(head, "BIAS_BYTES", 64)
+    config = {"granularity": "tile", "writeback_every": every, "tier": "disk"}
+    model = models.build("qwen3-tiny", "fp32", tied)
+    with Engine(model, EngineConfig(noise="counter", **config), weights=weights.RandomWeights(model, 3)) as engine:
+        assert engine.arithmetic._scratch.numel() < model.get_input_embeddings().weight.nbytes
+    mine = run("qwen3-tiny", "fp32", tied, 0.1, 1, count=6, **config)
+    monkeypatch.setattr(head, "HEAD_BYTES", 16 << 20)
+    monkeypatch.setattr(head, "BIAS_BYTES", 64 << 10)
+    whole = run("qwen3-tiny", "fp32", tied, 0.1, 1, count=6, **config)
+    assert np.allclose(mine[0], whole[0], rtol=1e-6)
+    assert np.allclose(mine[1][:2], whole[1][:2], atol=2e-3)
+
+
+def test_granularity_needs_linears_that_are_called_once():
+    model = models.build("opt-tiny", "fp32")
+    layer = models.blocks(model)[0]
+    layer.self_attn.q_proj.__class__ = type("Quantised", (torch.nn.Linear,), {})
+    with pytest.raises(ValueError, match=r"all matrices in nn.Linear, but .*q_proj.weight is in Quantised; use gran"):
+        Engine(model, EngineConfig(noise="counter", granularity="linear"), weights=weights.RandomWeights(model, 3))
+    twice, never = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    fake = types.SimpleNamespace(base_model=lambda input_ids, use_cache: twice(twice(torch.zeros(1, 2, 4))))
+    with pytest.raises(ValueError, match="called once per forward, but 2 calls reached 2 layers; use"):
+        linear.call_order(fake, [twice, never], "cpu")
+    assert twice(torch.ones(1, 4)).any()  # its own forward again
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"granularity": "linear"}, "need noise=counter, but got noise=torch"),
+        ({"writeback_every": 4}, "use noise=counter"),
+        ({"writeback_every": 0, "noise": "counter"}, 'must be at least 1 or "inf", but got 0'),
+        ({"tier": "checkpoint", "noise": "counter"}, "needs writeback_every=inf and wire=none"),
+        ({"resident_blocks": -1}, "`resident_blocks >= 0` must hold, but got -1"),
+        ({"placement": "resident", "wire": "fp8"}, "need placement=offload, but got placement=resident"),
+        ({"autocast": "tf32"}, "`autocast=tf32` needs a CUDA device, but got device=cpu"),
+        ({"noise": "counter", "fused_update": False, "writeback_every": 4}, "needs writeback_every=1, but got 4"),
+        ({"wire": "fp9"}, "must be one of none, fp16, bf16, fp8"),
+    ],
+)
+def test_a_configuration_that_cannot_be_says_why(values, error):
+    with pytest.raises(ValueError, match=error):
+        EngineConfig(**values)
+
+
+def test_more_resident_blocks_than_there_are():
+    model = models.build("opt-tiny", "fp32")
+    with pytest.raises(ValueError, match="`resident_blocks <= 3` must hold for this model, but got 4"):
+        Engine(model, EngineConfig(resident_blocks=4), weights=weights.RandomWeights(model, 3))
+
+
+def test_zero_queries_make_no_step():
+    with pytest.raises(ValueError, match="`queries >= 1` must hold, but got queries=0"):
+        ZOSGD(lr=1, queries=0)
+
+
+def test_a_direction_that_is_not_finite_is_left_out_and_counted():
+    class Half:
+        config = EngineConfig(placement="resident")
+
+        def probe(self, batch, points):
+            return [math.nan, 1.0, 2.0, 1.0]
+
+        def shared(self, values):
+            return list(values)
+
+        def commit(self, entries):
+            self.entries = entries
+
+    engine, method = Half(), ZOSGD(lr=1, eps=0.5, queries=2, weight_decay=0.1)
+    result = method.step(engine, None)
+    assert not result.applied
+    assert method.skipped == 1
+    assert [(e.g, e.weight_decay) for e in engine.entries] == [(0.5, 0.1)]

@@ -1,0 +1,482 @@
+"""A population in one forward against its members one by one, whose W + c U V^T are made whole in plain torch."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support import adapters
+from tests.support.low_rank import other_family
+from tests.support.parity import materialised
+from tests.support.population import normalised, one_by_one
+from zobench import Batch, Engine, EngineConfig, RunSpec, kernels, methods, models
+from zobench.engine import BASE, Point, products
+from zobench.engine.apart import Apart
+from zobench.engine.population import Population
+from zobench.kernels import Span, philox
+from zobench.measure.ledger import Ledger
+from zobench.methods.base import Taken
+from zobench.methods.eggroll import EGGROLL
+from zobench.methods.rewards import less_loss
+from zobench.models.weights import RandomWeights
+from zobench.predict import footprint
+from zobench.testing.plain import Plain, choosing, full, padded, skeleton, start
+from zobench.testing.suite import assert_same
+
+EPS, LR, DECAY = 1e-2, 1e-3, 0.1
+POINTS = [Point(3, EPS), Point(3, -EPS), Point(4, EPS), Point(4, -EPS), BASE, Point(5, 2 * EPS)]
+MODES: dict[str, dict[str, Any]] = {
+    "resident": {"placement": "resident"},
+    "blocks": {"slots": 2},
+    "linears on disk": {"granularity": "linear", "tier": "disk", "slots": 2},
+    "tiles": {"granularity": "tile", "slots": 2},
+    "every third step": {"writeback_every": 3},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def rows_of(batch: Batch, members: int) -> list[Batch]:
+    """A row for each member, in turn."""
+    whole = [batch.shard(row, batch.examples) for row in range(batch.examples)]
+    return [whole[member % len(whole)] for member in range(members)]
+
+
+def less(losses: Sequence[float]) -> list[float]:
+    return [-loss for loss in losses]
+
+
+# --- one forward ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [1, 3, 6])
+@pytest.mark.parametrize("mode", MODES)
+def test_each_row_sees_weights_of_its_own(mode, rank, monkeypatch):
+    """Row i alone at W + c_i E_i gives loss i; and so does the whole batch at each point."""
+    monkeypatch.setattr(products, "TOGETHER", 14 if mode == "blocks" else 1024)  # two members of a row at once
+    plain = Plain("counter").model
+    with Engine(
+        skeleton(), EngineConfig(noise="counter", **MODES[mode]), weights=start(), directions=Apart(rank)
+    ) as engine:
+        for batch in (full(), padded()):
+            rows = rows_of(batch, len(POINTS))
+            wanted = one_by_one(plain, rows, POINTS, rank)
+            assert engine.fitness(less_loss, rows, POINTS) == pytest.approx(less(wanted), rel=1e-5)
+            wanted = one_by_one(plain, [batch] * len(POINTS), POINTS, rank)
+            assert engine.probe(batch, POINTS) == pytest.approx(wanted, rel=1e-5)
+            assert max(abs(one - wanted[4]) for one in wanted) > 1e-3
+        assert engine.passes == 4
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "opt-350m-tiny", "roberta-tiny", "mixtral-tiny"])
+def test_other_families_are_right_too(name):
+    """Transposed layers, RMS norms, positions that rows share, projections, a head's bias, experts in one tensor."""
+    ids = torch.arange(24).view(4, 6) * 3 % 50 + 5
+    mask = torch.ones_like(ids)
+    for batch in (Batch(ids, ids), Batch(ids, ids, mask)):
+        rows = [batch.shard(member % 2, 2) for member in range(len(POINTS))]  # two for each member
+        wanted = one_by_one(other_family(name), rows, POINTS, 2)
+        for config in ({"placement": "resident"}, {"slots": 2}):
+            with Engine(other_family(name), EngineConfig(noise="counter", **config), directions=Apart(2)) as engine:
+                assert engine.fitness(less_loss, rows, POINTS) == pytest.approx(less(wanted), rel=1e-5)
+    assert abs(wanted[0] - wanted[1]) > 1e-4
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_parts_and_shared_subspaces_are_points_as_any_other(tied):
+    """The parts of a model that a point moves, and points of one subspace, are as the plain loop has them."""
+    points = [Point(3, EPS, None, 9), Point(4, EPS, None, 9), Point(5, EPS, 1), Point(6, EPS, 0)]
+    batch, plain = full(), Plain("counter", tied=tied)
+    with Engine(skeleton(tied), EngineConfig(noise="counter"), weights=start(tied), directions=Apart(2)) as engine:
+        engine.evaluate(batch)
+        found = engine.probe(batch, points)
+    before = plain.tensors
+    for point, loss in zip(points, found, strict=True):
+        for number, (name, tensor) in enumerate(before.items()):
+            z = normalised(number, tensor.shape, point.seed, point.subspace, 2)
+            mine = point.part in (None, plain.part_of(name))
+            plain.set({name: tensor + point.scale * z if mine else tensor})
+        assert loss == pytest.approx(plain.loss(batch), rel=1e-5)
+
+
+def test_candidates_of_several_tokens_are_scored_by_each_members_own_weights():
+    """The examples have one, two and one rows: the smaller ones repeat theirs, and it changes nothing."""
+    batch, plain = choosing(), Plain("counter")
+    shards = [batch.shard(0, 2), batch.shard(1, 2)]
+    rows, points = [shards[0], shards[1], batch, shards[1]], POINTS[:4]
+    assert len({len(own.input_ids) for own in rows}) == 3
+    with Engine(skeleton(), EngineConfig(noise="counter", slots=2), weights=start(), directions=Apart(1)) as engine:
+        members = Population(engine, points)
+        scores, losses = members.scores(rows), members.losses(rows)
+    plain_scores = one_by_one(plain.model, rows, points, 1, lambda model, own: plain.scores(own))
+    for own, wanted in zip(scores, plain_scores, strict=True):
+        assert torch.allclose(own, wanted, rtol=1e-5)
+    assert losses == pytest.approx(one_by_one(plain.model, rows, points, 1, lambda _, own: plain.loss(own)), rel=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "close"), [("bf16", 1e-2), ("fp16", 2e-3)])
+def test_sixteen_bits_come_near(dtype, close):
+    model = materialised("opt-tiny", dtype, None)
+    wide = {name: tensor.double() for name, tensor in model.state_dict().items()}
+    rows = rows_of(full(), len(POINTS))
+    with Engine(
+        models.build("opt-tiny", dtype), EngineConfig(noise="counter"), weights=RandomWeights(model, 3),
+        directions=Apart(2),
+    ) as engine:  # fmt: skip
+        found = engine.fitness(less_loss, rows, POINTS)
+    exact = models.build("opt-tiny", "fp32").to_empty(device="cpu")
+    exact.load_state_dict({name: tensor.float() for name, tensor in wide.items()})
+    exact.tie_weights()
+    assert found == pytest.approx(less(one_by_one(exact.eval(), rows, POINTS, 2)), rel=close)
+
+
+@pytest.mark.parametrize("scheme", ["lora", "prefix", "prompt"])
+def test_an_adapter_has_members_too(scheme):
+    """Its weights alone move: losses are those of one member after another."""
+    (batch,) = adapters.batches("opt-tiny", 1)
+    config = EngineConfig(noise="counter", slots=2)
+    points = POINTS[:4]
+    model, done, initial = adapters.applied("opt-tiny", scheme, config)
+    with Engine(model, config, weights=initial, drive=done.drive, directions=Apart(2)) as engine:
+        found = engine.fitness(less_loss, [batch] * 4, points)
+        assert found == pytest.approx([-engine.probe(batch, [point])[0] for point in points], rel=1e-5)
+        base = engine.evaluate(batch)
+    assert all(abs(loss + base) > 1e-6 for loss in found) or scheme == "lora"  # whose B is zero at first
+
+
+def greedy(members: Population, batches: Sequence[Batch], tokens: int) -> list[list[int]]:
+    """What each member says after its row, token by token."""
+    told: list[list[int]] = [[] for _ in batches]
+    for _ in range(tokens):
+        longer = [
+            Batch(ids := torch.cat([batch.input_ids, torch.tensor([own], dtype=torch.int64)], 1), ids)
+            for batch, own in zip(batches, told, strict=True)
+        ]
+        for own, logits in zip(told, members.next_logits(longer), strict=True):
+            own.append(int(logits.argmax()))
+    return told
+
+
+def test_a_member_generates_with_its_own_weights():
+    """Tokens are those of transformers' own greedy search with W + c E made whole."""
+    rows, points = rows_of(full(), 4), [Point(seed, 0.1) for seed in (3, 4, 5, 6)]
+    plain = Plain("counter").model
+    with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=Apart(1)) as engine:
+        told: list[list[int]] = []
+
+        def reward(members: Population, batches: Sequence[Batch]) -> list[float]:
+            told.extend(greedy(members, batches, 4))
+            return [float(len(set(own))) for own in told]
+
+        rewards = engine.fitness(reward, rows, points)
+        assert engine.passes == 4
+
+    def generated(model: Any, batch: Batch) -> list[int]:
+        own = model.generate(batch.input_ids, do_sample=False, max_new_tokens=4, min_new_tokens=4, use_cache=False)
+        return own[0, batch.input_ids.shape[1] :].tolist()
+
+    wanted = one_by_one(plain, rows, points, 1, generated)
+    assert told == wanted
+    assert rewards == [float(len(set(own))) for own in wanted]
+    assert len({tuple(own) for own in wanted}) > 1
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def spec_of(**changes: Any) -> RunSpec:
+    options = {"rank": 2, **changes.pop("options", {})}
+    settings = {"lr": LR * EPS, "eps": EPS, "seed": 5, "noise": "counter", "queries": 3, "batch_size": 3}
+    return RunSpec(model="opt-tiny", method="eggroll", options=options, **{**settings, **changes})
+
+
+def engine_of(spec: RunSpec, **config: Any) -> Engine:
+    settings = EngineConfig(noise="counter", **config)
+    return Engine(skeleton(), settings, weights=start(), directions=methods.directions(spec))
+
+
+class Formula:
+    """EGGROLL as its paper has it, in NumPy: W += lr / (P sigma) * sum of f E. ``shipped``: lr sigma / sqrt(P)."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.model, self.spec, self.draws = Plain("counter"), spec, np.random.default_rng(spec.seed)
+        self.x = {name: tensor.numpy().astype(np.float64) for name, tensor in self.model.tensors.items()}
+
+    def members(self, batch: Batch) -> tuple[list[Batch], list[tuple[int, float]]]:
+        seeds = [int(self.draws.integers(10**9)) for _ in range(self.spec.queries)]
+        signs = (1.0, -1.0) if self.spec.option("antithetic") else (1.0,)
+        own = [(seed, sign) for seed in seeds for sign in signs]
+        count = self.spec.option("shards")
+        return [batch.shard(number * count // len(own), count) for number in range(len(own))], own
+
+    def direction(self, seed: int) -> dict[str, np.ndarray]:
+        rank = self.spec.option("rank")
+        return {
+            name: normalised(n, torch.Size(x.shape), seed, None, rank).numpy().astype(np.float64)
+            for n, (name, x) in enumerate(self.x.items())
+        }
+
+    def fitness(self, f: np.ndarray) -> np.ndarray:
+        shards, name = self.spec.option("shards"), self.spec.option("shaping")
+        groups = f.reshape(1, -1) if shards == len(f) else f.reshape(shards, -1)
+        if name == "ranks":
+            return (groups.argsort(1).argsort(1) / (groups.shape[1] - 1) - 0.5).ravel()
+        if name == "z-score":
+            floor = 1e-5 if self.spec.definition == "as-shipped" else 0.0
+            return ((groups - groups.mean(1, keepdims=True)) / np.sqrt(f.var() + floor)).ravel()
+        return f
+
+    def step(self, batch: Batch) -> float:
+        batches, members = self.members(batch)
+        losses = []
+        for own, (seed, sign) in zip(batches, members, strict=True):
+            e = self.direction(seed)
+            self.model.set(
+                {name: torch.from_numpy((x + sign * EPS * e[name]).astype(np.float32)) for name, x in self.x.items()}
+            )
+            losses.append(self.model.loss(own))
+        f, total = self.fitness(-np.array(losses)), {name: np.zeros_like(x) for name, x in self.x.items()}
+        for own_f, (seed, sign) in zip(f, members, strict=True):
+            for name, e in self.direction(seed).items():  # type: ignore[assignment]
+                total[name] += own_f * sign * e
+        p = len(members)
+        scale = EPS / np.sqrt(p) if self.spec.definition == "as-shipped" else 1 / (p * EPS)
+        for name, x in self.x.items():
+            decay = 0.0 if "bias" in name or "layer_norm" in name else self.spec.weight_decay
+            self.x[name] = x + self.spec.lr * (scale * total[name] - decay * x)
+        return float(np.mean(losses))
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "written": {},
+    "ranks, pairs with rows of their own": {"options": {"shaping": "ranks", "shards": 3}, "weight_decay": DECAY},
+    "rows of each member's own": {"options": {"shards": 3, "antithetic": False, "shaping": "ranks"}},
+    "no shaping": {"options": {"shaping": "none", "rank": 1}, "lr": LR},
+    "shipped": {"definition": "as-shipped", "lr": 0.05, "options": {"shards": 3}, "queries": 6},
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        *((case, "resident") for case in CASES),
+        *itertools.product(("ranks, pairs with rows of their own", "shipped"), ("blocks", "linears on disk")),
+        ("ranks, pairs with rows of their own", "every third step"),
+    ],
+)
+def test_each_step_is_the_formula(case, mode):
+    """Weights after each of four steps; where none of W + sigma E is ever made."""
+    spec = spec_of(**CASES[case])
+    formula, method = Formula(spec), methods.make(spec)
+    before = dict(formula.x)
+    with engine_of(spec, **MODES[mode]) as engine:
+        for number in range(4):
+            batch = (full, padded)[number % 2]()
+            result = method.step(engine, batch)
+            assert result.loss == pytest.approx(formula.step(batch), rel=1e-5)
+            here = dict(engine.named_tensors())
+            for name, x in formula.x.items():
+                change = np.abs(x - before[name]).max()
+                # fitness is a difference of losses that are equal to 1e-7
+                np.testing.assert_allclose(here[name].numpy(), x, rtol=0, atol=2e-3 * change + 1e-7, err_msg=name)
+                formula.x[name] = here[name].numpy().astype(np.float64)
+            before = dict(formula.x)
+            assert result.applied
+
+
+def test_where_a_model_rests_changes_no_bit():
+    """Blocks in host memory, on a disk, some of them resident: the same losses and weights with ``==``; linear layers
+    and tiles on a disk to a product's rounding."""
+    spec, runs = spec_of(weight_decay=DECAY), []
+    exact = (MODES["resident"], MODES["blocks"], {"tier": "disk", "overlap": False}, {"resident_blocks": 1})
+    for config in (*exact, MODES["linears on disk"], MODES["tiles"]):
+        with engine_of(spec, **config) as engine:
+            method = methods.make(spec)
+            steps = [method.step(engine, batch()) for batch in (full, padded, full, padded)]
+            runs.append((steps, engine.evaluate(full()), dict(engine.named_tensors())))
+    for steps, loss, tensors in runs[1 : len(exact)]:
+        assert (steps, loss) == runs[0][:2]
+        assert_same(tensors, runs[0][2])
+    for steps, loss, _ in runs[len(exact) :]:
+        assert loss == pytest.approx(runs[0][1], rel=1e-5)
+        assert [step.loss for step in steps] == pytest.approx([step.loss for step in runs[0][0]], rel=1e-5)
+
+
+def looks_twice(members: Population, batches: Sequence[Batch]) -> list[float]:
+    return [one - two for one, two in zip(less_loss(members, batches), members.losses(batches), strict=True)]
+
+
+@pytest.mark.parametrize("config", [own for name, own in MODES.items() if name != "tiles"])
+def test_a_run_is_made_again_from_its_journal_whatever_the_moment(config):
+    """Seeds and fitness give every bit, also of a reward that looks twice at each population."""
+    spec = spec_of(weight_decay=DECAY)
+
+    def made() -> EGGROLL:
+        method = methods.make(spec)
+        assert isinstance(method, EGGROLL)
+        method.reward = looks_twice
+        return method
+
+    def taken(engine: Engine, method: EGGROLL, number: int) -> Taken:
+        known, passes = len(engine.journal), engine.passes
+        result = method.step(engine, (full, padded)[number % 2]())
+        return Taken(
+            step=number, loss=result.loss, lr=method.lr, seconds=0.1, applied=result.applied,
+            passes=engine.passes - passes, directions=tuple((seed, None) for seed in result.seeds),
+            gradients=result.gradients, entries=tuple(engine.journal[known:]),
+        )  # fmt: skip
+
+    with engine_of(spec, **config) as ran:
+        method = made()
+        items = [taken(ran, method, number) for number in range(6)]
+        weights = dict(ran.named_tensors())
+    assert {item.passes for item in items} == {2}
+    for count in (1, 4):
+        with engine_of(spec, **config) as again:
+            method = made()
+            records = [record for item in items[:count] for record in item.retrace(again, method)]
+            assert len(records) == 2 * count
+            again.retrace(records)
+            told = json.loads(json.dumps(method.state()))
+            method = made()
+            method.restore(told)
+            assert [taken(again, method, number) for number in range(count, 6)] == items[count:]
+            assert_same(dict(again.named_tensors()), weights)
+
+
+def test_accuracy_is_a_reward():
+    """Of a metric no gradient exists, but members with the right answers are followed; equal rewards move nothing."""
+    spec, batch = spec_of(options={"reward": "accuracy"}, lr=1e-4, eps=0.1, queries=16), choosing()
+    plain, method = Plain("counter"), methods.make(spec)
+    seen: list[list[float]] = []
+    with engine_of(spec) as engine:
+        fitness = engine.fitness
+        engine.fitness = lambda *asked: seen.append(fitness(*asked)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
+        before, result = dict(engine.named_tensors()), method.step(engine, batch)
+        points = [Point(seed, sign * 0.1) for seed in result.seeds for sign in (1, -1)]
+        right = one_by_one(plain.model, [batch] * 32, points, 2, lambda _, own: _share(plain.scores(own), own))
+        assert seen[0] == right
+        assert len(set(right)) > 1
+        assert result.loss == pytest.approx(-sum(right) / 32)
+        assert any(not torch.equal(tensor, before[name]) for name, tensor in engine.named_tensors())
+        before, method.reward = dict(engine.named_tensors()), lambda members, batches: [0.5] * len(members)  # type: ignore[attr-defined]
+        result = method.step(engine, batch)
+        assert result.applied
+        assert set(result.gradients) == {0.0}
+        assert_same(dict(engine.named_tensors()), before)
+
+
+def _share(scores: Tensor, batch: Batch) -> float:
+    assert batch.choices is not None
+    groups, right = batch.choices.groups, 0
+    for example, answer in enumerate(batch.choices.answers.tolist()):
+        own = (groups == example).nonzero().flatten()
+        right += int(own[scores[own].argmax()] == answer)
+    return right / len(batch.choices.answers)
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+
+
+def test_memory_is_predicted():
+    """The peak counted on the meta device, of 16 members with a row each, through an update."""
+    name, tokens, where = "OPT-1.3B", 64, {"engine": "offload", "tier": "pinned"}
+    model, ids = models.build(name, "fp32"), torch.empty(16, tokens, dtype=torch.long, device="meta")
+    weights = RandomWeights(model, 0)
+    spec = RunSpec(
+        model=name, seq_len=tokens, noise="counter", method="eggroll", batch_size=16, queries=8, lr=1e-7,
+        options={"shards": 16}, device="cuda:0", **where,
+    )  # fmt: skip
+    method = methods.make(spec)
+    method.reward = lambda members, batches: [float(len(members.losses(batches)))] * 15 + [0.0]  # type: ignore[attr-defined]
+    with Ledger("meta") as ledger:
+        settings = EngineConfig(device="meta", noise="counter", placement=where["engine"])
+        with Engine(model, settings, weights=weights, directions=Apart(1)) as engine:
+            for _ in range(2):
+                assert method.step(engine, Batch(ids, ids)).applied
+    assert footprint.memory(spec)[0] == pytest.approx(ledger.peak.nbytes, rel=0.1)
+
+
+@pytest.mark.parametrize("module", [kernels, philox], ids=["compiled", "reference"])
+def test_normals_of_several_seeds_are_those_of_each(module):
+    """Also where a tensor is longer than a thread's piece, and begins inside a counter."""
+    seeds = (3, 2**63 + 1, 5)
+    for shape, at in (((7,), 0), ((5, 33), 3), ((70_000,), 2)):
+        out, own = torch.empty(3, *shape), torch.empty(shape)
+        module.normals_each(seeds, Span(4, at), out)
+        for number, seed in enumerate(seeds):
+            philox.normals(seed, Span(4, at), own)
+            assert torch.equal(out[number], own)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_one_line():
+    rows = rows_of(full(), 4)
+    with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=Apart(1)) as engine:
+        for batches, told in ((rows[:3], "one for each of 4 points"), ([*rows[:3], short(rows[3])], "of widths")):
+            _refused(lambda batches=batches: engine.fitness(less_loss, batches, POINTS[:4]), told)
+        _refused(
+            lambda: engine.fitness(lambda members, batches: [1.0], rows, POINTS[:4]), "one number for each of 4 members"
+        )
+    with Engine(skeleton(), EngineConfig(noise="counter"), weights=start()) as engine:
+        _refused(lambda: engine.fitness(less_loss, rows, POINTS[:4]), "give directions=Apart")
+
+
+def short(batch: Batch) -> Batch:
+    return Batch(batch.input_ids[:, 1:], batch.labels[:, 1:])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"options": {"rank": 0}}, r"`options\.rank >= 1` must hold, but got options\.rank=0"),
+        ({"options": {"shards": 4}}, r"`options\.shards` must divide the population of 6"),
+        ({"options": {"shards": 2}}, r"`options\.shards` must divide batch_size=3"),
+        ({"options": {"shaping": "rank"}}, r"`options\.shaping` must be one of none, z-score, ranks, but got 'rank'"),
+        ({"options": {"reward": "f1"}}, r"`options\.reward` must be one of loss, accuracy, but got 'f1'"),
+    ],
+)
+def test_constants_out_of_range_are_one_line(changes, told):
+    spec = spec_of(**changes)
+    _refused(lambda: (methods.make(spec), methods.directions(spec)), told)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [({"noise": "torch"}, "needs noise=counter"), ({"queries": 1}, "needs queries=32"), ({"compile": True}, "compile")],
+)
+def test_a_spec_that_cannot_run_is_one_line(changes, told):
+    _refused(lambda: spec_of(**changes), told)
+
+
+def test_a_reward_that_is_no_number_moves_nothing():
+    spec, batch = spec_of(), full()
+    with engine_of(spec) as engine:
+        method = methods.make(spec)
+        method.reward = lambda members, batches: [float("nan"), *[0.5] * (len(members) - 1)]  # type: ignore[attr-defined]
+        before = dict(engine.named_tensors())
+        result = method.step(engine, batch)
+        assert not result.applied
+        assert method.skipped == 1
+        assert_same(dict(engine.named_tensors()), before)
+
+
+def _refused(call: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told) as error:
+        call()
+    assert "\n" not in str(error.value)

@@ -1,0 +1,117 @@
+"""What is left of a campaign: a round counts only whole, what ended badly is not tried again unasked; who is busy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from tests.support.rates import RATES
+from zobench.execute import campaign, idle
+from zobench.execute.plan import Limits, Plan, decide
+from zobench.recipes.campaign import Part, PartOn
+from zobench.result import Outcome, Result, Round
+from zobench.runspec import RunSpec
+
+ROOM = Limits(device_bytes=None, host_bytes=2**40, disk_bytes=2**40)
+CELLS = [RunSpec(model="opt-tiny", seq_len=32, seed=seed).resolve("cpu") for seed in range(3)]
+
+
+def run(spec: RunSpec, number: int = 0, began: float = 5.0, outcome: Outcome = Outcome.OK) -> Result:
+    place = Round(number=number, began=began, place=0, cells=3, seed=1)
+    reason = "" if outcome is Outcome.OK else "a reason"
+    return Result(spec=spec, outcome=outcome, reason=reason, environment={"machine": "box-2c-abcdef"}, round=place)
+
+
+def left(runs: Sequence[Result], repeats: int = 2, first: int = 0, retry: Sequence[str] = ()) -> list[tuple[int, int]]:
+    known = campaign.progress(CELLS, range(first, first + repeats), runs, retry)
+    assert known.done + len(known.left) == len(known.wanted)
+    return [(spec.seed, number) for spec, number in known.left]
+
+
+def test_of_nothing_all_rounds_are_left_and_of_whole_rounds_none() -> None:
+    assert left([]) == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
+    whole = [run(spec, number, began=5.0 + number) for number in (0, 1) for spec in CELLS]
+    assert left(whole) == []
+    assert left(whole, first=1) == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_a_round_that_was_stopped_or_put_together_is_left_whole() -> None:
+    assert left([run(spec) for spec in CELLS[:2]], repeats=1) == [(0, 0), (1, 0), (2, 0)]
+    patched = [*(run(spec) for spec in CELLS[:2]), run(CELLS[2], began=6.0)]
+    assert left(patched, repeats=1) == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_runs_from_before_the_campaign_are_in_no_round_and_do_not_count() -> None:
+    plain = [dataclasses.replace(run(spec), round=None) for spec in CELLS]
+    assert left(plain, repeats=1) == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_what_ended_badly_is_wanted_in_no_further_round_unless_it_is_asked_for() -> None:
+    first = [run(CELLS[0], outcome=Outcome.OOM), *(run(spec) for spec in CELLS[1:])]
+    assert left(first) == [(1, 1), (2, 1)]
+    assert left(first, retry=["oom"]) == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
+
+
+def test_a_round_that_is_not_whole_is_planned_anew_and_a_whole_one_is_kept() -> None:
+    def planned(runs: Sequence[Result]) -> list[str]:
+        known = {one.spec.hash: one for one in runs}
+        steps = [decide(spec, known.get(spec.hash), [], RATES, ROOM, ()) for spec in CELLS]
+        return [step.action for step in campaign.anew(Plan(steps=steps, rates={}), ()).steps]
+
+    assert planned([run(spec) for spec in CELLS]) == ["keep"] * 3
+    assert planned([run(spec) for spec in CELLS[:2]]) == ["run"] * 3
+    assert planned([run(CELLS[0], outcome=Outcome.OOM), run(CELLS[1])]) == ["keep", "run", "run"]
+    assert planned([run(CELLS[0], outcome=Outcome.OOM), run(CELLS[1]), run(CELLS[2])]) == ["keep"] * 3
+
+
+def test_the_outlook_prices_all_rounds_and_those_that_are_left_and_leaves_out_what_does_not_fit() -> None:
+    part = Part(name="a", matrix="m", reason="why", repeats=2, turns=False, changes={})
+    huge = RunSpec(model="OPT-175B").resolve("cpu")
+    on = PartOn(part=part, cells=(*CELLS, huge), first=0)
+    room = dataclasses.replace(ROOM, host_bytes=8 * 10**9)
+    known = campaign.outlook(on, [run(spec) for spec in CELLS], RATES, room)
+    assert [step.spec.model for step in known.unfit] == ["OPT-175B"]
+    assert (known.progress.done, len(known.progress.wanted), known.is_done) == (3, 6, False)
+    assert known.left == pytest.approx(known.whole / 2)
+    assert 12 < known.left < 60  # three processes
+
+
+@pytest.mark.parametrize(
+    ("cores", "told"),
+    [
+        ([0.0], ""),
+        ([None], ""),
+        ([1.5, 0.1], ""),
+        ([1.5, 1.5, 0.9], "other processes keep 0.9 cores busy"),
+    ],
+)
+def test_a_machine_is_busy_if_it_is_whenever_it_is_watched(
+    cores: list[float | None], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = list(cores)
+
+    class Watch:
+        def cores(self) -> float | None:
+            return rest.pop(0)
+
+    monkeypatch.setattr(idle, "Neighbours", Watch)
+    assert idle.lasting_disturbance("cpu", seconds=0, tries=3) == told
+    assert rest == []
+
+
+def test_another_process_on_the_gpu_is_a_disturbance(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reader:
+        def __init__(self, uuid: str, pid: int) -> None:
+            self._uuid = uuid
+
+        def processes(self) -> dict[int, int | None] | None:
+            known: dict[str, dict[int, int | None]] = {"GPU-b": {4711: 3}, "GPU-a": {}}
+            return known.get(self._uuid)
+
+    monkeypatch.setattr(idle, "DeviceReader", Reader)
+    monkeypatch.setattr(idle, "gpu_uuids", lambda: ("GPU-a", "GPU-b", "GPU-c"))
+    told = [idle.disturbance(f"cuda:{number}", seconds=0) for number in range(4)]
+    assert told == ["", "another process uses the GPU (pid 4711)", "", ""]
+    assert idle.lasting_disturbance("cuda:1", seconds=0) == told[1]

@@ -1,0 +1,306 @@
+"""Repeats: rounds in a stored order, each run a file, kept over interruptions, and ended when the medians are known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.rates import RATES
+from tests.support.stores import MACHINE
+from zobench.execute import plan, rounds
+from zobench.execute import sweep as module
+from zobench.execute.plan import Plan, Step
+from zobench.execute.sweep import Summary, sweep
+from zobench.result import Outcome, Result, Round
+from zobench.result.repeats import folded, number_of, pairs
+from zobench.runspec import RunSpec
+from zobench.store import Store, evidence
+from zobench.store.measured import STEP_TIME, THROUGHPUT
+from zobench.store.merge import merge
+
+ROOM = plan.Limits(device_bytes=None, host_bytes=2**40, disk_bytes=2**40)
+SEEDS = (0, 1, 2)
+
+
+def cell(seed: int = 0) -> RunSpec:
+    return RunSpec(model="opt-tiny", seq_len=32, seed=seed).resolve("cpu")
+
+
+def result(spec: RunSpec, outcome: Outcome = Outcome.OK, reason: str = "") -> Result:
+    return Result(spec=spec, outcome=outcome, reason=reason, environment={"machine": MACHINE})
+
+
+def timed(spec: RunSpec, seconds: float) -> Result:
+    return dataclasses.replace(result(spec), samples={"step_seconds": [seconds] * 3})
+
+
+class Machine:
+    """Runs rounds of three cells into a store; ``behave`` is asked for the result of every run."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, behave: Callable[[RunSpec, int], Result]) -> None:
+        self.store, self.ran, self.orders = Store(root), list[int](), list[list[int]]()
+        self._behave = behave
+        monkeypatch.setattr("zobench.execute.outcome.fingerprint_without_torch", lambda: {"machine": MACHINE})
+        monkeypatch.setattr(module, "run_in_process", self._run)
+
+    def _run(self, spec: RunSpec, **_: object) -> Result:
+        self.ran.append(spec.seed)
+        return self._behave(spec, len(self.ran) - 1)
+
+    def _plan(self, cells: Sequence[RunSpec], number: int) -> Plan:
+        steps = plan.make(cells, self.store, MACHINE, RATES, ROOM, ("failed",), number)
+        return Plan(steps=steps, rates={})
+
+    def _perform(self, planned: Plan, budget: float | None) -> Summary:
+        self.orders.append([one.spec.seed for one in planned.steps])
+        return sweep(planned.steps, self.store, budget=budget)
+
+    def go(self, repeats: rounds.Repeats, budget: float | None = None) -> Summary:
+        first = self._plan([cell(seed) for seed in SEEDS], 0)
+        return rounds.run(first, repeats, self._plan, self._perform, budget)
+
+
+def steady(spec: RunSpec, turn: int) -> Result:
+    return timed(spec, 1.0 + spec.seed)
+
+
+def test_every_round_holds_every_cell_in_an_order_that_the_stored_seed_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path, monkeypatch, steady)
+    summary = machine.go(rounds.Repeats(count=4, seed=7))
+    assert [sorted(order) for order in machine.orders] == [[0, 1, 2]] * 4
+    for number, order in enumerate(machine.orders):
+        again = list(SEEDS)
+        random.Random(f"7 {number}").shuffle(again)
+        assert order == again
+    assert len(set(map(tuple, machine.orders))) > 1
+    assert len(summary.results) == 3
+    assert [len(one.runs) for one in summary.results] == [4] * 3
+    assert [one.spec.seed for one in summary.results] == list(SEEDS)  # in the plan's order
+    runs = machine.store.runs(MACHINE)
+    assert sorted((run.spec.seed, number_of(run)) for run in runs) == [(s, n) for s in SEEDS for n in range(4)]
+    for run in runs:
+        assert run.round is not None
+        assert machine.orders[run.round.number][run.round.place] == run.spec.seed
+        assert (run.round.cells, run.round.seed) == (3, 7)
+    assert len({run.round.began for run in runs if run.round}) == 4
+
+
+def test_cell_by_cell_each_has_its_repeats_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(tmp_path, monkeypatch, steady)
+    machine.go(rounds.Repeats(count=3, interleaved=False))
+    assert machine.ran == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    first, second, _ = machine.store.load()
+    assert pairs(first, second) == []  # they ran after each other: nothing to pair
+
+
+def test_a_sweep_that_was_stopped_goes_on_and_pairs_only_what_ran_in_one_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(spec: RunSpec, turn: int) -> Result:
+        if turn == 4:
+            raise KeyboardInterrupt
+        return steady(spec, turn)
+
+    machine = Machine(tmp_path, monkeypatch, stopped)
+    assert machine.go(rounds.Repeats(count=3, seed=1)).interrupted
+    machine = Machine(tmp_path, monkeypatch, steady)
+    summary = machine.go(rounds.Repeats(count=3, seed=2))
+    assert len(machine.ran) == 9 - 4
+    assert [len(one.runs) for one in summary.results] == [3] * 3
+    counts = sorted(len(pairs(one, other)) for one, other in zip(summary.results, summary.results[1:], strict=False))
+    first = Machine(tmp_path, monkeypatch, steady)
+    first.go(rounds.Repeats(count=3))
+    assert first.ran == []
+    assert counts[0] == 2  # of the round that was cut, the first run and the other two are no pairs
+
+
+def test_a_plain_run_of_before_is_the_first_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(tmp_path, monkeypatch, steady)
+    once = [Step(spec=cell(seed), action="run", reason="", estimate=None) for seed in SEEDS]
+    sweep(once, machine.store)
+    before = {path.name: path.read_bytes() for path in machine.store.paths()}
+    assert not any(b'"round"' in text for text in before.values())
+    machine.go(rounds.Repeats(count=2))
+    assert len(machine.ran) == 6
+    names = {path.name for path in machine.store.paths()}
+    assert names == {*before, *(name.replace(".json", "-r1.json") for name in before)}
+    assert {path.name: path.read_bytes() for path in machine.store.paths() if path.name in before} == before
+
+
+def test_only_cells_that_ended_well_are_repeated_and_a_bad_repeat_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mixed(spec: RunSpec, turn: int) -> Result:
+        if spec.seed == 1:
+            return result(spec, Outcome.OOM, "no memory")
+        if spec.seed == 2 and turn == 4:
+            return result(spec, Outcome.CONTAMINATED, "somebody else")
+        return steady(spec, turn)
+
+    machine = Machine(tmp_path, monkeypatch, mixed)
+    summary = machine.go(rounds.Repeats(count=3, seed=5))
+    by_seed = {one.spec.seed: one for one in summary.results}
+    assert machine.ran.count(1) == 1
+    assert by_seed[1].outcome is Outcome.OOM
+    lost = [run for run in machine.store.runs() if run.outcome is Outcome.CONTAMINATED]
+    assert sum(len(one.runs) for one in (by_seed[0], by_seed[2])) == 6 - len(lost)
+
+
+def test_rounds_end_when_the_medians_are_known_and_never_before_six(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noisy(spec: RunSpec, turn: int) -> Result:
+        return timed(spec, 1.0 + 0.03 * math.sin(2.4 * (turn // 3)) * (spec.seed == 1))
+
+    machine = Machine(tmp_path / "steady", monkeypatch, steady)
+    machine.go(rounds.Repeats(count=20, until=0.02))
+    assert len(machine.orders) == 6
+    machine = Machine(tmp_path / "noisy", monkeypatch, noisy)
+    machine.go(rounds.Repeats(count=20, until=0.045))
+    widest = next(one for one in machine.store.load() if one.spec.seed == 1)
+    low, high = STEP_TIME.interval(widest) or (0, 0)
+    assert 6 < len(machine.orders) < 20
+    assert (high - low) / (widest.step_seconds or 0) <= 0.045
+
+
+def test_no_round_begins_that_the_budget_would_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    def slow(spec: RunSpec, turn: int) -> Result:
+        now[0] += 10
+        return steady(spec, turn)
+
+    machine = Machine(tmp_path, monkeypatch, slow)
+    machine.go(rounds.Repeats(count=9), budget=100)
+    assert machine.ran.count(0) == 3  # 30 s each; the fourth would end at 120
+
+
+def test_a_ratio_is_of_pairs_so_what_slows_a_round_cancels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drifting(spec: RunSpec, turn: int) -> Result:
+        return timed(spec, (1.0 + spec.seed) * (1 + 0.05 * (turn // 3)))
+
+    machine = Machine(tmp_path, monkeypatch, drifting)
+    machine.go(rounds.Repeats(count=7))
+    one, two, _ = sorted(machine.store.load(), key=lambda found: found.spec.seed)
+    known = evidence.ratio(two, one, STEP_TIME)
+    assert known is not None
+    assert (known.value, known.pairs) == (pytest.approx(2.0), 7)
+    assert known.interval == pytest.approx((2.0, 2.0))
+    speed = evidence.ratio(two, one, THROUGHPUT)
+    assert speed is not None
+    assert speed.value == pytest.approx(0.5)
+    assert one.step_seconds == pytest.approx(statistics.median(1 + 0.05 * n for n in range(7)))
+    low, high = STEP_TIME.interval(one) or (0, 0)
+    assert low < 1.1 < 1.2 < high  # of the median alone, the drift is uncertainty
+    told = evidence.remarks(one)
+    assert told[0] == "the median of 7 processes"
+    assert told[1].startswith("became 29.9 % ")
+    assert "slower from the first round to the last" in told[1]
+
+
+def test_files_of_repeats_are_read_back_merged_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(tmp_path / "a", monkeypatch, steady)
+    machine.go(rounds.Repeats(count=2))
+    done = merge([tmp_path / "a"], tmp_path / "b")
+    assert (done.added, Store(tmp_path / "b").load()) == (6, machine.store.load())
+    assert merge([tmp_path / "a"], tmp_path / "b").equal == 6
+    path = next(path for path in machine.store.paths() if path.stem.endswith("-r1"))
+    body = json.loads(path.read_text())
+    for wrong in ({**body["round"], "place": 3}, {**body["round"], "number": -1}, {"number": 1}, [1], 5):
+        path.write_text(json.dumps({**body, "round": wrong}))
+        assert machine.store.read(path) is None
+        assert "`round` must hold began, cells, number, place, seed" in machine.store.problems[-1]
+    path.write_text(json.dumps({**body, "round": {**body["round"], "number": 3}}))
+    assert machine.store.read(path) is None
+    path.write_text(json.dumps({**body, "repeats": [body]}))
+    assert machine.store.read(path) == Result.from_dict(body)
+
+
+def test_folding_keeps_machines_apart_and_takes_folded_results() -> None:
+    def at(number: int, machine: str = MACHINE) -> Result:
+        when = Round(number=number, began=1.0, place=0, cells=1, seed=0)
+        return dataclasses.replace(timed(cell(), 1.0 + number), round=when, environment={"machine": machine})
+
+    mine = folded([at(1), at(0)])
+    assert [number_of(run) for run in mine[0].runs] == [0, 1]
+    assert folded([*mine, at(2), at(0, "other")]) == [folded([at(0), at(1), at(2)])[0], at(0, "other")]
+    assert mine[0].step_seconds == 1.5
+
+
+def rounds_of(spec: RunSpec, seconds: Sequence[float], threads: Sequence[int | None], **changes: Any) -> Result:
+    """A cell with a process in each round, of that median step and with so many threads."""
+    return folded(
+        dataclasses.replace(
+            timed(spec, one), environment={"machine": MACHINE, "threads": count},
+            round=Round(number=number, began=number, place=0, cells=2, seed=0), **changes,
+        )
+        for number, (one, count) in enumerate(zip(seconds, threads, strict=True))
+    )[0]  # fmt: skip
+
+
+def test_a_process_that_had_fewer_threads_than_its_partner_is_in_no_pair() -> None:
+    whole = rounds_of(cell(0), [1.0] * 7, [2, 2, 2, 2, 2, 2, None])
+    crowded = rounds_of(cell(1), [2.0, 2.0, 9.0, 2.0, 9.0, 2.0, 2.0], [2, 2, 1, 2, 1, 2, 2])
+    known = evidence.ratio(crowded, whole, STEP_TIME)
+    assert known is not None
+    assert (known.pairs, known.value, known.interval) == (5, 2.0, (2.0, 2.0))
+    ranks = rounds_of(cell(1).replace(gpus=2, parallel="pertp"), [2.0] * 7, [1] * 7)  # each has its share of the cores
+    assert len(pairs(ranks, whole)) == 7
+
+
+def test_a_cell_tells_what_disturbed_any_of_its_runs_and_its_file_what_disturbed_its_own() -> None:
+    told = [[], ["other processes kept 1.0 cores busy"], [], ["other processes kept 1.0 cores busy", "lost"]]
+    runs = [rounds_of(cell(), [1.0], [2], warnings=text) for text in told]
+    runs = [
+        dataclasses.replace(run, round=Round(number=number, began=1.0, place=0, cells=1, seed=0))
+        for number, run in enumerate(runs)
+    ]
+    (one,) = folded(runs)
+    assert one.warnings == ["other processes kept 1.0 cores busy", "lost"]
+    assert one.disturbances == one.warnings[:1]
+    assert one.to_dict() == runs[0].to_dict()
+    assert folded([one]) == [one]
+
+
+def test_cell_by_cell_nothing_is_tried_once_the_budget_is_used_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    def slow(spec: RunSpec, turn: int) -> Result:
+        now[0] += 60
+        return steady(spec, turn)
+
+    machine = Machine(tmp_path, monkeypatch, slow)
+    summary = machine.go(rounds.Repeats(count=2, interleaved=False), budget=100)
+    assert machine.ran == [0, 1]  # the second round of a cell would not fit, and the second cell ends at 120 s
+    assert [one.outcome for one in summary.results] == [Outcome.OK, Outcome.OK, Outcome.SKIPPED]
+    assert "0 s are left" in summary.results[2].reason
+
+
+def test_of_two_runs_of_a_round_the_one_of_the_round_that_was_run_anew_is_merged(tmp_path: Path) -> None:
+    stopped, anew = (
+        [dataclasses.replace(timed(cell(seed), 1.0), round=Round(number=0, began=began, place=0, cells=3, seed=0))
+         for seed in seeds]
+        for began, seeds in ((5.0, SEEDS[:1]), (9.0, SEEDS))
+    )  # fmt: skip
+    for name, runs in (("a", stopped), ("b", anew)):
+        for run in runs:
+            Store(tmp_path / name).save(run)
+    for order in ("ab", "ba"):
+        for name in order:
+            merge([tmp_path / name], tmp_path / order)
+        one, *others = Store(tmp_path / order).load()
+        assert [len(pairs(one, other)) for other in others] == [1, 1]

@@ -1,0 +1,222 @@
+"""A cell compared with itself: its rounds, its rule, what it finds on steady machines or not, what it plants."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.stores import MACHINE, command
+from zobench.execute import process, selfcompare
+from zobench.execute.selfcompare import self_test
+from zobench.measure.timer import SLOWDOWN, StepTimer, planted_slowdown
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+
+SPEC = RunSpec(model="opt-tiny", seq_len=32).resolve("cpu")
+
+
+Processes = Callable[[RunSpec, Sequence[float], random.Random], list[Result]]
+
+
+def machine(seed: int, offset: float = 0.01, drift: float = 0.002, detects: bool = True) -> Processes:
+    """Processes with a speed of their own (``offset``, a share), on a machine that gets slower by ``drift`` each time,
+    and that is half as slow again in one of thirty; without ``detects`` a slowdown has no effect."""
+    draw, runs = random.Random(seed), [0]
+
+    def one(spec: RunSpec, slowdown: float) -> Result:
+        runs[0] += 1
+        own = math.exp(draw.gauss(0, offset)) * (1 + drift * runs[0]) * (1.5 if draw.random() < 1 / 30 else 1)
+        seconds = [own * math.exp(draw.gauss(0, 0.01)) * (1 + slowdown * detects) for _ in range(9)]
+        samples = {"step_seconds": list[float | None](seconds)}
+        return Result(spec=spec, outcome=Outcome.OK, environment={"machine": MACHINE}, samples=samples)
+
+    return lambda spec, shares, order: [one(spec, share) for share in shares]
+
+
+def test_a_steady_machine_shows_a_slowdown_of_a_twentieth_and_rarely_a_difference_of_equals() -> None:
+    found = [self_test(SPEC, machine(seed), seed=seed) for seed in range(20)]
+    alarms = sum(one.alarms for one in found)
+    assert alarms <= 0.05 * 400 + 2 * math.sqrt(0.05 * 0.95 * 400)
+    assert sum(one.found >= 18 for one in found) >= 19
+    assert sum(one.alarms <= 2 for one in found) >= 17  # 92.5 % of such machines, where one in twenty is an alarm
+    assert all(6 <= one.equal.pairs <= selfcompare.MOST for test in found for one in test.comparisons)
+    assert 0.01 < found[0].least < 0.05
+
+
+def test_one_that_does_not_detect_and_one_that_is_unsteady_do_not_pass() -> None:
+    blind = self_test(SPEC, machine(1, detects=False), seed=1)
+    assert (blind.is_passed, blind.found <= 2) == (False, True)
+    unsteady = self_test(SPEC, machine(2, offset=0.2), seed=2)
+    assert (unsteady.is_passed, {one.equal.pairs for one in unsteady.comparisons}) == (False, {selfcompare.MOST})
+    assert unsteady.least > 0.1
+
+
+def test_every_round_has_the_three_in_an_order_of_its_own() -> None:
+    rounds: list[Sequence[float]] = []
+    inner = machine(3)
+
+    def run(spec: RunSpec, shares: Sequence[float], order: random.Random) -> list[Result]:
+        rounds.append(shares)
+        return inner(spec, shares, order)
+
+    self_test(SPEC, run, seed=3, count=2, slowdown=0.1)
+    assert all(sorted(one) == [0, 0, 0.1] for one in rounds)
+    assert len({one.index(0.1) for one in rounds}) == 3
+
+
+def test_a_budget_ends_it_between_two_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    inner = machine(4, offset=0.001, drift=0)
+
+    def run(spec: RunSpec, shares: Sequence[float], order: random.Random) -> list[Result]:
+        now[0] += 3
+        return inner(spec, shares, order)
+
+    told: list[int] = []
+    found = self_test(SPEC, run, seed=4, budget=100, say=lambda number, one: told.append(number))
+    assert told == list(range(1, len(found.comparisons) + 1))
+    assert 1 < len(found.comparisons) < 6
+    assert now[0] <= 100
+
+
+def test_a_run_that_fails_ends_it() -> None:
+    def run(spec: RunSpec, shares: Sequence[float], order: random.Random) -> list[Result]:
+        return [Result(spec=spec, outcome=Outcome.CONTAMINATED, reason="the machine swapped") for _ in shares]
+
+    with pytest.raises(ValueError, match="needs runs that end ok, but one ended contaminated: the machine swapped"):
+        self_test(SPEC, run, seed=0)
+
+
+@pytest.mark.parametrize(("often", "told"), [(5, ""), (2, "but had 0, because others used the cores; wait for them")])
+def test_a_round_in_which_others_had_a_core_does_not_count(often: int, told: str) -> None:
+    """Each such process has half the threads, and takes twice the time."""
+    inner, runs = machine(6, offset=0.001, drift=0), [0]
+
+    def crowded(one: Result) -> Result:
+        runs[0] += 1
+        few = runs[0] % often == 0
+        seconds = [second * (1 + few) for second in one.measured_seconds]
+        facts = {**one.environment, "threads": 1 if few else 2}
+        return replace(one, environment=facts, samples={"step_seconds": list[float | None](seconds)})
+
+    def run(spec: RunSpec, shares: Sequence[float], order: random.Random) -> list[Result]:
+        return list(map(crowded, inner(spec, shares, order)))
+
+    if told:
+        with pytest.raises(ValueError, match=told):
+            self_test(SPEC, run, seed=6, count=1)
+        return
+    (one,) = self_test(SPEC, run, seed=6, count=1).comparisons
+    assert one.equal.value == pytest.approx(1, abs=0.02)
+    assert one.slowed.value == pytest.approx(1.05, abs=0.02)
+
+
+# ---- the planted slowdown
+
+
+def test_each_step_is_lengthened_by_a_share_of_its_own_time() -> None:
+    timer = StepTimer("cpu", slowdown=0.5)
+    for seconds in (0.01, 0.04):
+        with timer:
+            time.sleep(seconds)
+    short, long = timer.seconds()
+    assert 0.015 <= short < long
+    assert long >= 0.06
+    plain = StepTimer("cpu")
+    with plain:
+        time.sleep(0.01)
+    assert plain.seconds()[0] >= 0.01
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "2", "nan", ""])
+def test_a_slowdown_must_be_a_share(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(SLOWDOWN, text)
+    with pytest.raises(ValueError, match=rf"^`ZOBENCH_SLOWDOWN` must be a share from 0 to 1, but got '{text}'; unset"):
+        planted_slowdown()
+
+
+@pytest.mark.slow
+def test_a_run_that_was_slowed_on_purpose_says_so() -> None:
+    slowed = process.run_in_process(SPEC.replace(steps=2), slowdown=0.25)
+    assert slowed.environment["planted_slowdown"] == 0.25
+    assert "each step was made 25 % longer on purpose, to test a comparison" in slowed.warnings
+    assert SLOWDOWN not in os.environ
+
+
+# ---- the command
+
+
+def test_the_command_tells_and_keeps_every_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = machine(5)
+    monkeypatch.setattr(selfcompare, "in_turns", lambda *asked: inner(*asked))
+    monkeypatch.setattr("secrets.randbits", lambda bits: 5)  # the order of processes, on which an alarm may depend
+    monkeypatch.setattr(
+        "zobench.measure.environment.fingerprint_without_torch", lambda: {"machine": MACHINE, "description": "a CPU"}
+    )
+    common = ("compare", "--self-test", "model=opt-tiny,seq_len=32,device=cpu", "--results", str(tmp_path))
+    code, out, err = command(capsys, *common)
+    assert code == 0
+    assert f"on {MACHINE} (a CPU), side by side, in turns of a step" in err
+    first, second, third, last = out.splitlines()
+    assert first.endswith(" of 20 comparisons of equals say a difference (at most 2 may)")
+    assert second.startswith("a slowdown of 5 % is found in ")
+    assert second.endswith(" of 20 (at least 18 should)")
+    assert third.startswith("from about ")
+    assert last == "this machine can be trusted with a difference of 5 %"
+    (path,) = (tmp_path / ".selftest").glob(f"compare-{MACHINE}-*.json")
+    kept = json.loads(path.read_text())
+    assert (len(kept["comparisons"]), kept["slowdown"]) == (20, 0.05)
+    assert err.count("slowed x1.0") == 20
+    inner = machine(6, detects=False)
+    code, out, _ = command(capsys, *common, "--comparisons", "5", "--slowdown", "10%")
+    assert (code, out.splitlines()[-1]) == (
+        1, "this machine is too unsteady, or busy, for a difference of 10 %"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["a"], "`compare` needs A and B, but got one of them at most; name both, or add --self-test"),
+        (["a", "b", "--comparisons", "3"], "`--comparisons`, `--slowdown` and `--budget` are of --self-test; leave"),
+        (["a", "b", "--self-test"], "`--self-test` compares one cell with itself, but got a second, 'b'; leave it out"),
+        (
+            ["--self-test", "--format", "csv"],
+            "`--tolerance`, `--fail-on-regression`, `--across-machines` and `--format` are not for --self-test; leave",
+        ),
+        (["--self-test", "--comparisons", "0"], "`--comparisons >= 1` must hold, but got 0; leave it out for 20"),
+        (
+            ["--self-test", "model=opt-tiny,seq_len=32,gpus=2,parallel=pertp,device=cpu"],
+            "`--self-test` needs a cell of zobench's own",
+        ),
+        (["--self-test", "zz"], "RUN must be a result file or 4 to 12 digits of a run's hash, but got 'zz'; see "),
+    ],
+)
+def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], text: str) -> None:
+    code, out, err = command(capsys, "compare", *arguments)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith(f"zobench: {text}")
+
+
+def test_the_spec_is_not_changed_by_what_is_planted() -> None:
+    specs: list[RunSpec] = []
+    inner = machine(7)
+
+    def run(spec: RunSpec, shares: Sequence[float], order: random.Random) -> list[Result]:
+        specs.append(spec)
+        return inner(spec, shares, order)
+
+    self_test(SPEC, run, seed=7, count=1)
+    assert set(specs) == {SPEC}
+    assert inner(SPEC, [0.0], random.Random(0))[0].spec.hash == SPEC.hash

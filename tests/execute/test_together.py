@@ -1,0 +1,210 @@
+"""Cells in turns: one steps while the others wait, what slows them all is in no ratio, and none outlives a sweep."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import gone
+from tests.support.stores import MACHINE
+from zobench.execute import process, sweep, together
+from zobench.execute.plan import HOST_RESERVE, Step
+from zobench.execute.sweep import PROCESS_BYTES
+from zobench.execute.together import run_together
+from zobench.measure.turns import TURNS, Seat, own
+from zobench.predict import Estimate
+from zobench.result import Outcome, Result, Round
+from zobench.result.repeats import seconds_of_pair
+from zobench.runspec import RunSpec
+from zobench.store import evidence
+from zobench.store.measured import STEP_TIME
+
+SPEC = RunSpec(model="opt-tiny", seq_len=32, steps=4, warmup=1).resolve("cpu")
+STEPPER = """
+import os, sys, time
+from zobench.measure import turns
+name, steps, file = sys.argv[1], int(sys.argv[2]), os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND)
+turn = turns.own()
+for step in turn.each(range(steps)):
+    os.write(file, f"{name} begins\\n".encode())
+    time.sleep(0.02)
+    if name == "dies" and step == 2:
+        os._exit(1)
+    os.write(file, f"{name} ends\\n".encode())
+turn.end()
+os.write(file, f"{name} is done\\n".encode())
+"""
+"""A process that steps in turns and writes down when it begins and ends a step."""
+
+
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *names: str, steps: Sequence[int] = ()) -> list[str]:
+    """The lines of processes of these names, each with so many steps (5), in the order in which they were written."""
+    log = tmp_path / "log"
+    log.touch()
+    counts = iter(steps or [5] * len(names))
+    waiting = iter([(name, next(counts)) for name in names])
+    lock = threading.Lock()
+
+    def run(spec: RunSpec, *, seat: Seat, **_: Any) -> Result:
+        with lock:
+            name, count = next(waiting)
+        command = [sys.executable, "-c", STEPPER, name, str(count), str(log)]
+        environment = {**os.environ, **seat.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
+        subprocess.run(command, env=environment, pass_fds=seat.descriptors, check=False)
+        return Result(spec=spec, outcome=Outcome.OK, environment={"machine": MACHINE})
+
+    monkeypatch.setattr(together, "run_in_process", run)
+    run_together([SPEC] * len(names), order=random.Random(0))
+    return log.read_text().splitlines()
+
+
+def test_one_steps_at_a_time_and_each_once_before_any_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = played(tmp_path, monkeypatch, "a", "b", "c")
+    steps, ends = lines[:30], lines[30:]
+    assert all(second == first.replace("begins", "ends") for first, second in zip(steps[::2], steps[1::2], strict=True))
+    turns = [[line[0] for line in steps[place : place + 6 : 2]] for place in range(0, 30, 6)]
+    assert all(sorted(turn) == ["a", "b", "c"] for turn in turns)
+    assert len({tuple(turn) for turn in turns}) > 1
+    assert sorted(ends) == ["a is done", "b is done", "c is done"]
+
+
+def test_one_with_fewer_steps_waits_until_nobody_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = played(tmp_path, monkeypatch, "a", "b", steps=(1, 4))
+    assert sorted(lines[-2:]) == ["a is done", "b is done"]
+    assert lines.count("b ends") == 4
+
+
+def test_one_that_dies_in_its_turn_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = played(tmp_path, monkeypatch, "a", "dies", "c")
+    assert (lines.count("a ends"), lines.count("c ends"), lines.count("dies ends")) == (5, 5, 2)
+
+
+def test_whoever_gives_turns_may_be_gone() -> None:
+    (given, gives), (hears, says) = os.pipe(), os.pipe()
+    seat = Seat(given=given, says=says, own=None)
+    os.close(gives)
+    os.close(hears)
+    code = f"import os; os.environ[{TURNS!r}] = {seat.environment[TURNS]!r}; from zobench.measure.turns import own; "
+    code += "turn = own(); print(list(turn.each('abc'))); turn.end()"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, pass_fds=seat.descriptors, capture_output=True, text=True, check=True)
+    assert done.stdout == "['a', 'b', 'c']\n"
+    assert own() is None
+
+
+@pytest.mark.slow
+def test_cells_in_turns_take_the_very_steps_that_they_take_alone() -> None:
+    specs = [SPEC, SPEC.replace(engine="offload", tier="disk", writeback_every="inf", noise="counter")]
+    alone = [process.run_in_process(spec) for spec in specs]
+    beside = run_together(specs, order=random.Random(1), slowdowns=[0.0, 0.5])
+    assert [one.outcome for one in beside] == [Outcome.OK, Outcome.OK]
+    assert [one.samples["loss"] for one in beside] == [one.samples["loss"] for one in alone]
+    assert [one.environment.get("planted_slowdown") for one in beside] == [None, 0.5]
+    first, second = (one.environment["turns"] for one in beside)
+    assert first == second
+    assert time.time() - 600 < first < time.time()
+    assert beside[0].power["energy_joules"] is None
+
+
+@pytest.mark.slow
+def test_an_interrupted_game_leaves_no_process() -> None:
+    before = set(os.listdir("/proc"))
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_together([SPEC, SPEC], order=random.Random(0), while_waiting=interrupted)
+    for name in set(os.listdir("/proc")) - before:
+        if name.isdigit() and b"zobench.execute.child" in _words(name):
+            assert gone(int(name))
+
+
+def _words(pid: str) -> bytes:
+    try:
+        return Path("/proc", pid, "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"engine": "offload", "parts": True}, "its transfers are measured alone after its steps"),
+        ({"gpus": 2, "parallel": "ddp", "batch_size": 2}, "it has several ranks"),
+        ({"task": "sst2"}, "it is fine-tuned on a task"),
+        ({"program": "mezo"}, "another program takes its steps"),
+        ({"checkpoint": "sync", "checkpoint_every": 2}, "its checkpoints are written between two steps"),
+    ],
+)
+def test_a_cell_that_cannot_wait_is_refused(fields: dict[str, Any], why: str) -> None:
+    spec = replace(SPEC, **fields)
+    assert together.obstacle(spec) == why
+    with pytest.raises(ValueError, match=f"^`--turns` needs cells that do nothing .*: {why}; leave --turns"):
+        run_together([SPEC, spec], order=random.Random(0))
+
+
+def test_what_slowed_both_for_a_while_is_in_no_ratio() -> None:
+    def run(steps: Sequence[float], place: int, began: float | None) -> Result:
+        samples = {"step_seconds": list[float | None](steps)}
+        facts = {"machine": MACHINE} | ({} if began is None else {"turns": began})
+        moment = Round(number=0, began=1.0, place=place, cells=2, seed=0)
+        return Result(spec=SPEC, outcome=Outcome.OK, samples=samples, environment=facts, round=moment)
+
+    slow = [1.0, 1.0, 3.0, 3.0, 3.0]
+    one, other = run([1.1 * s for s in slow], 0, 5.0), run([*slow[:2], 1.0, 3.0, 3.0], 1, 5.0)
+    first, second = seconds_of_pair(one, other)
+    assert first / second == pytest.approx(1.1)
+    assert evidence.remarks(one) == ["steps in turns with those of other cells"]
+    streamed = replace(one, spec=replace(SPEC, engine="offload", tier="disk"))
+    assert evidence.remarks(streamed)[0].endswith(", each until its transfers were done")
+    known = evidence.ratio(one, other, STEP_TIME)
+    assert known is not None
+    assert known.value == pytest.approx(1.1)
+    later = run([1.1 * s for s in slow], 0, 6.0)  # in another game: only medians can be compared
+    assert seconds_of_pair(later, other) == (pytest.approx(3.3), 1.0)
+
+
+def test_steps_are_of_one_turn_however_many_each_counts_as_warm_up() -> None:
+    """The machine was slow in turns 3 to 5, of which one cell begins to measure two turns later than the other."""
+    turns = [1.0, 1.0, 1.0, 4.0, 4.0, 4.0, 1.0, 1.0]
+
+    def run(warmup: int, detected: int, factor: float) -> Result:
+        seconds = list[float | None](factor * turn for turn in turns[warmup + detected :])
+        facts = {"machine": MACHINE, "turns": 5.0, "warm_up_detected": detected}
+        spec = SPEC.replace(steps=8 - warmup, warmup=warmup)
+        return Result(spec=spec, outcome=Outcome.OK, samples={"step_seconds": seconds}, environment=facts)
+
+    first, second = seconds_of_pair(run(1, 0, 1.1), run(1, 2, 1.0))
+    assert first / second == pytest.approx(1.1)
+    first, second = seconds_of_pair(run(3, 0, 1.1), run(1, 0, 1.0))
+    assert first / second == pytest.approx(1.1)
+
+
+def test_as_many_run_side_by_side_as_memory_holds() -> None:
+    def step(gib: float, action: str = "run") -> Step:
+        need = Estimate(
+            device_bytes=int(gib * 2**30),
+            host_bytes=0,
+            disk_bytes=0,
+            step_seconds=1,
+            seconds=1,
+            least_seconds=1,
+            source="",
+        )
+        return Step(spec=SPEC, action=action, reason="", estimate=need)
+
+    steps = [step(2), step(9, "keep"), step(3), step(1), step(50)]
+    room = HOST_RESERVE + 6 * 2**30 + 2 * PROCESS_BYTES
+    assert sweep._tables(steps, room) == [[1], [0, 2], [3], [4]]
+    assert sweep._tables(steps, None) == [[1], [0, 2, 3, 4]]

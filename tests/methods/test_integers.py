@@ -1,0 +1,395 @@
+"""QZO and QES: steps of integer weights against plain loops and NumPy, wherever the weights rest."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.support.reference import draw_seeds, g_of, plain_loss, z_of
+from zobench import RunSpec, models
+from zobench.data.tokens import stream
+from zobench.durable.journal import JournalFile, read
+from zobench.durable.replay import bring
+from zobench.engine.steps import AtLeast, WholeSteps, edges
+from zobench.engine.tiers import DiskTier
+from zobench.finetune.assemble import tuner
+from zobench.methods import make, rule
+from zobench.methods.base import Taken
+from zobench.methods.qes import standardised
+from zobench.models import weights
+from zobench.predict.footprint import memory
+from zobench.runspec import scheme_of
+from zobench.schemes.integers import Form, _OnTheGrid
+
+STEPS, SEED, GROUP = 4, 11, 64
+QZO = {"method": "qzo", "lr": 1e-5, "eps": 1e-3, "options": {"group": GROUP, "clip": 4.0}}
+QES = {"method": "qes", "lr": 0.02, "eps": 0.3, "queries": 3, "noise": "counter", "options": {"group": GROUP}}
+DISK = {"engine": "offload", "tier": "disk"}
+
+
+def spec_of(**settings):
+    return RunSpec(model="opt-tiny", seq_len=17, batch_size=3, seed=SEED, data="ragged", **settings).resolve("cpu")
+
+
+def data(spec):
+    config = models.build_config("opt-tiny")
+    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), STEPS))
+
+
+def run(spec):
+    """(losses, g, final tensors, the journal)."""
+    with tuner(spec) as built:
+        done = [built.method.step(built.engine, batch) for batch in data(spec)]
+        tensors = dict(built.engine.named_tensors())
+        return [one.loss for one in done], [one.gradients for one in done], tensors, list(built.engine.local.journal)
+
+
+class Integers:
+    """A plain model whose blocks' matrices are codes times scales, cut as the definition says, in NumPy."""
+
+    def __init__(self, spec):
+        self.model = models.build("opt-tiny", "fp32")
+        weights.materialise(self.model, weights.RandomWeights(self.model, spec.seed), "cpu")
+        self.codes, self.scales, largest = {}, {}, 2 ** (spec.option("bits") - 1) - 1
+        for name, layer in self.model.named_modules():
+            if ".layers." in name and isinstance(layer, torch.nn.Linear):
+                groups = layer.weight.detach().numpy().reshape(-1, GROUP)
+                scale = torch.from_numpy(np.abs(groups).max(1, keepdims=True) / np.float32(largest)).bfloat16().float()
+                self.codes[name] = torch.from_numpy(np.rint(groups / scale.numpy()).clip(-largest, largest))
+                self.scales[name] = scale
+
+    def loss(self, batch, codes=None, scales=None, by=plain_loss):
+        for name, layer in self.model.named_modules():
+            if name in self.codes:
+                own = (codes or self.codes)[name] * (scales or self.scales)[name]
+                layer.weight.data = own.view(layer.weight.shape)
+        return by(self.model, batch)
+
+
+def own_loss(model, batch):
+    return model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels).loss.item()
+
+
+@torch.inference_mode()
+def plain_qzo(spec, least):
+    """As its program: the scales are moved in place, layer by layer, from one generator; g is cut, scales end."""
+    own, eps, losses, gs = Integers(spec), spec.eps, [], []
+
+    def perturb(seed, factor):
+        torch.manual_seed(seed)
+        for name, scale in own.scales.items():
+            own.scales[name] = scale + factor * torch.normal(mean=0, std=1, size=scale.size()) * eps
+
+    for seed, batch in zip(draw_seeds(SEED, STEPS), data(spec), strict=True):
+        perturb(seed, 1)
+        plus = own.loss(batch, by=own_loss)
+        perturb(seed, -2)
+        minus = own.loss(batch, by=own_loss)
+        perturb(seed, 1)
+        g = g_of(plus, minus, eps)
+        torch.manual_seed(seed)
+        for name, scale in own.scales.items():
+            z = torch.normal(mean=0, std=1, size=scale.size())
+            cut = min(max(-spec.option("clip"), g), spec.option("clip"))
+            own.scales[name] = torch.clamp(scale - spec.lr * (cut * z), min=least)
+        losses.append((plus + minus) / 2)
+        gs.append((g,))
+    return losses, gs, own
+
+
+@pytest.mark.parametrize(("definition", "least"), [("as-written", 0.0), ("as-shipped", 1e-7)])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_qzo_is_its_programs_loop_bit_for_bit(bits, definition, least):
+    """With a learning rate that takes scales to their end, and a clip that some g pass."""
+    size, clip = {4: (1e-3, 4.0), 8: (6e-5, 70.0)}[bits]
+    options = {"group": GROUP, "clip": clip, "bits": bits}
+    spec = spec_of(
+        **QZO | {"lr": size * 4 / clip, "eps": size, "options": options, "definition": definition, "noise": "torch"}
+    )
+    losses, gs, own = plain_qzo(spec, least)
+    found, slopes, tensors, _ = run(spec)
+    assert (found, slopes) == (losses, gs)
+    assert any(abs(g) > clip for (g,) in gs)
+    assert any(abs(g) < clip for (g,) in gs)
+    for name, scale in own.scales.items():
+        assert torch.equal(tensors[f"{name}.scales"], scale), name
+    ended = torch.cat([scale.flatten() for scale in own.scales.values()]) == least
+    assert 0 < ended.float().mean() < 1
+
+
+PLACES = [DISK, {**DISK, "slots": 1, "resident_blocks": 1}, {"engine": "offload", "tier": "pageable"}]
+
+
+@pytest.mark.parametrize(
+    "own", [{**QZO, "noise": "torch"}, {**QZO, "noise": "counter"}, QES], ids=["qzo", "qzo2", "qes"]
+)
+def test_it_is_the_same_run_wherever_the_weights_rest(own):
+    first = run(spec_of(**own, engine="resident"))
+    for place in PLACES:
+        again = run(spec_of(**own, **place))
+        assert again[:2] == first[:2]
+        assert all(torch.equal(tensor, again[2][name]) for name, tensor in first[2].items())
+
+
+JOURNALS = {
+    "qzo, torch noise": {**QZO, "noise": "torch"},
+    "qzo": {**QZO, "noise": "counter"},
+    "qzo, late": {**QZO, "noise": "counter", "writeback_every": 3},
+    "qes": QES,
+    "qes, shipped": {**QES, "definition": "as-shipped", "options": {"group": GROUP, "bits": 8}},
+}
+
+
+@pytest.mark.parametrize("place", [{"engine": "resident"}, DISK], ids=["resident", "disk"])
+@pytest.mark.parametrize("own", JOURNALS.values(), ids=JOURNALS)
+def test_weights_and_residuals_follow_from_the_file_of_a_journal_alone(own, place, tmp_path, monkeypatch):
+    """What a run has kept in its file is gone over from the base, without one forward, wherever the weights rest."""
+    spec = spec_of(**own, **place)
+    with tuner(spec) as built, JournalFile(tmp_path / "journal.bin", {"run": spec.hash, "base": ""}) as file:
+        for number, batch in enumerate(data(spec)):
+            before = built.engine.passes
+            done = built.method.step(built.engine, batch)
+            file.append(taken(spec, number, done, built.engine, built.engine.passes - before))
+        wanted, left = dict(built.engine.named_tensors()), dict(built.engine.state_tensors())
+    items = read(tmp_path / "journal.bin")[1]
+    assert [item.step for item in items] == list(range(STEPS))
+    with tuner(spec) as built:
+        start = dict(built.engine.named_tensors())
+        monkeypatch.setattr(built.engine, "drive", None)  # no forward is taken
+        bring(built.engine, built.method, items, None)
+        found, residuals = dict(built.engine.named_tensors()), dict(built.engine.state_tensors())
+    moved = {name for name, tensor in found.items() if not torch.equal(start[name], tensor)}
+    assert moved == {name for name in found if name.endswith("codes" if own["method"] == "qes" else "scales")}
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+    assert residuals.keys() == left.keys()
+    assert any(tensor.any() for tensor in residuals.values()) == (own["method"] == "qes")
+    assert all(torch.equal(residuals[name], tensor) for name, tensor in left.items())
+
+
+def taken(spec, number, done, engine, passes):
+    """A step as a run's journal has it."""
+    return Taken(
+        step=number, loss=done.loss, lr=spec.lr, seconds=0.0, applied=done.applied, passes=passes,
+        directions=tuple((seed, None) for seed in done.seeds), gradients=done.gradients,
+        entries=tuple(entry for entry in engine.local.journal if entry.step == number),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["scales", "codes"])
+@pytest.mark.parametrize("shape", [(10, 24), (3, 100), (7, 32)])
+def test_any_groups_of_a_matrix_are_put_on_the_grid_from_the_rows_that_they_lie_in(shape, steps):
+    """Groups of 32 begin and end inside rows; the last may be short. Rows that no wanted group touches are not read."""
+    base, form, asked = torch.randn(shape, generator=torch.Generator().manual_seed(1)), Form(4, 32, steps), []
+
+    class Base(weights.Weights):
+        def fill(self, name, out, first=0):
+            asked.append((first, first + len(out)))
+            out.copy_({"layer.weight": base}[name][first : first + len(out)])
+
+    source = _OnTheGrid(Base(), form, {"layer.weight": base.shape})
+    whole = dict(zip(("codes", "scales"), form.encoded(base), strict=True))
+    for kind, tensor in whole.items():
+        for first, last in itertools.combinations(range(len(tensor) + 1), 2):
+            out = torch.empty_like(tensor[first:last])
+            source.fill(f"layer.{kind}", out, first)
+            assert torch.equal(out, tensor[first:last])
+            begin, end = 32 * first / shape[1], min(32 * last, base.numel()) / shape[1]
+            assert asked.pop() == (math.floor(begin), math.ceil(end))
+
+
+def test_of_scales_and_codes_only_what_is_tuned_is_written(monkeypatch):
+    written = []
+    offload = DiskTier.offload
+
+    def counted(tier, block, slot):
+        written.append(slot.numel())
+        offload(tier, block, slot)
+
+    monkeypatch.setattr(DiskTier, "offload", counted)
+    weights_of_a_block = 4 * 64 * 64 + 2 * 64 * 256
+    for own, least, most in ((QZO, 4 / GROUP, 4 / GROUP + 0.1), (QES, 5, 5.1)):  # float32 scales; codes and residuals
+        written.clear()
+        spec = spec_of(**own, **DISK)
+        tensors = run(spec)[2]
+        assert len(set(written)) == 1
+        assert least * weights_of_a_block <= written[0] <= most * weights_of_a_block
+        start = run(spec.replace(lr=0.0))[2]
+        moved = {name for name, tensor in tensors.items() if not torch.equal(tensor, start[name])}
+        assert moved == {name for name in tensors if name.endswith("codes" if own is QES else "scales")}
+
+
+# --- QES --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.4, 1.0, 2.5])
+def test_one_normal_number_rounds_as_a_draw_and_a_coin_do(sigma):
+    """The law of sigma u rounded up with the chance of its fraction, sampled by the definition."""
+    draws, count = np.random.default_rng(1), 400_000
+    x = sigma * draws.standard_normal(count)
+    wanted = np.floor(x) + (draws.random(count) < x - np.floor(x))
+    u = torch.from_numpy(draws.standard_normal(count).astype(np.float32))
+    found = WholeSteps(sigma, 8, 0.9).shape(u, u, (), math.inf).numpy()
+    for step in range(-4, 5):
+        share = (wanted == step).mean()
+        assert (found == step).mean() == pytest.approx(share, abs=5 * math.sqrt((share + 1e-5) / count))
+    assert found.std() == pytest.approx(wanted.std(), rel=0.02)
+    assert list(edges(sigma)) == sorted(edges(sigma))
+
+
+def rounded_at_random(u, sigma):
+    return sum((u >= edge).astype(float) - (u <= -edge) for edge in edges(sigma))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("definition", ["as-written", "as-shipped"])
+def test_qes_is_its_formula(definition, bits):
+    """Three directions with their mirror images, on the codes of a model, in NumPy; residual and bounds included."""
+    spec = spec_of(**QES | {"lr": 0.6, "options": {**QES["options"], "bits": bits}, "definition": definition})
+    losses, slopes, tensors, journal = run(spec)
+    own, half = Integers(spec), 2 ** (bits - 1)
+    codes = {name: q.numpy().astype(np.float64) for name, q in own.codes.items()}
+    residual = {name: np.zeros_like(q) for name, q in codes.items()}
+    ids = {name: number for number, name in enumerate(tensors_in_order(spec))}
+    draws = np.random.default_rng(SEED)
+    inside = lambda q: (q >= -half) & (q < half)  # noqa: E731
+    blocked = changed = 0
+    for step, batch in enumerate(data(spec)):
+        seeds = [int(draws.integers(10**9)) for _ in range(3)]
+        zs = [
+            {n: rounded_at_random(z_of(s, ids[f"{n}.codes"], own.codes[n]).numpy(), spec.eps) for n in codes}
+            for s in seeds
+        ]
+        pairs = []
+        for z in zs:
+            pair = []
+            for sign in (1, -1):
+                there = {n: np.where(inside(q + sign * z[n]), q + sign * z[n], q) for n, q in codes.items()}
+                pair.append(own.loss(batch, {n: torch.from_numpy(q.astype(np.float32)) for n, q in there.items()}))
+            pairs.append(pair)
+        assert losses[step] == pytest.approx(np.mean(pairs), rel=1e-6)
+        differences = np.array([plus - minus for plus, minus in pairs])
+        assert slopes[step] == pytest.approx(differences / (2 * spec.eps), abs=1e-5)
+        c = np.array([entry.g for entry in journal if entry.step == step])
+        scores = ((slopes[step] - np.mean(slopes[step])) / (np.std(slopes[step]) + 1e-8)).clip(-3, 3)
+        np.testing.assert_allclose(c, scores, rtol=1e-6)
+        for n, q in codes.items():
+            estimate = sum(
+                g * z[n] * (inside(q + z[n]).astype(float) + inside(q - z[n])) for g, z in zip(c, zs, strict=True)
+            )
+            x = 0.9 * residual[n] - spec.lr * estimate / spec.eps
+            d = np.where(inside(q + np.rint(x)), np.rint(x), 0)
+            blocked, changed = blocked + int((d != np.rint(x)).sum()), changed + int((d != 0).sum())
+            residual[n] = (x - d).clip(-1.5, 1.5).astype(np.float16 if definition == "as-shipped" else np.float32)
+            codes[n] = q + d
+    for n, q in codes.items():
+        assert (tensors[f"{n}.codes"].numpy() != q).mean() < 1e-3, n  # a float64 x may round to another whole number
+    assert changed > 10_000
+    assert blocked > 100 if bits == 4 else blocked > 0
+
+
+def tensors_in_order(spec):
+    from zobench.finetune.assemble import empty_model
+    from zobench.schemes import apply
+
+    model = empty_model(spec)
+    apply(spec, model)
+    return [name for name, _ in model.named_parameters()]
+
+
+def test_what_rounding_loses_is_kept():
+    """A step of a third each time moves a code every third time; without a residual it never would."""
+    whole, codes, residual = WholeSteps(1.0, 8, 1.0), torch.zeros(1), torch.zeros(1)
+    u = torch.tensor([1.2])  # a step of one
+    (step,) = whole.shape(u.clone(), codes, (), math.inf).tolist()
+    from zobench.kernels import Update
+
+    seen = []
+    for number in range(9):
+        whole.update(codes, [(Update(0, -1 / 6 / step, 1.0, step=number), u.clone())], (residual,), math.inf)
+        seen.append(int(codes))
+    assert seen == [0, 1, 1, 1, 2, 2, 2, 3, 3]
+    assert standardised([1.0, 2.0, 3.0]) == pytest.approx([-1.224745, 0, 1.224745])
+    assert standardised([0.0] * 99 + [1.0])[-1] == 3.0
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", [QZO, QES], ids=["qzo", "qes"])
+def test_what_is_saved_loads_as_transformers_own(own, tmp_path):
+    spec = spec_of(**own)
+    with tuner(spec) as built:
+        for batch in data(spec):
+            built.method.step(built.engine, batch)
+        built.scheme.save(tmp_path / "own", built.engine.named_tensors())
+        losses = [built.engine.evaluate(batch) for batch in data(spec)]
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "own", dtype=torch.float32).eval()
+    with torch.inference_mode():
+        assert [own_loss(loaded, batch) for batch in data(spec)] == pytest.approx(losses, rel=1e-6)
+
+
+@pytest.mark.parametrize("own", [QZO, QES], ids=["qzo", "qes"])
+def test_a_step_that_is_not_finite_changes_nothing(own):
+    spec = spec_of(**own)
+    method = make(spec)
+    directions = [(seed, None) for seed in range(spec.queries)]
+    good = [1.0 + n for n in range(spec.queries)]
+    assert len(list(method._entries(directions, good))) == spec.queries
+    assert list(method._entries(directions, [*good[1:], math.nan])) == []
+    assert method._finish(1.0, directions, (*good[1:], math.inf)).applied is False
+    assert method.skipped == 1
+
+
+def test_memory_is_that_of_integers():
+    """OPT-1.3B: resident in an eighth of fp32's blocks and its scales, with what one product makes."""
+    plain, own = (
+        memory(RunSpec(model="OPT-1.3B", seq_len=16, noise="counter", **more).resolve("cpu"))[0]
+        for more in ({}, {"method": "qzo"})
+    )
+    blocks = models.blocks_parameter_count(models.get("OPT-1.3B"))
+    assert plain - own == pytest.approx(blocks * (4 - 0.5 - 4 / 128), rel=0.06)
+    spec = RunSpec(model="OPT-1.3B", seq_len=16, method="qes", noise="counter", queries=2, **DISK).resolve("cpu")
+    assert memory(spec)[2] == pytest.approx(blocks * (1 + 4 + 2 / 128), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({**QZO, "scheme": "lora"}, r"`method=qzo` needs scheme=full, but got scheme=lora; it tunes a part of the int"),
+        (
+            {**QZO, **DISK, "granularity": "linear", "noise": "counter"},
+            r"`method=qzo` needs granularity=block, but got",
+        ),
+        ({**QES, "noise": "torch"}, r"`method=qes` needs noise=counter, but got noise=torch; at a bound one of two"),
+        ({**QES, "queries": 1}, r"`method=qes` needs queries=25, but got queries=1; differences are standardised"),
+        ({**QES, "weight_decay": 0.1}, r"`method=qes` needs weight_decay=0.0, but got weight_decay=0.1; nothing"),
+    ],
+)
+def test_what_they_cannot_be_combined_with(settings, message):
+    with pytest.raises(ValueError, match=message):
+        spec_of(**settings)
+
+
+@pytest.mark.parametrize(
+    ("own", "options", "message"),
+    [
+        (QZO, {"bits": 3}, "`options.bits` must be one of 4, 8, but got 3; use options.bits=4"),
+        (QES, {"group": 48}, "`options.group` must be one of 32, 64, 128, but got 48; use options.group=128"),
+        (QZO, {"clip": 0}, "`options.clip > 0` must hold, but got options.clip=0.0; QZO uses options.clip=100"),
+        (QES, {"decay": 2}, "`0 <= options.decay <= 1` must hold, but got 2.0; QES's program uses options.decay=0.9"),
+    ],
+)
+def test_constants_out_of_range_are_one_line(own, options, message):
+    spec = spec_of(**own | {"options": options})
+    with pytest.raises(ValueError, match="options") as error, tuner(spec):
+        pass
+    assert str(error.value) == message
+
+
+def test_the_rules_are_what_their_kinds_say():
+    assert rule(spec_of(**QZO)) == AtLeast(0.0)
+    assert rule(spec_of(**QES)) == WholeSteps(0.3, 4, 0.9)
+    assert not scheme_of(spec_of(**QES)).tunes_all

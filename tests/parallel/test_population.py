@@ -1,0 +1,84 @@
+"""The members of a population are shared out over ranks, and all ranks take the same step."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from zobench import Engine, EngineConfig, RunSpec, methods
+from zobench.methods import StepResult
+from zobench.parallel.engine import ParallelEngine
+from zobench.parallel.mesh import Mesh
+from zobench.testing.plain import full, padded, skeleton, start
+from zobench.testing.suite import assert_same
+
+RANKS = 2
+SPEC = RunSpec(
+    model="opt-tiny", method="eggroll", queries=3, noise="counter", lr=1e-5, eps=1e-2, seed=5, batch_size=3,
+    options={"shards": 3},
+)  # fmt: skip
+
+
+class Worlds:
+    """What ranks in threads exchange: each waits for all."""
+
+    def __init__(self) -> None:
+        self.table, self.barrier = torch.empty(0), threading.Barrier(RANKS)
+
+    def of(self, rank: int) -> Any:
+        def gather(row: Tensor) -> Tensor:
+            if rank == 0:
+                self.table = row.new_empty(RANKS, len(row))
+            self.barrier.wait()
+            self.table[rank] = row
+            self.barrier.wait()
+            told = self.table.clone()
+            self.barrier.wait()
+            return told
+
+        return SimpleNamespace(rank=rank, mesh=Mesh(rank=rank, shards=RANKS, signs=1), gather=gather, from_first=list)
+
+
+def engine() -> Engine:
+    config = EngineConfig(noise="counter", slots=2)
+    return Engine(skeleton(), config, weights=start(), directions=methods.directions(SPEC))
+
+
+def steps(own: Any) -> tuple[list[StepResult], dict[str, Tensor]]:
+    method = methods.make(SPEC)
+    done = [method.step(own, batch()) for batch in (full, padded, full)]
+    return done, dict(own.named_tensors())
+
+
+def test_two_ranks_look_at_half_of_the_members_each():
+    worlds, passes = Worlds(), []
+
+    def run(rank: int) -> tuple[list[StepResult], dict[str, Tensor]]:
+        with engine() as own:
+            found = steps(ParallelEngine(own, worlds.of(rank)))
+            passes.append(own.passes)
+            return found
+
+    with engine() as alone:
+        wanted = steps(alone)
+    with ThreadPoolExecutor(RANKS) as pool:
+        first, second = pool.map(run, range(RANKS))
+    assert first[0] == second[0]
+    assert_same(first[1], second[1])
+    assert [step.loss for step in first[0]] == pytest.approx([step.loss for step in wanted[0]], rel=1e-6)
+    assert_same(first[1], wanted[1], 1e-4)
+    assert passes == [3, 3]
+
+
+def test_members_that_cannot_be_shared_out_are_one_line():
+    with engine() as own, pytest.raises(ValueError, match="shared out over 2 ranks, but has 3 members") as error:
+        ParallelEngine(own, Worlds().of(0)).fitness(
+            lambda *asked: [], [full()] * 3, methods.make(SPEC)._points([(1, None)] * 3)[:3]
+        )  # type: ignore[attr-defined]
+    assert "\n" not in str(error.value)

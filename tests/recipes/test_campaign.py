@@ -1,0 +1,93 @@
+"""Campaign files: what they say, parts that override a matrix, rounds of a cell that two parts have, and mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.campaigns import HEAD, MATRIX, PART
+from zobench.recipes import campaign
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "runners").mkdir()
+    (tmp_path / "runners" / "mine.toml").write_text(MATRIX)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def load(here: Path, text: str) -> campaign.Campaign:
+    (here / "c.toml").write_text(text)
+    return campaign.load(here / "c.toml")
+
+
+def test_a_part_is_a_matrix_with_what_it_changes_of_the_device_s_own(here: Path) -> None:
+    changes = "repeats = 2\nbase = { eps = 0.01 }\naxes = { seed = [7] }\ninclude = []\n"
+    found = load(here, HEAD + PART.format("a") + PART.format("b") + changes)
+    first, second = found.on("cpu")
+    assert [spec.seed for spec in first.cells] == [0, 1, 5]
+    assert [(spec.seed, spec.eps, spec.steps, spec.seq_len) for spec in second.cells] == [(7, 0.01, 4, 32)]
+    assert (list(first.rounds), list(second.rounds)) == ([0, 1, 2], [0, 1])
+    assert (found.name, found.title, found.selftest) == ("c", "Mine", None)
+
+
+def test_a_cell_of_two_parts_has_rounds_of_its_own_in_each(here: Path) -> None:
+    again = "repeats = 2\naxes = { seed = [1, 2] }\ninclude = []\n"
+    last = "axes = { seed = [2] }\ninclude = []\n"
+    parts = load(here, HEAD + PART.format("a") + PART.format("b") + again + PART.format("c") + last).on("cpu")
+    assert [list(on.rounds) for on in parts] == [[0, 1, 2], [3, 4], [5, 6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (HEAD, "c.toml: `parts` must be given in the file, but is missing; docs/campaigns.md has an example"),
+        (HEAD + "part = 3\nparts = []", "c.toml: unknown key 'part' in the file; did you mean parts?"),
+        (HEAD + "parts = []", "c.toml: [[parts]] must have names that differ, but got none; rename one"),
+        (HEAD + "parts = [1]", "c.toml: [[parts]] must be tables, but one is 1; write [[parts]] above it"),
+        (
+            HEAD + PART.format("a") * 2,
+            "c.toml: [[parts]] must have names that differ, but got a, a; rename one",
+        ),
+        (
+            HEAD.replace('"cpu"', '"tpu"') + PART.format("a"),
+            "c.toml: `device` must be one of cpu, cuda, but got 'tpu'; write device = \"cpu\"",
+        ),
+        (
+            HEAD + PART.format("a") + "repeats = 0",
+            "c.toml: `repeats >= 1` must hold, but the part 'a' has 0; leave it out",
+        ),
+        (
+            HEAD + PART.format("a") + "axes = 3",
+            "c.toml: `axes` in the part 'a' has the wrong form: 3; docs/campaigns.md has an example",
+        ),
+        (
+            HEAD.replace("repeats = 3", "repeats = true") + PART.format("a"),
+            "c.toml: `repeats` in the file has the wrong form: True; docs/campaigns.md has an example",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_file(here: Path, text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=r"^c\.toml: ") as caught:
+        load(here, text)
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("base = { stepz = 3 }", "part a: mine.toml: unknown key 'stepz'; did you mean steps?"),
+        ("axes = { seed = 3 }", "part a: mine.toml: axis 'seed' must be a list, but got 3; write seed = [3]"),
+        (
+            'base = { dtype = "fastest 16-bit" }',
+            'part a: mine.toml: `dtype` of a part must be a type, but got "fastest 16-bit", which another machine '
+            'takes for another; write axes = { dtype = ["fp32", "bf16"] }',
+        ),
+    ],
+)
+def test_a_mistake_in_what_a_part_changes_names_the_part(here: Path, more: str, told: str) -> None:
+    with pytest.raises(ValueError, match=r"^part a: ") as caught:
+        load(here, HEAD + PART.format("a") + more).on("cpu")
+    assert str(caught.value) == told

@@ -1,0 +1,790 @@
+"""What the fuzzing feeds: for each kind of input real ones to begin with, and the readers that get what came of them.
+
+A target is made once for a folder and then gives a function that draws an input, feeds it, and says whether it was
+accepted; a refusal is the reader's own ``ValueError`` or ``OSError``. What was accepted goes on to whatever shows it:
+no control character may reach a terminal, no element an HTML page, no macro a LaTeX table.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import json
+import random
+import shutil
+import struct
+import sys
+import tarfile
+import tomllib
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tests.reliability.mutate import EVIL, MARK, edited, flipped, json_text, toml_text, value
+from tests.support import pages, stores
+from tests.support.rates import CALIBRATION
+from tests.support.submissions import submitted
+from tests.support.tables import CLAIMS, TINY, tuned
+from zobench import recipes
+from zobench.result import Outcome, Result, Round
+from zobench.runspec import FIELDS, RunSpec
+from zobench.store import Store, text_of
+
+Feed = Callable[[random.Random], bool]
+ROOT = Path(__file__).parents[2]
+LATEX, HTML = 0.02, 0.004
+"""Shares of the accepted results that tables, and a whole page, are made of: the page takes a hundred times as long."""
+
+
+def drawn(random_: random.Random, texts: Sequence[bytes], write: Callable[[Any], bytes], trees: Sequence[Any]) -> bytes:
+    """A text that is nearly one of ``texts``: its bytes changed, or its tree edited and written anew."""
+    if random_.random() < 0.3:
+        return flipped(random_, random_.choice(texts))
+    return write(edited(random_, copy.deepcopy(random_.choice(trees))))
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def samples() -> list[Result]:
+    """Results with everything that they can hold, but short."""
+    specs = list(itertools.islice(stores.specs(), 0, 40, 7))
+    short: dict[str, Any] = {"samples": {"step_seconds": [100.0, 101.0], "loss": [2.0, None]}}
+    repeated = stores.run(specs[0], **short, round=Round(number=1, began=5.0, place=0, cells=2, seed=9))
+    failed = stores.run(specs[1], outcome=Outcome.FAILED, reason="it broke", traceback="Traceback", **short)
+    own = [stores.run(spec, number, **short) for number, spec in enumerate(specs)]
+    own = [Result(**{**_fields(one), "timeline": one.timeline[:4]}) for one in own]
+    trace = {key: series[:5] for key, series in own[0].trace.items()}
+    every = [Result(**{**_fields(one), "trace": trace}) for one in (*own, repeated, failed)]
+    trained = Result(**{**_fields(tuned(0.9)), "environment": {**stores.ENVIRONMENT, "price_per_hour": 2.5}})
+    return [*every, trained]
+
+
+def _fields(result: Result) -> dict[str, Any]:
+    return {name: getattr(result, name) for name in Result.__dataclass_fields__}
+
+
+def result_files(folder: Path) -> Feed:
+    """Files in a store, and what shows them."""
+    store = Store(folder / "store")
+    every = samples()
+    published = sorted((ROOT / "results" / "published").glob("*/*.json"), key=lambda path: path.stat().st_size)[:6]
+    trees = [json.loads(text_of(one)) for one in every] + [json.loads(path.read_text()) for path in published]
+    texts = [json_text(tree) for tree in trees]
+    paths = [
+        store.path(RunSpec.from_dict(tree["spec"]), tree["environment"]["machine"], _number(tree)) for tree in trees
+    ]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    read, show = store.read, Shown(folder)
+
+    def feed(random_: random.Random) -> bool:
+        place = random_.randrange(len(trees))
+        path = paths[place]
+        path.write_bytes(drawn(random_, texts[place : place + 1], json_text, trees[place : place + 1]))
+        store.problems = []
+        result = read(path)
+        assert all(problem.isprintable() for problem in store.problems), store.problems
+        if result is not None:
+            show.one(result, random_)
+        return result is not None
+
+    return feed
+
+
+def _number(tree: Mapping[str, Any]) -> int:
+    return int((tree.get("round") or {}).get("number", 0))
+
+
+class Shown:
+    """Shows a result everywhere; raises ``AssertionError`` for what should not be there."""
+
+    def __init__(self, folder: Path) -> None:
+        from zobench.report import load_table
+
+        (folder / "tiny.toml").write_text(
+            (TINY + CLAIMS).replace("M1", "OPT-125M").replace("M2", "OPT-350M").replace("seq_len = 100", "")
+        )
+        self._tables = [load_table(folder / "tiny.toml")]
+        self._page = elements(pages.page(pages.book((pages.result(),))))
+
+    def one(self, result: Result, random_: random.Random) -> None:
+        """In a listing; of some, in tables of all formats and on the page."""
+        from zobench.cli import listing
+        from zobench.cli.console import outcome_line
+        from zobench.report.html.machines import machines
+        from zobench.report.html.runs import runs
+
+        screen = Console(file=io.StringIO(), width=random_.choice((60, 80, 200)), force_terminal=False)
+        listing.show_runs(screen, [result])
+        screen.print(outcome_line(result))
+        plain(screen.file.getvalue())  # type: ignore[attr-defined]
+        embedded = str(runs([result])[0].json)
+        assert "<" not in embedded, embedded[:300]
+        machines([result])
+        if random_.random() < LATEX:
+            self._formats(result)
+        if random_.random() < HTML:
+            self._html(result)
+
+    def _formats(self, result: Result) -> None:
+        from tests.support.tables import PAPER
+        from zobench.report.render import FORMATS, render
+
+        for table in self._tables:
+            for form in FORMATS:
+                text = render(table, [result], form, reference=PAPER)
+                if form != "csv":
+                    plain(text)
+                harmless(form, text)
+
+    def _html(self, result: Result) -> None:
+        text = pages.page(pages.book((result,)))
+        found = elements(text)
+        assert MARK not in found, "an element of a result's is on the page"
+        assert found.count("script") == self._page.count("script"), "a script of a result's is on the page"
+        assert "\x1b" not in text
+
+
+def plain(text: str) -> None:
+    """Raises ``AssertionError`` for a character that a terminal might obey."""
+    odd = sorted({char for char in text if not char.isprintable() and char not in "\n"})
+    assert not odd, f"control characters on the screen: {odd}"
+
+
+def harmless(form: str, text: str) -> None:
+    """Raises ``AssertionError`` for what a reader of that format would take for more than text."""
+    assert form != "latex" or f"\\{MARK}" not in text, "a macro of a result's is in a LaTeX table"
+    assert form != "markdown" or f"<{MARK}" not in text, "an element of a result's is in a Markdown table"
+    assert f"\n| {MARK}" not in text, "a row of a result's is in a table"
+    assert f"\n# {MARK}" not in text, "a heading of a result's is on the page"
+
+
+class _Elements(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append(tag)
+
+
+def elements(text: str) -> list[str]:
+    """The elements that a browser would make of a page."""
+    parser = _Elements()
+    parser.feed(text)
+    parser.close()
+    return parser.found
+
+
+def stored_pages(folder: Path) -> Feed:
+    """Results whose every text is hostile, in tables of all formats, comparisons and on the page."""
+    show = Shown(folder)
+    every = samples()
+
+    def feed(random_: random.Random) -> bool:
+        tree = json.loads(text_of(random_.choice(every)))
+        for key in ("reason", "traceback"):
+            tree[key] = random_.choice(EVIL)
+        tree["warnings"] = [random_.choice(EVIL), "the times may not count: " + random_.choice(EVIL)]
+        tree["environment"] |= {"description": random_.choice(EVIL), random_.choice(EVIL): random_.choice(EVIL)}
+        tree["spec"]["model"] = random_.choice(("OPT-125M", "x" + random_.choice(EVIL)))
+        if random_.random() < 0.3:
+            tree["environment"]["calibration"] = edited(random_, copy.deepcopy(CALIBRATION))
+        tree["outcome"] = random_.choice(("ok", "failed", "oom", "contaminated"))
+        tree["spec"].pop("seq_len")
+        result = Result.from_dict(tree)
+        result.spec.to_dict()
+        try:
+            json.dumps(result.to_dict(), ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # half of a pair of escapes, which the reader of results refuses
+            return False
+        show.one(result, random_)
+        show._formats(result)
+        if random_.random() < 0.1:
+            show._html(result)
+        return True
+
+    return feed
+
+
+# --- specs, commands, recipes -----------------------------------------------------------------------------------------
+
+
+def run_specs(folder: Path) -> Feed:
+    """Specs as JSON, which a cell's process and a job's folder get."""
+    trees = [spec.to_dict() for spec in itertools.islice(stores.specs(), 0, 60, 7)]
+    trees += [
+        tuned(0.9).spec.to_dict(),
+        {"model": "opt-tiny", "method": "lozo", "noise": "counter", "options": {"interval": 7}},
+    ]
+    texts = [json_text(tree) for tree in trees]
+
+    def feed(random_: random.Random) -> bool:
+        body = json.loads(drawn(random_, texts, json_text, trees))
+        if not isinstance(body, dict):
+            return False
+        spec = RunSpec.from_dict(body).resolve("cpu")
+        assert RunSpec.from_dict(spec.to_dict()) == spec or any(one != one for one in spec.to_dict().values())
+        assert len(spec.hash) == 12
+        assert isinstance(spec.label, str)
+        return True
+
+    return feed
+
+
+def key_values(folder: Path) -> Feed:
+    """``--set``, ``--where``, times, shares and outcomes as they are typed."""
+    from zobench.cli import common
+    from zobench.recipes.matrix import single
+    from zobench.store import query
+
+    usual = [f"{key}={json.dumps(one).strip(chr(34))}" for key, one in RunSpec(model="opt-tiny").to_dict().items()]
+    usual += ["wire=fp8", "method=lozo", "options.interval=5", "writeback_every=inf", "lr=1e-6", "device_memory=8GB"]
+    texts = [text.encode() for text in usual]
+
+    def typed(random_: random.Random) -> str:
+        kind = random_.randrange(4)
+        if kind == 0:
+            return f"{random_.choice(list(FIELDS))}={random_.choice(EVIL)}"
+        if kind == 1:
+            return f"{random_.choice(list(FIELDS))}={value(random_)}"
+        return flipped(random_, random_.choice(texts)).decode("utf-8", "surrogateescape")
+
+    def feed(random_: random.Random) -> bool:
+        kind, text = random_.randrange(8), typed(random_)
+        if kind == 0:
+            query.conditions([text])
+        elif kind == 1:
+            common.parse_seconds("--budget", text)
+        elif kind == 2:
+            common.parse_outcomes(text)
+        elif kind == 3:
+            common.parse_percent("--tolerance", text)
+        else:
+            changes = common.changed([text])
+            single({"model": "opt-tiny", **changes}, "cpu")
+        return True
+
+    return feed
+
+
+def recipe_files(kind: str) -> Callable[[Path], Feed]:
+    """Runners, tables or figures."""
+
+    def make(folder: Path) -> Feed:
+        from zobench.recipes import matrix
+        from zobench.report import artifacts
+
+        files = sorted(recipes.folder(kind).rglob("*.toml"), key=lambda path: path.stat().st_size)
+        texts = [path.read_bytes() for path in files]
+        trees = [tomllib.loads(text.decode()) for text in texts]
+        path = folder / "mine.toml"
+
+        def feed(random_: random.Random) -> bool:
+            path.write_bytes(drawn(random_, texts, toml_text, trees))
+            if kind == "runners":
+                matrix.load(path, random_.choice(("cpu", "cuda")), price=lambda unit, spec: 1.0)
+            else:
+                artifacts.load_file(path)
+            return True
+
+        return feed
+
+    return make
+
+
+def grids(folder: Path) -> Feed:
+    """Grids of a search."""
+    from zobench.finetune import grids as own
+
+    trees = [{"lr": [1e-6, 1e-7], "eps": [1e-3], "steps": [10, 20]}, {"options": {"interval": [1, 2]}, "seed": [0]}]
+    texts = [toml_text(tree) for tree in trees]
+
+    def feed(random_: random.Random) -> bool:
+        (folder / "grid.toml").write_bytes(drawn(random_, texts, toml_text, trees))
+        own.load(folder / "grid.toml")
+        return True
+
+    return feed
+
+
+def tasks(folder: Path) -> Feed:
+    """Tasks of one's own and their rows."""
+    from zobench.data.tasks import file
+
+    rows = b'{"text": "a stale score", "stars": 1}\n{"text": "a lovely film", "stars": 5}\n{"text": "x", "stars": 1}\n'
+    tables = {
+        "rows.jsonl": rows,
+        "rows.csv": b"text,stars\na stale score,1\na lovely film,5\nx,1\n",
+        "rows.txt": b"a\nb\nc\n",
+    }
+    split = {"seed": 0, "dev": 1, "test": 0.34}
+    labels = {
+        "prompt": {"template": "{text} It was"},
+        "labels": {"column": "stars", "words": {"1": "bad", "5": "great"}},
+    }
+    trees = [
+        {"data": {"path": "rows.jsonl", "split": split}, **labels},
+        {"name": "mine", "data": {"train": "rows.csv", "test": "rows.csv"}, **labels},
+        {"data": {"path": "rows.jsonl", "split": {"test": 1}}, "prompt": {"template": "{text}"},
+         "answer": {"column": "text", "max_new_tokens": 8}},
+        {"data": {"path": "rows.txt", "split": split}, "text": {}},
+    ]  # fmt: skip
+    texts = [toml_text(tree) for tree in trees]
+
+    def feed(random_: random.Random) -> bool:
+        for name, text in tables.items():
+            (folder / name).write_bytes(text if random_.random() < 0.6 else flipped(random_, text))
+        whole = random_.random() < 0.4
+        told = random_.choice(texts) if whole else drawn(random_, texts, toml_text, trees)
+        (folder / "task.toml").write_bytes(told)
+        file._made.cache_clear()
+        file.load(folder / "task.toml")
+        return True
+
+    return feed
+
+
+# --- files of a machine -----------------------------------------------------------------------------------------------
+
+
+def calibrations(folder: Path) -> Feed:
+    """Rates of a machine, stored or in a result, and what is predicted from them."""
+    from zobench import predict
+    from zobench.execute import held, rates
+
+    trees = [CALIBRATION]
+    texts = [json_text(CALIBRATION)]
+    spec = RunSpec(model="OPT-125M", engine="offload").resolve("cpu")
+
+    def feed(random_: random.Random) -> bool:
+        data = drawn(random_, texts, json_text, trees)
+        (folder / "rates").write_bytes(data)
+        text = rates._text(folder / "rates")
+        kept = rates._usable(text)
+        if kept is not None:
+            predict.estimate(spec, predict.Rates.of(kept))
+        (folder / held.RATES).write_bytes(data)
+        held.kept(folder)
+        return kept is not None
+
+    return feed
+
+
+def program_lists(folder: Path) -> Feed:
+    """``programs.json`` of a user's configuration."""
+    import os
+
+    from zobench.programs import clones
+
+    os.environ[clones.FOLDER] = str(folder)
+    facts = {"path": "/x", "python": "/bin/python", "commit": "abc", "versions": dict.fromkeys(clones.TOLD, "1")}
+    trees, texts = [{"mezo": facts, "zo2": facts}], [json_text({"mezo": facts, "zo2": facts})]
+
+    def feed(random_: random.Random) -> bool:
+        (folder / "programs.json").write_bytes(drawn(random_, texts, json_text, trees))
+        clones.load()
+        return True
+
+    return feed
+
+
+def job_files(folder: Path) -> Feed:
+    """Folders of submitted sweeps: what the submitter wrote, what jobs say."""
+    from dataclasses import asdict
+
+    from zobench.execute import jobs
+
+    made = submitted(folder, 2)
+    names = ("sweep.json", "0.json", "jobs.json")
+    said = jobs.JobReport(job="7_0", host="n", began=1.0, machine="m", ended=2.0, outcome="ok")
+    trees = [json.loads((made.folder / "sweep.json").read_text()), asdict(said), ["7", "8"]]
+    texts = [json_text(tree) for tree in trees]
+
+    def feed(random_: random.Random) -> bool:
+        for name, text in zip(names, texts, strict=True):
+            (made.folder / name).write_bytes(text)
+        place = random_.randrange(len(names))
+        one = drawn(random_, texts[place : place + 1], json_text, trees[place : place + 1])
+        (made.folder / names[place]).write_bytes(one)
+        read = jobs.submissions(folder)
+        for submission in read:
+            jobs.states(submission, {})
+            jobs.machines(read, "slurm", submission.place)
+        return bool(read)
+
+    return feed
+
+
+# --- a run's folder ---------------------------------------------------------------------------------------------------
+
+
+def journals(folder: Path) -> Feed:
+    """Journals: bytes changed, records changed and summed anew, heads changed and summed anew."""
+    from zobench.durable import journal
+    from zobench.durable.journal import JournalFile
+    from zobench.engine import Entry
+    from zobench.methods.base import Taken
+
+    header = {
+        "run": "0123456789ab",
+        "spec": RunSpec(model="opt-tiny").resolve("cpu").to_dict(),
+        "base": "b",
+        "complete": True,
+    }
+    path = folder / "journal.bin"
+    with JournalFile(path, header) as file:
+        for step in range(6):
+            entry = Entry(step=step, seed=step + 7, g=0.5, lr=1e-3, subspace=step // 2, extra=0.1 * (step % 2))
+            taken = Taken(
+                step=step, loss=2.0, lr=1e-3, seconds=0.1, applied=True, passes=2, directions=((step + 7, None),),
+                gradients=(0.5,), entries=(entry,),
+            )  # fmt: skip
+            file.append(taken)
+            if step % 3 == 0:
+                file.append(journal.EvaluationItem(step=step + 1, loss=1.0, accuracy=0.5, count=12, passes=1))
+    whole = path.read_bytes()
+    _, line, records = whole.split(b"\n", 2)
+    text = line.partition(b" ")[2]
+    bodies = [records[at : at + journal.SIZE - 4] for at in range(0, len(records), journal.SIZE)]
+
+    def summed(head: bytes, rows: Sequence[bytes]) -> bytes:
+        chain = zlib.crc32(head)
+        told = journal.MAGIC + b"%08x %s\n" % (chain, head)
+        for row in rows:
+            chain = zlib.crc32(row, chain)
+            told += row + struct.pack("<I", chain)
+        return told
+
+    def one(random_: random.Random) -> bytes:
+        kind = random_.randrange(3)
+        if kind == 0:
+            return flipped(random_, whole)
+        if kind == 1:
+            return summed(json_text(edited(random_, json.loads(text))), bodies)
+        rows = list(bodies)
+        for _ in range(random_.randrange(1, 4)):
+            place = random_.randrange(len(rows))
+            row = bytearray(rows[place])
+            row[random_.randrange(len(row))] = random_.randrange(256)
+            rows[place] = bytes(row)
+        if random_.random() < 0.3:
+            random_.shuffle(rows)
+        return summed(text, rows[random_.randrange(2) :])
+
+    def feed(random_: random.Random) -> bool:
+        path.write_bytes(one(random_))
+        if not journal.is_begun(path.read_bytes()):
+            return False
+        told, items = journal.read(path)
+        journal.check_header(path, told, header)
+        journal.entries(items)
+        with JournalFile(path, header):
+            pass
+        return bool(items)
+
+    return feed
+
+
+def run_folders(folder: Path) -> Feed:
+    """What a run finds in its own folder when it goes on: its result, the journal's head, a search's record."""
+    from zobench.durable import journal
+    from zobench.finetune import seal
+
+    spec = RunSpec(model="opt-tiny", task="sst2").resolve("cpu")
+    tree = json.loads(text_of(tuned(0.9, model="opt-tiny", weights="random")))
+    tree["spec"] = spec.to_dict()
+    record = {"winner": {"run": spec.hash}, "trials": []}
+    trees, texts = [tree, record], [json_text(tree), json_text(record)]
+    inside = folder / "run"
+    inside.mkdir()
+    finished = sys.modules["zobench.finetune.run"]._finished  # type: ignore[attr-defined]
+    head = {"run": spec.hash, "spec": spec.to_dict(), "base": "b", "complete": True}
+
+    def feed(random_: random.Random) -> bool:
+        for path in (inside / "result.json", folder / seal.RECORD, inside / "journal.bin"):
+            path.unlink(missing_ok=True)
+        kind = random_.randrange(3)
+        if kind == 0:
+            (folder / seal.RECORD).write_bytes(drawn(random_, texts[1:], json_text, trees[1:]))
+            seal.check_winner(spec.hash, inside)
+            return True
+        told = json_text(edited(random_, copy.deepcopy(head)) if kind == 1 else head)
+        (inside / "journal.bin").write_bytes(journal.MAGIC + b"%08x %s\n" % (zlib.crc32(told), told))
+        (inside / "result.json").write_bytes(drawn(random_, texts[:1], json_text, trees[:1]))
+        return finished(spec, inside, False, None) is not None
+
+    return feed
+
+
+def snapshots(folder: Path) -> Feed:
+    """Snapshots: their manifest, summed anew, and their shards."""
+    import torch
+
+    from zobench.durable import snapshot
+    from zobench.durable.snapshot import SnapshotStart, Writer
+    from zobench.durable.tensors import SnapshotWeights
+    from zobench.engine.base import Position
+
+    writer = Writer(folder, 3)
+    for unit in ("block 0", "block 1"):
+        for first in (0, 64):
+            writer.add(unit, first, torch.arange(64, dtype=torch.uint8))
+    place = Position(passes=2, applied=1, part=0)
+    path = writer.finish(
+        {
+            "run": "r",
+            "base": "b",
+            "step": 3,
+            "positions": snapshot.to_json(dict.fromkeys(("block 0", "block 1"), place)),
+        }
+    )
+    state = path / snapshot.STATE
+    tree = json.loads(state.read_text())
+    text, (shard,) = json_text(tree), list(path.glob("*.safetensors"))
+    whole = shard.read_bytes()
+
+    def feed(random_: random.Random) -> bool:
+        shard.write_bytes(whole)
+        kind, told = random_.randrange(3), copy.deepcopy(tree)
+        if kind == 0:
+            state.write_bytes(drawn(random_, [text], json_text, [tree]))
+        else:
+            del told["sum"]
+            if kind == 1:
+                told = edited(random_, told)
+            else:
+                shard.write_bytes(_tensors(random_, whole))
+                told["shards"] = {shard.name: {"bytes": shard.stat().st_size, "sum": snapshot.checksum(shard)}}
+            sum_ = snapshot._sum(told) if isinstance(told, dict) else ""
+            state.write_bytes(json_text({**told, "sum": sum_} if isinstance(told, dict) else told))
+        snapshot.steps(folder)
+        snapshot.passes(path)
+        start = SnapshotStart(path)
+        for unit in ("block 0", "block 1"):
+            start.position(unit)
+            start.fill(unit, torch.empty(128, dtype=torch.uint8))
+        weights = SnapshotWeights(path)
+        for name in weights.names:
+            weights.fill(name, torch.empty(64, dtype=torch.uint8))
+        return True
+
+    return feed
+
+
+def _tensors(random_: random.Random, whole: bytes) -> bytes:
+    """A file of safetensors with its header edited or its bytes changed."""
+    length = int.from_bytes(whole[:8], "little")
+    kind = random_.randrange(4)
+    if kind == 0:
+        return flipped(random_, whole)
+    if kind == 1:
+        told = random_.choice((0, 1, length - 1, length + 1, len(whole), 2**31, 2**63 - 1, 2**63, 2**64 - 1))
+        return told.to_bytes(8, "little") + whole[8:]
+    header = json_text(edited(random_, json.loads(whole[8 : 8 + length])))
+    padded = header.ljust(length) if kind == 2 else header
+    return len(padded).to_bytes(8, "little") + padded + whole[8 + length :]
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 64, "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32,
+}  # fmt: skip
+OPT: dict[str, Any] = {
+    "model_type": "opt", "architectures": ["OPTForCausalLM"], "vocab_size": 64, "hidden_size": 16, "ffn_dim": 24,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32, "word_embed_proj_dim": 16,
+}  # fmt: skip
+
+
+def model_configs(folder: Path) -> Feed:
+    """``config.json`` of a model's folder."""
+    from zobench.models import checkpoint, identity, inspection
+
+    trees = [LLAMA, OPT, {"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 64}]
+    texts = [json_text(tree) for tree in trees]
+
+    def feed(random_: random.Random) -> bool:
+        (folder / identity.CONFIG).write_bytes(drawn(random_, texts, json_text, trees))
+        identity.config_hash(folder)
+        checkpoint.check_config(folder)
+        told = identity.read_config(folder)
+        layers = [told.get(key) for key in ("num_hidden_layers", "n_layer")]
+        if any(isinstance(one, (int, float)) and 200 < one <= identity.MOST_LAYERS for one in layers):
+            return True  # many layers are built on the meta device one by one, which is no reading; it costs the time
+        inspection.inspect(folder)
+        return True
+
+    return feed
+
+
+def safetensors(folder: Path) -> Feed:
+    """A model's weights: headers, and the index of shards."""
+    import torch
+    from safetensors.torch import save
+
+    from zobench.models import checkpoint, identity
+
+    whole = save({f"layer.{place}.weight": torch.ones(4, 3) for place in range(3)}, {"format": "pt"})
+    shard, single, index = (
+        folder / "model-00001-of-00001.safetensors",
+        folder / identity.SINGLE,
+        folder / identity.INDEX,
+    )
+    tree = {"metadata": {"total_size": 144}, "weight_map": {f"layer.{n}.weight": shard.name for n in range(3)}}
+    text = json_text(tree)
+    (folder.parent / "secret.safetensors").write_bytes(whole)
+
+    def feed(random_: random.Random) -> bool:
+        for path in (shard, single, index):
+            path.unlink(missing_ok=True)
+        kind = random_.randrange(3)
+        if kind == 0:
+            shard.write_bytes(whole)
+            index.write_bytes(drawn(random_, [text], json_text, [tree]))
+        else:
+            (shard if kind == 1 else single).write_bytes(_tensors(random_, whole))
+            if kind == 1:
+                index.write_bytes(text)
+        identity.weights_hash(folder)
+        found = checkpoint.tensors(folder)
+        assert all(path.resolve().parent == folder.resolve() for path in found.values()), found
+        from safetensors import safe_open
+
+        for name, path in found.items():
+            with safe_open(path, framework="pt") as handle:
+                handle.get_tensor(name)
+        return True
+
+    return feed
+
+
+def gguf_files(folder: Path) -> Feed:
+    """GGUF files, described and read as they lie."""
+    import torch
+
+    from tests.support.small_gguf import of_llama
+    from zobench.models import gguf
+
+    source = folder / "small.gguf"
+    of_llama(source)
+    whole = source.read_bytes()
+    head = 2500
+
+    def feed(random_: random.Random) -> bool:
+        path = folder / "one.gguf"
+        changed = bytearray(whole)
+        kind = random_.randrange(3)
+        if kind == 0:
+            changed = bytearray(whole[: random_.randrange(len(whole))])
+        else:
+            for _ in range(random_.choice((1, 1, 2, 4))):
+                place = random_.randrange(4, 300 if kind == 1 else head)
+                changed[place] = random_.choice((0, 1, 255, random_.randrange(256)))
+        path.write_bytes(bytes(changed))
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+        here = gguf.described(path)
+        assert torch.get_default_device().type == "cpu"
+        shutil.rmtree(here, ignore_errors=True)
+        return True
+
+    return feed
+
+
+# --- archives ---------------------------------------------------------------------------------------------------------
+
+
+NAMES = (
+    "../x.json", "a/../../x.json", "/tmp/x.json", "a/b/x.json", ".a/x.json", "a/\x1b[2J.json", "a/x.json/../../y.json",
+    "a//x.json", "./a/x.json", "a/.x.json", "a/x.json\x00", "\udcff/x.json", "a\\..\\x.json", "paper/x.json", "a",
+    "a/", "",
+    "C:/x.json", "a/x.json ", "~root/x.json",
+)  # fmt: skip
+KINDS = (
+    tarfile.REGTYPE,
+    tarfile.SYMTYPE,
+    tarfile.LNKTYPE,
+    tarfile.DIRTYPE,
+    tarfile.FIFOTYPE,
+    tarfile.CHRTYPE,
+    tarfile.GNUTYPE_SPARSE,
+)
+
+
+def archives(folder: Path) -> Feed:
+    """Archives that somebody sends: what they put where, and what they bring into a store."""
+    from zobench.store.merge import merge
+    from zobench.store.pack import pack
+
+    store, every = Store(folder / "own"), samples()
+    for one in every:
+        store.save(one)
+    pack(store.root, folder / "own.tar.gz")
+    whole = (folder / "own.tar.gz").read_bytes()
+    names = [path.relative_to(store.root).as_posix() for path in store.paths()]
+    texts = [path.read_bytes() for path in store.paths()]
+    trees = [json.loads(text) for text in texts]
+    file, target = folder / "sent.tar.gz", folder / "target"
+
+    def member(random_: random.Random, tar: tarfile.TarFile) -> None:
+        place = random_.randrange(len(names))
+        content = (
+            texts[place]
+            if random_.random() < 0.5
+            else drawn(random_, texts[place : place + 1], json_text, trees[place : place + 1])
+        )
+        info = tarfile.TarInfo(names[place] if random_.random() < 0.7 else random_.choice(NAMES))
+        if random_.random() < 0.3:
+            info.type = random_.choice(KINDS)
+            info.linkname = random_.choice(("/etc/passwd", "../../secret", names[0]))
+        info.size = len(content) if info.type == tarfile.REGTYPE else 0
+        tar.addfile(info, io.BytesIO(content))
+
+    def feed(random_: random.Random) -> bool:
+        if random_.random() < 0.3:
+            file.write_bytes(flipped(random_, whole))
+        else:
+            with tarfile.open(file, "w:gz", compresslevel=1, errors="surrogateescape") as tar:
+                for _ in range(random_.randrange(1, 4)):
+                    member(random_, tar)
+        shutil.rmtree(target, ignore_errors=True)
+        try:
+            merged = merge([file], target)
+        finally:
+            strange = [path for path in target.rglob("*") if path.is_symlink() or not (path.is_file() or path.is_dir())]
+            assert not strange, f"the archive put {strange} into the store"
+        assert all(problem.isprintable() for problem in merged.problems), merged.problems
+        found = Store(target)
+        found.runs()
+        assert not found.problems, found.problems
+        return merged.added > 0
+
+    return feed
+
+
+TARGETS: dict[str, tuple[int, Callable[[Path], Feed]]] = {
+    "result files": (28, result_files), "results shown": (3, stored_pages), "specs": (10, run_specs),
+    "KEY=VALUE": (10, key_values), "runners": (5, recipe_files("runners")), "tables": (5, recipe_files("tables")),
+    "figures": (4, recipe_files("plots")), "grids": (2, grids), "tasks": (3, tasks), "calibrations": (4, calibrations),
+    "programs.json": (2, program_lists), "jobs": (3, job_files), "journals": (6, journals), "run folders": (2,
+    run_folders),
+    "snapshots": (3, snapshots), "config.json": (2, model_configs), "safetensors": (4, safetensors), "GGUF": (1,
+    gguf_files),
+    "archives": (3, archives),
+}  # fmt: skip
+"""Of each target its share of the inputs, and what makes it."""
+WHOLE = sum(share for share, _ in TARGETS.values())
+
+
+def cleared(place: Path) -> None:
+    """Removes a campaign's folder."""
+    shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,177 @@
+"""What the campaign found stays mended: each was a traceback, a hang, several lines, or a file elsewhere."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from tests.reliability.targets import LLAMA, samples
+from tests.support.rates import CALIBRATION
+from tests.support.submissions import submitted
+from tests.support.tables import PAPER, TINY, table_from
+from zobench.durable import journal, snapshot
+from zobench.durable.snapshot import SnapshotStart, Writer
+from zobench.execute import jobs, rates
+from zobench.finetune import seal
+from zobench.models import checkpoint, identity, inspection
+from zobench.predict import Rates
+from zobench.report import load_table
+from zobench.report.artifacts import load_file
+from zobench.report.render import render
+from zobench.result import Result
+
+LINES = "x\n| y |"
+
+
+def one_line(error: pytest.ExceptionInfo[ValueError]) -> None:
+    assert len(str(error.value).strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "head", [{}, [], 5, "x", None, {"run": 1, "base": "b"}, {"run": LINES, "base": "b"}, {"run": "r"}]
+)
+def test_a_journal_says_whose_it_is(tmp_path: Path, head: Any) -> None:
+    text = json.dumps(head).encode()
+    path = tmp_path / "journal.bin"
+    path.write_bytes(journal.MAGIC + b"%08x %s\n" % (zlib.crc32(text), text))
+    with pytest.raises(ValueError, match=r"must say whose run it is and on which base, but does not; take an") as error:
+        journal.read(path)
+    one_line(error)
+
+
+def whole(folder: Path) -> Path:
+    writer = Writer(folder, 3)
+    writer.add("block 0", 0, torch.arange(64, dtype=torch.uint8))
+    return writer.finish({"run": "r", "base": "b", "step": 3, "positions": {"block 0": [1, 1, 0]}})
+
+
+@pytest.mark.parametrize("text", ["5", "null", "[]", "[" * 3000])
+def test_a_snapshots_manifest_that_is_none_is_one_line(tmp_path: Path, text: str) -> None:
+    path = whole(tmp_path)
+    (path / snapshot.STATE).write_text(text)
+    with pytest.raises(ValueError, match="must be a whole snapshot, but is damaged"):
+        snapshot.state(path)
+
+
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", LINES, "a/b"])
+def test_a_snapshot_reads_nothing_outside_of_its_folder(tmp_path: Path, name: str) -> None:
+    path = whole(tmp_path)
+    told = snapshot.state(path)
+    (shard,) = told["shards"].values()
+    (tmp_path / "secret.safetensors").write_bytes(next(path.glob("*.safetensors")).read_bytes())
+    snapshot.write_state(path, {**told, "shards": {name: shard}})
+    with pytest.raises(ValueError, match="must name shards that lie in it, but names") as error:
+        SnapshotStart(path)
+    one_line(error)
+
+
+def test_a_shard_that_is_no_safetensors_is_one_line_though_its_sum_is_right(tmp_path: Path) -> None:
+    path = whole(tmp_path)
+    shard = next(path.glob("*.safetensors"))
+    shard.write_bytes(b"\xff" * 200)
+    told = {"bytes": 200, "sum": snapshot.checksum(shard)}
+    snapshot.write_state(path, {**snapshot.state(path), "shards": {shard.name: told}})
+    with pytest.raises(ValueError, match="must be whole safetensors, but is damaged"):
+        SnapshotStart(path)
+
+
+def test_positions_without_end_are_one_line(tmp_path: Path) -> None:
+    path = whole(tmp_path)
+    snapshot.write_state(path, {**snapshot.state(path), "positions": {"block 0": [float("inf"), 1, 0]}})
+    with pytest.raises(ValueError, match="must be a snapshot of units, but says nothing of them"):
+        snapshot.positions(path)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "fast", [1e9], float("nan"), True, None])
+@pytest.mark.parametrize("place", ["copy_bytes_per_second", "matmul_flops_per_second", "operators_per_second"])
+def test_what_is_no_rate_is_not_computed_with(place: str, wrong: Any) -> None:
+    calibration = json.loads(json.dumps(CALIBRATION))
+    if place == "copy_bytes_per_second":
+        calibration[place] = wrong
+    elif place == "matmul_flops_per_second":
+        calibration[place]["bf16"] = wrong
+    else:
+        calibration[place]["fp32"]["losses"] = wrong
+    with pytest.raises(TypeError, match=r"a rate must be a number above 0|unsupported operand"):
+        Rates.of(calibration)
+    assert rates._usable(json.dumps(calibration)) is None
+
+
+def test_a_result_with_rates_of_none_is_shown(tmp_path: Path) -> None:
+    text = TINY.replace("M1", "OPT-125M").replace("M2", "OPT-350M").replace("seq_len = 100", "")
+    tree = samples()[0].to_dict()
+    for told in ({}, {"copy_bytes_per_second": 0}, "fast", {"copy_bytes_per_second": "fast"}):
+        tree["environment"] = {**tree["environment"], "calibration": told}
+        assert render(table_from(tmp_path, text), [Result.from_dict(tree)], "markdown", reference=PAPER)
+
+
+def test_what_a_job_wrote_is_of_its_kinds(tmp_path: Path) -> None:
+    made = submitted(tmp_path, 2)
+    said = {"job": "1", "host": "n", "began": 1.0}
+    for wrong in (
+        {**said, "began": None, "ended": 2.0},
+        {**said, "ended": "x"},
+        {**said, "outcome": 5},
+        {**said, LINES: 1},
+    ):
+        (made.folder / "0.json").write_text(json.dumps(wrong))
+        with pytest.raises(ValueError, match="must be what a job wrote, but") as error:
+            jobs.progress(made, 0)
+        one_line(error)
+    (made.folder / "jobs.json").write_text("5")
+    with pytest.raises(ValueError, match="must list jobs, but does not"):
+        jobs.job_ids(made)
+    body = json.loads((made.folder / "sweep.json").read_text())
+    (made.folder / "sweep.json").write_text(json.dumps({**body, "groups": [[0]]}))
+    assert jobs.submissions(tmp_path) == []
+
+
+@pytest.mark.parametrize("told", ["5", "{}", '{"winner": 5}', "[", '{"winner": {}}'])
+def test_a_damaged_record_of_a_search_is_one_line(tmp_path: Path, told: str) -> None:
+    (tmp_path / seal.RECORD).write_text(told)
+    with pytest.raises(ValueError, match="must name the winner of a search, but is damaged"):
+        seal.check_winner("r", tmp_path / "run")
+    (tmp_path / seal.RECORD).write_text(json.dumps({"winner": {"run": LINES}}))
+    with pytest.raises(ValueError, match="has looked for") as error:
+        seal.check_winner("r", tmp_path / "run")
+    one_line(error)
+
+
+@pytest.mark.parametrize("offsets", [[0.5, 12], [0, 2**70], [-4, 12], [0, "x"], [12, 0]])
+def test_offsets_that_lie_nowhere_are_not_followed(tmp_path: Path, offsets: list[Any], monkeypatch: Any) -> None:
+    monkeypatch.setenv("ZOBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    data = save({"a": torch.ones(3)})
+    length = int.from_bytes(data[:8], "little")
+    head = json.loads(data[8 : 8 + length])
+    head["a"]["data_offsets"] = offsets
+    text = json.dumps(head).encode()
+    (tmp_path / identity.SINGLE).write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    assert len(identity.weights_hash(tmp_path)) == 12
+    with pytest.raises(ValueError, match="must hold whole safetensors, but"):
+        checkpoint.tensors(tmp_path)
+
+
+def test_a_model_of_a_thousand_million_layers_is_not_built(tmp_path: Path) -> None:
+    (tmp_path / identity.CONFIG).write_text(json.dumps({**LLAMA, "num_hidden_layers": 10**9}))
+    with pytest.raises(ValueError, match="num_hidden_layers=1000000000 is more than 2000"):
+        inspection.inspect(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["5", "[1]", "{a = 1}", "1.5"])
+def test_a_figures_kind_that_is_no_text_is_one_line(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "mine.toml").write_text(f'kind = {kind}\ntitle = "x"\n')
+    with pytest.raises(ValueError, match=r"^mine\.toml: ") as error:
+        load_file(tmp_path / "mine.toml")
+    one_line(error)
+
+
+def test_a_recipe_nested_without_end_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text(f"title = {'[' * 3000}{']' * 3000}\n")
+    with pytest.raises(ValueError, match=r"^deep\.toml: lists and sections must be nested 50 levels at most"):
+        load_table(tmp_path / "deep.toml")

@@ -1,0 +1,171 @@
+"""The shipped campaigns: each fills every table and figure of costs, in the real report, and no part is too long."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import pytest
+
+from tests.support import campaigns
+from tests.support.papers import LOADED, REFERENCE
+from zobench import recipes
+from zobench.execute import campaign, together
+from zobench.predict import hardware
+from zobench.recipes.campaign import PartOn
+from zobench.report import artifacts
+from zobench.report.cells import fill
+from zobench.report.facts import Facts
+from zobench.report.html.page import status
+from zobench.report.plot import Plot
+from zobench.report.table import Table
+from zobench.result import Result
+from zobench.runspec import RunSpec
+from zobench.runspec.registries import METRICS
+from zobench.store import evidence
+
+MEASURES = ("bytes", "s", "tokens/s", "params/s")
+"""Base units of costs."""
+HOUR = 3600.0
+TIMES_LATE = 3
+"""A cell may take so many times what is predicted before it is ended."""
+
+
+def is_of_costs(name: str) -> bool:
+    """Whether a table or figure of a paper shows what a run costs; one of configurations or formulas shows no run."""
+    item = LOADED[name]
+    if isinstance(item, Facts) or item.lacks:
+        return False
+    if isinstance(item, Plot) and item.table is None:
+        return item.kind == "timeline"
+    table = item.table if isinstance(item, Plot) else item
+    return any(METRICS.get(metric.name).base_unit in MEASURES for metric in table.metrics)
+
+
+COSTS = sorted(filter(is_of_costs, LOADED))
+SEVERAL_GPUS = {"distzo2/table2", "distzo2/table3", "distzo2/table4", "distzo2/table7", "distzo2/figure6"}
+"""Of nothing that one GPU does."""
+EMPTY = {
+    "small-cpu": {
+        "distzo2/figure6": {"2 nodes", "3 nodes"},  # a machine is one node
+        "zo-bench/figure3": {"FO-SGD, OPT-13B", "ZO-SGD, OPT-13B"},  # which 24 GB do not hold
+    },
+    "one-gpu": {
+        "distzo2/table1": {"DistZO2 (PertP)", "DistZO2 (DDP)", "DistZO2 (2D)"},
+        "zo-bench/figure3": {"FO-SGD, OPT-13B"},  # 104 GB of weights and gradients
+        **{name: set() for name in SEVERAL_GPUS},
+    },
+}
+"""Columns that a campaign leaves empty, and why."""
+NAMES = sorted(EMPTY)
+
+
+@functools.cache
+def ran(name: str) -> tuple[tuple[PartOn, tuple[RunSpec, ...]], ...]:
+    """The parts of a campaign with those of their cells that fit a machine of its size."""
+    found = campaigns.shipped(name)
+    if found.device == "cpu":
+        outlooks = [campaign.outlook(on, [], campaigns.rates(), campaigns.ROOM) for on in found.on("cpu")]
+        return tuple((one.on, tuple(step.spec for step in one.steps if step.action == "run")) for one in outlooks)
+    gpu = hardware.load("h100-pcie")
+    return tuple((on, campaign.ahead(on, gpu).cells) for on in found.on("cuda:0"))
+
+
+@functools.cache
+def results(name: str) -> Sequence[Result]:
+    return tuple(campaigns.results(ran(name)))
+
+
+def columns(table: Table, stored: Sequence[Result]) -> set[str]:
+    """The headers of a paper's own columns in which every metric of costs has a value."""
+    costs = [j for j, one in enumerate(table.metrics) if METRICS.get(one.name).base_unit in MEASURES]
+    grid = fill(table, stored, REFERENCE)
+    return {
+        column.header
+        for k, column in enumerate(table.columns)
+        if all(any(row[j][k].value is not None for row in grid) for j in costs)
+    }
+
+
+def test_the_five_papers_have_30_tables_and_figures_of_costs() -> None:
+    assert len(COSTS) == 30
+    assert {"zo-bench/table7", "zo2/figure5", "distzo2/table2"} <= set(COSTS)
+    assert not {"zo-bench/table2", "zo2/table2", "zo2/table4", "zo-bench/table5", "zo-bench/figure1"} & set(COSTS)
+
+
+@pytest.mark.parametrize("campaign_name", NAMES)
+@pytest.mark.parametrize("name", COSTS)
+def test_a_campaign_fills_every_column_of_every_table_and_figure_of_costs(name: str, campaign_name: str) -> None:
+    item, stored = LOADED[name], results(campaign_name)
+    if campaign_name == "one-gpu" and name in SEVERAL_GPUS:
+        assert not any(artifacts.shows(item, one.spec) for one in stored)
+        return
+    if isinstance(item, Plot) and item.table is None:
+        made, _ = artifacts.make(item, stored, REFERENCE)
+        assert status(made) == "measured"
+        assert all(panel.events for chart in made.charts for panel in chart.panels)
+        return
+    table = item.table if isinstance(item, Plot) else item
+    assert isinstance(table, Table)
+    own = {column.header for column in table.columns if not column.extra}
+    assert own - columns(table, stored) == EMPTY[campaign_name].get(name, set())
+
+
+@pytest.mark.parametrize("campaign_name", NAMES)
+@pytest.mark.parametrize("name", [name for name in COSTS if getattr(LOADED[name], "baseline", "")])
+def test_every_ratio_of_times_that_a_table_shows_has_an_interval(name: str, campaign_name: str) -> None:
+    item = LOADED[name]
+    assert isinstance(item, Table)
+    headers = [column.header for column in item.columns]
+    base = headers.index(item.baseline)
+    ratios = [
+        evidence.ratio(cell.result, cells[base].result, cell.quantity)
+        for row in fill(item, results(campaign_name), REFERENCE) for cells in row for k, cell in enumerate(cells)
+        if k != base and cell.quantity.timed and cell.value is not None and cells[base].value is not None
+    ]  # fmt: skip
+    assert ratios
+    assert all(one is not None and one.interval is not None for one in ratios)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_measured_that_no_table_and_no_figure_shows(name: str) -> None:
+    items = [artifacts.load(item) for kind in ("tables", "plots") for item in recipes.names(kind)]
+    alone = [spec.label for on in campaigns.shipped(name).on("cpu" if name == "small-cpu" else "cuda:0")
+             for spec in on.cells if not any(artifacts.shows(item, spec) for item in items)]  # fmt: skip
+    assert alone == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cells_that_a_part_lets_take_turns_can(name: str) -> None:
+    for on, cells in ran(name):
+        assert [together.obstacle(spec) for spec in cells if on.part.turns and together.obstacle(spec)] == []
+
+
+def test_ratios_of_small_cpu_are_of_steps_in_turns_but_where_cells_cannot_wait() -> None:
+    apart = {on.part.name for on, _ in ran("small-cpu") if on.part.repeats > 1 and not on.part.turns}
+    assert {name.partition("-")[0] for name in apart} == {"checkpoint", "ranks"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_parts_never_run_one_cell_in_one_round(name: str) -> None:
+    runs = [(spec.hash, number) for on, cells in ran(name) for spec in cells for number in on.rounds]
+    assert len(set(runs)) == len(runs)
+
+
+def test_on_two_cores_every_cell_fits_and_no_part_is_predicted_to_take_two_hours() -> None:
+    found = campaigns.shipped("small-cpu")
+    outlooks = [campaign.outlook(on, [], campaigns.rates(), campaigns.ROOM) for on in found.on("cpu")]
+    assert {one.on.part.name: [step.reason for step in one.unfit] for one in outlooks if one.unfit} == {}
+    assert {one.on.part.name: one.whole / HOUR for one in outlooks if one.whole > 2 * HOUR} == {}
+    longest = max(step.estimate.seconds for one in outlooks for step in one.steps if step.estimate)
+    assert longest * TIMES_LATE < 40 * 60
+    assert (found.longest, found.timeout) == ("2h", "40m")
+
+
+@pytest.mark.parametrize("gpu", ["h100-pcie", "h100-sxm", "h200"])
+def test_on_one_gpu_no_part_is_predicted_to_take_nine_minutes_and_it_begins_with_the_selftest(gpu: str) -> None:
+    found, place = campaigns.shipped("one-gpu"), hardware.load(gpu)
+    known = {on.part.name: campaign.ahead(on, place) for on in found.on("cuda:0")}
+    assert {name: one.seconds for name, one in known.items() if one.seconds > 540} == {}
+    assert [name for name, one in known.items() if not one.cells] == []
+    assert (found.longest, found.selftest) == ("9m", "3m")

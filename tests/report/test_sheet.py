@@ -1,0 +1,36 @@
+"""Notes of a sheet: numbered in reading order, and warnings that differ only in numbers said once."""
+
+from __future__ import annotations
+
+from zobench.report.sheet import CellText, Group, Sheet, number, ranges
+
+
+def sheet(*entries: CellText) -> Sheet:
+    columns = tuple(CellText(text=f"c{k}", tone="label") for k in range(len(entries)))
+    group = Group(header=CellText(text="g", tone="label"), columns=columns, body=(entries,))
+    return Sheet(
+        label="l", title="t", source="s", row_header="r", rows=(CellText(text="row", tone="label"),), groups=(group,),
+        remarks=(),
+    )  # fmt: skip
+
+
+def lost(g: str, ulp: str) -> str:
+    return f"Warning: bf16 updates are lost: lr * g = {g} is below {ulp}"
+
+
+def test_warnings_that_differ_in_numbers_alone_are_one_note_with_the_range_of_each_number() -> None:
+    same = CellText(text="1", shared=(lost("6.6e-08", "7.8e-05"), "Measured with seq_len 512."))
+    other = CellText(text="2", shared=(lost("1.2e-09", "7.8e-05"), "Measured with seq_len 256."))
+    told = number(sheet(same, other))
+    assert told.notes == (
+        "Warning: bf16 updates are lost: lr * g = 1.2e-09 to 6.6e-08 is below 7.8e-05",  # at the group's heading
+        "Measured with seq_len 512.", "Measured with seq_len 256.",  # conditions of their own are never merged
+    )  # fmt: skip
+    assert [group.header.marks for group in told.groups] == [(1,)]
+    assert [column.marks for column in told.groups[0].columns] == [(2,), (3,)]
+
+
+def test_other_words_or_another_count_of_numbers_are_other_warnings() -> None:
+    texts = ["Warning: 1 of 4 steps", "Warning: 3 of 4 steps", "Warning: 1 of 4 rounds", "Warning: # of 4 steps"]
+    assert set(ranges(texts).items()) == {(text, "Warning: 1 to 3 of 4 steps") for text in texts[:2]}
+    assert ranges(["Warning: 2", "Warning: 2.0"]) == dict.fromkeys(["Warning: 2", "Warning: 2.0"], "Warning: 2")

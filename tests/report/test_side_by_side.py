@@ -1,0 +1,72 @@
+"""The authors' programs in tables: beside zobench with the difference of their losses, and only where they were run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zobench.recipes import find, matrix
+from zobench.recipes.reference import Reference
+from zobench.report import load_table, render
+from zobench.report.cells import TableCell, belongs, fill
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+
+NONE = Reference(())
+LOSSES = [10.5, 10.25, 10.75, 10.0]
+
+
+def result(seconds: float, losses: list[float | None], own_order: bool = False, **changes: Any) -> Result:
+    spec = RunSpec(**{"model": "OPT-125M", "seq_len": 2048, "steps": 3, "warmup": 1, **changes}).resolve("cpu")
+    return Result(
+        spec=spec, outcome=Outcome.OK, memory={"device_peak_bytes": 2**20},
+        environment={"machine": "cpu-2c-4f2a91", "own_order": own_order},
+        warmup={"loss": losses[:1]}, samples={"step_seconds": [seconds] * 3, "loss": losses[1:]},
+    )  # fmt: skip
+
+
+def cells(*results: Result) -> dict[tuple[str, str, str], TableCell]:
+    grid = fill(load_table(find("tables", "side_by_side")), results, NONE)
+    return {(cell.row.header, cell.column.header, cell.metric.name): cell for row in grid for j in row for cell in j}
+
+
+def test_a_programs_losses_are_held_against_zobenchs_step_by_step() -> None:
+    """The first step, which is not timed, counts; a run with fewer steps is compared as far as it goes."""
+    theirs = [LOSSES[0] + 0.25, LOSSES[1], LOSSES[2] - 0.125]
+    found = cells(result(1.0, [*LOSSES]), result(2.0, [*theirs], program="mezo", steps=2))
+    row = "OPT-125M, fp32, 2048"
+    assert found[row, "MeZO (authors)", "loss_difference"].value == 0.25
+    assert found[row, "zobench", "loss_difference"].value is None
+    assert found[row, "MeZO (authors)", "throughput"].value == 1024
+    assert found[row, "ZO-LLM (authors)", "loss_difference"].value is None
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"lr": 1e-6}, {"weights": "pretrained"}, {"own_order": True}])
+def test_losses_of_other_weights_tokens_or_seeds_are_not_compared(other: dict[str, Any]) -> None:
+    found = cells(result(1.0, [*LOSSES]), result(2.0, [*LOSSES], program="mezo", **other))
+    cell = found["OPT-125M, fp32, 2048", "MeZO (authors)", "loss_difference"]
+    assert cell.result is not None
+    assert cell.value is None
+
+
+def test_every_cell_of_the_runner_has_a_place_in_its_table() -> None:
+    table = load_table(find("tables", "side_by_side"))
+    for device, count in (("cpu", 6), ("cuda:0", 30)):
+        specs = matrix.load(find("runners", "side_by_side"), device).cells
+        assert len(specs) == count
+        assert all(belongs(table, spec) for spec in specs)
+
+
+@pytest.mark.parametrize("name", ["zo2/table1", "zo2/table3", "zo-offloading-iclr25/table1", "distzo2/table1"])
+def test_a_papers_table_has_an_authors_column_only_where_their_program_was_run(name: str) -> None:
+    table = load_table(find("tables", name))
+    shape = {"batch_size": 4} if name == "distzo2/table1" else {}
+    model = "OPT-1.3B" if name == "distzo2/table1" else "OPT-125M"
+    dtypes = ["bf16"] if name == "distzo2/table1" else ["fp32"]
+    own = [result(1.0, [*LOSSES], model=model, dtype=dtype, **shape) for dtype in dtypes]
+    theirs = [result(2.0, [*LOSSES], model=model, dtype=dtype, program="mezo", **shape) for dtype in dtypes]
+    assert "(authors" not in render(table, own, "markdown")
+    text = render(table, [*own, *theirs], "markdown")
+    assert "MeZO (authors" in text
+    assert "ZO2 (authors" not in text

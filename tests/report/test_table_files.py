@@ -1,0 +1,153 @@
+"""Files of tables: one of no paper has rows of its own, and a mistake is one line that names the file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.tables import PAPER, TINY, result, rows, table_from
+from zobench.recipes.reference import Reference
+from zobench.report import Table, render
+
+OWN = """
+title = "Own"
+caption = "No paper."
+baseline = "first"
+[where]
+seq_len = 100
+[rows]
+header = "Variant"
+[[rows.variants]]
+header = "first"
+where = { engine = "resident" }
+[[rows.variants]]
+header = "second"
+where = { engine = "offload", queries = [1, 4] }
+[[columns]]
+header = "M1"
+where = { model = "M1" }
+[[columns]]
+header = "M2"
+where = { model = "M2" }
+[[metrics]]
+name = "throughput"
+header = "Throughput (tokens/s)"
+format = ".0f"
+better = "higher"
+[[metrics]]
+name = "update_survival"
+header = "Update kept (%)"
+format = ".1f"
+better = "higher"
+"""
+
+
+def test_a_table_of_no_paper_has_rows_of_its_own_and_ratios_to_one_of_them(tmp_path: Path) -> None:
+    table = table_from(tmp_path, OWN)
+    results = [result("M1"), result("M1", "offload", seconds=2.0, survival=0.123, queries=4)]
+    text = render(table, results, "markdown", reference=PAPER)
+    assert text.count("### Own") == 1
+    assert "| Variant | M1 |\n" in text  # M2 was never run
+    assert "| first | 100 |" in text
+    assert re.search(r"\| second \| 50.0 \(x0.50\)(<sup>1</sup>)? \|", text)
+    assert "(x) is the ratio to first in the same column." in text
+    assert "| second | 12.3 |" in text
+    assert "Measured with queries 4; the heading means 1." in text
+    assert "— means that it was not asked for (survival=true)." in text
+    assert "| Variant | M1 |\n" in render(table, [], "markdown", reference=PAPER)
+    both = render(table, [*results, result("M2", seconds=0.5)], "markdown", reference=PAPER)
+    assert "| first | 100 | 200 |" in both
+    assert {row["source"] for row in rows(render(table, results, "csv", reference=PAPER))} == {"measured"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('header = "Variant"', "", "`header` must be given in [rows], but is missing"),
+        ('header = "second"', 'header = "first"', "row headers must differ, but got first, first; rename one"),
+        ('header = "second"', "", "`header` must be given in [[rows.variants]], but is missing"),
+        ("queries = [1, 4]", "querys = 1", "unknown key 'querys'; did you mean queries?"),
+        ("queries = [1, 4]", "queries = 0", "`queries >= 1` must hold, but got queries=0; "),
+        ('baseline = "first"', 'baseline = "furst"', "`baseline` must be the header of a column or a row, but got 'fu"),
+    ],
+)
+def test_a_mistake_in_a_table_of_no_paper_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in OWN
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        table_from(tmp_path, OWN.replace(old, new, 1))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('title = "Tiny"', 'titel = "Tiny"', "unknown key 'titel' in the table; did you mean title?"),
+        ('title = "Tiny"', "", "`title` must be given in the table, but is missing"),
+        ('title = "Tiny"', "title = 3", "`title` in the table must be of type str, but got 3"),
+        (
+            'baseline = "A"',
+            'baseline = "C"',
+            "`baseline` must be the header of a column or a row, but got 'C'; use one of A",
+        ),
+        ('header = "B"', 'header = "A"', "column headers must differ, but got A, A; rename one"),
+        ("seq_len = 100", "seqlen = 100", "unknown key 'seqlen'; did you mean seq_len"),
+        ("seq_len = 100", 'seq_len = "100"', "`seq_len` must be of type int, but got '100'"),
+        ("seq_len = 100", "seq_len = []", "`where.seq_len` must allow a value, but got []"),
+        ('engine = "resident"', 'engine = "residant"', "`engine` must be one of resident, offload, but got 'residant'"),
+        ('method = "mezo"', 'methot = "mezo"', "unknown key 'methot' in `reference`; did you mean method"),
+        ('model = ["M1", "M2"]', 'modle = ["M1"]', "unknown key 'modle' in [rows.product]; did you mean model"),
+        ('model = ["M1", "M2"]', "model = []", "`model` in [rows.product] must be a list of values, but got []"),
+        ('model = ["M1", "M2"]', "model = [1]", "`model` must be of type str, but got 1"),
+        (
+            'model = ["M1", "M2"]',
+            'setting = ["ddp"]',
+            "`rows.product.setting` is no field of a run, so `lacks` must",
+        ),
+        ('header = "M0"', 'header = "M1"', "row headers must differ, but got M1, M1, M2; rename one"),
+        (
+            'better = "lower"',
+            'better = "lower"\nunit = "TB"',
+            "`unit` of gpu_memory must be one of MB, GB, but got",
+        ),
+        ('artifact = "t1"', "", "`paper` and `artifact` must be given both or neither, but one is missing; add it"),
+        (
+            'header = "A"',
+            'header = "A"\nquantity = "offload_rat"',
+            "unknown quantity 'offload_rat'; did you mean offload_rate",
+        ),
+        (
+            'header = "A"',
+            'header = "A"\nquantity = "offload_rate"',
+            "`quantity` must have the units of gpu_memory, MB, GB, but offload_rate of column 'A' has 1e9",
+        ),
+        ('name = "gpu_memory"', 'name = "gpu_memmory"', "unknown metric 'gpu_memmory'; did you mean gpu_memory"),
+        ('better = "lower"', 'better = "smaller"', "`better` must be lower or higher, but got 'smaller'"),
+        ('format = ".0f"', 'format = ".0q"', "`format` must be a number format, but got '.0q'; for example .0f"),
+        ("[where]", "[where", "Expected"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line_that_names_it(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in TINY
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        table_from(tmp_path, TINY.replace(old, new, 1))
+    assert str(caught.value).startswith("tiny.toml: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_ambiguous_paper_value_is_an_error(tiny: Table) -> None:
+    twice = Reference((PAPER.rows[0], PAPER.rows[0]))
+    with pytest.raises(ValueError, match=r"one paper value must match, but 2 match paper=p, .*; narrow `reference`"):
+        render(tiny, [], "markdown", reference=twice)
+
+
+def test_an_unknown_format_names_the_known_ones(tiny: Table) -> None:
+    with pytest.raises(ValueError, match="unknown format 'markdwon'; did you mean markdown"):
+        render(tiny, [], "markdwon", reference=PAPER)
+
+
+def test_a_reference_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"the header of other\.csv must be paper,artifact,.*but got \['a', 'b'\]"):
+        Reference.load(tmp_path / "other.csv")

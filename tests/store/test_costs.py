@@ -1,0 +1,154 @@
+"""Energy, money and time to an accuracy, as metrics: from what a run has measured, and what is said at its table."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.stores import command, run
+from zobench.measure.readers import HostReader, PackageEnergy
+from zobench.measure.samples import Samples
+from zobench.result import Result, Round
+from zobench.result.repeats import folded
+from zobench.runspec import RunSpec
+from zobench.runspec.registries import METRICS
+from zobench.store import Store, evidence, frame
+from zobench.store.measured import PRICE, TARGET
+
+SPEC = RunSpec(model="opt-tiny", seq_len=50, batch_size=2).resolve("cpu")
+OTHER = SPEC.replace(engine="offload", tier="disk")
+
+
+def at(number: int, spec: RunSpec = SPEC, seconds: float = 2.0, joules: float | None = 30.0, **facts: Any) -> Result:
+    """Three steps of ``seconds``, 100 tokens each, in a round."""
+    made = run(spec, samples={"step_seconds": [seconds] * 3}, power={"energy_joules": joules})
+    when = Round(number=number, began=float(number), place=0, cells=2, seed=0)
+    return dataclasses.replace(made, round=when, environment={**made.environment, **facts})
+
+
+def test_energy_is_of_all_tokens_and_cost_is_of_the_price_of_their_time() -> None:
+    energy, cost = METRICS.get("energy_per_token"), METRICS.get("cost")
+    assert energy.of(at(0)) == pytest.approx(30 / 300)
+    assert (energy.of(at(0, joules=None)), cost.of(at(0))) == (None, None)
+    assert cost.of(at(0, **{PRICE: 3.6})) == pytest.approx(1e6 / 50 * 0.001)  # 50 tokens/s, a thousandth a second
+    assert frame([at(0)])["energy_per_token_joules"][0] == pytest.approx(0.1)
+    detected = dataclasses.replace(at(0), environment={**at(0).environment, "warm_up_detected": 2})
+    assert energy.of(detected) == pytest.approx(30 / 500)  # the counter ran during those two steps as well
+
+
+def test_repeats_have_an_interval_and_ratios_from_their_rounds() -> None:
+    joules = [30.0, 33.0, 31.0, 36.0, 30.0, 34.0]
+    one = folded(at(n, joules=j) for n, j in enumerate(joules))[0]
+    two = folded(at(n, OTHER, joules=2 * j) for n, j in enumerate(joules))[0]
+    energy = METRICS.get("energy_per_token")
+    assert energy.of(one) == pytest.approx(32 / 300)
+    low, high = energy.interval(one) or (0, 0)
+    assert 30 / 300 <= low < 32 / 300 < high < 36 / 300
+    known = evidence.ratio(two, one, energy)
+    assert known is not None
+    assert (known.value, known.interval) == (pytest.approx(2), pytest.approx((2, 2)))
+
+
+def test_the_time_to_an_accuracy_is_that_of_the_steps_before_it_was_first_seen() -> None:
+    to, curve = METRICS.get("time_to_accuracy"), [[0, 2.0, 0.5], [2, 1.9, 0.7], [4, 1.8, 0.9], [6, 1.7, 0.8]]
+    made = run(SPEC, samples={"step_seconds": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}, evaluation={"curve": curve})
+
+    def reached(target: float | None, **changes: Any) -> float | None:
+        facts = {} if target is None else {TARGET: target}
+        return to.of(dataclasses.replace(made, environment={**made.environment, **facts}, **changes))
+
+    assert [reached(target) for target in (None, 0.4, 0.7, 0.75, 0.9, 0.95)] == [None, 3, 3, 10, 10, None]
+    assert reached(0.9, samples={"step_seconds": [1.0, None, 3.0, 4.0]}) is None  # a step that nobody timed
+    assert reached(0.9, samples={"step_seconds": [1.0]}) is None
+    other = {"curve": [[0, 2.0, None], [2, 1.9, 7.0]], "scores": ["perplexity"]}
+    assert reached(0.9, evaluation=other) is None  # a perplexity is no accuracy, however large
+
+
+def test_first_steps_that_are_slow_become_warm_up() -> None:
+    made = run(SPEC, samples={"step_seconds": [5.0, 3.0, *[1.0] * 8], "loss": list(map(float, range(10)))})
+    made = dataclasses.replace(made, warmup={"step_seconds": [9.0], "loss": [7.0]})
+    found = evidence.settled(made)
+    assert (found.samples["loss"], found.warmup["loss"]) == (list(map(float, range(2, 10))), [7.0, 0.0, 1.0])
+    assert found.warmup["step_seconds"] == [9.0, 5.0, 3.0]
+    assert found.environment["warm_up_detected"] == 2
+    assert evidence.settled(dataclasses.replace(made, samples={"step_seconds": [5.0, 1.0]})).warmup == made.warmup
+
+
+TABLE = """
+title = "Costs"
+baseline = "resident"
+[where]
+seq_len = [50]
+batch_size = [2]
+[rows.product]
+model = ["opt-tiny"]
+[[columns]]
+header = "resident"
+where = { engine = "resident" }
+[[columns]]
+header = "offload"
+where = { engine = "offload" }
+[[metrics]]
+name = "cost"
+header = "Cost"
+format = ".2f"
+better = "lower"
+"""
+
+
+def test_a_table_is_told_the_price_of_an_hour(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tables").mkdir()
+    Path("tables/mine.toml").write_text(TABLE)
+    for number in range(6):
+        Store(Path("results")).save(at(number))
+        Store(Path("results")).save(at(number, OTHER, seconds=3.0))
+    code, out, _ = command(capsys, "table", "mine", "--price", "3.6")
+    assert code == 0
+    assert "20.00" in out
+    assert "30.00 (x1.5000, 1.5000 to 1.5000)" in out
+    assert "no price of an hour was named (--price)" in " ".join(command(capsys, "table", "mine")[1].split())
+    assert command(capsys, "table", "mine", "--price", "0")[2] == (
+        "zobench: `--price > 0` must hold, but got 0; name the price of an hour, as 2.49\n"
+    )
+
+
+# ---- the packages' counters
+
+
+def package(root: Path, name: str, count: int, whole: int = 1000) -> Path:
+    folder = root / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "max_energy_range_uj").write_text(f"{whole}\n")
+    (folder / "energy_uj").write_text(f"{count}\n")
+    return folder / "energy_uj"
+
+
+def test_packages_are_added_up_over_the_end_of_their_counters_and_parts_of_them_are_not(tmp_path: Path) -> None:
+    one, two = package(tmp_path, "intel-rapl:0", 900), package(tmp_path, "intel-rapl:1", 100)
+    package(tmp_path, "intel-rapl:0:0", 500)
+    energy = PackageEnergy(str(tmp_path))
+    assert (energy.read(), energy.notes) == (0.0, [])
+    one.write_text("950")
+    two.write_text("130")
+    assert energy.read() == pytest.approx(80e-6)
+    one.write_text("10")  # past the end of its counter: 50 and 10 more
+    assert energy.read() == pytest.approx(140e-6)
+    reader = HostReader(os.getpid(), powercap=str(tmp_path))
+    two.write_text("230")
+    assert reader.read()["energy_joules"] == pytest.approx(100e-6)
+
+
+def test_counters_that_are_not_there_or_not_readable_are_no_energy(tmp_path: Path) -> None:
+    assert (PackageEnergy(str(tmp_path)).read(), PackageEnergy(str(tmp_path)).notes) == (None, [])
+    package(tmp_path, "intel-rapl:0", 1).unlink()
+    energy = PackageEnergy(str(tmp_path))
+    assert energy.read() is None
+    assert energy.notes == [f"CPU energy: not readable (No such file or directory: {tmp_path}/intel-rapl:0/energy_uj)"]
+    assert Samples(pid=1).energy_joules is None

@@ -1,0 +1,215 @@
+"""A store as an archive: it comes back as it was, but for what tells of its host; what is in doubt is left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import itertools
+import json
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import stores
+from tests.support.stores import ENVIRONMENT, MACHINE, command
+from zobench.result import Outcome, Result, Round
+from zobench.store import Store, text_of
+from zobench.store import pack as module
+from zobench.store.merge import merge
+from zobench.store.pack import doubt, pack
+
+SPECS = tuple(itertools.islice(stores.specs(), 2))
+SLOW: dict[str, Any] = {"samples": {"step_seconds": [100.0] * stores.STEPS, "loss": [2.0] * stores.STEPS}}
+GOOD, OTHER = (stores.run(spec, **SLOW) for spec in SPECS)
+"""As slow as the rates of that machine let them be."""
+
+
+def store_of(root: Path, *results: Result) -> Store:
+    store = Store(root)
+    for result in results:
+        store.save(result)
+    return store
+
+
+def archive(path: Path, *members: tuple[tarfile.TarInfo | str, bytes]) -> Path:
+    """An archive that anyone could have made."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name) if isinstance(name, str) else name
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def test_a_store_comes_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    again = dataclasses.replace(GOOD, round=Round(number=1, began=5.0, place=0, cells=2, seed=9))
+    store = store_of(tmp_path / "a", GOOD, again, OTHER)
+    file = tmp_path / "runs.tar.gz"
+    code, out, err = command(capsys, "results", str(store.root), "--pack", str(file))
+    assert (code, out, err) == (0, f"{file}: 3 runs, 0 left out\n", "")
+    before = file.read_bytes()
+    pack(store.root, file)
+    assert file.read_bytes() == before
+    code, out, err = command(capsys, "results", str(file), "--merge-into", str(tmp_path / "b"))
+    assert (code, out, err) == (0, f"{tmp_path / 'b'}: 3 added, 0 there already, 0 chosen between\n", "")
+    files = [{path.name: path.read_bytes() for path in Store(tmp_path / name).paths()} for name in "ab"]
+    assert files[0] == files[1]
+
+
+def test_nothing_tells_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "node17")
+    monkeypatch.setattr("getpass.getuser", lambda: "annika")
+    told = dataclasses.replace(
+        GOOD, outcome=Outcome.FAILED, reason="cannot read /home/annika/models/x.bin",
+        warnings=["node17 is busy, by annika"],
+        traceback='File "/scratch/bob/zobench/cell.py", line 7', power={"notes": ["/dev/nvidia0 is not there"]},
+        environment={**ENVIRONMENT, "notes": ["scratch: /scratch/bob/tmp"]},
+    )  # fmt: skip
+    store_of(tmp_path / "a", told)
+    assert pack(tmp_path / "a", tmp_path / "x.tar.gz").runs == 1
+    assert merge([tmp_path / "x.tar.gz"], tmp_path / "b").added == 1
+    (path,) = Store(tmp_path / "b").paths()
+    assert not [word for word in ("annika", "bob", "node17", "/home", "/scratch") if word in path.read_text()]
+    back = Store(tmp_path / "b").read(path)
+    assert back is not None
+    assert (back.reason, back.warnings) == ("cannot read x.bin", ["HOST is busy, by USER"])
+    assert (back.spec, back.samples, back.environment["machine"]) == (told.spec, told.samples, MACHINE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"environment": {**ENVIRONMENT, "planted_slowdown": 0.05}}, "its steps were made longer on purpose"),
+        ({"samples": {"step_seconds": [1.0] * (stores.STEPS + 1)}}, "it has more than the 20 steps that were asked"),
+        ({"samples": {"step_seconds": [1e-6] * 9}}, "of the least time that its machine's rates allow"),
+        ({"environment": {**ENVIRONMENT, "memory_limit_bytes": 2**20}}, "its process took more memory than its"),
+        (
+            {"spec": SPECS[0].replace(weights="pretrained", weights_path="/models/opt")},
+            "its weights_path is a folder of the machine that ran it",
+        ),
+    ],
+)
+def test_what_is_in_doubt_is_neither_packed_nor_merged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], why: str
+) -> None:
+    assert doubt(GOOD) == ""
+    bad = dataclasses.replace(GOOD, **changes)
+    path = store_of(tmp_path / "a", bad, OTHER).path(bad.spec, MACHINE)
+    code, out, err = command(capsys, "results", str(tmp_path / "a"), "--pack", str(tmp_path / "x.tar.gz"))
+    assert (code, out) == (1, f"{tmp_path / 'x.tar.gz'}: 1 run, 1 left out\n")
+    assert err.startswith(f"left out: {path}: ")
+    assert why in err
+    sent = archive(tmp_path / "y.tar.gz", (f"{MACHINE}/{path.name}", text_of(bad).encode()))
+    merged = merge([sent], tmp_path / "b")
+    assert (merged.added, len(merged.problems)) == (0, 1)
+    assert merged.problems[0].startswith(f"{sent}/{MACHINE}/{path.name}: ")
+    assert why in merged.problems[0]
+    code, out, err = command(capsys, "results", str(sent), "--merge-into", str(tmp_path / "b"))
+    assert (code, out) == (1, f"{tmp_path / 'b'}: 0 added, 0 there already, 0 chosen between\n")
+    assert why in err
+
+
+def test_an_archive_whose_texts_hold_paths_or_that_is_no_result_adds_nothing(tmp_path: Path) -> None:
+    told = dataclasses.replace(GOOD, warnings=["see /home/annika/log"])
+    name = Store(tmp_path).path(GOOD.spec, MACHINE).name
+    for content, why in (
+        (text_of(told), "its texts hold paths of a machine; pack it with zobench results --pack"),
+        (json.dumps({**GOOD.to_dict(), "samples": 5}), "`samples` must be of type dict"),
+        (text_of(OTHER), "its name does not belong to the spec inside"),
+    ):
+        merged = merge([archive(tmp_path / "x.tar.gz", (f"{MACHINE}/{name}", content.encode()))], tmp_path / "b")
+        assert (merged.added, len(merged.problems)) == (0, 1)
+        assert why in merged.problems[0]
+
+
+def test_an_archive_that_was_cut_off_or_damaged_adds_nothing(tmp_path: Path) -> None:
+    """Cut off between two files too, where tar takes what is there for all."""
+    store_of(tmp_path / "a", GOOD, OTHER)
+    pack(tmp_path / "a", whole := tmp_path / "whole.tar.gz")
+    content = gzip.decompress(whole.read_bytes())
+    with tarfile.open(whole) as tar:
+        second = tar.getmembers()[1].offset
+    shorter, file = zlib.compressobj(wbits=31), tmp_path / "x.tar.gz"
+    between = shorter.compress(content[:second]) + shorter.flush(zlib.Z_SYNC_FLUSH)
+    damaged = bytearray(whole.read_bytes())
+    damaged[-8] ^= 1  # the sum of all
+    for broken in (between, bytes(damaged), whole.read_bytes()[:-4]):
+        file.write_bytes(broken)
+        with pytest.raises(ValueError, match=r"must be an archive of `zobench results --pack`, but "):
+            merge([file], tmp_path / "b")
+    assert Store(tmp_path / "b").paths() == []
+
+
+def test_what_nobody_has_a_name_for_is_packed_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container that runs under any number there is no name of a user; of a host there are two."""
+
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    monkeypatch.setattr("socket.gethostname", lambda: "node17.example.org")
+    told = "on node17 and node17.example.org: gcc -O3 -I/home/annika/include -L/opt/lib/cuda x.c"
+    store_of(tmp_path / "a", dataclasses.replace(GOOD, warnings=[told]))
+    assert pack(tmp_path / "a", tmp_path / "x.tar.gz").runs == 1
+    assert merge([tmp_path / "x.tar.gz"], tmp_path / "b").added == 1
+    (back,) = Store(tmp_path / "b").load()
+    assert back.warnings == ["on HOST and HOST: gcc -O3 -Iinclude -Lcuda x.c"]
+
+
+def test_an_option_that_is_a_folder_is_nothing_for_others() -> None:
+    plain = GOOD.spec.to_dict()
+    assert module.places(plain) == []
+    assert module.places({**plain, "options": {"rows": 3, "basis": "/home/annika/basis.pt"}}) == ["options.basis"]
+
+
+def link(name: str) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    return made
+
+
+@pytest.mark.parametrize(
+    "member",
+    ["../x.json", "a/../../x.json", "/tmp/x.json", "a/b/x.json", ".a/x.json", "a/\x1b[2J.json", link("a/x.json")],
+)
+def test_an_archive_puts_nothing_elsewhere(tmp_path: Path, member: tarfile.TarInfo | str) -> None:
+    (inside := tmp_path / "in").mkdir()
+    file = archive(inside / "x.tar.gz", (member, b""))
+    with pytest.raises(ValueError, match=r"must hold files MACHINE/NAME\.json alone, but has '") as error:
+        merge([file], inside / "b")
+    assert str(error.value).isprintable()
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [".lock", "x.tar.gz"]
+
+
+def test_an_archive_that_is_too_large_or_none_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = archive(tmp_path / "x.tar.gz", ("a/x.json", bytes(2000)))
+    monkeypatch.setattr(module, "_LARGEST", 1000)
+    with pytest.raises(ValueError, match="must hold runs of 1 GiB at most, but has more"):
+        merge([file], tmp_path / "b")
+    for content in (b"", b"no archive", file.read_bytes()[:40]):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"must be an archive of `zobench results --pack`, but "):
+            merge([file], tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--pack", "runs.zip"], "`--pack` must be a file .tar.gz, but got 'runs.zip'; name it runs.tar.gz"),
+        (["--pack", "no/x.tar.gz"], "`--pack` must be a file in a folder that exists, but got 'no/x.tar.gz'; "),
+        (["--pack", "x.tar.gz", "--sort", "seed"], "`--pack` needs one whole folder, but got more; merge folders"),
+        (["--pack", "x.tar.gz"], "`--pack` needs runs, but results has none that can be read; `zobench sweep smoke "),
+        (["a.tar.gz", "--merge-into", "b"], "`DIR` must be a folder, but got 'a.tar.gz'; create it first"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command(capsys, "results", *arguments)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith(f"zobench: {text}")

@@ -1,0 +1,83 @@
+"""A campaign that ran on a machine of that size: synthetic results of all its runs, as its rounds would store them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.support.stores import ENVIRONMENT
+from zobench import recipes
+from zobench.execute.plan import Limits
+from zobench.predict import Rates
+from zobench.recipes import campaign as campaigns
+from zobench.recipes.campaign import Campaign, PartOn
+from zobench.result import Outcome, Result, Round
+from zobench.result.repeats import folded
+from zobench.runspec import RunSpec
+
+GB = 10**9
+ROOM = Limits(device_bytes=None, host_bytes=24 * GB, disk_bytes=60 * GB)
+"""Two cores with 24 GB, and 60 GB of free disk."""
+IDLE = Path(__file__).with_name("idle_rates.json")
+"""What `zobench doctor` measured on two idle cores of an EPYC with AVX-512 for bf16."""
+GPU = {"cores": 16, "cpu": "Intel Xeon", "memory_gib": 128, "gpus": [{"name": "NVIDIA H100 PCIe", "memory_mib": 81559}]}
+
+HEAD = 'title = "Mine"\ndevice = "cpu"\nlongest = "1h"\ntimeout = "10m"\nrepeats = 3\n'
+MATRIX = """title = "A matrix"
+budget = "1m"
+[base]
+model = "opt-tiny"
+seq_len = 32
+[axes]
+seed = [0, 1]
+[[include]]
+seed = 5
+[on.cpu.base]
+steps = 4
+"""
+PART = '[[parts]]\nname = "{}"\nmatrix = "mine"\nreason = "why"\n'
+"""A campaign file's head, a matrix of three cells, and a part that is that matrix."""
+
+
+def shipped(name: str) -> Campaign:
+    return campaigns.load(recipes.find("campaigns", name))
+
+
+@functools.cache
+def rates() -> Rates:
+    """Those of a machine with two cores that nobody else used."""
+    return Rates.of(json.loads(IDLE.read_text()))
+
+
+def environment(device: str) -> dict[str, Any]:
+    return ENVIRONMENT if device == "cpu" else {**ENVIRONMENT, "machine": "h100-16c-abcdef", "hardware": GPU}
+
+
+def run(spec: RunSpec, round_: Round, luck: random.Random) -> Result:
+    """A run of ``spec`` that ended ok, with all that its fields ask for."""
+    slow = 1.0 + spec.batch_size * spec.seq_len / 1000
+    parts = {name: [1.0, 1.1] for name in ("upload_seconds", "offload_seconds")} if spec.parts else {}
+    if spec.checkpoint != "none":
+        parts |= {"checkpoint_stall_seconds": [0.1], "checkpoint_seconds": [2.0]}
+    rows = [["upload", "upload", 0, 0.0, 0.1], ["compute", "compute", 0, 0.1, 0.3]] if spec.engine == "offload" else []
+    return Result(
+        spec=spec, outcome=Outcome.OK, environment=environment(spec.device.partition(":")[0]), parts=parts,
+        samples={"step_seconds": [slow * luck.uniform(0.99, 1.01) for _ in range(spec.steps)]},
+        memory={"device_peak_bytes": 2**30, "checkpoint_bytes": 0}, timeline=rows, round=round_,
+    )  # fmt: skip
+
+
+def results(parts: Iterable[tuple[PartOn, Iterable[RunSpec]]]) -> list[Result]:
+    """One result with its repeats for each cell of each part that ran there: a file for each cell and round."""
+    luck, runs = random.Random(7), []
+    for place, (on, cells) in enumerate(parts):
+        ran = list(cells)
+        for number in on.rounds:
+            began = 1e9 + 1e4 * place + 100.0 * number
+            rounds = [Round(number=number, began=began, place=i, cells=len(ran), seed=3) for i in range(len(ran))]
+            runs += [run(spec, one, luck) for spec, one in zip(ran, rounds, strict=True)]
+    return folded(runs)
