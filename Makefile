@@ -6,7 +6,7 @@ RESULTS ?= results
 WORKERS ?= auto
 BIN = $(VENV)/bin
 
-.PHONY: sweep report test quick nullcuda nullcuda-quick check smoke clean
+.PHONY: sweep report test quick docs nullcuda nullcuda-quick check smoke dist clean
 
 sweep: $(VENV)/.run
 	$(BIN)/zobench sweep main_table --budget $(BUDGET) --results $(RESULTS)
@@ -20,6 +20,10 @@ test: $(VENV)/.dev
 
 quick: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.quick -n $(WORKERS) --dist load --maxschedchunk 4
+
+# The pages as one site, with every table and figure; what Sphinx warns of ends the build.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 
 # The CUDA path without a GPU, see tests/nullcuda: torch's CUDA build (526 MB, once) over a null runtime. Everything, and
 # what continuous integration has the time for.
@@ -51,6 +55,9 @@ check: $(VENV)/.dev
 smoke: $(VENV)/.run
 	$(BIN)/zobench sweep smoke --results $(VENV)/smoke
 
+dist:
+	PYTHON=$(PYTHON) .ci/installed dist
+
 # torch first and pinned: the CUDA build, with gigabytes of libraries, where an NVIDIA driver is present, else the CPU
 # build, from its own index unless pip is configured to look elsewhere. It says which, and why.
 $(VENV)/.run: pyproject.toml constraints.txt
@@ -65,6 +72,10 @@ $(VENV)/.report: $(VENV)/.run
 
 $(VENV)/.dev: $(VENV)/.run
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.run
+	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
 	touch $@
 
 clean:

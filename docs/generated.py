@@ -1,0 +1,219 @@
+"""Writes the pages that come from the code: every table and figure, the commands, the fields, the names, the API.
+
+They lie in docs/generated, which is not committed; ``docs/conf.py`` calls :func:`write` before each build.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+OWN = "zobench"
+"""The page of the tables and figures that no paper has."""
+
+
+def write(folder: Path) -> None:
+    """Writes all generated pages into ``folder``, which holds nothing else afterwards."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "figures").mkdir(parents=True)
+    pages = {**dict(artifacts(folder / "figures")), "cli": commands(), "fields": fields(), "names": names()}
+    for name, text in {**pages, "api": api()}.items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def artifacts(figures: Path) -> Iterator[tuple[str, str]]:
+    """A page for each paper with its tables and figures, filled with the published runs. Draws into ``figures``."""
+    from zobench.recipes.reference import PAPERS, Reference
+    from zobench.report import artifacts
+    from zobench.store import Store
+
+    book, _ = artifacts.book(Store(ROOT / "results" / "published").load(), (), Reference.load())
+    if book.problems:
+        raise RuntimeError("; ".join(book.problems))
+    titles: Mapping[str, str] = {short: f"Tables and figures of {name}" for short, name in PAPERS.items()}
+    for paper in dict.fromkeys(artifact.paper for artifact in book.artifacts):
+        its = [artifact for artifact in book.artifacts if artifact.paper == paper]
+        title = titles.get(paper, "Tables and figures of zobench's own")
+        stem = its[0].name.split("/")[0] if "/" in its[0].name else OWN
+        yield f"tables-{stem}", "\n\n".join([f"# {title}", LEGEND, *(_artifact(one, figures) for one in its)]) + "\n"
+
+
+LEGEND = (
+    "Filled by `zobench` itself with the runs in `results/published`, which are those of small CPU machines. Upright: "
+    "measured there. *Italic with ~*: predicted. Columns of a paper: reported by it. "
+    "[What the layers mean](../tables.md)."
+)
+
+
+def _artifact(artifact: Any, figures: Path) -> str:
+    """One table or figure: what it shows, what measures it, its pictures, its numbers."""
+    from zobench.report.figures import svg
+    from zobench.report.formats import markdown
+    from zobench.report.publish import clean
+
+    parts = [f"## {artifact.name}", f"{markdown.escape(artifact.title)}."]
+    parts += [f"`zobench reproduce {artifact.name}` measures what this machine can."] if artifact.runner else []
+    parts += [f"Not measured by this version: it needs {markdown.escape(artifact.lacks)}."] if artifact.lacks else []
+    for chart in artifact.charts:
+        path = figures / f"{clean(chart.name).replace('/', '-')}.svg"
+        path.write_text(svg(chart), encoding="utf-8")
+        told = " ".join(f"{artifact.title}, {chart.source}".split()).replace('"', "'")
+        parts.append(f"```{{image}} figures/{path.name}\n:alt: {told}\n:class: figure\n```")
+    parts += (
+        [_layers(markdown.write(artifact.sheets).strip(), markdown.escape(artifact.title))] if artifact.sheets else []
+    )
+    return "\n\n".join(parts)
+
+
+def _layers(text: str, title: str) -> str:
+    """Sheets whose headings say where their numbers are from, without the ``title`` that stands above already."""
+
+    def heading(found: re.Match[str]) -> str:
+        return f"### {found[2]}" if found[1] == title else f"### {found[1].removeprefix(f'{title}: ')}: {found[2]}"
+
+    return re.sub(r"^### (.+)\n\n\*\*(.+)\*\*$", heading, text, flags=re.MULTILINE)
+
+
+def commands() -> str:
+    """What ``zobench --help`` and the help of every command say."""
+    from typer.main import get_command
+
+    from zobench.cli.common import app
+
+    parts = ["# Commands", "What `zobench COMMAND --help` says.", _help(["--help"])]
+    for words in _commands(get_command(app)):
+        parts += [f"## zobench {' '.join(words)}", _help([*words, "--help"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands(group: Any, before: Sequence[str] = ()) -> Iterator[list[str]]:
+    """The words of every command, those of groups of commands too."""
+    for name, command in group.commands.items():
+        if not command.hidden:
+            yield [*before, name]
+            yield from _commands(command, [*before, name]) if hasattr(command, "commands") else ()
+
+
+def _help(words: Sequence[str]) -> str:
+    """A block with what ``zobench WORDS`` prints."""
+    from zobench import cli
+
+    printed = io.StringIO()
+    width = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "100"
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            cli.main(words)
+    finally:
+        os.environ.pop("COLUMNS") if width is None else os.environ.update(COLUMNS=width)
+    if not printed.getvalue().strip():
+        raise RuntimeError(f"zobench {' '.join(words)} printed nothing")
+    return f"```text\n{printed.getvalue().strip()}\n```"
+
+
+def fields() -> str:
+    """Every field of a RunSpec, as it is declared."""
+    from zobench.runspec.fields import declared
+    from zobench.runspec.run import RunSpec
+
+    rows = []
+    for name, known in declared(RunSpec).items():
+        default = "" if known.required else known.write(known.default)
+        values = ", ".join(f"`{word}`" for word in known.choices) or known.noun
+        rows.append((f"`{name}`", known.about, f"`{default}`" if default else "", values))
+    told = (
+        "Every field of a run, as `zobench list fields` shows them: the keys of `--set KEY=VALUE`, of `[base]` and "
+        "`[axes]` in a matrix, and the arguments of `zobench.RunSpec`. A value that cannot run is an error of one line."
+    )
+    return "\n\n".join(["# Fields", told, _table(("field", "what it is", "default", "values"), rows)]) + "\n"
+
+
+def names() -> str:
+    """What a field or a recipe can name: methods, schemes, tasks, metrics, models, programs, GPUs."""
+    from zobench.predict import hardware
+    from zobench.report.formats import markdown
+    from zobench.runspec import registries
+
+    methods = ((f"`{kind.name}`", markdown.escape(kind.as_written.formula)) for kind in registries.METHODS.own())
+    schemes = ((f"`{kind.name}`",) for kind in registries.SCHEMES.own())
+    tasks = ((f"`{task.name}`",) for task in registries.TASKS.own())
+    metrics = ((f"`{one.name}`", one.base_unit, one.about) for one in registries.METRICS.own())
+    models = ((f"`{one.name}`", one.hub_id, one.layers, one.hidden) for one in registries.MODELS.own())
+    programs = ((f"`{one.name}`", markdown.escape(one.about)) for one in registries.PROGRAMS.own())
+    gpus = ((f"`{name}`", hardware.load(name).name) for name in hardware.names())
+    parts = [
+        ("Methods", ("method", "one step"), methods),
+        ("Schemes", ("scheme",), schemes),
+        ("Tasks", ("task",), tasks),
+        ("Metrics", ("metric", "unit", "what it is"), metrics),
+        ("Models", ("model", "on the hub", "layers", "width"), models),
+        ("Programs", ("program", "what runs a cell"), programs),
+        ("GPUs", ("`--gpu`", "name"), gpus),
+    ]
+    told = (
+        "What `zobench list` shows of zobench itself, and the schemes. A [plug-in](../extending.md) adds methods, "
+        "tasks, metrics, models and programs; a GPU of your own is [a file](../predictions.md#a-gpu-of-your-own)."
+    )
+    body = (text for title, header, rows in parts for text in (f"## {title}", _table(header, rows)))
+    return "\n\n".join(["# Names", told, *body]) + "\n"
+
+
+def api() -> str:
+    """The public names of ``zobench``, from their docstrings."""
+    import zobench
+
+    parts = ["# API", API]
+    for name in sorted({*zobench.__all__} - {"__version__", "models"}, key=str.lower):
+        parts += [f"## zobench.{name}", _documented("zobench", name)]
+    for module, its in OTHERS.items():
+        parts += [f"## {module}", f"```{{eval-rst}}\n.. automodule:: {module}\n```"]
+        parts += [_documented(module, name) for name in its]
+    return "\n\n".join(parts) + "\n"
+
+
+def _documented(module: str, name: str) -> str:
+    """A class with its members (a suite's are its checks: without them), or a function."""
+    one = getattr(importlib.import_module(module), name)
+    form = "autoclass" if isinstance(one, type) else "autofunction"
+    members = "   :members:\n" if isinstance(one, type) and module != "zobench.testing" else ""
+    return f"```{{eval-rst}}\n.. {form}:: {module}.{name}\n{members}```"
+
+
+API = (
+    "What a program of yours may use: first what `dir(zobench)` shows, then what a [plug-in](../extending.md), a "
+    "[run from Python](../python.md) or the [Trainer](../trainer.md) imports. Everything else may change from one "
+    "version to the next without a word."
+)
+OTHERS: Mapping[str, Sequence[str]] = {
+    "zobench.models": ("build", "Architecture", "Family"),
+    "zobench.models.families": ("gated_block", "gated_kept", "gated_resident"),
+    "zobench.finetune": ("run", "RunStart", "StepReport", "Evaluation"),
+    "zobench.recipes.matrix": ("load", "single"),
+    "zobench.runspec.kinds": ("MethodKind", "Definition", "UpdateSize"),
+    "zobench.methods": ("make", "rule"),
+    "zobench.methods.eggroll": ("EGGROLL",),
+    "zobench.data.tasks.task": ("Task", "Example", "words"),
+    "zobench.programs": ("Program",),
+    "zobench.result": ("Outcome",),
+    "zobench.result.quantity": ("Quantity",),
+    "zobench.hf": ("ZOTrainer", "ZOMixin"),
+    "zobench.testing": (
+        "failures", "MethodConformance", "EngineConformance", "LocalEngineConformance", "GradientConformance",
+        "TierConformance", "LanesConformance", "ProgramConformance",
+    ),
+}  # fmt: skip
+"""Module -> its names that the pages' programs use; a test holds it against their blocks."""
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(str(entry).replace('|', chr(92) + '|') for entry in line)} |" for line in lines)
