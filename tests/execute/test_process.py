@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 import torch
 
 from tests.support.processes import gone
+from zobench.durable.scratch import clear
 from zobench.execute import outcome, process
 from zobench.execute.process import run_in_process
 from zobench.measure import threads
@@ -172,7 +172,7 @@ def test_a_cell_that_takes_too_long_is_ended_with_all_it_started(child: Any, tmp
 @pytest.mark.parametrize(
     ("code", "outcome"), [(errno.ENOSPC, Outcome.FAILED), (errno.EAGAIN, Outcome.FAILED), (errno.ENOMEM, Outcome.OOM)]
 )
-@pytest.mark.parametrize("place", [(tempfile, "TemporaryDirectory"), (subprocess, "Popen")], ids=["folder", "process"])
+@pytest.mark.parametrize("place", [(process, "scratch"), (subprocess, "Popen")], ids=["folder", "process"])
 def test_a_process_that_cannot_start_is_a_result_too(
     monkeypatch: pytest.MonkeyPatch, code: int, outcome: Outcome, place: tuple[Any, str]
 ) -> None:
@@ -221,7 +221,9 @@ def popen(*args, **options):
 process.subprocess.Popen = popen
 process.run_in_process(RunSpec(model="opt-tiny", seq_len=32, steps=10**6).resolve("cpu"))
 """
-    parent = subprocess.Popen([sys.executable, "-c", waiting], env=process.child_environment())
+    (temporary := tmp_path / "temporary").mkdir()
+    environment = process.child_environment() | {"TMPDIR": str(temporary)}
+    parent = subprocess.Popen([sys.executable, "-c", waiting], env=environment)
     try:
         pid = _number(tmp_path / "pid")
         time.sleep(0.5)  # either before or after the child has asked to be told: both must end it
@@ -230,6 +232,9 @@ process.run_in_process(RunSpec(model="opt-tiny", seq_len=32, steps=10**6).resolv
         parent.send_signal(signal.SIGKILL)
         parent.wait()
     assert gone(pid)
+    assert list(temporary.glob("zobench-*"))  # of a process that was killed, until the next one looks
+    clear(temporary)
+    assert not list(temporary.glob("zobench-*"))
 
 
 @linux

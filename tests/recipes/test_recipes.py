@@ -78,7 +78,8 @@ def test_of_many_names_an_error_tells_the_nearest_and_the_list_that_has_them_all
         recipes.find_any(("tables", "plots"), "zo2/tabel1")
     told = "no such recipe in tables or plots: 'zo2/tabel1'; did you mean zo2/table1 or "
     assert str(caught.value).startswith(told)
-    assert str(caught.value).endswith("? see `zobench list tables`; or give the path of a .toml file")
+    lists = "? see `zobench list tables` and `zobench list figures`; or give the path of a .toml file"
+    assert str(caught.value).endswith(lists)
     assert len(str(caught.value)) < 200
 
 

@@ -291,7 +291,7 @@ def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(mon
         findings = [Finding("kernel bits", outcome[min(len(happened) // 2, 1)], "what was found")]
         return Verdict(device=device, machine=FACTS, findings=findings, seconds=1.0)
 
-    def ran(*_):
+    def ran(*_, whole):
         happened.append("cells")
         raise KeyboardInterrupt
 

@@ -9,14 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from zobench import programs
-from zobench.durable.scratch import clear
+from zobench.durable.scratch import clear, scratch
 from zobench.execute.outcome import failed, oom_kills
 from zobench.machine import deadline
 from zobench.machine.network import endpoint_of
@@ -99,8 +98,8 @@ def _run(
     environment = {**child_environment(disk_dir), **told, **(own.environment if own else {})}
     environment |= seat.environment if seat else {}
     kills = oom_kills()
-    with tempfile.TemporaryDirectory(prefix="zobench-") as folder:
-        answer, errors = Path(folder, "result.json"), Path(folder, "stderr.txt")
+    with scratch(None, "cell") as folder:
+        answer, errors = folder / "result.json", folder / "stderr.txt"
         with errors.open("wb") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "zobench.execute.child", str(answer), str(os.getpid())],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import tempfile
 import time
 import traceback
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import torch
 from zobench import models
 from zobench.data.batch import Batch
 from zobench.data.tokens import stream
+from zobench.durable.scratch import scratch
 from zobench.engine.checkpoint import save_checkpoint
 from zobench.finetune.assemble import disk_dir, empty_model, initial_weights
 from zobench.finetune.cautions import cautions
@@ -83,9 +83,9 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     facts = environment(spec.device) | provenance(spec) | told_by
     outcome, reason, trace = Outcome.OK, "", ""
     try:
-        with tempfile.TemporaryDirectory(prefix="zobench-", dir=disk_dir()) as folder:
-            question = _question(spec, Path(folder))
-            with asking(clone, question, Path(folder), _shown(spec.device)) as asked:
+        with scratch(disk_dir(), "program") as folder:
+            question = _question(spec, folder)
+            with asking(clone, question, folder, _shown(spec.device)) as asked:
                 _follow(asked, spec, told)
     except Exception as error:  # any failure is this cell's outcome, with its traceback, and never ends a sweep
         outcome, reason = classify(error, spec.device)
