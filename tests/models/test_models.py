@@ -199,12 +199,12 @@ def test_check_accepts_what_the_model_has() -> None:
         (
             RunSpec(model="Qwen3-4B", seq_len=40961),
             "`seq_len <= 40960` must hold for Qwen3-4B, but got seq_len=40961; "
-            "the model has 40960 positions: use a shorter seq_len",
+            "the model has 40960 positions: use --set seq_len=40960 or less",
         ),
         (
             RunSpec(model="OPT-13B", seq_len=2049, weights="pretrained"),
             "`seq_len <= 2048` must hold for OPT-13B, but got seq_len=2049; "
-            "the model has 2048 positions: use a shorter seq_len or weights=random",
+            "the model has 2048 positions: use --set seq_len=2048 or less, or weights=random",
         ),
         (
             RunSpec(model="OPT-175B", weights="pretrained"),

@@ -58,7 +58,7 @@ def test_coverage_counts_what_was_measured_of_what_is_reported(table: Table) -> 
         == "not shown: 0.5; not within: 0.5 (too few steps for an interval) in M1"
     )
     assert lines(claims)["p/t1: M2 needs more than M1"][2] == "holds: 12"
-    assert claims.source == "measured on box: 2 holds, 0 does not hold, 1 not shown, 0 not measured"
+    assert claims.source == "measured on box: 2 hold, 0 do not hold, 1 not shown, 0 not measured"
 
 
 def test_claims_are_counted_alike_at_a_glance_and_above_them_also_where_a_machine_measured_nothing_of_a_table(
@@ -68,7 +68,7 @@ def test_claims_are_counted_alike_at_a_glance_and_above_them_also_where_a_machin
     both = [*filled(table, RESULTS), *filled(other, [])]
     glance, *_, claims = sheets(both)
     assert [line[0] for line in lines(glance).values()][5:] == ["2", "0", "1", "3"]
-    assert claims.source == "measured on box: 2 holds, 0 does not hold, 1 not shown, 3 not measured"
+    assert claims.source == "measured on box: 2 hold, 0 do not hold, 1 not shown, 3 not measured"
 
 
 def test_values_under_another_condition_are_counted_and_named(table: Table) -> None:

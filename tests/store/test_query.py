@@ -195,6 +195,7 @@ def test_an_empty_store_says_how_to_get_results(
     assert command(capsys, "results") == (0, "", hint.format("results"))
     Path("empty").mkdir()
     assert command(capsys, "results", "empty") == (0, "", hint.format("empty"))
+    assert command(capsys, "results", "--results", "empty") == (0, "", hint.format("empty"))
 
 
 def test_conditions_that_nothing_fulfils_say_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,6 +207,7 @@ def test_conditions_that_nothing_fulfils_say_so(root: Path, capsys: pytest.Captu
     [
         (["--where", "seed"], "`--where` needs KEY=VALUE, but got 'seed'; "),
         (["--sort", "sped"], "unknown key 'sped'; did you mean "),
+        (["results", "--results", "b"], "`--results` names the folder, but got 'results' too; leave one of them out"),
         (["nowhere"], "`DIR` must be a folder, but got 'nowhere'; create it first"),
         (["--out", "runs.xlsx"], "`--out` must end in .csv or .parquet, but got 'runs.xlsx'; name it runs.csv"),
         (["--out", "no/runs.csv"], "`--out` must be a file in a folder that exists, but got 'no/runs.csv'; "),

@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     end_with_launcher()
     wait_passively()
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a line for each of its retries; one of ours says what failed
     given = sys.argv[1:] if arguments is None else list(arguments)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: children gone, results kept

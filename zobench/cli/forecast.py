@@ -68,10 +68,12 @@ def plan(
             raise ValueError("`--trace` needs one GPU, but got --gpu all; name one of `zobench list gpus`")
     sizes = {"host": _positive("--host", host), "disk": 0 if disk is None else _positive("--disk", disk)}
     found = []
-    for one in _gpus(gpu, link, anchor):
-        place = Place(gpu=one, **sizes)
-        ways = choices.choices(values, place)
-        found.append((place, ways[0], choices.alternatives(ways[0], place), ways[1:]))
+    with console.error_console().status("reading the model") as line:
+        for one in _gpus(gpu, link, anchor):
+            place = Place(gpu=one, **sizes)
+            ways = choices.choices(values, place)
+            found.append((place, ways[0], choices.alternatives(ways[0], place), ways[1:]))
+            line.update(f"predicted for {one.name}")
     if trace is not None:
         _trace(trace, found[0][1].prediction, sizes["disk"])
     if output is not None:

@@ -24,6 +24,9 @@ def results_(
     named: Annotated[
         list[Path] | None, typer.Argument(metavar="DIR", help="Results folders [results]; to merge, also archives.")
     ] = None,
+    results: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The same of one folder, as other commands have it.")
+    ] = None,
     where: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only these; repeatable.")] = None,
     sort: Annotated[str | None, typer.Option(metavar="FIELD", help="Order by a field or a measured quantity.")] = None,
     output: Annotated[
@@ -38,7 +41,9 @@ def results_(
     from zobench.store import query
     from zobench.store.pack import ENDING
 
-    folders = list(map(recipes.results, named or []))
+    if results is not None and named:
+        raise ValueError(f"`--results` names the folder, but got {str(named[0])!r} too; leave one of them out")
+    folders = list(map(recipes.results, named or ([] if results is None else [results])))
     wanted, places = query.conditions(where or []), folders or [Path("results")]
     for folder in folders:
         if merge_into is None or not folder.is_file() or not folder.name.endswith(ENDING):

@@ -40,10 +40,10 @@ def check(spec: RunSpec) -> None:
     if spec.seq_len > position_count(spec):
         most = position_count(spec)
         extended = f", and random ones may be added up to {most}" if most > architecture.max_positions else ""
-        longer = " or weights=random" if architecture.learned_positions and not extended else ""
+        longer = ", or weights=random" if architecture.learned_positions and not extended else ""
         raise ValueError(
             f"`seq_len <= {most}` must hold for {architecture.name}, but got seq_len={spec.seq_len}; the model has "
-            f"{architecture.max_positions} positions{extended}: use a shorter seq_len{longer}"
+            f"{architecture.max_positions} positions{extended}: use --set seq_len={most} or less{longer}"
         )
     architecture.check_tying(spec.tie_embeddings)
     if spec.resident_blocks > architecture.layers:

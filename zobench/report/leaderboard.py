@@ -127,7 +127,8 @@ def artifact(results: Sequence[Result]) -> Artifact:
     found = rankings(results, stated())
     return Artifact(
         name=NAME, kind="table", title=TITLE, paper="", runner="", lacks="", command="zobench campaign",
-        sheets=tuple(map(_sheet, found)) or (_empty(),), numbers=_numbers(found),
+        sheets=tuple(_sheet(one, () if i else _RULES) for i, one in enumerate(found)) or (_empty(),),
+        numbers=_numbers(found),
     )  # fmt: skip
 
 
@@ -138,7 +139,8 @@ def _empty() -> Sheet:
                  remarks=(told, more))  # fmt: skip
 
 
-def _sheet(ranking: Ranking) -> Sheet:
+def _sheet(ranking: Ranking, rules: Sequence[str]) -> Sheet:
+    """``rules``: what is said of all rankings, once, below the first."""
     count = len({place_of(entry.result) for entry in ranking.entries})
     source = f"measured on {count} machines" if count > 1 else "measured on one machine: nothing is ranked"
     body = tuple(tuple(_line(entry.result)) for entry in ranking.entries)
@@ -152,7 +154,7 @@ def _sheet(ranking: Ranking) -> Sheet:
             rows=tuple(CellText(text="-" if entry.rank is None else str(entry.rank), tone="label")
                        for entry in ranking.entries),
             groups=(Group(header=CellText(text="", tone="label"), columns=columns, body=body),),
-            remarks=(f"The run: {ranking.label}.", *_RULES),
+            remarks=(f"The run: {ranking.label}.", *rules),
         )
     )  # fmt: skip
 

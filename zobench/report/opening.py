@@ -11,7 +11,7 @@ from zobench.report.cells import TableCell
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.compose import Grid, hardware, joined, measured_on, paired, ratio
 from zobench.report.render import grids
-from zobench.report.summary import Filled, layers, verdicts
+from zobench.report.summary import Filled, in_words, layers, verdicts
 from zobench.report.table import Table, load_table
 from zobench.result import Result
 
@@ -92,8 +92,7 @@ def _sentences(table: Table, grid: Grid, machine: str | None, filled: Sequence[F
     )  # fmt: skip
     reported = _told(table, grid, 1, _reported)
     counts = verdicts(filled, machine)
-    held = ", ".join(f"{count} {word}" for word, count in counts.items())
-    second = f"In the paper, {reported}; of all papers' {sum(counts.values())} claims here: {held}."
+    second = f"In the paper, {reported}; of all papers' {sum(counts.values())} claims here: {in_words(counts)}."
     total, seen, ahead, neither = layers(filled)
     third = (
         f"Of the {total} values in the papers' tables {seen} were measured here, {ahead} are predicted only, and of "

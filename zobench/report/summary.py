@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zobench.report import claims
@@ -88,7 +88,7 @@ def _glance(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
     rows += ["different measurements behind them: the papers repeat one another's cells"]
     rows += ["of these values, under another condition than the paper's (a table says which)"]
     rows += ["Memory, measured / paper: median", "Throughput, measured / paper: median"]
-    rows += [f"Claims of the papers: {words} here" for words in ("hold", "do not hold", "not shown", "not measured")]
+    rows += [f"Claims of the papers: {words} here" for words in map(_of_many, _VERDICTS)]
     blank = ["0", "0", "0", "", "", "0", "0", "0", str(sum(len(item.table.claims) for item in filled))]
     headers = [f"On {machine}" for machine in machines] or ["Here"]
     body = [list(line) for line in zip(*(columns or [blank]), strict=True)]
@@ -303,9 +303,19 @@ def _claims(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
 
 
 def _counted(words: Sequence[str], all_of: Iterable[str] = ()) -> str:
-    """``3 holds, 1 not predicted``: verdicts that were given, and each of ``all_of``."""
+    """The verdicts that were given, and each of ``all_of``, as :func:`in_words` has them."""
     known = [word for word in (*_VERDICTS, claims.UNTOLD) if word in words or word in tuple(all_of)]
-    return ", ".join(f"{words.count(word)} {word}" for word in known)
+    return in_words({word: words.count(word) for word in known})
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """``3 hold, 1 does not hold``: how many claims have each verdict."""
+    return ", ".join(f"{count} {word if count == 1 else _of_many(word)}" for word, count in counts.items())
+
+
+def _of_many(verdict: str) -> str:
+    """The verdict, said of several claims."""
+    return {claims.HOLDS: "hold", claims.FAILS: "do not hold"}.get(verdict, verdict)
 
 
 def _verdict(verdict: claims.CheckedClaim | None, partly: str) -> str:
