@@ -153,7 +153,7 @@ def test_what_does_not_fit_this_machine_is_said_and_is_not_waited_for(
         (["c", "--part", "frist"], "`--part` must be one of the campaign's, but got 'frist'; did you mean first?"),
         (["c", "--gpu", "h100-sxm"], "`--gpu` is for campaigns of a GPU, but c is of a CPU; leave it out"),
         (["--part", "first"], "`--part`, `--gpu` and `--budget` are of one campaign, but none is named; add its NAME"),
-        (["c", "--budget", "soon"], "`--budget` must be a time, but got 'soon'; write 90s, 10m or 2h"),
+        (["c", "--budget", "soon"], "`--budget` must be a time, but got 'soon'; write 90s, 10m or 2h30m"),
         (["one-gpu"], "the campaign one-gpu needs a CUDA device, but none is visible; add --gpu h100-sxm to see what"),
     ],
 )

@@ -17,6 +17,7 @@ from tests.support.commands import run_in
 from tests.support.rates import RATES, calibrate
 from zobench import cli, predict
 from zobench.cli import measure
+from zobench.cli.common import parse_seconds
 from zobench.execute import plan, process
 from zobench.predict import footprint
 from zobench.result import Outcome, Result
@@ -34,6 +35,20 @@ OPTIONS = {
 
 
 # ---- what it is made of
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("10m", 600), ("2h", 7200), ("2h30m", 9000), ("1h1m1s", 3661), ("1.5h", 5400), ("45", 45)],
+)
+def test_a_time_is_read_in_the_units_that_it_names(text: str, seconds: float) -> None:
+    assert parse_seconds("--budget", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "30m2h", "2h30", "1.2.3s", "-2h", "5d", "0h0m"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="`--budget"):
+        parse_seconds("--budget", text)
 
 
 def test_no_command_grows_options_unnoticed() -> None:

@@ -54,6 +54,12 @@ def test_what_ended_badly_is_wanted_in_no_further_round_unless_it_is_asked_for()
     assert left(first, retry=["oom"]) == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
 
 
+def test_a_cell_that_ran_once_and_did_not_fit_later_is_not_left_out() -> None:
+    later = run(CELLS[0], 1, outcome=Outcome.SKIPPED)
+    assert campaign.fitting(CELLS, [run(CELLS[0]), later]) == list(CELLS)
+    assert campaign.fitting(CELLS, [later]) == list(CELLS[1:])
+
+
 def test_a_round_that_is_not_whole_is_planned_anew_and_a_whole_one_is_kept() -> None:
     def planned(runs: Sequence[Result]) -> list[str]:
         known = {one.spec.hash: one for one in runs}

@@ -12,7 +12,7 @@ import rich.console
 from tests.support.rates import RATES
 from zobench import predict
 from zobench.cli import plan_view
-from zobench.execute import plan
+from zobench.execute import plan, sweep
 from zobench.predict import footprint
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -53,6 +53,21 @@ def test_an_ok_cell_is_always_kept(tmp_path: Path, retry: frozenset[str]) -> Non
     assert (step.action, step.reason) == ("keep", "done")
     assert step.earlier is not None
     assert step.earlier.spec == cell()
+
+
+def test_what_was_measured_stays_where_the_cell_can_no_longer_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(spec: RunSpec) -> None:
+        raise ValueError("the program is gone")
+
+    store = stored(tmp_path, cell(), Outcome.OK)
+    monkeypatch.setattr(plan.programs, "check", refused)
+    (step,) = made(tmp_path, cell())
+    assert (step.action, step.reason) == ("skip", "the program is gone")
+    sweep.sweep([step], store)
+    (kept,) = Store(tmp_path).load()
+    assert kept.outcome is Outcome.OK
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.TIMEOUT, Outcome.FAILED, Outcome.CONTAMINATED])

@@ -319,7 +319,7 @@ def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(mon
     file.write_text('selftest = "soon"\n[base]\nmodel = "opt-tiny"\n')
     with pytest.raises(SystemExit) as ended:
         main(command)
-    told = "zobench: `mine.toml: selftest` must be a time, but got 'soon'; write 90s, 10m or 2h\n"
+    told = "zobench: `mine.toml: selftest` must be a time, but got 'soon'; write 90s, 10m or 2h30m\n"
     assert (ended.value.code, capsys.readouterr().err.splitlines(True)[-1]) == (2, told)
 
 

@@ -22,7 +22,7 @@ from zobench.result import Outcome, Result, Round
 from zobench.result.record import DISTURBED
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
-from zobench.store import Store, ranks
+from zobench.store import Store, evidence, ranks
 from zobench.store.compare import Verdict, cautions, compare, judge, regressions, side
 
 SPECS = list(itertools.islice(specs(), 6))
@@ -461,6 +461,16 @@ def test_pairs_of_rounds_show_what_processes_alone_do_not() -> None:
     assert (pair.judgement.verdict, pair.judgement.values) == (Verdict.AMBIGUOUS, "processes")
     assert pair.judgement.reason.endswith("measure more processes")
     assert compare([a], [a]).pairs[0].judgement.verdict is Verdict.SAME
+
+
+def test_a_ratio_of_unequal_threads_has_no_interval() -> None:
+    both = [
+        cell(SPECS[0], [speed] * 9, environment={**ENVIRONMENT, "threads": threads})
+        for speed, threads in ((1.0, 2), (1.9, 1))
+    ]
+    equal = [replace(one, environment={**ENVIRONMENT, "threads": 2}) for one in both]
+    assert evidence.times_ratio(*equal).interval is not None  # type: ignore[union-attr]
+    assert evidence.times_ratio(*both).interval is None  # type: ignore[union-attr]
 
 
 def test_a_disturbance_of_any_round_is_told() -> None:

@@ -117,13 +117,37 @@ def test_an_archive_whose_texts_hold_paths_or_that_is_no_result_adds_nothing(tmp
     told = dataclasses.replace(GOOD, warnings=["see /home/annika/log"])
     name = Store(tmp_path).path(GOOD.spec, MACHINE).name
     for content, why in (
-        (text_of(told), "its texts hold paths of a machine; pack it with zobench results --pack"),
+        (text_of(told), "it holds paths of a machine or the UUID of its GPU; pack it with zobench results --pack"),
         (json.dumps({**GOOD.to_dict(), "samples": 5}), "`samples` must be of type dict"),
         (text_of(OTHER), "its name does not belong to the spec inside"),
     ):
         merged = merge([archive(tmp_path / "x.tar.gz", (f"{MACHINE}/{name}", content.encode()))], tmp_path / "b")
         assert (merged.added, len(merged.problems)) == (0, 1)
         assert why in merged.problems[0]
+
+
+def test_the_number_of_a_gpu_is_not_packed_and_refused_where_it_is_sent(tmp_path: Path) -> None:
+    gpu = {"name": "H100", "uuid": "GPU-8d3b1f0a"}
+    known = dataclasses.replace(GOOD, environment={**GOOD.environment, "gpu": gpu})
+    store_of(tmp_path / "a", known)
+    pack(tmp_path / "a", file := tmp_path / "x.tar.gz")
+    assert merge([file], tmp_path / "b").added == 1
+    assert Store(tmp_path / "b").load()[0].environment["gpu"] == {"name": "H100"}
+    name = Store(tmp_path).path(GOOD.spec, MACHINE).name
+    sent = archive(tmp_path / "y.tar.gz", (f"{MACHINE}/{name}", text_of(known).encode()))
+    assert "the UUID of its GPU" in merge([sent], tmp_path / "c").problems[0]
+
+
+def test_a_worse_run_under_another_name_of_its_model_replaces_nothing(tmp_path: Path) -> None:
+    mine, yours = (
+        dataclasses.replace(GOOD, spec=GOOD.spec.replace(model=model, config_hash="0" * 12))
+        for model in ("mine", "yours")
+    )
+    store_of(tmp_path / "a", mine)
+    store_of(tmp_path / "b", dataclasses.replace(yours, outcome=Outcome.FAILED, reason="it failed", samples={}))
+    merged = merge([tmp_path / "b"], tmp_path / "a")
+    assert (merged.added, len(merged.choices)) == (0, 1)
+    assert [one.outcome for one in Store(tmp_path / "a").load()] == [Outcome.OK]
 
 
 def test_an_archive_that_was_cut_off_or_damaged_adds_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.stores import MACHINE, command, run, specs
-from zobench.result import Outcome, Result
-from zobench.store import Store
+from zobench.result import Outcome, Result, Round
+from zobench.store import Store, query
 from zobench.store.trace import trace
 
 RESIDENT, OFFLOADED = (
@@ -103,6 +104,13 @@ def test_a_file_and_the_first_digits_of_a_hash_name_a_run(tmp_path: Path, capsys
     for code, out, err in answers:
         assert (code, json.loads(out), err) == (0, trace(OFFLOADED), "")
     assert json.loads(written.read_text()) == trace(OFFLOADED)
+
+
+def test_a_cell_of_later_rounds_is_found_by_its_hash(tmp_path: Path) -> None:
+    rounds = [Round(number=number, began=float(number), place=0, cells=1, seed=0) for number in (4, 10, 3)]
+    for one in rounds:
+        Store(tmp_path).save(dataclasses.replace(OFFLOADED, round=one))
+    assert query.one(OFFLOADED.spec.hash[:6], tmp_path).round == rounds[2]
 
 
 def test_a_run_that_cannot_be_told_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

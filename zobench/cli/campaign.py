@@ -30,7 +30,7 @@ def campaign(
         str | None, typer.Option(metavar="GPU", help="Show the parts as predicted for a GPU that is not here.")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop before a part that would not fit: 90s, 10m, 2h.")
+        str | None, typer.Option(metavar="TIME", help="Stop before a part that would not fit: 90s, 10m, 2h30m.")
     ] = None,
     busy: Annotated[bool, typer.Option("--busy", help="Measure also while others use the machine.")] = False,
     retry: Retry = "none", results: Results = Path("results"), disk_dir: DiskDir = None,
@@ -54,6 +54,8 @@ def campaign(
         campaign_view.show_campaigns(console.answer_console(), results)
         return
     found = campaigns.load(recipes.find("campaigns", name))
+    for word in ("timeout", "longest", "selftest"):
+        parse_seconds(f"{found.name}: {word}", getattr(found, word))
     if gpu is not None:
         campaign_view.show_ahead(console.answer_console(), found, _chosen(found, "cuda:0", part), gpu)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,8 +67,8 @@ Stored = Annotated[
     ),
 ]  # fmt: skip
 DiskDir = Annotated[Path | None, _place(metavar="DIR", help="Folder of the disk tier [system's temporary].")]
-Budget = Annotated[str | None, _long(metavar="TIME", help="Skip cells that do not fit: 90s, 10m, 2h.")]
-Timeout = Annotated[str | None, _long(metavar="TIME", help="End a cell after this long: 90s, 10m, 2h.")]
+Budget = Annotated[str | None, _long(metavar="TIME", help="Skip cells that do not fit: 90s, 10m, 2h30m.")]
+Timeout = Annotated[str | None, _long(metavar="TIME", help="End a cell after this long: 90s, 10m, 2h30m.")]
 Retry = Annotated[str, _long(metavar="LIST", help="Outcomes to run again, as oom,failed; or none.")]
 Json = Annotated[str | None, _kept("--json", metavar="FILE", help="Write the result as JSON; - prints just that.")]
 DeviceMemory = Annotated[str | None, _cell(metavar="SIZE", help="Device memory that a cell may use: 8GB, 512MB, 4GiB.")]
@@ -143,17 +144,24 @@ def value_of(key: str, text: str) -> Any:
 
 
 def parse_seconds(option: str, text: str | None) -> float | None:
-    """Seconds of ``90s``, ``10m``, ``2h`` or a plain number. Raises ``ValueError`` with ``option``'s name."""
+    """Seconds of ``90s``, ``10m``, ``2h30m`` or a plain number. Raises ``ValueError`` with ``option``'s name."""
     if text is None:
         return None
-    number, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h") else (text, "s")
     try:
-        seconds = float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+        seconds = _seconds(text)
     except ValueError:
-        raise ValueError(f"`{option}` must be a time, but got {text!r}; write 90s, 10m or 2h") from None
+        raise ValueError(f"`{option}` must be a time, but got {text!r}; write 90s, 10m or 2h30m") from None
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"`{option} > 0` must hold, but got {text!r}; write 90s, 10m or 2h")
+        raise ValueError(f"`{option} > 0` must hold, but got {text!r}; write 90s, 10m or 2h30m")
     return seconds
+
+
+def _seconds(text: str) -> float:
+    number = r"([\d.]+(?:e[+-]?\d+)?)\s*"
+    parts = re.fullmatch(rf"\s*(?:{number}h\s*)?(?:{number}m\s*)?(?:{number}s\s*)?", text)
+    if parts is None or not any(parts.groups()):
+        return float(text)
+    return sum(float(number) * seconds for number, seconds in zip(parts.groups(), (3600, 60, 1), strict=True) if number)
 
 
 def parse_outcomes(text: str) -> frozenset[str]:

@@ -275,7 +275,8 @@ def _repeats(asked: Asked, matrix: Matrix, *, with_ratios: bool) -> Repeats:
     from zobench.execute.rounds import MOST, Repeats
     from zobench.measure.statistics import FEW
 
-    said = matrix.until if asked.until is None else asked.until
+    its = matrix.until if asked.part is None else None  # a campaign's part says how many rounds, whatever its matrix
+    said = its if asked.until is None else asked.until
     until = None if said is None else parse_percent("--until", said)
     given = matrix.repeats if asked.repeats is None else asked.repeats
     count = given if given is not None else MOST if until is not None else 1

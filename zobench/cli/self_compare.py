@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from zobench import recipes
 from zobench.cli.common import changed
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def self_compare(
     from zobench.measure.environment import fingerprint_without_torch
 
     spec, errors, facts = _cell(cell or USUAL, results), console.error_console(), fingerprint_without_torch()
-    folder = results / ".selftest"
+    shipped = results == recipes.folder("published")  # that of an installed package is not written to
+    folder = (Path("results") if shipped else results) / ".selftest"
     folder.mkdir(parents=True, exist_ok=True)
     path, told = folder / f"compare-{facts['machine']}-{spec.hash}.json", list[dict[str, Any]]()
     why = together.obstacle(spec)

@@ -102,7 +102,7 @@ Comparisons = Annotated[int | None, typer.Option("--comparisons", metavar="N", h
 Slowdown = Annotated[
     str | None, typer.Option(metavar="PERCENT", help="That the self-test plants and should find [5%].")
 ]
-SelfTestBudget = Annotated[str | None, typer.Option(metavar="TIME", help="Of the self-test: 90s, 10m, 2h.")]
+SelfTestBudget = Annotated[str | None, typer.Option(metavar="TIME", help="Of the self-test: 90s, 10m, 2h30m.")]
 
 
 @app.command(rich_help_panel=LOOK)
@@ -182,6 +182,8 @@ def _self_test(
     if count is not None and count < 1:
         raise ValueError(f"`--comparisons >= 1` must hold, but got {count}; leave it out for 20")
     share = None if slowdown is None else parse_percent("--slowdown", slowdown)
+    if share == 0:
+        raise ValueError("`--slowdown` must be above 0%, but got 0%; leave it out for 5%")
     check_results(results)
     self_compare(cell, results, count, share, parse_seconds("--budget", budget))
 

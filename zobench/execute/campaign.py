@@ -71,8 +71,10 @@ def progress(
 
 
 def fitting(cells: Sequence[RunSpec], runs: Sequence[Result]) -> list[RunSpec]:
-    """``cells`` less those that this machine was found too small for."""
-    unfit = {run.spec.hash for run in runs if run.outcome is Outcome.SKIPPED}
+    """``cells`` less those that this machine was found too small for, and never ran."""
+    unfit = {run.spec.hash for run in runs if run.outcome is Outcome.SKIPPED} - {
+        run.spec.hash for run in runs if run.is_ok
+    }
     return [cell for cell in cells if cell.hash not in unfit]
 
 

@@ -137,19 +137,21 @@ def decide(
     retry: Collection[str],
 ) -> Step:  # fmt: skip
     """The step of one cell: see :func:`make`. ``stored``: its result in the round that is planned, or None."""
+    before = None if stored is None or stored.outcome is Outcome.SKIPPED else stored
     try:
         models.check(spec)
         programs.check(spec)
         guess = predict.unpriced(spec) if rates is None else predict.estimate(spec, rates, earlier)
     except ValueError as error:
-        return Step(spec=spec, action="skip", reason=str(error), estimate=None)
-    if stored is not None and (stored.outcome is Outcome.SKIPPED or not is_current(stored)):
-        stored = None
+        return Step(spec=spec, action="skip", reason=str(error), estimate=None, earlier=before)
+    stored = before if before is not None and is_current(before) else None
     if stored is not None and is_settled(stored, retry):
         told = "done" if stored.outcome is Outcome.OK else f"{stored.outcome} before: {stored.reason}"
         return Step(spec=spec, action="keep", reason=told, estimate=guess, earlier=stored)
     missing = absent(spec, room) or lacking((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
-    return Step(spec=spec, action="skip" if missing else "run", reason=missing, estimate=guess, earlier=stored)
+    if missing:
+        return Step(spec=spec, action="skip", reason=missing, estimate=guess, earlier=before)
+    return Step(spec=spec, action="run", reason="", estimate=guess, earlier=stored)
 
 
 def is_settled(stored: Result | None, retry: Collection[str]) -> bool:

@@ -82,7 +82,7 @@ def run_in_process(
         return measured(spec)
     try:
         told = deadline.environment(enough) | interval.environment(written)
-        told |= {SLOWDOWN: str(slowdown)} if slowdown else {}
+        told |= {SLOWDOWN: f"{slowdown:.12f}"} if slowdown else {}
         return _run(spec, timeout, disk_dir, while_waiting, told, seat)
     except OSError as error:  # no process, or no folder for its answer
         outcome = Outcome.OOM if error.errno == errno.ENOMEM else Outcome.FAILED

@@ -120,7 +120,7 @@ def _after(spec: RunSpec, lost: Lost, meeting: Meeting, killed_for_memory: bool)
     except RuntimeError:
         if killed_for_memory or lost.code < 0:
             return end
-        return failed(spec, Outcome.FAILED, f"the first machine of the run, at {meeting.host}:{meeting.port}, is gone")
+        return failed(spec, Outcome.FAILED, "the first machine of the run is gone")
     if meeting.node == 0:
         _wait_for_readers(place, meeting.nodes)
     return result

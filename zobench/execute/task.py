@@ -108,7 +108,8 @@ def _measured(submission: jobs.Submission, cell: int, said: jobs.JobReport) -> t
         planned = plan.here([spec], store, said.machine, spec.device, submission.retry, disk_dir)
     except (OSError, ValueError) as error:  # a node without the device, or a disk folder that it lacks
         result = failed(spec, Outcome.FAILED, str(error))
-        store.save(result)
+        if store.find(spec, said.machine) is None:  # what was measured before stays
+            store.save(result)
         return result, said
     (step,) = planned.steps
     said = replace(said, action=step.action)

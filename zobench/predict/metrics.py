@@ -18,14 +18,25 @@ PREDICTED_STEP_TIME = Quantity(
     name="predicted_step_time", key="predicted_step_seconds", value=predicted_step, base_unit="s", units={"s": 1},
     absent=_NO_RATES, source="predicted",
 )  # fmt: skip
+
+
+def _uploads(run: Result) -> float | None:
+    return link_rate(run, "upload_seconds")
+
+
+def _offloads(run: Result) -> float | None:
+    return link_rate(run, "offload_seconds")
+
+
 LINK_RATES = (
     Quantity(
-        name="link_rate", key="upload_rate", value=lambda result: link_rate(result, "upload_seconds"),
-        base_unit="params/s", units=_RATE, absent=_NOT_ASKED, part="upload_seconds",
+        name="link_rate", key="upload_rate", value=measured.of_runs(_uploads), bounds=measured.runs_interval(_uploads),
+        per_run=True, base_unit="params/s", units=_RATE, absent=_NOT_ASKED, part="upload_seconds",
     ),
     Quantity(
-        name="offload_rate", key="offload_rate", value=lambda result: link_rate(result, "offload_seconds"),
-        base_unit="params/s", units=_RATE, absent=_NOT_ASKED, part="offload_seconds",
+        name="offload_rate", key="offload_rate", value=measured.of_runs(_offloads),
+        bounds=measured.runs_interval(_offloads), per_run=True, base_unit="params/s", units=_RATE, absent=_NOT_ASKED,
+        part="offload_seconds",
     ),
 )  # fmt: skip
 """The papers call uploads and offloads ``link_rate`` alike."""

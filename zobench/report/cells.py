@@ -16,13 +16,11 @@ from zobench.report.terms import deviations, fields
 from zobench.report.toml import Where
 from zobench.result import Outcome, Result
 from zobench.result.quantity import Interval, Quantity
-from zobench.runspec import METHODS, RunSpec
+from zobench.runspec import RunSpec
 from zobench.runspec.registries import METRICS
 from zobench.store import evidence
 
-_CPU_MEMORY = "Measured on a CPU: the process's peak resident memory above its baseline, not GPU memory."
 _CPU_RANKS = "GPUs stand for processes here, which share the cores of one CPU and its memory's bandwidth."
-_CUDA_MEMORY = "Measured as the allocator's peak; the paper reads NVML, which adds the CUDA context and the cache."
 _BOUND = "seq_len"
 """With a task it only bounds an example's tokens: then a table that does not name it allows any."""
 DEVIATION = "Measured with "
@@ -222,26 +220,13 @@ def _reported(table: Table, row: TableRow, column: TableColumn, metric: Metric) 
     return wanted if "paper" in wanted else {}
 
 
-def _evaluated(result: Result) -> list[str]:
-    """What an accuracy must be read with: what needs no model at all, and which formula ran."""
-    evaluation = result.evaluation
-    if "test" not in evaluation:
-        return ["The test set was not looked at (test_size=0)."]
-    count, majority = evaluation["test"]["count"], evaluation["majority"]["test"]
-    commonest = "" if majority is None else f"; always giving the commonest answer is right in {majority:.1%}"
-    told = [f"Of {count} test examples{commonest}."]
-    two = METHODS.get(result.spec.method).as_shipped is not None
-    return told + ([f"{result.spec.definition}: {evaluation['definition']}."] if two else [])
-
-
 def _caveats(
     row: TableRow, column: TableColumn, metric: Metric, result: Result, paper: Mapping[str, str] | None
 ) -> tuple[str, ...]:
     """What a reader of the heading would not expect of this number; read from the result itself."""
     spec = result.spec
-    notes = []
-    if metric.name == "gpu_memory":
-        notes.append(_CPU_MEMORY if spec.device.startswith("cpu") else _CUDA_MEMORY)
+    quantity = METRICS.get(column.quantity or metric.name)
+    notes = list(quantity.remarks(result))
     if spec.gpus > 1 and spec.device.startswith("cpu"):
         notes.append(_CPU_RANKS)
     common = fields(paper) if paper else {}
@@ -250,12 +235,10 @@ def _caveats(
     for field, (meant, *allowed) in {**column.where, **row.where}.items():
         if allowed and field not in common and getattr(spec, field) != meant:
             notes.append(f"{DEVIATION}{field} {getattr(spec, field)}; the heading means {meant}.")
-    if metric.name == "accuracy":
-        notes += _evaluated(result)
     if spec.weights == "shared":
         notes.append("Weights are shared: a few real blocks stand for all layers, for time and memory only.")
     if result.skipped_updates:
         notes.append(f"{result.skipped_updates} updates were skipped, because the losses were not finite.")
-    told = evidence.remarks(result) if METRICS.get(column.quantity or metric.name).timed else []
+    told = evidence.remarks(result) if quantity.timed else []
     notes += [f"{text[0].upper()}{text[1:]}." for text in told]
     return (*notes, *(f"{WARNING}{warning}" for warning in result.warnings))

@@ -10,7 +10,7 @@ from zobench.report.cells import TableCell
 from zobench.report.compose import Grid, ratio
 from zobench.report.table import Claim, Table
 from zobench.result import Result
-from zobench.runspec.registries import METRICS
+from zobench.result.quantity import Interval, Quantity
 from zobench.store import evidence
 
 HOLDS, FAILS, UNSHOWN, OPEN = "holds", "does not hold", "not shown", "not measured"
@@ -120,30 +120,32 @@ def _measured_ratio(claim: Claim, header: str, over: TableCell, under: TableCell
     value = ratio(over.value, under.value)
     if value is None or over.result is None or under.result is None:
         return None
-    low, high = value, value
-    if METRICS.get(over.metric.name).timed:
-        paired, low, high = _timed(over.metric.name, over.result, under.result)
+    quantity, low, high = over.quantity, value, value
+    if quantity.timed:
+        paired, low, high = _timed(quantity, over.result, under.result)
         value = paired or value
-    elif over.metric.name == "accuracy" and claim.at_least != claim.at_most:
-        low, high = _share_interval(over.result, under.result)
+    elif quantity.per_run:
+        known = evidence.ratio(over.result, under.result, quantity)
+        value = known.value if known else value
+        low, high = (known.interval if known else None) or (0.0, math.inf)
+    elif claim.at_least != claim.at_most:
+        low, high = _quotient(quantity.interval(over.result), quantity.interval(under.result)) or (value, value)
     return Ratio(header=header, value=value, low=low, high=high)
 
 
-def _share_interval(over: Result, under: Result) -> tuple[float, float]:
-    """The interval of the ratio of two accuracies: the quotients of their intervals' ends, so at least 95 %, and more
-    as both were measured on the same examples."""
-    first, second = (METRICS.get("accuracy").interval(result) for result in (over, under))
-    assert first is not None
-    assert second is not None
-    return first[0] / second[1], first[1] / second[0] if second[0] else math.inf
+def _quotient(over: Interval | None, under: Interval | None) -> Interval | None:
+    """The quotients of two intervals' ends: at least 95 %, and more where both are of the same examples."""
+    if over is None or under is None:
+        return None
+    return over[0] / under[1], over[1] / under[0] if under[0] else math.inf
 
 
-def _timed(metric: str, over: Result, under: Result) -> tuple[float | None, float, float]:
-    """The ratio of two step times, or two throughputs, from the rounds that both ran in, None if they were in none, and
+def _timed(quantity: Quantity, over: Result, under: Result) -> tuple[float | None, float, float]:
+    """The ratio of two step times, or of two rates, from the rounds that both ran in, None if they were in none, and
     the ends of its interval: see :func:`zobench.store.evidence.times_ratio`."""
-    first, second = (under, over) if metric == "throughput" else (over, under)
+    first, second = (under, over) if quantity.rate else (over, under)
     known = evidence.times_ratio(first, second)
-    tokens = over.tokens_per_step / under.tokens_per_step if metric == "throughput" else 1.0
+    tokens = over.tokens_per_step / under.tokens_per_step if quantity.rate else 1.0
     if known is None:
         return None, 0.0, math.inf
     low, high = known.interval or (0.0, math.inf)

@@ -19,9 +19,10 @@ class Quantity:
     table says of it.
     A ``share`` is relative by itself: no ratios are shown, and no paper reports it. ``absent``: what stands where an
     ok result has none, and what that means. ``source``: "predicted" from what a result carries, not "measured".
-    ``timed``: a median over steps, so that there is an interval from six steps on. ``per_run``: each process has a
-    value of its own, so that ratios come from rounds, as those of times do. ``part``: the entry of
-    ``Result.parts`` that it reads, and ``ranks`` what is kept of several ranks' values there; a plug-in's metric
+    ``timed``: a median over steps, so that there is an interval from six steps on; ``rate``: tokens over such a time,
+    not the time. ``per_run``: each process has a value of its own, so that ratios come from rounds, as those of times
+    do. ``remarks``: what its value in a result must be read with, which its heading does not say. ``part``: the entry
+    of ``Result.parts`` that it reads, and ``ranks`` what is kept of several ranks' values there; a plug-in's metric
     reads the part of its own name. Only zobench's own are columns of a data frame, by their ``key``. ``beside``: gets
     it, in place of ``value``, from a result and the one that a table's baseline column shows in the same row.
     """
@@ -37,7 +38,9 @@ class Quantity:
     source: str = "measured"
     bounds: Callable[[Result], Interval | None] = lambda result: None
     timed: bool = False
+    rate: bool = False
     per_run: bool = False
+    remarks: Callable[[Result], Sequence[str]] = lambda result: ()
     part: str = ""
     ranks: Callable[[Sequence[float]], float] = max
     beside: Callable[[Result, Result], float | None] | None = None

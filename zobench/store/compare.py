@@ -19,7 +19,7 @@ from zobench.result import Outcome, Result
 from zobench.result.repeats import differ_in_threads
 from zobench.runspec import FIELDS, suggestion
 from zobench.store import Store, evidence, first_sweep, machine_of, printable, query, ranks
-from zobench.store.measured import STEP_TIME
+from zobench.store.measured import GPU_MEMORY, STEP_TIME
 
 SHOWN, MANY = 3, 200
 """Where the sides share no cell: values of a field that are named, and cells among which the nearest are looked for."""
@@ -63,8 +63,7 @@ class Pair:
     @property
     def memory_ratio(self) -> float | None:
         """B's peak device memory over A's; None unless both ended ok and measured it."""
-        peaks = [side.memory.get("device_peak_bytes") for side in (self.a, self.b) if side.outcome is Outcome.OK]
-        before, after = peaks if len(peaks) == 2 else (None, None)
+        before, after = (GPU_MEMORY.of(side) for side in (self.a, self.b))
         return after / before if before and after is not None else None
 
 

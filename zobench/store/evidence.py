@@ -8,7 +8,7 @@ from zobench.measure import statistics
 from zobench.measure.statistics import FEW, Ratio
 from zobench.result import Result
 from zobench.result.quantity import Quantity
-from zobench.result.repeats import pairs, seconds_of_pair, took_turns
+from zobench.result.repeats import differ_in_threads, pairs, seconds_of_pair, took_turns
 from zobench.runspec.kinds import ENGINES
 from zobench.store import ranks
 from zobench.store.measured import STEP_TIME
@@ -45,14 +45,16 @@ def are_alone(one: Result, other: Result) -> bool:
 def times_ratio(one: Result, other: Result) -> Ratio | None:
     """The step time of ``one`` over that of ``other``: from the rounds that both were in, else, of 0 pairs, that of
     their medians, with the interval of their processes, and of two processes alone from their steps. None where a side
-    has no times. No scipy, as the test's p needs."""
+    has no times; no interval where they computed with different numbers of threads. No scipy, as the test's p needs.
+    """
     if (known := ratio(one, other, STEP_TIME)) is not None:
         return known
     if not one.step_seconds or not other.step_seconds:
         return None
     alone = are_alone(one, other)
     sides = [side.measured_seconds if alone else side.run_seconds for side in (other, one)]
-    interval = ranks.ratio_interval(*sides) if all(min(side) > 0 for side in sides) else None
+    apart = any(differ_in_threads(run, its) for run in one.runs for its in other.runs)
+    interval = ranks.ratio_interval(*sides) if not apart and all(min(side) > 0 for side in sides) else None
     return Ratio(value=one.step_seconds / other.step_seconds, interval=interval, pairs=0)
 
 

@@ -113,6 +113,10 @@ class Store:
         path = self._kept(spec, machine, number)
         return self.read(path) if path.exists() else None
 
+    def has(self, spec: RunSpec, machine: str, number: int = 0) -> bool:
+        """Whether there is a file for this run, readable or not."""
+        return self._kept(spec, machine, number).exists()
+
     def _kept(self, spec: RunSpec, machine: str, number: int) -> Path:
         """:meth:`path`, or the file of the same run under the name that its model was shown by then, as a folder's may
         have another."""

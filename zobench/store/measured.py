@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from zobench.measure.statistics import median_interval, repeats_interval
 from zobench.result import Outcome, Result
 from zobench.result.quantity import Interval, Quantity
+from zobench.runspec import METHODS
 
 NORMAL_95 = 1.959964
 """The normal quantile of a two-sided interval of 95 %."""
@@ -25,8 +26,28 @@ def binomial_interval(share: float, count: int) -> Interval:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def of_runs(value: Callable[[Result], float | None]) -> Callable[[Result], float | None]:
+    """The median of what each run has."""
+
+    def median(result: Result) -> float | None:
+        known = [own for run in result.runs if (own := value(run)) is not None]
+        return statistics.median(known) if known else None
+
+    return median
+
+
+def runs_interval(value: Callable[[Result], float | None]) -> Callable[[Result], Interval | None]:
+    """Of that median; None for one run alone, or where one has no value."""
+
+    def interval(result: Result) -> Interval | None:
+        known = [own for run in result.runs if (own := value(run))]
+        return repeats_interval(known) if len(known) == len(result.runs) else None
+
+    return interval
+
+
 def _memory(key: str) -> Callable[[Result], float | None]:
-    return lambda result: result.memory.get(key)
+    return of_runs(lambda run: run.memory.get(key))
 
 
 def _score(name: str, point: str) -> Callable[[Result], float | None]:
@@ -92,6 +113,24 @@ def _losses(result: Result) -> list[float | None]:
     return [*result.warmup.get("loss", []), *result.samples.get("loss", [])]
 
 
+def _memory_of(result: Result) -> Sequence[str]:
+    if result.spec.device.startswith("cpu"):
+        return ["Measured on a CPU: the process's peak resident memory above its baseline, not GPU memory."]
+    return ["Measured as the allocator's peak; the paper reads NVML, which adds the CUDA context and the cache."]
+
+
+def _evaluated(result: Result) -> Sequence[str]:
+    """What needs no model at all, and which formula of a method that has two ran."""
+    evaluation = result.evaluation
+    if "test" not in evaluation:
+        return ["The test set was not looked at (test_size=0)."]
+    count, majority = evaluation["test"]["count"], evaluation["majority"]["test"]
+    commonest = "" if majority is None else f"; always giving the commonest answer is right in {majority:.1%}"
+    told = [f"Of {count} test examples{commonest}."]
+    two = METHODS.get(result.spec.method).as_shipped is not None
+    return told + ([f"{result.spec.definition}: {evaluation['definition']}."] if two else [])
+
+
 _MEMORY = "1 {unit} here is {size} bytes, as nvidia-smi counts and the papers print."
 _NO_TASK = ("—", "the run did not evaluate a task")
 _NOT_ANSWERED = ("—", "the run did not answer questions")
@@ -99,7 +138,7 @@ _NOT_SAVED = ("—", "the run took no checkpoint")
 
 GPU_MEMORY = Quantity(
     name="gpu_memory", key="device_peak_bytes", value=_memory("device_peak_bytes"), base_unit="bytes", units=BYTES,
-    about=_MEMORY,
+    about=_MEMORY, remarks=_memory_of,
 )  # fmt: skip
 HOST_MEMORY = Quantity(
     name="host_memory", key="host_rss_peak_bytes", value=_memory("host_rss_peak_bytes"), base_unit="bytes",
@@ -107,7 +146,7 @@ HOST_MEMORY = Quantity(
 )  # fmt: skip
 THROUGHPUT = Quantity(
     name="throughput", key="throughput", value=_throughput, base_unit="tokens/s", units={"tokens/s": 1},
-    bounds=_throughput_interval, timed=True,
+    bounds=_throughput_interval, timed=True, rate=True,
 )  # fmt: skip
 STEP_TIME = Quantity(
     name="step_time", key="step_seconds", value=lambda result: result.step_seconds, base_unit="s", units={"s": 1},
@@ -120,26 +159,6 @@ LOSS_DIFFERENCE = Quantity(
     "equal.",
     absent=("—", "it is the baseline, or its weights, tokens or directions are others"),
 )  # fmt: skip
-
-
-def _of_runs(value: Callable[[Result], float | None]) -> Callable[[Result], float | None]:
-    """The median of what each run has."""
-
-    def median(result: Result) -> float | None:
-        known = [own for run in result.runs if (own := value(run)) is not None]
-        return statistics.median(known) if known else None
-
-    return median
-
-
-def _runs_interval(value: Callable[[Result], float | None]) -> Callable[[Result], Interval | None]:
-    """Of that median; None for one run alone, or where one has no value."""
-
-    def interval(result: Result) -> Interval | None:
-        known = [own for run in result.runs if (own := value(run))]
-        return repeats_interval(known) if len(known) == len(result.runs) else None
-
-    return interval
 
 
 def _joules_per_token(run: Result) -> float | None:
@@ -176,10 +195,10 @@ COSTS = (
     Quantity(
         name="energy_per_token",
         key="energy_per_token_joules",
-        value=_of_runs(_joules_per_token),
+        value=of_runs(_joules_per_token),
         base_unit="J/token",
         units={"J/token": 1, "mJ/token": 1e-3},
-        bounds=_runs_interval(_joules_per_token),
+        bounds=runs_interval(_joules_per_token),
         per_run=True,
         about="Energy: of the GPU (NVML), on a CPU of its packages (RAPL), during the measured steps, by {unit}.",
         absent=("—", "no counter of energy could be read"),
@@ -187,10 +206,10 @@ COSTS = (
     Quantity(
         name="cost",
         key="cost_per_million_tokens",
-        value=_of_runs(_cost),
+        value=of_runs(_cost),
         base_unit="1/1e6 tokens",
         units={"1/1e6 tokens": 1},
-        bounds=_runs_interval(_cost),
+        bounds=runs_interval(_cost),
         per_run=True,
         about="Cost of a million tokens, in the currency of the price of an hour.",
         absent=("—", "no price of an hour was named (--price)"),
@@ -198,10 +217,10 @@ COSTS = (
     Quantity(
         name="time_to_accuracy",
         key="seconds_to_accuracy",
-        value=_of_runs(_seconds_to_target),
+        value=of_runs(_seconds_to_target),
         base_unit="s",
         units={"s": 1, "min": 60},
-        bounds=_runs_interval(_seconds_to_target),
+        bounds=runs_interval(_seconds_to_target),
         per_run=True,
         about="Time to accuracy: of steps, until an evaluation on dev first reached the target.",
         absent=("—", "no accuracy was named (--accuracy), or it was not reached"),
@@ -217,11 +236,12 @@ ACCURACIES = tuple(
         units=PERCENT,
         absent=_NO_TASK,
         bounds=bounds,
+        remarks=remarks,
     )
-    for name, point, bounds in (
-        ("accuracy", "test", _share_interval("accuracy")),
-        ("dev_accuracy", "best", lambda result: None),
-        ("start_accuracy", "start", lambda result: None),
+    for name, point, bounds, remarks in (
+        ("accuracy", "test", _share_interval("accuracy"), _evaluated),
+        ("dev_accuracy", "best", lambda result: None, lambda result: ()),
+        ("start_accuracy", "start", lambda result: None, lambda result: ()),
     )
 )
 """On test with the weights that were best on dev; on dev with them; on dev before the first step."""
@@ -251,16 +271,19 @@ UPDATE_SURVIVAL = Quantity(
 CHECKPOINTS = (
     Quantity(
         name="checkpoint_stall", key="checkpoint_stall_seconds", part="checkpoint_stall_seconds",
-        value=_median("checkpoint_stall_seconds"), base_unit="s", units={"ms": 1e-3, "s": 1}, absent=_NOT_SAVED,
+        value=of_runs(_median("checkpoint_stall_seconds")), bounds=runs_interval(_median("checkpoint_stall_seconds")),
+        per_run=True, base_unit="s", units={"ms": 1e-3, "s": 1}, absent=_NOT_SAVED,
     ),
     Quantity(
-        name="checkpoint_stall_share", key="checkpoint_stall_share", value=_stall_share, base_unit="1", units=PERCENT,
+        name="checkpoint_stall_share", key="checkpoint_stall_share", value=of_runs(_stall_share),
+        bounds=runs_interval(_stall_share), per_run=True, base_unit="1", units=PERCENT,
         about="Stall: how long the median checkpoint held the steps up, over the time of the median step.",
         share=True, absent=_NOT_SAVED,
     ),
     Quantity(
         name="checkpoint_time", key="checkpoint_seconds", part="checkpoint_seconds",
-        value=_median("checkpoint_seconds"), base_unit="s", units={"s": 1}, absent=_NOT_SAVED,
+        value=of_runs(_median("checkpoint_seconds")), bounds=runs_interval(_median("checkpoint_seconds")), per_run=True,
+        base_unit="s", units={"s": 1}, absent=_NOT_SAVED,
     ),
     Quantity(
         name="checkpoint_copies", key="checkpoint_bytes", value=_memory("checkpoint_bytes"), base_unit="bytes",

@@ -44,7 +44,7 @@ def merge(sources: Sequence[Path], into: Path) -> Merged:
 
 def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
     place = result.spec, machine_of(result), number_of(result)
-    if not target.path(*place).exists():
+    if not target.has(*place):
         target.save(result)
         merged.added += 1
         return
@@ -67,7 +67,9 @@ def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
 
 
 def _worth(result: Result) -> tuple[bool, int, float]:
-    return result.is_ok, len(result.measured_seconds), result.round.began if result.round else 0.0
+    """Steps that were found to be warm-up count: else the cells of one round could come from two stores."""
+    steps = len(result.measured_seconds) + result.environment.get("warm_up_detected", 0)
+    return result.is_ok, steps, result.round.began if result.round else 0.0
 
 
 def _told(result: Result) -> str:

@@ -99,7 +99,16 @@ def _is_place(text: Any) -> bool:
 def unnamed(result: Result) -> Result:
     """``result`` without what its texts tell of this machine and its user."""
     said = {name: anonymous(getattr(result, name)) for name in _SAYINGS}
-    return without_place(without_paths_in(replace(result, **said)))
+    return _of_any_gpu(without_place(without_paths_in(replace(result, **said))))
+
+
+def _of_any_gpu(result: Result) -> Result:
+    """``result`` without the number by which its very GPU is known."""
+    gpu = result.environment.get("gpu")
+    if not isinstance(gpu, dict) or "uuid" not in gpu:
+        return result
+    kept = {name: value for name, value in gpu.items() if name != "uuid"}
+    return replace(result, environment={**result.environment, "gpu": kept})
 
 
 def without_paths_in(result: Result) -> Result:
@@ -135,8 +144,8 @@ def opened(source: Path, problems: list[str]) -> Iterator[Store]:
 
 
 def _told_of_host(result: Result) -> str:
-    plain = without_place(without_paths_in(result)) == result
-    return "" if plain else "its texts hold paths of a machine; pack it with zobench results --pack"
+    plain = _of_any_gpu(without_place(without_paths_in(result))) == result
+    return "" if plain else "it holds paths of a machine or the UUID of its GPU; pack it with zobench results --pack"
 
 
 def _unpack(source: Path, root: Path) -> None:

@@ -16,6 +16,7 @@ KEYS = (*FIELDS, "outcome", "machine")
 """What a condition can be about."""
 EXPORTS = (".csv", ".parquet")
 _HASH = re.compile(r"[0-9a-f]{4,12}")
+_ENDING = re.compile(r"-([0-9a-f]{12})(?:-r(\d+))?$")
 
 Conditions = Mapping[str, frozenset[Any]]
 
@@ -66,7 +67,7 @@ def one(run: str, root: Path) -> Result:
             f"RUN must be a result file or 4 to 12 digits of a run's hash, but got {run!r}; see `zobench results`"
         )
     store = Store(root)
-    matching = [path for path in store.paths() if path.stem.rpartition("-")[2].startswith(run)]
+    matching = _first_rounds(store, run)
     if len(matching) > 1:
         raise ValueError(f"{run!r} must name one run, but got {', '.join(map(str, matching))}; name the file")
     result = store.read(matching[0]) if matching else None
@@ -75,6 +76,15 @@ def one(run: str, root: Path) -> Result:
         told = "; ".join(store.problems) or none
         raise ValueError(f"{run!r} must name a run, but got none: {told}; see `zobench results {root}`")
     return result
+
+
+def _first_rounds(store: Store, run: str) -> list[Path]:
+    """The files of the cells whose hash begins with ``run``, of each the earliest round that is there."""
+    rounds: dict[tuple[str, str], list[tuple[int, Path]]] = {}
+    for path in store.paths():
+        if (ending := _ENDING.search(path.stem)) and ending[1].startswith(run):
+            rounds.setdefault((path.parent.name, ending[1]), []).append((int(ending[2] or 0), path))
+    return [min(found)[1] for found in rounds.values()]
 
 
 def export(results: Sequence[Result], path: Path) -> None:
