@@ -248,21 +248,20 @@ def test_two_nodes_on_one_machine_meet_at_the_given_address(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("killed", "reasons"),
     [
-        (0, ("the cell's process was ended by SIGKILL", "the first machine of the run, at 127.0.0.1:{port}, is gone")),
+        (0, ("the cell's process was ended by SIGKILL", "the first machine of the run is gone")),
         (1, ("rank 1 is gone without a word", "the cell's process was ended by SIGKILL")),
     ],
 )
 def test_a_node_that_is_gone_ends_the_others(
     killed: int, reasons: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = free_port()
-    monkeypatch.setenv("ZOBENCH_RENDEZVOUS", f"127.0.0.1:{port}")
+    monkeypatch.setenv("ZOBENCH_RENDEZVOUS", f"127.0.0.1:{free_port()}")
     spec = cell("ddp", 2, nodes=2, **LONG)
     both = [Running(spec), Running(spec)]
     ranks, everything = both[0].ranks(), children(os.getpid())
     os.kill(parent(ranks[killed]), signal.SIGKILL)
     told = {one.ended().reason for one in both}
-    assert told == {reason.format(port=port) for reason in reasons}
+    assert told == set(reasons)
     assert all(gone(pid) for pid in everything)
 
 
