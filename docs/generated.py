@@ -143,7 +143,7 @@ def names() -> str:
     from zobench.runspec import registries
 
     methods = ((f"`{kind.name}`", markdown.escape(kind.as_written.formula)) for kind in registries.METHODS.own())
-    schemes = ((f"`{kind.name}`",) for kind in registries.SCHEMES.own())
+    schemes = ((f"`{kind.name}`", markdown.escape(kind.about)) for kind in registries.SCHEMES.own())
     tasks = ((f"`{task.name}`",) for task in registries.TASKS.own())
     metrics = ((f"`{one.name}`", one.base_unit, one.about) for one in registries.METRICS.own())
     models = ((f"`{one.name}`", one.hub_id, one.layers, one.hidden) for one in registries.MODELS.own())
@@ -151,7 +151,7 @@ def names() -> str:
     gpus = ((f"`{name}`", hardware.load(name).name) for name in hardware.names())
     parts = [
         ("Methods", ("method", "one step"), methods),
-        ("Schemes", ("scheme",), schemes),
+        ("Schemes", ("scheme", "what is tuned"), schemes),
         ("Tasks", ("task",), tasks),
         ("Metrics", ("metric", "unit", "what it is"), metrics),
         ("Models", ("model", "on the hub", "layers", "width"), models),
@@ -159,7 +159,7 @@ def names() -> str:
         ("GPUs", ("`--gpu`", "name"), gpus),
     ]
     told = (
-        "What `zobench list` shows of zobench itself, and the schemes. A [plug-in](../extending.md) adds methods, "
+        "What `zobench list` shows of zobench itself. A [plug-in](../extending.md) adds methods, schemes, "
         "tasks, metrics, models and programs; a GPU of your own is [a file](../predictions.md#a-gpu-of-your-own)."
     )
     body = (text for title, header, rows in parts for text in (f"## {title}", _table(header, rows)))
@@ -197,8 +197,9 @@ OTHERS: Mapping[str, Sequence[str]] = {
     "zobench.models.families": ("gated_block", "gated_kept", "gated_resident"),
     "zobench.finetune": ("run", "RunStart", "StepReport", "Evaluation"),
     "zobench.recipes.matrix": ("load", "single"),
-    "zobench.runspec.kinds": ("MethodKind", "Definition", "UpdateSize"),
+    "zobench.runspec.kinds": ("MethodKind", "SchemeKind", "Definition", "UpdateSize"),
     "zobench.methods": ("make", "rule"),
+    "zobench.schemes.base": ("Scheme", "Adapter"),
     "zobench.methods.eggroll": ("EGGROLL",),
     "zobench.data.tasks.task": ("Task", "Example", "words"),
     "zobench.programs": ("Program",),

@@ -22,7 +22,7 @@ QUESTIONS = {
     "fit-my-gpu": "Does my model fit my GPU, and how fast",
     "models": "Your own model",
     "data": "Your own data",
-    "extending": "method, task, metric",
+    "extending": "method, scheme, task, metric",
     "programs": "The authors' own programs",
     "cluster": "Slurm cluster",
     "survive": "Resume after a crash",

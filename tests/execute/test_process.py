@@ -139,14 +139,6 @@ def test_a_process_that_the_kernel_killed_for_memory_is_out_of_memory(
     )  # fmt: skip
 
 
-def test_the_kernels_count_is_read_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "nr_free_pages 5\noom_kill 17\n"
-    monkeypatch.setattr(process.Path, "read_text", lambda self: text)
-    assert process.oom_kills() == 17
-    text = "nr_free_pages 5\n"
-    assert process.oom_kills() == 0
-
-
 @pytest.mark.parametrize("option", [{}, {"timeout": 60.0}])
 def test_a_wait_is_interrupted_by_its_caller_and_nothing_keeps_running(
     child: Any, tmp_path: Path, option: dict[str, float]

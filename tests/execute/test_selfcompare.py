@@ -175,14 +175,18 @@ def test_the_command_tells_and_keeps_every_comparison(
     assert third.startswith("from about ")
     assert last == "this machine can be trusted with a difference of 5 %"
     (path,) = (tmp_path / ".selftest").glob(f"compare-{MACHINE}-*.json")
+    monkeypatch.setattr("time.time", lambda: 2e9)
     kept = json.loads(path.read_text())
     assert (len(kept["comparisons"]), kept["slowdown"]) == (20, 0.05)
     assert err.count("slowed x1.0") == 20
     inner = machine(6, detects=False)
     code, out, _ = command(capsys, *common, "--comparisons", "5", "--slowdown", "10%")
     assert (code, out.splitlines()[-1]) == (
-        1, "this machine is too unsteady, or busy, for a difference of 10 %"
-    )  # fmt: skip
+        1,
+        "this machine is too unsteady, or busy, for a difference of 10 %; 5 comparisons are few to say so, "
+        "20 are usual",
+    )
+    assert len(list((tmp_path / ".selftest").glob("compare-*.json"))) == 2  # what was measured before is kept
 
 
 @pytest.mark.parametrize(

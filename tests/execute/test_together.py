@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ for step in turn.each(range(steps)):
     time.sleep(0.02)
     if name == "dies" and step == 2:
         os._exit(1)
+    if name == "hangs" and step == 2:
+        time.sleep(600)
     os.write(file, f"{name} ends\\n".encode())
 turn.end()
 os.write(file, f"{name} is done\\n".encode())
@@ -47,29 +49,42 @@ os.write(file, f"{name} is done\\n".encode())
 """A process that steps in turns and writes down when it begins and ends a step."""
 
 
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *names: str, steps: Sequence[int] = ()) -> list[str]:
-    """The lines of processes of these names, each with so many steps (5), in the order in which they were written."""
+def played(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *names: str,
+    steps: Sequence[int] = (),
+    timeout: float | None = None,
+) -> tuple[list[str], list[Result]]:  # fmt: skip
+    """The lines of processes of these names, each with so many steps (5), in the order in which they were written; and
+    their results."""
     log = tmp_path / "log"
     log.touch()
     counts = iter(steps or [5] * len(names))
     waiting = iter([(name, next(counts)) for name in names])
     lock = threading.Lock()
 
-    def run(spec: RunSpec, *, seat: Seat, **_: Any) -> Result:
+    def run(spec: RunSpec, *, seat: Seat, while_waiting: Callable[[], None], **_: Any) -> Result:
         with lock:
             name, count = next(waiting)
         command = [sys.executable, "-c", STEPPER, name, str(count), str(log)]
         environment = {**os.environ, **seat.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
-        subprocess.run(command, env=environment, pass_fds=seat.descriptors, check=False)
+        with subprocess.Popen(command, env=environment, pass_fds=seat.descriptors) as process:
+            try:
+                while process.poll() is None:
+                    while_waiting()
+                    time.sleep(0.01)
+            finally:
+                process.kill()
         return Result(spec=spec, outcome=Outcome.OK, environment={"machine": MACHINE})
 
     monkeypatch.setattr(together, "run_in_process", run)
-    run_together([SPEC] * len(names), order=random.Random(0))
-    return log.read_text().splitlines()
+    results = run_together([SPEC] * len(names), order=random.Random(0), timeout=timeout)
+    return log.read_text().splitlines(), results
 
 
 def test_one_steps_at_a_time_and_each_once_before_any_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = played(tmp_path, monkeypatch, "a", "b", "c")
+    lines, _ = played(tmp_path, monkeypatch, "a", "b", "c")
     steps, ends = lines[:30], lines[30:]
     assert all(second == first.replace("begins", "ends") for first, second in zip(steps[::2], steps[1::2], strict=True))
     turns = [[line[0] for line in steps[place : place + 6 : 2]] for place in range(0, 30, 6)]
@@ -79,14 +94,36 @@ def test_one_steps_at_a_time_and_each_once_before_any_again(tmp_path: Path, monk
 
 
 def test_one_with_fewer_steps_waits_until_nobody_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = played(tmp_path, monkeypatch, "a", "b", steps=(1, 4))
+    lines, _ = played(tmp_path, monkeypatch, "a", "b", steps=(1, 4))
     assert sorted(lines[-2:]) == ["a is done", "b is done"]
     assert lines.count("b ends") == 4
 
 
 def test_one_that_dies_in_its_turn_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = played(tmp_path, monkeypatch, "a", "dies", "c")
+    lines, _ = played(tmp_path, monkeypatch, "a", "dies", "c")
     assert (lines.count("a ends"), lines.count("c ends"), lines.count("dies ends")) == (5, 5, 2)
+
+
+def test_one_that_hangs_in_its_turn_is_ended_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, results = played(tmp_path, monkeypatch, "a", "hangs", "c", timeout=10.0)
+    assert (lines.count("a ends"), lines.count("c ends"), lines.count("hangs ends")) == (5, 5, 2)
+    assert sorted(result.outcome for result in results) == [Outcome.OK, Outcome.OK, Outcome.TIMEOUT]
+    (slow,) = (result for result in results if result.outcome is Outcome.TIMEOUT)
+    assert slow.reason == "the cell took longer than the 10 s it was given"
+
+
+def test_what_one_that_failed_used_is_not_told_as_strangers() -> None:
+    def ended(power: dict[str, Any]) -> Result:
+        return Result(spec=SPEC, outcome=Outcome.OK if power else Outcome.FAILED, power=power)
+
+    whole = ended({"own_cpu_cores": 0.5, "other_cpu_cores": 1.5})
+    for other, told in ((ended({"own_cpu_cores": 1.5, "other_cpu_cores": 0.5}), 0.0), (ended({}), None)):
+        first, second = together._told_apart([whole, other], 1.0)
+        assert first.power["other_cpu_cores"] == told
+        assert first.warnings == []
+        assert second.environment["turns"] == 1.0
 
 
 def test_whoever_gives_turns_may_be_gone() -> None:

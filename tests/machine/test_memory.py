@@ -87,3 +87,9 @@ def test_peak_above_the_baseline_is_what_was_allocated():
     values = peak.peaks()
     assert values["device_peak_bytes"] == pytest.approx(50 * 2**20, rel=0.1)
     assert values["host_rss_peak_bytes"] - values["host_rss_baseline_bytes"] == values["device_peak_bytes"]
+
+
+def test_the_kernels_count_of_kills_is_read_where_there_is_one(monkeypatch):
+    for text, count in ((b"nr_free_pages 5\noom_kill 17\n", 17), (b"nr_free_pages 5\n", 0), (b"", 0)):
+        monkeypatch.setattr(memory, "_read", lambda path, text=text: text)
+        assert memory.oom_kills() == count

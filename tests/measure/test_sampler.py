@@ -149,6 +149,19 @@ def test_window_keeps_who_was_there_when_it_began():
     assert samples.other_processes == [8, 9]
 
 
+def test_energy_of_steps_between_two_samples_is_their_share_of_what_the_counter_grew():
+    """A step of a tenth of a second falls between two samples: the counter's growth within the window would be 0."""
+    nothing = {name: [None] * 4 for name in FIELDS}
+    samples = Samples(pid=1, series=nothing | {"t": [0.0, 1.0, 2.0, 3.0], "energy_joules": [5.0, 15.0, 15.0, 35.0]})
+    assert samples.window(1.4, 1.5).energy_joules is None
+    assert samples.energy_between(0.2, 0.3) == pytest.approx(1.0)
+    assert samples.energy_between(0.5, 2.5) == pytest.approx(15.0)
+    assert samples.energy_between(1.25, 1.75) == 0.0
+    assert samples.energy_between(-1.0, 9.0) == 30.0  # not more than was read
+    assert samples.energy_between(0.0, 0.0) is None
+    assert Samples(pid=1, series=nothing | {"t": [0.0, 1.0, 2.0, 3.0]}).energy_between(0.0, 1.0) is None
+
+
 def test_a_spike_of_200_mb_is_in_the_series():
     with Sampler(interval=0.02) as sampler:
         with mmap.mmap(-1, 200 * 10**6) as spike:  # not malloc, which may have as much from before

@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("what", "name"),
     [
         ("methods", "scaled-sign"), ("tasks", "colours"), ("metrics", "loss_spread"), ("models", "my-llama"),
-        ("programs", "dry"), ("methods", "capped"), ("models", "my-qwen"),
+        ("programs", "dry"), ("methods", "capped"), ("models", "my-qwen"), ("schemes", "ia3"),
     ],
 )  # fmt: skip
 def test_each_is_listed(folder: Path, what: str, name: str) -> None:
@@ -75,6 +75,33 @@ capped, plain = (
 assert capped == [4.0, 4.0] and min(plain) > 4, (capped, plain)  # random weights: every member's loss is above the cap
 members = types.SimpleNamespace(losses=lambda batches: [3.0, 9.0])
 assert my_zo.capped_loss(members, ()) == [-3.0, -4.0]
+plain = dict(model="opt-tiny", scheme="ia3", seq_len=16, steps=3, lr=1e-2, eps=1e-2)
+resident, offloaded = (
+    programs.run(RunSpec(engine=engine, **plain).resolve("cpu")).samples["loss"] for engine in ("resident", "offload")
+)
+assert resident == offloaded and len(set(resident)) == 3, (resident, offloaded)
+from zobench.predict.sizes import adapter
+from zobench.schemes import apply
+spec = RunSpec(**plain).resolve("cpu")
+import peft, torch
+from zobench import Engine, EngineConfig, RandomWeights, methods
+from zobench.data.batch import Batch
+tuned, config = models.build("opt-tiny", "fp32"), EngineConfig(placement="resident")
+base = RandomWeights(tuned, 0)
+scheme = apply(spec, tuned)
+block = sum(p.numel() for name, p in tuned.named_parameters() if "layers.0" in name and p.requires_grad)
+assert adapter(spec) == (block, 0), (adapter(spec), block)
+
+with Engine(tuned, config, weights=scheme.weights(base, config), drive=scheme.drive) as engine:
+    ids = torch.arange(16).reshape(2, 8)
+    methods.ZOSGD(lr=1.0, eps=1e-1, seed=0).step(engine, Batch(ids, ids))
+    kept = dict(engine.named_tensors())
+    scheme.save("adapter", engine.named_tensors())
+plain_model = models.build("opt-tiny", "fp32").to_empty(device="cpu")
+theirs = dict(peft.PeftModel.from_pretrained(plain_model, "adapter").named_parameters())
+mine = [name for name in kept if "ia3_l" in name]
+assert len(mine) == 9 and not all((kept[name] == 1).all() for name in mine)
+assert all(torch.equal(theirs["base_model.model." + name], kept[name]) for name in mine)
 logger = my_zo.Gradients()
 step = types.SimpleNamespace(step=1, g=0.5)
 logger.on_start(types.SimpleNamespace(folder=Path("."), steps=[step]))

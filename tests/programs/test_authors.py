@@ -24,7 +24,7 @@ from tests.support.rates import RATES
 from zobench import programs
 from zobench.execute import plan, process
 from zobench.execute.process import run_in_process
-from zobench.programs import authors, beside, clones
+from zobench.programs import asking, authors, beside, clones
 from zobench.programs.asking import ADAPTER, added
 from zobench.programs.cell import run as measured
 from zobench.result import Outcome, Result
@@ -140,7 +140,6 @@ def test_a_program_takes_the_engines_steps_in_a_process_of_its_own(clone: Path, 
     assert theirs.environment["machine"] == own.environment["machine"]
     rise = theirs.memory["host_rss_peak_bytes"] - theirs.memory["host_rss_baseline_bytes"]  # type: ignore[operator]
     assert theirs.memory["device_peak_bytes"] == rise > 500_000  # the weights are 0.4 MB
-    assert theirs.power["own_cpu_cores"] is None or theirs.power["own_cpu_cores"] >= 0
     assert Result.from_dict(json.loads(json.dumps(theirs.to_dict()))).to_dict() == theirs.to_dict()
     assert is_current(theirs)
 
@@ -151,6 +150,7 @@ def test_a_program_takes_the_engines_steps_in_a_process_of_its_own(clone: Path, 
         ("echo boom >&2; exit 3", Outcome.FAILED, "process ended with exit code 3, and the last that it said is: boom"),
         ("exit 0", Outcome.FAILED, "mezo's process ended with exit code 0, and the last that it said is: nothing"),
         ("kill -KILL $$", Outcome.FAILED, "mezo's process was ended by SIGKILL"),
+        ("kill -35 $$", Outcome.FAILED, "mezo's process was ended by signal 35"),
         ("echo hello", Outcome.FAILED, r"mezo must answer in lines of JSON, but said 'hello\n'"),
         ("echo '[3]'", Outcome.FAILED, r"mezo must answer in lines of JSON, but said '[3]\n'"),
         (f"{FACTS}\n{FACTS}", Outcome.FAILED, "mezo must answer with ready, but said"),
@@ -170,6 +170,26 @@ def test_what_a_program_does_is_the_cells_outcome(told: Any, script: str, outcom
     assert result.environment["program"] == (
         f"mezo {clones.load()['mezo'].commit}, torch 2.1.0, transformers 4.28.1, Python 3.9.18"
     )
+
+
+def test_a_program_that_the_system_killed_for_memory_is_out_of_memory(
+    told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([4, 5])
+    monkeypatch.setattr(asking, "oom_kills", lambda: next(counts))
+    told("kill -KILL $$")
+    result = beside.run(SPEC)
+    assert (result.outcome, result.reason) == (
+        Outcome.OOM, "host memory ran out: the system killed mezo's process"
+    )  # fmt: skip
+
+
+def test_a_program_whose_environment_was_changed_since_is_refused(told: Any) -> None:
+    told(f"{says(kind='facts', versions={**VERSIONS, 'torch': '2.9.0'}, threads=1)}\n{says(kind='ready')}\nread x")
+    result = beside.run(SPEC)
+    assert result.outcome is Outcome.FAILED
+    assert "which had torch 2.1.0, but " in result.reason
+    assert "has torch 2.9.0; add it again" in result.reason
 
 
 def test_a_program_that_ends_after_a_step_keeps_it_and_one_that_stops_in_time_is_partial(told: Any) -> None:
@@ -235,6 +255,15 @@ def test_a_program_that_is_not_here_as_it_was_added_is_refused_and_a_plan_skips_
     first, result = clones.commit_of(clone), Result(spec=SPEC, outcome=Outcome.OK)
     result.environment["plug_ins"] = {"program": authors.origin("mezo")}
     assert is_current(result)
+    (added := clone / "large_models/mine.py").write_text("new = True\n")
+    refused(f"must be at commit {first}, at which it was added, but")
+    new = clones.commit_of(clone)
+    added.write_text("new = False\n")
+    assert new != clones.commit_of(clone) != first
+    added.unlink()
+    (clone / "large_models/__pycache__").mkdir()
+    (clone / "large_models/__pycache__/mine.cpython-311.pyc").write_bytes(b"x")
+    assert clones.commit_of(clone) == first
     (clone / "large_models/trainer.py").write_text("changed = True\n")
     refused(f"must be at commit {first}, at which it was added, but")
     changed = clones.commit_of(clone)

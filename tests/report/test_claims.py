@@ -81,7 +81,7 @@ def test_a_ratio_of_times_counts_only_with_its_interval(table: Table, seconds: f
     found = claims.measured(table, grids(table, results, "box", PAPER)[0][1])[1]
     assert found.verdict == verdict
     if steps == 3:
-        assert "too few steps for an interval" in found.told
+        assert "no interval: too few rounds or steps" in found.told
 
 
 def test_repeats_that_were_in_no_round_together_are_judged_by_their_processes(table: Table) -> None:

@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import tarfile
+import tracemalloc
 import zlib
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from tests.support import stores
 from tests.support.stores import ENVIRONMENT, MACHINE, command
+from zobench import recipes
 from zobench.result import Outcome, Result, Round
 from zobench.store import Store, text_of
 from zobench.store import pack as module
@@ -65,7 +67,7 @@ def test_nothing_tells_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("getpass.getuser", lambda: "annika")
     told = dataclasses.replace(
         GOOD, outcome=Outcome.FAILED, reason="cannot read /home/annika/models/x.bin",
-        warnings=["node17 is busy, by annika"],
+        warnings=["node17 is busy, by annika", "2 machines must meet at first.cluster:29500", "10.0.0.7 is silent"],
         traceback='File "/scratch/bob/zobench/cell.py", line 7', power={"notes": ["/dev/nvidia0 is not there"]},
         environment={**ENVIRONMENT, "notes": ["scratch: /scratch/bob/tmp"]},
     )  # fmt: skip
@@ -73,10 +75,16 @@ def test_nothing_tells_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert pack(tmp_path / "a", tmp_path / "x.tar.gz").runs == 1
     assert merge([tmp_path / "x.tar.gz"], tmp_path / "b").added == 1
     (path,) = Store(tmp_path / "b").paths()
-    assert not [word for word in ("annika", "bob", "node17", "/home", "/scratch") if word in path.read_text()]
+    assert not [
+        word
+        for word in ("annika", "bob", "node17", "first.cluster", "10.0.0.7", "/home", "/scratch")
+        if word in path.read_text()
+    ]
     back = Store(tmp_path / "b").read(path)
     assert back is not None
-    assert (back.reason, back.warnings) == ("cannot read x.bin", ["HOST is busy, by USER"])
+    assert (back.reason, back.warnings) == ("cannot read x.bin", [
+        "HOST is busy, by USER", "2 machines must meet at HOST:29500", "HOST is silent"
+    ])  # fmt: skip
     assert (back.spec, back.samples, back.environment["machine"]) == (told.spec, told.samples, MACHINE)
 
 
@@ -87,6 +95,8 @@ def test_nothing_tells_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"samples": {"step_seconds": [1.0] * (stores.STEPS + 1)}}, "it has more than the 20 steps that were asked"),
         ({"samples": {"step_seconds": [1e-6] * 9}}, "of the least time that its machine's rates allow"),
         ({"environment": {**ENVIRONMENT, "memory_limit_bytes": 2**20}}, "its process took more memory than its"),
+        ({"environment": {**ENVIRONMENT, "calibration": None}}, "it lacks its machine's rates or memory"),
+        ({"environment": {**ENVIRONMENT, "memory_limit_bytes": None}}, "it lacks its machine's rates or memory"),
         (
             {"spec": SPECS[0].replace(weights="pretrained", weights_path="/models/opt")},
             "its weights_path is a folder of the machine that ran it",
@@ -209,10 +219,45 @@ def test_an_archive_puts_nothing_elsewhere(tmp_path: Path, member: tarfile.TarIn
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [".lock", "x.tar.gz"]
 
 
+def test_a_header_that_is_a_bomb_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """A name of 200 MB makes an archive of 200 kB, which tarfile would read whole into memory."""
+    name = tarfile.TarInfo("././@LongLink")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 200_000_000
+    with gzip.open(file := tmp_path / "x.tar.gz", "wb") as squeezed:
+        squeezed.write(name.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(200):
+            squeezed.write(bytes(1_000_000))
+    assert file.stat().st_size < 1_000_000
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"must hold files MACHINE/NAME\.json alone, but has '\././@LongLink'$"):
+        merge([file], tmp_path / "b")
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+
+
+def test_names_longer_than_a_header_holds_come_through(tmp_path: Path) -> None:
+    """Both forms of them: what `tarfile` writes by default, and GNU's."""
+    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        with tarfile.open(tmp_path / "x.tar.gz", "w:gz", format=form) as tar:
+            info = tarfile.TarInfo(f"a/{'n' * 150}.json")
+            info.size = 2
+            tar.addfile(info, io.BytesIO(b"{}"))
+        merged = merge([tmp_path / "x.tar.gz"], tmp_path / "b")
+        assert (merged.added, len(merged.problems)) == (0, 1)  # read, and found to be no result
+
+
+def test_nothing_that_is_published_is_in_doubt_or_tells_of_its_host() -> None:
+    store = Store(recipes.folder("published"))
+    runs = store.runs()
+    assert len(runs) > 500
+    assert store.problems == []
+    assert {doubt(run) or module._told_of_host(run) for run in runs} == {""}
+
+
 def test_an_archive_that_is_too_large_or_none_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = archive(tmp_path / "x.tar.gz", ("a/x.json", bytes(2000)))
     monkeypatch.setattr(module, "_LARGEST", 1000)
-    with pytest.raises(ValueError, match="must hold runs of 1 GiB at most, but has more"):
+    with pytest.raises(ValueError, match="must hold at most 100000 runs of 1 GiB in all, but has more"):
         merge([file], tmp_path / "b")
     for content in (b"", b"no archive", file.read_bytes()[:40]):
         file.write_bytes(content)

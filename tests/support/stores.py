@@ -26,6 +26,7 @@ ENVIRONMENT: dict[str, Any] = {
     "versions": dict.fromkeys(("numpy", "python", "safetensors", "torch", "transformers", "triton"), "1.2.3"),
     "cpu_flags": ["avx2", "avx512"],
     "calibration": CALIBRATION,
+    "memory_limit_bytes": 24 << 30,
     "notes": ["NVML: not available (nvml shared library not found)"],
 }
 """Of a machine without a GPU, as a sweep stores it."""

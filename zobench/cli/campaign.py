@@ -181,7 +181,9 @@ class Run:
 
         runs = self._store.runs(self._here.machine)
         parts = self._campaign.on(self._device)
-        waiting = [on.part.name for on in parts if progress(fitting(on.cells, runs), on.rounds, runs).left]
+        here = {on.part.name: fitting(on.cells, runs) for on in parts}
+        waiting = [on.part.name for on in parts if progress(here[on.part.name], on.rounds, runs).left]
+        skipped = sum(len(on.cells) - len(here[on.part.name]) for on in parts)
         folder = shlex.quote(str(self._results))
         where = "" if self._results == Path("results") else f" --results {folder}"
         told = (
@@ -189,6 +191,8 @@ class Run:
             if waiting
             else []
         )
+        if skipped:
+            told.append(f"{skipped} cells were skipped, as they did not fit when they were planned; --plan looks again")
         told += [f"all tables, figures and machines: zobench report{where} --out report"]
         if not waiting:
             archive = f"{self._here.machine}-{self._campaign.name}.tar.gz"

@@ -9,7 +9,8 @@ Completer = Callable[[str], list[str]]
 
 
 LISTS = (
-    "models", "methods", "matrices", "campaigns", "tables", "figures", "tasks", "metrics", "programs", "gpus", "fields",
+    "models", "methods", "schemes", "matrices", "campaigns", "tables", "figures", "tasks", "metrics", "programs",
+    "gpus", "fields",
 )  # fmt: skip
 """What `zobench list` can list."""
 

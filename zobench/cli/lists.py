@@ -1,4 +1,4 @@
-"""What `zobench list` prints: models, methods, recipes, tasks, metrics, programs, GPUs, and the fields of a run."""
+"""What `zobench list` prints: all that a run or a command can name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from zobench.cli import console
 from zobench.cli.listing import ListColumn, show
-from zobench.runspec.registries import METRICS, MODELS, PROGRAMS, TASKS
+from zobench.runspec.registries import METRICS, MODELS, PROGRAMS, SCHEMES, TASKS
 from zobench.runspec.registry import Registry
 
 if TYPE_CHECKING:
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def show_lists(what: str) -> None:
-    """Models with their sizes, methods with what a step costs; matrices, campaigns, tables and figures with their
-    titles; tasks, metrics and programs; the GPUs that predictions are for; ``what`` picks one of them, or the fields of
-    a run, which are too many to stand among the rest."""
+    """Models with their sizes, methods with what a step costs, schemes; matrices, campaigns, tables and figures with
+    their titles; tasks, metrics and programs; the GPUs that predictions are for; ``what`` picks one of them, or the
+    fields of a run, which are too many to stand among the rest."""
     from zobench import recipes
     from zobench.runspec import suggestion
 
     lists: dict[str, Callable[[Console], None]] = {
-        "models": _printed(_models), "methods": _printed(_methods), "matrices": _printed(lambda: _recipes("runners")),
-        "campaigns": _printed(lambda: _recipes("campaigns")),
+        "models": _printed(_models), "methods": _printed(_methods), "schemes": _printed(_schemes),
+        "matrices": _printed(lambda: _recipes("runners")), "campaigns": _printed(lambda: _recipes("campaigns")),
         "tables": _printed(lambda: _recipes("tables")), "figures": _printed(lambda: _recipes("plots")),
         "tasks": _printed(_tasks), "metrics": _printed(_metrics), "programs": _printed(_programs), "gpus": _gpus,
         "fields": _fields,
@@ -85,6 +85,13 @@ def _models() -> Table:
         table.add_row(model.name, _size(count), *map(str, numbers))
     table.caption, table.caption_justify = f"Any other: {models.ALTERNATIVES.removeprefix('or give ')}.", "left"
     return _with_plug_ins(table, MODELS)
+
+
+def _schemes() -> Table:
+    table = console.columns("scheme", "what is tuned")
+    for scheme in SCHEMES.own():
+        table.add_row(scheme.name, scheme.about)
+    return _with_plug_ins(table, SCHEMES)
 
 
 def _tasks() -> Table:

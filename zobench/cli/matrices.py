@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -117,7 +116,6 @@ class _Sweep:
         shown = _tables(self._tables or self._matrix.tables)
         self._foretold = bool(self._tables) and any(table.paper in PAPERS for table in shown)
         self._repeats = _repeats(asked, self._matrix, with_ratios=any(table.baseline for table in shown))
-        self._order = random.Random(self._repeats.seed)
 
     def go(self) -> None:
         """See :func:`run_matrix`."""
@@ -179,7 +177,7 @@ class _Sweep:
                 hooks = SweepHooks(begin=bar.begin, tick=bar.tick, end=bar.end)
                 if self._asked.turns:
                     return sweep_in_turns(
-                        planned.steps, self._store, order=self._order, free_bytes=available_host_bytes(),
+                        planned.steps, self._store, free_bytes=available_host_bytes(),
                         timeout=self._timeout, disk_dir=self._asked.disk_dir, calibration=planned.rates, progress=hooks,
                         finished=self._finished,
                     )  # fmt: skip

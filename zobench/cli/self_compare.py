@@ -38,7 +38,8 @@ def self_compare(
     shipped = results == recipes.folder("published")  # that of an installed package is not written to
     folder = (Path("results") if shipped else results) / ".selftest"
     folder.mkdir(parents=True, exist_ok=True)
-    path, told = folder / f"compare-{facts['machine']}-{spec.hash}.json", list[dict[str, Any]]()
+    began = time.time()
+    path, told = folder / f"compare-{facts['machine']}-{spec.hash}-{began:.0f}.json", list[dict[str, Any]]()
     why = together.obstacle(spec)
     how = f"one process after the other, because {why}" if why else "side by side, in turns of a step"
     errors.print(f"{spec.label} on {facts['machine']} ({facts['description']}), {how}", markup=False, soft_wrap=True)
@@ -51,7 +52,7 @@ def self_compare(
     seed = secrets.randbits(32)
     head = {
         "machine": facts["machine"], "description": facts["description"], "spec": spec.to_dict(), "seed": seed,
-        "began": time.time(), "until": selfcompare.UNTIL, "most_rounds": selfcompare.MOST,
+        "began": began, "until": selfcompare.UNTIL, "most_rounds": selfcompare.MOST,
         "slowdown": selfcompare.SLOWDOWN if slowdown is None else slowdown, "in_turns": not why,
     }  # fmt: skip
     found = selfcompare.self_test(
@@ -65,18 +66,19 @@ def self_compare(
 
 def page(found: SelfTest) -> str:
     """What the comparisons come to, in three lines and a verdict."""
-    from zobench.execute.selfcompare import ALARMS, MISSES
+    from zobench.execute.selfcompare import ALARMS, COMPARISONS, MISSES
 
     count, rounds = len(found.comparisons), sorted(one.equal.pairs for one in found.comparisons)
     share = f"{100 * found.slowdown:g} %"
     alarms, needed = int(ALARMS * count), count - int(MISSES * count)
     span = f"{rounds[0]}" if rounds[0] == rounds[-1] else f"{rounds[0]} to {rounds[-1]}"
+    told = "can be trusted with" if found.is_passed else "is too unsteady, or busy, for"
+    few = f"; {count} comparisons are few to say so, {COMPARISONS} are usual" if count < COMPARISONS else ""
     return "\n".join([
         f"{found.alarms} of {count} comparisons of equals say a difference (at most {alarms} may)",
         f"a slowdown of {share} is found in {found.found} of {count} (at least {needed} should)",
         f"from about {100 * found.least:.1f} % on, nine of ten differences are found; {span} rounds each",
-        "this machine can be trusted with a difference of " + share if found.is_passed else
-        "this machine is too unsteady, or busy, for a difference of " + share,
+        f"this machine {told} a difference of {share}{few}",
     ])  # fmt: skip
 
 

@@ -16,9 +16,11 @@ from pathlib import Path
 
 from zobench import programs
 from zobench.durable.scratch import clear, scratch
-from zobench.execute.outcome import failed, oom_kills
+from zobench.execute.outcome import failed
 from zobench.machine import deadline
+from zobench.machine.memory import oom_kills
 from zobench.machine.network import endpoint_of
+from zobench.machine.processes import ended_by
 from zobench.measure import threads
 from zobench.measure.timer import SLOWDOWN
 from zobench.measure.turns import Seat
@@ -114,7 +116,7 @@ def _run(
         said = errors.read_text(errors="replace")
         if expired and not answer.exists():  # one that has answered may take its time to free its memory
             assert timeout is not None
-            return failed(spec, Outcome.TIMEOUT, f"the cell took longer than the {round(timeout, 1):g} s it was given")
+            return timed_out(spec, timeout)
         if process.returncode != 0 and not expired:
             return _died(spec, process.returncode, said, oom_kills() > kills)
         try:
@@ -124,6 +126,11 @@ def _run(
             return result if own is None else _with_threads(result, own)
         except (OSError, ValueError) as error:
             return failed(spec, Outcome.FAILED, f"the cell's process ended without a result: {error}", said)
+
+
+def timed_out(spec: RunSpec, timeout: float) -> Result:
+    """The result of a cell that took longer than ``timeout`` seconds."""
+    return failed(spec, Outcome.TIMEOUT, f"the cell took longer than the {round(timeout, 1):g} s it was given")
 
 
 def _with_threads(result: Result, own: threads.Threads) -> Result:
@@ -197,8 +204,7 @@ def _died(spec: RunSpec, code: int, errors: str, oom_killed: bool) -> Result:
     if code == -signal.SIGKILL and oom_killed:
         return failed(spec, Outcome.OOM, "host memory ran out: the system killed the cell's process", errors)
     if code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return failed(spec, Outcome.FAILED, f"the cell's process was ended by {name}", errors)
+        return failed(spec, Outcome.FAILED, f"the cell's process was ended by {ended_by(code)}", errors)
     last = lines[-1] if lines else f"the cell's process ended with exit code {code} and said nothing"
     if last.startswith("MemoryError"):
         return failed(spec, Outcome.OOM, f"host memory ran out: {last}", errors)

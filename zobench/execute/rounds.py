@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from zobench.execute.plan import Plan
 from zobench.execute.sweep import Summary
-from zobench.measure.statistics import FEW, repeats_interval
+from zobench.measure import statistics
+from zobench.measure.statistics import repeats_interval
 from zobench.result import Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
@@ -98,16 +99,9 @@ def _shuffled(planned: Plan, number: int, seed: int) -> Plan:
 
 
 def is_known(results: Iterable[Result], until: float | None) -> bool:
-    """Whether each cell's median step is known to within ``until``, by at least FEW processes. An interval from fewer
-    rests on a guess of its spread, and one that is narrow by chance would end the rounds."""
-    return until is not None and all(_width(result) <= until for result in results if result.is_ok)
-
-
-def _width(result: Result) -> float:
-    """Of the 95 % interval of the median step, relative to it."""
-    seconds = result.run_seconds
-    if not seconds:
-        return 0.0  # nothing that more rounds could tell
-    interval = repeats_interval(seconds) if len(seconds) >= FEW else None
-    assert result.step_seconds is not None
-    return float("inf") if interval is None else (interval[1] - interval[0]) / result.step_seconds
+    """Whether each cell's median step is known so well (:func:`zobench.measure.statistics.is_known`); one without times
+    is, as more rounds could tell nothing."""
+    return until is not None and all(
+        statistics.is_known(repeats_interval(result.run_seconds), result.step_seconds, len(result.run_seconds), until)
+        for result in results if result.is_ok and result.step_seconds
+    )  # fmt: skip

@@ -1,9 +1,9 @@
 """How small a difference this machine can show: a cell compared with itself, and with itself made slower on purpose.
 
 A comparison is rounds of three fresh processes, side by side in turns where the cell can (zobench.execute.together):
-the cell, the cell again, and the cell whose steps are each lengthened by a share of their own time. It ends by the same
-rule as any: after six rounds, once both ratios are known to UNTIL, or after MOST. Equal cells that are called different
-are false alarms; the slowdown should be found.
+the cell, the cell again, and the cell whose steps are each lengthened by a share of their own time. It ends by the rule
+of ``--until`` (zobench.measure.statistics.is_known), on ratios where a sweep ends on medians: once both are known to
+UNTIL, or after MOST rounds. Equal cells that are called different are false alarms; the slowdown should be found.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _compared(spec: RunSpec, run: RunCells, slowdown: float, order: random.Rando
         equal.append(seconds_of_pair(done["again"], done["cell"]))
         slowed.append(seconds_of_pair(done["slowed"], done["cell"]))
         found = Comparison(equal=ratio_of_pairs(equal), slowed=ratio_of_pairs(slowed))
-        if len(equal) >= FEW and max(found.equal.width, found.slowed.width) <= UNTIL:
+        if found.equal.is_known(UNTIL) and found.slowed.is_known(UNTIL):
             break
     if len(equal) < FEW:
         raise ValueError(

@@ -75,14 +75,16 @@ def sweep(
 
 
 def sweep_in_turns(
-    steps: Sequence[Step], store: Store, *, order: random.Random, free_bytes: int | None, timeout: float | None = None,
+    steps: Sequence[Step], store: Store, *, free_bytes: int | None, timeout: float | None = None,
     disk_dir: Path | None = None, calibration: Mapping[str, Any] | None = None, progress: SweepHooks | None = None,
     finished: Callable[[Result], Result] = lambda result: result,
 ) -> Summary:  # fmt: skip
-    """Runs ``steps`` side by side, their steps in turns that ``order`` shuffles: as many at a time as ``free_bytes`` of
-    host memory hold. The rest as :func:`sweep`."""
+    """Runs ``steps`` side by side, as many at a time as ``free_bytes`` of host memory hold, in turns whose order the
+    seed of the round, its number and that of the group make. The rest as :func:`sweep`."""
     progress, summary, done = progress or SweepHooks(), Summary(), dict[int, Result]()
-    for group in _tables(steps, free_bytes):
+    for number, group in enumerate(_tables(steps, free_bytes)):
+        now = steps[group[0]].round
+        order = random.Random(f"{now.seed} {now.number} {number}" if now else number)
         try:
             for place in group:
                 progress.begin(steps[place])

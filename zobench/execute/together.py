@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import select
@@ -10,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zobench.execute.process import run_in_process
+from zobench.execute.process import run_in_process, timed_out
 from zobench.measure import threads, turns
 from zobench.measure.observe import crowded
 from zobench.measure.turns import Seat
@@ -42,15 +43,22 @@ class _Stopped(BaseException):
     """The others were given up, so this cell's process is ended."""
 
 
+class _Expired(BaseException):
+    """This cell's process used up its own time, so it is ended."""
+
+
 @dataclass(eq=False)
 class _Desk:
-    """The giver's ends of a process's pipes. ``said``: its last word, "" while it is at work."""
+    """The giver's ends of a process's pipes. ``said``: its last word, "" while it is at work. ``left``: seconds that
+    its turns may take from now on; ``is_expired``: they took longer."""
 
     seat: Seat
     gives: int
     hears: int
+    left: float
     said: bytes = b""
     is_gone: bool = False
+    is_expired: threading.Event = field(default_factory=threading.Event)
 
     def give(self) -> None:
         """Gives the turn, or lets the process go on that has no steps left."""
@@ -74,24 +82,31 @@ class _Game:
 
     def play(self) -> None:
         """Gives turns, one process at a time and each as often as it asks, until nobody asks any more."""
-        self._listen(self.desks)
+        self._listen(self.desks, sum(desk.left for desk in self.desks))  # they all begin at once, on the same cores
         while asking := [desk for desk in self.desks if desk.said == turns.ASKS]:
             self.order.shuffle(asking)
             for desk in asking:
+                begin = time.monotonic()
                 desk.give()
-                self._listen([desk])
+                self._listen([desk], desk.left)
+                desk.left -= time.monotonic() - begin
         for desk in self.desks:
             desk.give()
 
-    def _listen(self, desks: Sequence[_Desk]) -> None:
-        """Returns once each of ``desks`` has said a word, or is gone."""
+    def _listen(self, desks: Sequence[_Desk], patience: float) -> None:
+        """Returns once each of ``desks`` has said a word, or is gone; one that is silent for ``patience`` seconds is
+        ended."""
         silent = {desk.hears: desk for desk in desks if not desk.said and not desk.is_gone}
+        end = time.monotonic() + patience
         while silent:
             heard = select.select(list(silent), [], [], TICK)[0]
             for ready in heard:
                 silent.pop(ready).hear()
             if not heard:
                 self.tick()
+            if time.monotonic() >= end:
+                for desk in silent.values():
+                    desk.is_expired.set()
 
 
 def run_together(
@@ -100,30 +115,37 @@ def run_together(
 ) -> list[Result]:  # fmt: skip
     """Measures ``specs`` side by side, each in a process of its own, their steps in turns that ``order`` shuffles.
 
-    ``timeout``: seconds that each would have alone. ``slowdowns`` and the rest: see
+    ``timeout``: seconds that the turns of each may take; as many for each may pass until all have begun. Who takes
+    longer is ended, and the others go on. ``slowdowns`` and the rest: see
     :func:`zobench.execute.process.run_in_process`. Raises ``ValueError`` for a spec that cannot take turns.
     """
     check(specs)
     own, stop, began = threads.chosen(), threading.Event(), time.time()
 
-    def tick() -> None:
-        if stop.is_set():
-            raise _Stopped
+    def one(spec: RunSpec, desk: _Desk, slowdown: float) -> Result:
+        def tick() -> None:
+            if stop.is_set():
+                raise _Stopped
+            if desk.is_expired.is_set():
+                raise _Expired
 
-    def one(spec: RunSpec, seat: Seat, slowdown: float) -> Result:
         try:
-            bound = None if timeout is None else timeout * len(specs)
+            bound = None if timeout is None else 2 * timeout * len(specs)  # until all have begun, and their turns
             return run_in_process(
-                spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, slowdown=slowdown, seat=seat
+                spec, timeout=bound, disk_dir=disk_dir, while_waiting=tick, slowdown=slowdown, seat=desk.seat
             )
+        except _Expired:
+            assert timeout is not None
+            return timed_out(spec, timeout)
         finally:
-            os.close(seat.given)
-            os.close(seat.says)  # its end is heard at the other one
+            os.close(desk.seat.given)
+            os.close(desk.seat.says)  # its end is heard at the other one
 
     shares = slowdowns or [0.0] * len(specs)
-    with _desks(len(specs), own) as desks, ThreadPoolExecutor(len(specs)) as pool:
+    seconds = math.inf if timeout is None else timeout
+    with _desks(len(specs), own, seconds) as desks, ThreadPoolExecutor(len(specs)) as pool:
         cells = zip(specs, desks, shares, strict=True)
-        running = [pool.submit(one, spec, desk.seat, share) for spec, desk, share in cells]
+        running = [pool.submit(one, spec, desk, share) for spec, desk, share in cells]
         try:
             _Game(desks=desks, order=order, tick=while_waiting).play()
             return _told_apart([each.result() for each in running], began)
@@ -142,12 +164,12 @@ def check(specs: Sequence[RunSpec]) -> None:
 
 
 @contextlib.contextmanager
-def _desks(count: int, own: threads.Threads | None) -> Iterator[list[_Desk]]:
+def _desks(count: int, own: threads.Threads | None, seconds: float) -> Iterator[list[_Desk]]:
     desks: list[_Desk] = []
     try:
         for _ in range(count):
             (given, gives), (hears, says) = os.pipe(), os.pipe()
-            desks.append(_Desk(seat=Seat(given=given, says=says, own=own), gives=gives, hears=hears))
+            desks.append(_Desk(seat=Seat(given=given, says=says, own=own), gives=gives, hears=hears, left=seconds))
         yield desks
     finally:
         for desk in desks:
@@ -157,12 +179,14 @@ def _desks(count: int, own: threads.Threads | None) -> Iterator[list[_Desk]]:
 
 def _told_apart(results: Sequence[Result], began: float) -> list[Result]:
     """The results, which name the game by when it ``began``, without what each saw of the others: cores that these kept
-    busy are none of strangers, and energy, which nobody can divide among them, has no value."""
-    busy = [one.power.get("own_cpu_cores") or 0.0 for one in results]
+    busy are none of strangers, and energy, which nobody can divide among them, has no value. Where one does not know
+    what it used itself, as it failed, strangers cannot be told from it."""
+    known = [one.power.get("own_cpu_cores") for one in results]
+    busy = [0.0 if own is None else own for own in known]
     found: list[Result] = []
     for result, own in zip(results, busy, strict=True):
         facts = {**result.environment, "turns": began}
-        seen = result.power.get("other_cpu_cores")
+        seen = None if None in known else result.power.get("other_cpu_cores")
         others = None if seen is None else max(0.0, seen + own - sum(busy))
         power = result.power and {
             **result.power, "other_cpu_cores": others, "energy_joules": None, "mean_power_watts": None

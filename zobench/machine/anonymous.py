@@ -10,6 +10,9 @@ from typing import Any
 
 _PATH = re.compile(r"(?:(?<![\w.])|(?<=-[IL]))(?:~|[A-Za-z]:)?(?:[/\\][^\s/\\'\":,;()]+)+[/\\]([^\s/\\'\":,;()]*)")
 
+_ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)|(?<= at )[\w.:\[\]-]+(?=:\d{4,5}\b)")
+"""An IPv4 address, or any machine's where its port is told."""
+
 
 def without_paths(text: str) -> str:
     """``text`` with the last name of each path in place of the path."""
@@ -17,8 +20,8 @@ def without_paths(text: str) -> str:
 
 
 def without_places(text: str) -> str:
-    """:func:`without_paths`, and without the names of this machine and its user."""
-    text, host = without_paths(text), socket.gethostname()
+    """:func:`without_paths`, and without the names of this machine and its user, and addresses of others."""
+    text, host = _ADDRESS.sub("HOST", without_paths(text)), socket.gethostname()
     for name, word in ((host, "HOST"), (host.partition(".")[0], "HOST"), (_user(), "USER")):
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", word, text) if len(name) > 2 else text
     return text

@@ -91,6 +91,12 @@ def is_in_memory(path: str | os.PathLike[str], mounts: str = "/proc/mounts") -> 
     return kind in ("tmpfs", "ramfs")
 
 
+def oom_kills() -> int:
+    """How many processes the kernel has killed for memory so far; 0 where it does not count them."""
+    rows = (row.split() for row in _read("/proc/vmstat").splitlines())
+    return sum(int(row[1]) for row in rows if row[:1] == [b"oom_kill"])
+
+
 def status_bytes(text: bytes, key: bytes) -> int | None:
     """The value of a line ``Key:   123 kB`` of a /proc file, in bytes."""
     at = text.find(key)

@@ -1,4 +1,4 @@
-"""Processes that end with the one that waits for them, however that ends. Only Linux can tell."""
+"""Processes: what ended one, and how one ends with the process that waits for it (only Linux can tell)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ PR_SET_PDEATHSIG = 1
 """Of Linux's prctl: the signal that a process gets when its parent ends, however that ends."""
 LAUNCHER = "ZOBENCH_LAUNCHER"
 """In a rank's environment: the process of ours that started it."""
+
+
+def ended_by(code: int) -> str:
+    """What ended a process with the negative exit ``code``: ``SIGKILL``, or ``signal 35`` of one without a name."""
+    return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
 
 
 def end_with_launcher() -> None:

@@ -52,7 +52,7 @@ class Observer:
         during = seen.window(*window)
         warnings = crowded(during.other_cpu_cores) if self._alone and self._device == "cpu" else []
         return Observation(
-            memory={**peaks, **_observed(seen)}, power=_power(seen, during), trace=memory_over_time(seen),
+            memory={**peaks, **_observed(seen)}, power=_power(seen, during, window), trace=memory_over_time(seen),
             warnings=[*warnings, *self._memory.notes], disturbed=contamination(during),
         )  # fmt: skip
 
@@ -71,9 +71,10 @@ def _observed(seen: Samples) -> dict[str, int | None]:
     }
 
 
-def _power(seen: Samples, during: Samples) -> dict[str, Any]:
-    """Energy, power and clocks of the measured steps, and what the sampler could not see."""
-    rows = during.summary() | {"own_cpu_cores": during.own_cpu_cores}
+def _power(seen: Samples, during: Samples, window: tuple[float, float]) -> dict[str, Any]:
+    """Energy, power and clocks ``during`` the measured steps, and what the sampler could not see."""
+    energy = seen.energy_between(*window)
+    rows = during.summary() | {"own_cpu_cores": during.own_cpu_cores, "energy_joules": energy}
     kept = (
         *("energy_joules", "mean_power_watts", "max_temperature_c", "throttle_reasons"),
         *("swapped_bytes", "other_cpu_cores", "own_cpu_cores", "samples"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -72,6 +73,15 @@ class Samples:
         inside = [row for row in self.presence if start <= row[0] <= end]
         series = {name: [values[index] for index in keep] for name, values in self.series.items()}
         return replace(self, series=series, presence=before + inside)
+
+    def energy_between(self, start: float, end: float) -> float | None:
+        """Joules from ``start`` to ``end``, also between samples: the counter is taken to grow evenly from one to the
+        next. None for no time, and where there are no two readings."""
+        rows = [(t, own) for t, own in zip(self.series["t"], self.series["energy_joules"], strict=True)
+                if t is not None and own is not None]  # fmt: skip
+        if len(rows) < 2 or end <= start:
+            return None
+        return _at(rows, end) - _at(rows, start)
 
     @property
     def device_peak_bytes_device_wide(self) -> int | None:
@@ -180,6 +190,15 @@ def _known(values: Iterable[float | None]) -> list[float]:
 
 def _largest(values: Iterable[float | None]) -> float | None:
     return max(_known(values), default=None)
+
+
+def _at(rows: Sequence[tuple[float, float]], t: float) -> float:
+    """The value at ``t`` on the line through the rows (t, value) around it; before the first and after the last it is
+    theirs."""
+    for (t0, value0), (t1, value1) in itertools.pairwise(rows):
+        if t <= t1:
+            return value0 + (value1 - value0) * max(0.0, t - t0) / (t1 - t0) if t1 > t0 else value1
+    return rows[-1][1]
 
 
 def _growth(counter: Iterable[float | None]) -> float | None:

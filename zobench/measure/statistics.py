@@ -52,6 +52,17 @@ class Ratio:
         """Of the interval, relative to the estimate; infinite without one."""
         return math.inf if self.interval is None else (self.interval[1] - self.interval[0]) / self.value
 
+    def is_known(self, until: float) -> bool:
+        """Whether no more rounds are needed for it: see :func:`is_known`."""
+        return is_known(self.interval, self.value, self.pairs, until)
+
+
+def is_known(interval: tuple[float, float] | None, value: float, count: int, until: float) -> bool:
+    """The rule that ends rounds: whether the ``interval`` of ``value``, from ``count`` processes or pairs, is no wider
+    than ``until``, relative to it. One from fewer than FEW rests on a guess of its spread, and one that is narrow by
+    chance would end the rounds."""
+    return count >= FEW and interval is not None and interval[1] - interval[0] <= until * value
+
 
 def median_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
     """The narrowest symmetric pair of order statistics that covers the median with probability >= ``level``.

@@ -25,7 +25,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 
 from zobench.machine.device import check_devices
 from zobench.machine.network import endpoint_of, parse_endpoint
-from zobench.machine.processes import LAUNCHER
+from zobench.machine.processes import LAUNCHER, ended_by
 from zobench.machine.processes import end_with_launcher as end_with_launcher
 from zobench.measure.threads import COUNT, WAITING, available_cores
 from zobench.parallel.world import timeout
@@ -50,8 +50,7 @@ class Lost:
         """One line."""
         if self.code >= 0:
             return f"rank {self.rank} ended with exit code {self.code}"
-        name = signal.Signals(-self.code).name if -self.code in set(signal.Signals) else f"signal {-self.code}"
-        return f"rank {self.rank} was ended by {name}"
+        return f"rank {self.rank} was ended by {ended_by(self.code)}"
 
 
 class Meeting(RendezvousHandler):

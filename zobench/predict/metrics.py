@@ -59,8 +59,7 @@ MOVED = Quantity(
 
 METRICS = (
     measured.GPU_MEMORY, measured.THROUGHPUT, measured.STEP_TIME, PREDICTED_STEP_TIME, *measured.ACCURACIES,
-    *measured.SCORES,
-    *LINK_RATES, MOVED, FLOOR, measured.UPDATE_SURVIVAL, *measured.CHECKPOINTS, measured.HOST_MEMORY,
-    *measured.COSTS, measured.LOSS_DIFFERENCE,
+    *measured.SCORES, *LINK_RATES, MOVED, FLOOR, measured.UPDATE_SURVIVAL, *measured.CHECKPOINTS, measured.HOST_MEMORY,
+    measured.PROCESS_MEMORY, *measured.COSTS, measured.LOSS_DIFFERENCE,
 )  # fmt: skip
 """In the order in which reports list them."""

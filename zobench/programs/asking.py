@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from zobench.machine.memory import oom_kills
+from zobench.machine.processes import ended_by
 from zobench.programs import clones
 from zobench.programs.authors import AUTHORS
 from zobench.programs.clones import Clone
@@ -42,7 +44,7 @@ class Asked:
     """A process that was asked something. ``said``: where its standard error goes."""
 
     def __init__(self, name: str, process: subprocess.Popen[str], said: Path) -> None:
-        self.name, self._process, self._said = name, process, said
+        self.name, self._process, self._said, self._kills = name, process, said, oom_kills()
 
     @property
     def pid(self) -> int:
@@ -62,7 +64,7 @@ class Asked:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise ProgramError(self._ended(), self._read())
+            raise self._end()
         try:
             told = json.loads(line)
             kind = told["kind"]
@@ -79,15 +81,16 @@ class Asked:
             return MemoryError(f"{self.name}: {told['text']}")
         return ProgramError(f"{self.name}: {told['type']}: {told['text']}", told["trace"])
 
-    def _ended(self) -> str:
-        code = self._process.wait()
+    def _end(self) -> Exception:
+        code, said = self._process.wait(), self._said.read_text(errors="replace")
+        if code == -signal.SIGKILL and oom_kills() > self._kills:
+            return MemoryError(f"the system killed {self.name}'s process")
         if code < 0:
-            return f"{self.name}'s process was ended by {signal.Signals(-code).name}"
-        last = (self._read().strip().splitlines() or ["nothing"])[-1]
-        return f"{self.name}'s process ended with exit code {code}, and the last that it said is: {last}"
-
-    def _read(self) -> str:
-        return self._said.read_text(errors="replace")
+            return ProgramError(f"{self.name}'s process was ended by {ended_by(code)}", said)
+        last = (said.strip().splitlines() or ["nothing"])[-1]
+        return ProgramError(
+            f"{self.name}'s process ended with exit code {code}, and the last that it said is: {last}", said
+        )
 
 
 @contextmanager

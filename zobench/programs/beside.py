@@ -30,6 +30,7 @@ from zobench.models.weights import Weights
 from zobench.programs import authors, clones
 from zobench.programs.asking import Asked, ProgramError, asking
 from zobench.programs.cell import END_SECONDS, classify
+from zobench.programs.clones import Clone
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, provenance
 
@@ -86,7 +87,7 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
         with scratch(disk_dir(), "program") as folder:
             question = _question(spec, folder)
             with asking(clone, question, folder, _shown(spec.device)) as asked:
-                _follow(asked, spec, told)
+                _follow(asked, spec, clone, told)
     except Exception as error:  # any failure is this cell's outcome, with its traceback, and never ends a sweep
         outcome, reason = classify(error, spec.device)
         trace = traceback.format_exc()
@@ -98,12 +99,13 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     )  # fmt: skip
 
 
-def _follow(asked: Asked, spec: RunSpec, told: Told) -> None:
+def _follow(asked: Asked, spec: RunSpec, clone: Clone, told: Told) -> None:
     """Watches the program while it takes the steps of ``spec``, and notes all that it tells."""
     observer = Observer(spec.device, pid=asked.pid)
     try:
         facts = asked.answer("facts")
         told.facts = {name: facts[name] for name in ("versions", "threads")}
+        clones.check_versions(clone, facts["versions"])
         asked.answer("ready")
         observer.baseline()
         asked.ask()

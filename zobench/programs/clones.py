@@ -92,11 +92,27 @@ def checked(name: str) -> Clone:
     return clone
 
 
+def check_versions(clone: Clone, now: Mapping[str, str]) -> None:
+    """Raises ``ValueError`` if the program's environment has other versions ``now`` than when it was added."""
+    changed = [name for name in clone.versions if now.get(name) != clone.versions[name]]
+    if changed:
+        was, has = (", ".join(f"{name} {versions.get(name)}" for name in changed) for versions in (clone.versions, now))
+        raise ValueError(
+            f"`program={clone.name}` must run in the environment that it was added with, which had {was}, but "
+            f"{clone.python} has {has}; add it again"
+        )
+
+
 def commit_of(path: Path) -> str:
-    """The commit of the checkout at ``path``, shortened, and a fingerprint of its changes. ``ValueError`` without."""
+    """The commit of the checkout at ``path``, shortened, and a fingerprint of its changes and of its files that git
+    does not know, which it could import; bytecode and what git ignores apart. ``ValueError`` without a commit."""
     commit = _git(path, "rev-parse", "HEAD")[:SHORT]
-    changes = _git(path, "diff", "HEAD")
-    return f"{commit}+{hashlib.sha256(changes.encode()).hexdigest()[:SHORT]}" if changes else commit
+    changes = [_git(path, "diff", "HEAD").encode()]
+    for name in filter(None, _git(path, "ls-files", "--others", "--exclude-standard", "-z").split("\0")):
+        if not name.endswith(".pyc") and (file := path / name).is_file():
+            changes += [name.encode(errors="surrogateescape"), hashlib.sha256(file.read_bytes()).digest()]
+    known = hashlib.sha256(b"\0".join(changes)).hexdigest()[:SHORT]
+    return f"{commit}+{known}" if any(changes) else commit
 
 
 def _git(path: Path, *arguments: str) -> str:

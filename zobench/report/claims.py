@@ -71,7 +71,7 @@ def _place(ratio: Ratio) -> str:
     if ratio.low == ratio.high:
         return f"{ratio.value:.3g} in {ratio.header}"
     few = ratio.low == 0 and ratio.high == math.inf
-    spread = "too few steps for an interval" if few else f"{ratio.low:.3g} to {ratio.high:.3g}"
+    spread = "no interval: too few rounds or steps" if few else f"{ratio.low:.3g} to {ratio.high:.3g}"
     return f"{ratio.value:.3g} ({spread}) in {ratio.header}"
 
 
@@ -127,7 +127,7 @@ def _measured_ratio(claim: Claim, header: str, over: TableCell, under: TableCell
     elif quantity.per_run:
         known = evidence.ratio(over.result, under.result, quantity)
         value = known.value if known else value
-        low, high = (known.interval if known else None) or (0.0, math.inf)
+        low, high = (known.interval if known else None) or ((value, value) if quantity.steady else (0.0, math.inf))
     elif claim.at_least != claim.at_most:
         low, high = _quotient(quantity.interval(over.result), quantity.interval(under.result)) or (value, value)
     return Ratio(header=header, value=value, low=low, high=high)

@@ -220,7 +220,7 @@ def _covered(table: Table, grid: Grid, here: bool) -> list[str]:
 _VERDICTS = {
     claims.HOLDS: "the 95 % interval of every ratio that was measured is within the claim's bounds",
     claims.FAILS: "the interval of one is outside",
-    claims.UNSHOWN: "an interval is on both sides of a bound, or there were fewer than four steps",
+    claims.UNSHOWN: "an interval is on both sides of a bound, or there were too few rounds or steps for one",
     claims.OPEN: "no row (or column) that the claim is about has both values",
 }
 _COMPARED = ("gpu_memory", "throughput", "step_time")

@@ -21,7 +21,8 @@ class Quantity:
     ok result has none, and what that means. ``source``: "predicted" from what a result carries, not "measured".
     ``timed``: a median over steps, so that there is an interval from six steps on; ``rate``: tokens over such a time,
     not the time. ``per_run``: each process has a value of its own, so that ratios come from rounds, as those of times
-    do. ``remarks``: what its value in a result must be read with, which its heading does not say. ``part``: the entry
+    do; ``steady``: which hardly differs between processes, so that a ratio of two single ones tells something.
+    ``remarks``: what its value in a result must be read with, which its heading does not say. ``part``: the entry
     of ``Result.parts`` that it reads, and ``ranks`` what is kept of several ranks' values there; a plug-in's metric
     reads the part of its own name. Only zobench's own are columns of a data frame, by their ``key``. ``beside``: gets
     it, in place of ``value``, from a result and the one that a table's baseline column shows in the same row.
@@ -40,6 +41,7 @@ class Quantity:
     timed: bool = False
     rate: bool = False
     per_run: bool = False
+    steady: bool = False
     remarks: Callable[[Result], Sequence[str]] = lambda result: ()
     part: str = ""
     ranks: Callable[[Sequence[float]], float] = max

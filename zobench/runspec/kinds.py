@@ -219,11 +219,12 @@ class SchemeKind:
     None if all weights are tuned and none are added; ``tuned_width``: bytes of each. ``virtual_tokens``: positions that
     it takes before the tokens' own. ``inputs``: float32 layers in each block that keep their input for a backward pass.
     ``base``: bytes that stay of each element of a block's matrices, where these are kept in another form. ``peft``:
-    whether that package makes it.
+    whether that package makes it. ``about``: what is tuned, for people.
     """
 
     name: str
     make: str
+    about: str = ""
     adapter: Callable[[Widths, SpecFields], tuple[int, int]] | None = None
     tuned_width: int = 4
     virtual_tokens: int = 0

@@ -62,7 +62,8 @@ class Full:
 
 
 class Adapter(ABC):
-    """An adapter of ``peft``'s: the base is frozen, and the adapter's tensors are parameters of the model itself."""
+    """An adapter of ``peft``'s: the base is frozen, and the adapter's tensors, by their ``names``, are parameters of
+    the model itself. A scheme of yours gives ``values``, and where names differ ``base_name`` and ``file_name``."""
 
     virtual_tokens = 0
 
@@ -70,7 +71,7 @@ class Adapter(ABC):
         from peft import get_peft_model
 
         self.drive: Drive = plain
-        self._seed, self._config = spec.seed, config
+        self.seed, self._config = spec.seed, config
         config.task_type = (
             "FEATURE_EXTRACTION" if models.is_masked(model) else "CAUSAL_LM"
         )  # peft has none for masked models
@@ -81,18 +82,18 @@ class Adapter(ABC):
             model.add_module("prompt_encoder", wrapped.prompt_encoder["default"])
         pretrained = models.weights_place(spec) if spec.weights == "pretrained" else models.of(spec).hub_id
         config.base_model_name_or_path = pretrained or spec.model_path or spec.model
-        self._names = frozenset(name for name, tensor in model.named_parameters() if tensor.requires_grad)
+        self.names = frozenset(name for name, tensor in model.named_parameters() if tensor.requires_grad)
 
     def weights(self, base: Weights, config: EngineConfig) -> Weights:
         """See :class:`Scheme`."""
-        return _Joined(base, self._base_name, self._names, self._values(base, config))
+        return _Joined(base, self.base_name, self.names, self.values(base, config))
 
     def save(self, folder: str | Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Writes an adapter's folder, for ``peft.PeftModel.from_pretrained(base, folder)``."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        kept = {self._file_name(name): tensor for name, tensor in tensors if name in self._names}
-        assert len(kept) == len(self._names), f"only {len(kept)} of {len(self._names)} adapter tensors were given"
+        kept = {self.file_name(name): tensor for name, tensor in tensors if name in self.names}
+        assert len(kept) == len(self.names), f"only {len(kept)} of {len(self.names)} adapter tensors were given"
         self._config.inference_mode = True
         self._config.save_pretrained(str(folder))
         file = folder / "adapter_model.safetensors"
@@ -100,16 +101,16 @@ class Adapter(ABC):
             save_file(kept, file, metadata={"format": "pt"})
         file.chmod((folder / "adapter_config.json").stat().st_mode)  # safetensors makes files that nobody else can read
 
-    def _base_name(self, name: str) -> str:
+    def base_name(self, name: str) -> str:
         """The plain model's name of a frozen tensor."""
         return name
 
-    def _file_name(self, name: str) -> str:
+    def file_name(self, name: str) -> str:
         """The name of an adapter's tensor in ``peft``'s file."""
         return "prompt_embeddings"
 
     @abstractmethod
-    def _values(self, base: Weights, config: EngineConfig) -> Callable[[str], Tensor]:
+    def values(self, base: Weights, config: EngineConfig) -> Callable[[str], Tensor]:
         """Makes the initial values of an adapter's tensor, on the CPU, from its name."""
 
 

@@ -23,13 +23,18 @@ def _prompt(widths: Widths, spec: SpecFields) -> tuple[int, int]:
 
 
 KINDS = (
-    SchemeKind(name="full", make="zobench.schemes.base:Full"),
-    SchemeKind(name="lora", make="zobench.schemes.lora:Lora", adapter=_lora, inputs=2, peft=True),
+    SchemeKind(name="full", make="zobench.schemes.base:Full", about="all weights"),
     SchemeKind(
-        name="prefix", make="zobench.schemes.prefix:Prefix", adapter=_prefix, virtual_tokens=PREFIX_TOKENS, peft=True
+        name="lora", make="zobench.schemes.lora:Lora", adapter=_lora, inputs=2, peft=True,
+        about=f"two factors of rank {LORA_RANK} beside each query and value projection (peft)",
     ),
     SchemeKind(
-        name="prompt", make="zobench.schemes.prompt:Prompt", adapter=_prompt, virtual_tokens=PROMPT_TOKENS, peft=True
+        name="prefix", make="zobench.schemes.prefix:Prefix", adapter=_prefix, virtual_tokens=PREFIX_TOKENS, peft=True,
+        about=f"keys and values of {PREFIX_TOKENS} virtual tokens in each layer (peft)",
     ),
-)
+    SchemeKind(
+        name="prompt", make="zobench.schemes.prompt:Prompt", adapter=_prompt, virtual_tokens=PROMPT_TOKENS, peft=True,
+        about=f"embeddings of {PROMPT_TOKENS} virtual tokens before the others (peft)",
+    ),
+)  # fmt: skip
 """All schemes, in the order in which they are listed."""

@@ -41,15 +41,15 @@ class Lora(Adapter):
             r=LORA_RANK, lora_alpha=LORA_ALPHA, target_modules=list(pairs[0]), lora_dropout=0.0, bias="none"
         )
         super().__init__(spec, model, config)
-        self._shapes = {name: model.get_parameter(name).shape for name in self._names}
+        self._shapes = {name: model.get_parameter(name).shape for name in self.names}
 
-    def _base_name(self, name: str) -> str:
+    def base_name(self, name: str) -> str:
         return name.replace(".base_layer.", ".")
 
-    def _file_name(self, name: str) -> str:
+    def file_name(self, name: str) -> str:
         return "base_model.model." + name.replace(".default.", ".")
 
-    def _values(self, base: Weights, config: EngineConfig) -> Callable[[str], Tensor]:
+    def values(self, base: Weights, config: EngineConfig) -> Callable[[str], Tensor]:
         """B is zero; A uniform within 1/sqrt(inputs), which is Kaiming's bound for a slope of sqrt(5), ``peft``'s."""
 
         def make(name: str) -> Tensor:
@@ -57,6 +57,6 @@ class Lora(Adapter):
             if ".lora_B." in name:
                 return torch.zeros(shape)
             bound = shape[1] ** -0.5
-            return torch.from_numpy(generator(self._seed, name).uniform(-bound, bound, tuple(shape))).float()
+            return torch.from_numpy(generator(self.seed, name).uniform(-bound, bound, tuple(shape))).float()
 
         return make

@@ -49,7 +49,7 @@ class Prefix(Adapter):
         self._head = heads, config.token_dim // heads
         self.drive = self._drive
 
-    def _values(self, base: Weights, config: EngineConfig) -> Callable[[str], Tensor]:
+    def values(self, base: Weights, config: EngineConfig) -> Callable[[str], Tensor]:
         """Keys and values of all layers, layer by layer, as ``peft`` lays them out in one row per token."""
         if config.device == "meta":  # there nothing is computed: memory alone is counted
             return lambda name: torch.empty(0)

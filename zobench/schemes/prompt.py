@@ -39,7 +39,7 @@ class Prompt(Adapter):
         super().__init__(spec, model, PromptTuningConfig(num_virtual_tokens=TOKENS, token_dim=table.shape[1]))
         self.drive = drive
 
-    def _values(self, base: Weights, config: EngineConfig) -> Callable[[str], Tensor]:
+    def values(self, base: Weights, config: EngineConfig) -> Callable[[str], Tensor]:
         """The rows of the base's word embedding that belong to the chosen tokens."""
         rows = [torch.empty(self._shape, dtype=self._dtype) for _ in self._tokens]
         for token, row in zip(self._tokens, rows, strict=True):

@@ -46,8 +46,17 @@ def runs_interval(value: Callable[[Result], float | None]) -> Callable[[Result],
     return interval
 
 
-def _memory(key: str) -> Callable[[Result], float | None]:
-    return of_runs(lambda run: run.memory.get(key))
+def _bytes(name: str, key: str, own: Callable[[Result], float | None] | None = None, **rest: Any) -> Quantity:
+    """Bytes that each process has: ``own``, or what is in its ``Result.memory`` under ``key``."""
+
+    def held(run: Result) -> float | None:
+        return run.memory.get(key)
+
+    value = own or held
+    return Quantity(
+        name=name, key=key, value=of_runs(value), bounds=runs_interval(value), per_run=True, steady=True,
+        base_unit="bytes", units=BYTES, **rest,
+    )  # fmt: skip
 
 
 def _score(name: str, point: str) -> Callable[[Result], float | None]:
@@ -119,6 +128,11 @@ def _memory_of(result: Result) -> Sequence[str]:
     return ["Measured as the allocator's peak; the paper reads NVML, which adds the CUDA context and the cache."]
 
 
+def _of_process(run: Result) -> float | None:
+    on_cpu = run.spec.device.startswith("cpu")
+    return run.memory.get("device_peak_bytes" if on_cpu else "device_process_peak_bytes")
+
+
 def _evaluated(result: Result) -> Sequence[str]:
     """What needs no model at all, and which formula of a method that has two ran."""
     evaluation = result.evaluation
@@ -136,13 +150,12 @@ _NO_TASK = ("—", "the run did not evaluate a task")
 _NOT_ANSWERED = ("—", "the run did not answer questions")
 _NOT_SAVED = ("—", "the run took no checkpoint")
 
-GPU_MEMORY = Quantity(
-    name="gpu_memory", key="device_peak_bytes", value=_memory("device_peak_bytes"), base_unit="bytes", units=BYTES,
-    about=_MEMORY, remarks=_memory_of,
-)  # fmt: skip
-HOST_MEMORY = Quantity(
-    name="host_memory", key="host_rss_peak_bytes", value=_memory("host_rss_peak_bytes"), base_unit="bytes",
-    units=BYTES, about=_MEMORY,
+GPU_MEMORY = _bytes("gpu_memory", "device_peak_bytes", about=_MEMORY, remarks=_memory_of)
+HOST_MEMORY = _bytes("host_memory", "host_rss_peak_bytes", about=_MEMORY)
+PROCESS_MEMORY = _bytes(
+    "process_memory", "process_peak_bytes", _of_process, about=f"{_MEMORY} It is the process's: on a GPU as NVML "
+    "counts it, CUDA's context and torch's cache included; on a CPU its peak resident memory above its baseline.",
+    absent=("n/a", "NVML shows no process's memory here"),
 )  # fmt: skip
 THROUGHPUT = Quantity(
     name="throughput", key="throughput", value=_throughput, base_unit="tokens/s", units={"tokens/s": 1},
@@ -285,8 +298,5 @@ CHECKPOINTS = (
         value=of_runs(_median("checkpoint_seconds")), bounds=runs_interval(_median("checkpoint_seconds")), per_run=True,
         base_unit="s", units={"s": 1}, absent=_NOT_SAVED,
     ),
-    Quantity(
-        name="checkpoint_copies", key="checkpoint_bytes", value=_memory("checkpoint_bytes"), base_unit="bytes",
-        units=BYTES, absent=_NOT_SAVED,
-    ),
+    _bytes("checkpoint_copies", "checkpoint_bytes", absent=_NOT_SAVED),
 )  # fmt: skip

@@ -26,6 +26,8 @@ ENDING = ".tar.gz"
 _MEMBER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}/[A-Za-z0-9_][A-Za-z0-9._-]{0,249}\.json")
 _LARGEST, _MOST = 64 << 20, 1 << 30
 """Bytes of a run's file, and of all together: a small archive can hold much more than what it takes itself."""
+_MANY, _NAME = 100_000, 64 << 10
+"""Files of an archive, and bytes of the header of a long name, which tarfile reads whole."""
 _FASTEST = 1.5
 """How much faster than the least time that its machine's own rates allow a step may be: rates are not that wrong."""
 _FACTS, _SAYINGS = ("environment", "power", "evaluation"), ("reason", "warnings", "traceback")
@@ -74,6 +76,8 @@ def doubt(result: Result) -> str:
     spec. "" if it is."""
     share = METRICS.get("floor").of(result)
     limit, peak = result.environment.get("memory_limit_bytes"), result.memory.get("host_rss_peak_bytes") or 0
+    if result.is_ok and not (result.environment.get("calibration") and isinstance(limit, int | float)):
+        return "it lacks its machine's rates or memory, without which it cannot be judged; a sweep stores both"
     if named := places(without_place(result).spec.to_dict()):
         return f"its {named[0]} is a folder of the machine that ran it, where nobody else has it"
     if result.environment.get("planted_slowdown"):
@@ -148,16 +152,32 @@ def _told_of_host(result: Result) -> str:
     return "" if plain else "it holds paths of a machine or the UUID of its GPU; pack it with zobench results --pack"
 
 
+class _RefusedError(Exception):
+    """What an archive must not hold."""
+
+
+class _Header(tarfile.TarInfo):
+    """A header of a plain file, or of its long name; others are refused before anything of theirs is read."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        found = super().frombuf(buf, encoding, errors)
+        is_name = found.type in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME) and found.size <= _NAME
+        if not (is_name or found.type in (tarfile.REGTYPE, tarfile.AREGTYPE)):
+            raise _RefusedError(found.name[:80])
+        return found
+
+
 def _unpack(source: Path, root: Path) -> None:
-    whole = 0
+    whole = count = 0
     try:
         # tarfile's own gzip takes an archive that was cut off between two files for a whole one, and checks no sum
-        with gzip.open(source) as squeezed, tarfile.open(fileobj=squeezed, mode="r|") as tar:
+        with gzip.open(source) as squeezed, tarfile.open(fileobj=squeezed, mode="r|", tarinfo=_Header) as tar:
             for member in tar:
-                whole += member.size
-                if not (member.isreg() and _MEMBER.fullmatch(member.name)):
-                    raise ValueError(f"{source} must hold files MACHINE/NAME.json alone, but has {member.name[:80]!r}")
-                _check_size(source, whole, member.size)
+                whole, count = whole + member.size, count + 1
+                if not _MEMBER.fullmatch(member.name):
+                    raise _RefusedError(member.name[:80])
+                _check_size(source, whole, member.size, count)
                 content = tar.extractfile(member)
                 assert content is not None  # of a regular file there is one
                 path = root / member.name
@@ -166,11 +186,13 @@ def _unpack(source: Path, root: Path) -> None:
             while rest := squeezed.read(_LARGEST):  # its end has the sum of all
                 whole += len(rest)
                 _check_size(source, whole)
+    except _RefusedError as error:
+        raise ValueError(f"{source} must hold files MACHINE/NAME.json alone, but has {str(error)!r}") from error
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{source} must be an archive of `zobench results --pack`, but {error}") from error
 
 
-def _check_size(source: Path, whole: int, one: int = 0) -> None:
-    """Raises ``ValueError`` for more bytes than an archive may hold in all, or ``one`` of its files."""
-    if one > _LARGEST or whole > _MOST:
-        raise ValueError(f"{source} must hold runs of {_MOST >> 30} GiB at most, but has more")
+def _check_size(source: Path, whole: int, one: int = 0, count: int = 0) -> None:
+    """Raises ``ValueError`` for more bytes than an archive may hold in all, or ``one`` of its files, or more files."""
+    if one > _LARGEST or whole > _MOST or count > _MANY:
+        raise ValueError(f"{source} must hold at most {_MANY} runs of {_MOST >> 30} GiB in all, but has more")
