@@ -10,16 +10,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from zobench.measure.statistics import LEVEL as LEVEL
 from zobench.measure.statistics import quantile as quantile
 from zobench.result.quantity import Interval
 from zobench.store.measured import binomial_interval
 
-LEVEL = 0.05
-"""Of every test and interval: 1 - LEVEL is the coverage."""
 POWER = 0.8
 """With which the least detectable difference would be found."""
-_MANY = 1e4
-"""Degrees of freedom of what is taken to be known: its Student's t is the normal distribution."""
+_KNOWN = math.inf
+"""Degrees of freedom of a variance that is taken to be known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +69,7 @@ def difference(one: Scores, other: Scores, pool: tuple[float, float] | None = No
     seeds = _welch(one.shares, other.shares)
     if pool is not None:
         seeds = pool[0] * (1 / len(one.shares) + 1 / len(other.shares)), pool[1]
-    return _told(one.mean - other.mean, [seeds, (one.of_examples + other.of_examples, _MANY)])
+    return _told(one.mean - other.mean, [seeds, (one.of_examples + other.of_examples, _KNOWN)])
 
 
 def pooled(scores: Sequence[Scores]) -> tuple[float, float]:
@@ -170,6 +169,6 @@ def detectable(scores: Sequence[Scores]) -> float | None:
     seeds = statistics.fmean(one.of_seeds for one in known)
     examples = statistics.fmean(one.of_examples for one in known)
     own = 2 * (statistics.fmean(len(one.shares) for one in known) - 1)  # as Welch has it for two of one spread
-    parts = ((2 * seeds, own), (2 * examples, _MANY))
+    parts = ((2 * seeds, own), (2 * examples, _KNOWN))
     wanted = ((quantile(freedom, 1 - LEVEL) + quantile(freedom, 2 * POWER - 1)) ** 2 for _, freedom in parts)
     return math.sqrt(math.fsum(variance * factor for (variance, _), factor in zip(parts, wanted, strict=True)))

@@ -8,8 +8,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-LEVEL = 0.05
-"""Of the two-sided test; the interval is its 95 % counterpart."""
+from zobench.measure.statistics import LEVEL as LEVEL
+
 LEAST = 4
 """Step times on each side from which the test can reach the level at all: 2 / C(8, 4) is 2.9 %, 2 / C(6, 3) is 10 %."""
 _EXACT = 2500
