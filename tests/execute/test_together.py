@@ -21,6 +21,7 @@ from zobench.execute import process, sweep, together
 from zobench.execute.plan import HOST_RESERVE, Step
 from zobench.execute.sweep import PROCESS_BYTES
 from zobench.execute.together import run_together
+from zobench.measure.threads import Neighbours
 from zobench.measure.turns import TURNS, Seat, own
 from zobench.predict import Estimate
 from zobench.result import Outcome, Result, Round
@@ -50,11 +51,8 @@ os.write(file, f"{name} is done\\n".encode())
 
 
 def played(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *names: str,
-    steps: Sequence[int] = (),
-    timeout: float | None = None,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *names: str, steps: Sequence[int] = (),
+    timeout: float | None = None, power: dict[str, Any] | None = None,
 ) -> tuple[list[str], list[Result]]:  # fmt: skip
     """The lines of processes of these names, each with so many steps (5), in the order in which they were written; and
     their results."""
@@ -76,7 +74,7 @@ def played(
                     time.sleep(0.01)
             finally:
                 process.kill()
-        return Result(spec=spec, outcome=Outcome.OK, environment={"machine": MACHINE})
+        return Result(spec=spec, outcome=Outcome.OK, environment={"machine": MACHINE}, power=power or {})
 
     monkeypatch.setattr(together, "run_in_process", run)
     results = run_together([SPEC] * len(names), order=random.Random(0), timeout=timeout)
@@ -114,16 +112,24 @@ def test_one_that_hangs_in_its_turn_is_ended_and_the_others_go_on(
     assert slow.reason == "the cell took longer than the 10 s it was given"
 
 
-def test_what_one_that_failed_used_is_not_told_as_strangers() -> None:
-    def ended(power: dict[str, Any]) -> Result:
-        return Result(spec=SPEC, outcome=Outcome.OK if power else Outcome.FAILED, power=power)
-
-    whole = ended({"own_cpu_cores": 0.5, "other_cpu_cores": 1.5})
-    for other, told in ((ended({"own_cpu_cores": 1.5, "other_cpu_cores": 0.5}), 0.0), (ended({}), None)):
-        first, second = together._told_apart([whole, other], 1.0)
-        assert first.power["other_cpu_cores"] == told
-        assert first.warnings == []
-        assert second.environment["turns"] == 1.0
+def test_what_the_cells_of_a_game_used_is_not_told_as_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it: their start and their warm-up too, which may be in no other's measured steps."""
+    apart, all_of_them = Neighbours(children=True), Neighbours()
+    begin = time.monotonic()
+    burn = "import time\nwhile time.process_time() < 1: pass"
+    subprocess.run([sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"])
+    strangers, every = apart.cores(), all_of_them.cores()
+    if strangers is None or every is None:
+        pytest.skip("this system does not tell how busy it is")
+    assert (every - strangers) * (time.monotonic() - begin) > 0.9
+    monkeypatch.setattr(Neighbours, "cores", lambda self: 1.5 if self._children else 9.0)
+    monkeypatch.setattr(together.threads, "chosen", lambda: None)
+    _, results = played(tmp_path, monkeypatch, "a", "b", power={"own_cpu_cores": 0.5, "other_cpu_cores": 0.9})
+    for one in results:
+        assert one.power["other_cpu_cores"] == 1.5
+        assert one.warnings == ["other processes kept 1.5 cores busy meanwhile; expect slower steps"]
 
 
 def test_whoever_gives_turns_may_be_gone() -> None:

@@ -121,6 +121,7 @@ def run_together(
     """
     check(specs)
     own, stop, began = threads.chosen(), threading.Event(), time.time()
+    neighbours = threads.Neighbours(children=True)
 
     def one(spec: RunSpec, desk: _Desk, slowdown: float) -> Result:
         def tick() -> None:
@@ -148,7 +149,8 @@ def run_together(
         running = [pool.submit(one, spec, desk, share) for spec, desk, share in cells]
         try:
             _Game(desks=desks, order=order, tick=while_waiting).play()
-            return _told_apart([each.result() for each in running], began)
+            results = [each.result() for each in running]
+            return _told_apart(results, began, neighbours.cores())
         finally:
             stop.set()
 
@@ -177,20 +179,14 @@ def _desks(count: int, own: threads.Threads | None, seconds: float) -> Iterator[
             os.close(desk.hears)
 
 
-def _told_apart(results: Sequence[Result], began: float) -> list[Result]:
-    """The results, which name the game by when it ``began``, without what each saw of the others: cores that these kept
-    busy are none of strangers, and energy, which nobody can divide among them, has no value. Where one does not know
-    what it used itself, as it failed, strangers cannot be told from it."""
-    known = [one.power.get("own_cpu_cores") for one in results]
-    busy = [0.0 if own is None else own for own in known]
+def _told_apart(results: Sequence[Result], began: float, others: float | None) -> list[Result]:
+    """The results, which name the game by when it ``began``. In place of what each saw, the others of the game among
+    it, stand the cores that ``others`` than all of them kept busy, from the first process to the last; energy, which
+    nobody can divide among them, has no value."""
+    apart = {"other_cpu_cores": others, "energy_joules": None, "mean_power_watts": None}
     found: list[Result] = []
-    for result, own in zip(results, busy, strict=True):
-        facts = {**result.environment, "turns": began}
-        seen = None if None in known else result.power.get("other_cpu_cores")
-        others = None if seen is None else max(0.0, seen + own - sum(busy))
-        power = result.power and {
-            **result.power, "other_cpu_cores": others, "energy_joules": None, "mean_power_watts": None
-        }  # fmt: skip
-        warnings = [*result.warnings, *crowded(others)]
+    for result in results:
+        facts, power = {**result.environment, "turns": began}, result.power and {**result.power, **apart}
+        warnings = [*result.warnings, *(crowded(others) if power else [])]
         found.append(replace(result, environment=facts, power=power, warnings=warnings))
     return found

@@ -78,23 +78,25 @@ def other_cores(seconds: float = LOOK_SECONDS) -> float | None:
 
 
 class Neighbours:
-    """How many of the cores that this process may use others keep busy, from its making on."""
+    """How many of the cores that this process may use others keep busy, from its making on. ``children``: those that
+    this process has started and that have ended by then, with all of theirs, are none of the others."""
 
-    def __init__(self) -> None:
-        self._begin, self._busy, self._own = time.monotonic(), _busy_seconds(), _own_seconds()
+    def __init__(self, children: bool = False) -> None:
+        self._children = children
+        self._begin, self._busy, self._own = time.monotonic(), _busy_seconds(), _own_seconds(children)
 
     def cores(self) -> float | None:
         """Cores, on average since then; None where the system does not tell."""
         busy = _busy_seconds()
         if busy is None or self._busy is None:
             return None
-        others = busy - self._busy - (_own_seconds() - self._own)
+        others = busy - self._busy - (_own_seconds(self._children) - self._own)
         return max(0.0, others) / (time.monotonic() - self._begin)
 
 
-def _own_seconds() -> float:
+def _own_seconds(children: bool) -> float:
     told = os.times()
-    return told.user + told.system
+    return told.user + told.system + (told.children_user + told.children_system) * children
 
 
 def _busy_seconds(stat: str = "/proc/stat") -> float | None:
