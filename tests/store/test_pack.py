@@ -96,6 +96,7 @@ def test_nothing_tells_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"samples": {"step_seconds": [1e-6] * 9}}, "of the least time that its machine's rates allow"),
         ({"environment": {**ENVIRONMENT, "memory_limit_bytes": 2**20}}, "its process took more memory than its"),
         ({"environment": {**ENVIRONMENT, "calibration": None}}, "it lacks its machine's rates or memory"),
+        ({"environment": {**ENVIRONMENT, "calibration": {"rates": "none"}}}, "it lacks its machine's rates or memory"),
         ({"environment": {**ENVIRONMENT, "memory_limit_bytes": None}}, "it lacks its machine's rates or memory"),
         (
             {"spec": SPECS[0].replace(weights="pretrained", weights_path="/models/opt")},
@@ -121,6 +122,25 @@ def test_what_is_in_doubt_is_neither_packed_nor_merged(
     code, out, err = command(capsys, "results", str(sent), "--merge-into", str(tmp_path / "b"))
     assert (code, out) == (1, f"{tmp_path / 'b'}: 0 added, 0 there already, 0 chosen between\n")
     assert why in err
+
+
+def test_what_no_rates_could_judge_needs_none() -> None:
+    """A task's run, as `zobench finetune` stores it, and one of a model that is not known here."""
+    bare = {name: fact for name, fact in ENVIRONMENT.items() if name != "calibration"}
+    for changes in ({"task": "sst2"}, {"model": "mine", "config_hash": "0" * 12}):
+        run = dataclasses.replace(GOOD, spec=GOOD.spec.replace(**changes), environment=bare)
+        assert doubt(run) == ""
+        assert doubt(dataclasses.replace(run, environment={**bare, "memory_limit_bytes": None})) != ""
+
+
+def test_a_folder_of_ones_own_is_merged_as_it_is(tmp_path: Path) -> None:
+    """Slow on purpose, and with paths in its texts: nobody has sent it."""
+    environment = {**ENVIRONMENT, "planted_slowdown": 0.05, "calibration": None}
+    own = dataclasses.replace(GOOD, warnings=["see /home/annika/log"], environment=environment)
+    store_of(tmp_path / "a", own)
+    merged = merge([tmp_path / "a"], tmp_path / "b")
+    assert (merged.added, merged.problems) == (1, [])
+    assert Store(tmp_path / "b").load() == [own]
 
 
 def test_an_archive_whose_texts_hold_paths_or_that_is_no_result_adds_nothing(tmp_path: Path) -> None:
@@ -233,6 +253,58 @@ def test_a_header_that_is_a_bomb_is_refused_before_it_is_read(tmp_path: Path) ->
         merge([file], tmp_path / "b")
     assert tracemalloc.get_traced_memory()[1] < 10_000_000
     tracemalloc.stop()
+
+
+def pax(**records: object) -> bytes:
+    """A header of tar's newer form, with what it says of the file after it."""
+    body = b""
+    for name, value in records.items():
+        line = f" {name.replace('_', '.')}={value}\n".encode()
+        length = next(size for size in range(len(line), len(line) + 9) if len(str(size)) + len(line) == size)
+        body += str(length).encode() + line
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.XHDTYPE, len(body)
+    return header.tobuf(tarfile.USTAR_FORMAT) + body + bytes(-len(body) % tarfile.BLOCKSIZE)
+
+
+def plain(size: int = 0) -> bytes:
+    member = tarfile.TarInfo("a/x.json")
+    member.size = size
+    return member.tobuf(tarfile.USTAR_FORMAT)
+
+
+SPARSE = {"GNU_sparse_major": 1, "GNU_sparse_minor": 0, "GNU_sparse_realsize": 5}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (pax(path="a/x.json") * 2000 + plain(), r"must hold names of 64 KiB at most, but has a longer header$"),
+        (
+            pax(**SPARSE) + plain(60 << 20) + b"100000000\n" + b"0\n" * (2 << 20),
+            r"must hold names of 64 KiB at most, but has a longer header$",
+        ),
+        (pax(**SPARSE) + plain(512) + bytes(2048), "must be an archive of `zobench results --pack`, but "),
+        (pax(size=-700) + plain() + bytes(2048), "must hold at most 100000 runs of 1 GiB in all, but has more"),
+        (pax(size=10**18) + plain() + bytes(2048), "must hold at most 100000 runs of 1 GiB in all, but has more"),
+    ],
+    ids=["chain", "holes", "damaged", "negative", "huge"],
+)
+def test_headers_that_tell_more_of_a_file_are_read_to_a_limit(tmp_path: Path, content: bytes, why: str) -> None:
+    """tarfile follows one to the next, and reads a list of holes, however long they are."""
+    (file := tmp_path / "x.tar.gz").write_bytes(gzip.compress(content))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=why):
+        merge([file], tmp_path / "b")
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()
+
+
+def test_zeros_after_the_last_file_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST", 3 << 20)
+    (file := tmp_path / "x.tar.gz").write_bytes(gzip.compress(plain() + bytes(4 << 20)))
+    with pytest.raises(ValueError, match="must hold at most 100000 runs of"):
+        merge([file], tmp_path / "b")
 
 
 def test_names_longer_than_a_header_holds_come_through(tmp_path: Path) -> None:

@@ -105,14 +105,28 @@ def check_versions(clone: Clone, now: Mapping[str, str]) -> None:
 
 def commit_of(path: Path) -> str:
     """The commit of the checkout at ``path``, shortened, and a fingerprint of its changes and of its files that git
-    does not know, which it could import; bytecode and what git ignores apart. ``ValueError`` without a commit."""
+    does not know, which it could import; bytecode and what git ignores apart. ``ValueError`` without a commit, or for
+    a file that cannot be read."""
     commit = _git(path, "rev-parse", "HEAD")[:SHORT]
     changes = [_git(path, "diff", "HEAD").encode()]
     for name in filter(None, _git(path, "ls-files", "--others", "--exclude-standard", "-z").split("\0")):
-        if not name.endswith(".pyc") and (file := path / name).is_file():
-            changes += [name.encode(errors="surrogateescape"), hashlib.sha256(file.read_bytes()).digest()]
+        if not _is_cached(name) and (path / name).is_file():
+            changes += [name.encode(), _digest(path / name)]
     known = hashlib.sha256(b"\0".join(changes)).hexdigest()[:SHORT]
     return f"{commit}+{known}" if any(changes) else commit
+
+
+def _is_cached(name: str) -> bool:
+    """Whether a file is what Python, or numba, keeps of sources."""
+    return name.endswith(".pyc") or "__pycache__" in Path(name).parts
+
+
+def _digest(file: Path) -> bytes:
+    try:
+        with file.open("rb") as content:  # of any size: a checkpoint may lie there
+            return hashlib.file_digest(content, "sha256").digest()
+    except OSError as error:
+        raise ValueError(f"a program's files must be readable, but {file} is not: {error.strerror}") from error
 
 
 def _git(path: Path, *arguments: str) -> str:

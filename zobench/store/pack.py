@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from zobench import models
 from zobench.machine import files
 from zobench.machine.anonymous import anonymous, without_paths
 from zobench.result import Result
@@ -28,6 +29,8 @@ _LARGEST, _MOST = 64 << 20, 1 << 30
 """Bytes of a run's file, and of all together: a small archive can hold much more than what it takes itself."""
 _MANY, _NAME = 100_000, 64 << 10
 """Files of an archive, and bytes of the header of a long name, which tarfile reads whole."""
+_HEADERS = 2 * _NAME
+"""Bytes of an archive before a file of it: its header, that of its name, and what tarfile reads ahead."""
 _FASTEST = 1.5
 """How much faster than the least time that its machine's own rates allow a step may be: rates are not that wrong."""
 _FACTS, _SAYINGS = ("environment", "power", "evaluation"), ("reason", "warnings", "traceback")
@@ -73,10 +76,16 @@ def pack(root: Path, archive: Path) -> Packed:
 
 def doubt(result: Result) -> str:
     """Why ``result`` is nothing for others: it needs what they have not, or cannot be what its machine does with its
-    spec. "" if it is."""
+    spec. "" if it is.
+
+    Who sends a run cannot leave out what it is judged by: one that ended ok must say how much memory its machine has,
+    and have rates that give its step a least time. Where nothing can, rates are not asked for: a task, whose tokens are
+    not counted and which `zobench finetune` stores without rates, and a model that is not known here.
+    """
     share = METRICS.get("floor").of(result)
     limit, peak = result.environment.get("memory_limit_bytes"), result.memory.get("host_rss_peak_bytes") or 0
-    if result.is_ok and not (result.environment.get("calibration") and isinstance(limit, int | float)):
+    unjudged = share is None and result.step_seconds and result.spec.task == "none" and models.is_known(result.spec)
+    if result.is_ok and (unjudged or not isinstance(limit, int | float)):
         return "it lacks its machine's rates or memory, without which it cannot be judged; a sweep stores both"
     if named := places(without_place(result).spec.to_dict()):
         return f"its {named[0]} is a folder of the machine that ran it, where nobody else has it"
@@ -126,8 +135,9 @@ def opened(source: Path, problems: list[str]) -> Iterator[Store]:
     """The store in the folder ``source``, or the runs of an archive that :func:`pack` wrote; it may come from anyone.
 
     Of an archive only plain files are taken whose names are MACHINE/NAME.json; what is in them is checked as any result
-    is read, and runs that are in doubt or tell of their host are left out, with a line each in ``problems``. Raises
-    ``ValueError`` for what is no such archive.
+    is read, and runs that are in doubt or tell of their host are left out, with a line each in ``problems``. A folder
+    is one's own: its runs may tell of this host and be slow on purpose, and are only read. Raises ``ValueError`` for
+    what is no such archive.
     """
     if not source.name.endswith(ENDING):
         store = Store(source)
@@ -153,7 +163,17 @@ def _told_of_host(result: Result) -> str:
 
 
 class _RefusedError(Exception):
-    """What an archive must not hold."""
+    """What an archive must hold, and that this one does not."""
+
+    @classmethod
+    def name(cls, found: str) -> _RefusedError:
+        """For a member that is no run's file."""
+        return cls(f"files MACHINE/NAME.json alone, but has {found[:80]!r}")
+
+    @classmethod
+    def size(cls) -> _RefusedError:
+        """For too many bytes or files."""
+        return cls(f"at most {_MANY} runs of {_MOST >> 30} GiB in all, but has more")
 
 
 class _Header(tarfile.TarInfo):
@@ -164,35 +184,57 @@ class _Header(tarfile.TarInfo):
         found = super().frombuf(buf, encoding, errors)
         is_name = found.type in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME) and found.size <= _NAME
         if not (is_name or found.type in (tarfile.REGTYPE, tarfile.AREGTYPE)):
-            raise _RefusedError(found.name[:80])
+            raise _RefusedError.name(found.name)
         return found
 
 
+class _Counted(io.RawIOBase):
+    """An archive's bytes, counted as tarfile asks for them: of headers alone it would read any number.
+
+    ``until``: how many may be read by now.
+    """
+
+    def __init__(self, squeezed: gzip.GzipFile) -> None:
+        self._squeezed, self.count, self.until = squeezed, 0, _HEADERS
+
+    def read(self, size: int = -1) -> bytes:
+        """The next ``size`` bytes. Raises :class:`_RefusedError` for more than an archive may have here, or in all."""
+        data = self._squeezed.read(size)
+        self.count += len(data)
+        if self.count > _MOST:
+            raise _RefusedError.size()
+        if self.count > self.until:
+            raise _RefusedError(f"names of {_NAME >> 10} KiB at most, but has a longer header")
+        return data
+
+
 def _unpack(source: Path, root: Path) -> None:
-    whole = count = 0
     try:
         # tarfile's own gzip takes an archive that was cut off between two files for a whole one, and checks no sum
-        with gzip.open(source) as squeezed, tarfile.open(fileobj=squeezed, mode="r|", tarinfo=_Header) as tar:
-            for member in tar:
-                whole, count = whole + member.size, count + 1
-                if not _MEMBER.fullmatch(member.name):
-                    raise _RefusedError(member.name[:80])
-                _check_size(source, whole, member.size, count)
-                content = tar.extractfile(member)
-                assert content is not None  # of a regular file there is one
-                path = root / member.name
-                path.parent.mkdir(exist_ok=True)
-                path.write_bytes(content.read())
-            while rest := squeezed.read(_LARGEST):  # its end has the sum of all
-                whole += len(rest)
-                _check_size(source, whole)
+        with gzip.open(source) as squeezed:
+            counted = _Counted(squeezed)
+            _take(counted, root)
+            counted.until = _MOST
+            while counted.read(1 << 20):  # its end has the sum of all
+                pass
     except _RefusedError as error:
-        raise ValueError(f"{source} must hold files MACHINE/NAME.json alone, but has {str(error)!r}") from error
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{source} must hold {error}") from error
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
         raise ValueError(f"{source} must be an archive of `zobench results --pack`, but {error}") from error
 
 
-def _check_size(source: Path, whole: int, one: int = 0, count: int = 0) -> None:
-    """Raises ``ValueError`` for more bytes than an archive may hold in all, or ``one`` of its files, or more files."""
-    if one > _LARGEST or whole > _MOST or count > _MANY:
-        raise ValueError(f"{source} must hold at most {_MANY} runs of {_MOST >> 30} GiB in all, but has more")
+def _take(counted: _Counted, root: Path) -> None:
+    """Writes the files of an archive under ``root``. Raises :class:`_RefusedError` for others, and for too large ones,
+    before they are read; ``ValueError`` or ``TarError`` for what is no archive."""
+    with tarfile.open(fileobj=counted, mode="r|", tarinfo=_Header) as tar:
+        for count, member in enumerate(tar, 1):
+            if not _MEMBER.fullmatch(member.name):
+                raise _RefusedError.name(member.name)
+            if not 0 <= member.size <= _LARGEST or count > _MANY:
+                raise _RefusedError.size()
+            counted.until = counted.count + member.size + _HEADERS
+            content = tar.extractfile(member)
+            assert content is not None  # of a regular file there is one
+            path = root / member.name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content.read())
