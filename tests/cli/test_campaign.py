@@ -138,9 +138,10 @@ def test_what_does_not_fit_this_machine_is_said_and_is_not_waited_for(
 ) -> None:
     text = MATRIX.replace("[0, 1]", "[0]").replace("seed = 5", 'model = "OPT-30B"\nseq_len = 8')
     (mine / "runners" / "mine.toml").write_text(text)
-    code, out, _ = zobench("campaign", "c", "--part", "first")
+    code, out, err = zobench("campaign", "c", "--part", "first")
     assert (code, len(cells)) == (0, 3)
     assert "not here: 1 cell, the first needs " in out
+    assert "1 cell was skipped, as it did not fit when it was planned; --plan looks again" in err
     code, out, _ = zobench("campaign", "c", "--part", "first")
     assert (code, len(cells)) == (0, 3)
     assert "all parts are done" in out

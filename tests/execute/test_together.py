@@ -27,7 +27,7 @@ from zobench.predict import Estimate
 from zobench.result import Outcome, Result, Round
 from zobench.result.repeats import seconds_of_pair
 from zobench.runspec import RunSpec
-from zobench.store import evidence
+from zobench.store import Store, evidence
 from zobench.store.measured import STEP_TIME
 
 SPEC = RunSpec(model="opt-tiny", seq_len=32, steps=4, warmup=1).resolve("cpu")
@@ -112,18 +112,22 @@ def test_one_that_hangs_in_its_turn_is_ended_and_the_others_go_on(
     assert slow.reason == "the cell took longer than the 10 s it was given"
 
 
-def test_what_the_cells_of_a_game_used_is_not_told_as_strangers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of it: their start and their warm-up too, which may be in no other's measured steps."""
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="this system does not tell how busy it is")
+def test_what_a_process_has_started_is_none_of_its_neighbours() -> None:
+    """All that they used, and those that they started: a cell's start and its warm-up too."""
     apart, all_of_them = Neighbours(children=True), Neighbours()
     begin = time.monotonic()
     burn = "import time\nwhile time.process_time() < 1: pass"
     subprocess.run([sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"])
     strangers, every = apart.cores(), all_of_them.cores()
-    if strangers is None or every is None:
-        pytest.skip("this system does not tell how busy it is")
+    assert strangers is not None
+    assert every is not None
     assert (every - strangers) * (time.monotonic() - begin) > 0.9
+
+
+def test_the_others_of_a_cell_in_turns_are_those_of_the_whole_game(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Neighbours, "cores", lambda self: 1.5 if self._children else 9.0)
     monkeypatch.setattr(together.threads, "chosen", lambda: None)
     _, results = played(tmp_path, monkeypatch, "a", "b", power={"own_cpu_cores": 0.5, "other_cpu_cores": 0.9})
@@ -232,6 +236,31 @@ def test_steps_are_of_one_turn_however_many_each_counts_as_warm_up() -> None:
     assert first / second == pytest.approx(1.1)
     first, second = seconds_of_pair(run(3, 0, 1.1), run(1, 0, 1.0))
     assert first / second == pytest.approx(1.1)
+
+
+def test_the_order_of_turns_follows_from_the_round_and_the_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So what a result stores of its round gives the order again, also of a round after a sweep that was stopped."""
+    drawn: list[float] = []
+
+    def run(specs: Sequence[RunSpec], *, order: random.Random, **_: Any) -> list[Result]:
+        drawn.append(order.random())
+        return [Result(spec=spec, outcome=Outcome.OK, environment={"machine": MACHINE}) for spec in specs]
+
+    def turns(number: int, seed: int) -> list[float]:
+        drawn.clear()
+        moment = Round(number=number, began=time.time(), place=0, cells=2, seed=seed)
+        two = [
+            Step(spec=SPEC.replace(lr=lr), action="run", reason="", estimate=None, round=moment) for lr in (1e-6, 2e-6)
+        ]
+        sweep.sweep_in_turns(two, Store(tmp_path), free_bytes=1)  # each in a group of its own
+        return list(drawn)
+
+    monkeypatch.setattr(sweep, "run_together", run)
+    assert len(set(turns(0, 5))) == 2
+    assert turns(0, 5) == turns(0, 5)
+    assert len({*turns(0, 5), *turns(1, 5), *turns(0, 6)}) == 6
 
 
 def test_as_many_run_side_by_side_as_memory_holds() -> None:

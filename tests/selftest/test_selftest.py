@@ -199,6 +199,7 @@ def test_a_check_that_raises_is_failed_with_the_errors_line_and_its_other_findin
     ("script", "told"),
     [
         ("echo 'CUDA error' >&2; kill -ABRT $$", "ended by SIGABRT: CUDA error"),
+        ("kill -35 $$", "ended by signal 35"),
         ("exit 3", "ended with exit code 3"),
         ("sleep 60", "took longer than 0 s"),
     ],

@@ -30,6 +30,24 @@ def at(number: int, spec: RunSpec = SPEC, seconds: float = 2.0, joules: float | 
     return dataclasses.replace(made, round=when, environment={**made.environment, **facts})
 
 
+def test_memory_of_a_process_is_nvmls_on_a_gpu_and_has_the_ratio_of_its_rounds() -> None:
+    memory = METRICS.get("process_memory")
+
+    def held(spec: RunSpec, number: int, **values: int) -> Result:
+        return dataclasses.replace(at(number, spec), memory={"device_peak_bytes": 7, **values})
+
+    assert memory.of(held(SPEC, 0)) == 7
+    gpu = SPEC.replace(device="cuda:0")
+    assert (memory.of(held(gpu, 0, device_process_peak_bytes=9)), memory.of(held(gpu, 0))) == (9, None)
+    mine, base = (folded([held(spec, number, device_peak_bytes=size) for number in range(3)])[0]
+                  for spec, size in ((SPEC, 600), (OTHER, 300)))  # fmt: skip
+    known = evidence.ratio(mine, base, memory)
+    assert known is not None
+    assert (known.value, known.pairs) == (pytest.approx(2.0), 3)
+    assert known.interval == pytest.approx((2.0, 2.0))
+    assert memory.interval(mine) == pytest.approx((600, 600))
+
+
 def test_energy_is_of_all_tokens_and_cost_is_of_the_price_of_their_time() -> None:
     energy, cost = METRICS.get("energy_per_token"), METRICS.get("cost")
     assert energy.of(at(0)) == pytest.approx(30 / 300)

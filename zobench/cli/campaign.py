@@ -192,7 +192,9 @@ class Run:
             else []
         )
         if skipped:
-            told.append(f"{skipped} cells were skipped, as they did not fit when they were planned; --plan looks again")
+            which = "cell was skipped, as it" if skipped == 1 else "cells were skipped, as they"
+            when = "when it was" if skipped == 1 else "when they were"
+            told.append(f"{skipped} {which} did not fit {when} planned; --plan looks again")
         told += [f"all tables, figures and machines: zobench report{where} --out report"]
         if not waiting:
             archive = f"{self._here.machine}-{self._campaign.name}.tar.gz"

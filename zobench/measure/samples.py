@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -81,7 +80,11 @@ class Samples:
                 if t is not None and own is not None]  # fmt: skip
         if len(rows) < 2 or end <= start:
             return None
-        return _at(rows, end) - _at(rows, start)
+        import numpy as np
+
+        times, joules = zip(*rows, strict=True)
+        at_start, at_end = np.interp([start, end], times, joules)
+        return float(at_end - at_start)
 
     @property
     def device_peak_bytes_device_wide(self) -> int | None:
@@ -190,15 +193,6 @@ def _known(values: Iterable[float | None]) -> list[float]:
 
 def _largest(values: Iterable[float | None]) -> float | None:
     return max(_known(values), default=None)
-
-
-def _at(rows: Sequence[tuple[float, float]], t: float) -> float:
-    """The value at ``t`` on the line through the rows (t, value) around it; before the first and after the last it is
-    theirs."""
-    for (t0, value0), (t1, value1) in itertools.pairwise(rows):
-        if t <= t1:
-            return value0 + (value1 - value0) * max(0.0, t - t0) / (t1 - t0) if t1 > t0 else value1
-    return rows[-1][1]
 
 
 def _growth(counter: Iterable[float | None]) -> float | None:

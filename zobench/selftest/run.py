@@ -15,6 +15,7 @@ from typing import Any
 
 from zobench.execute.process import child_environment
 from zobench.machine.errors import first_line
+from zobench.machine.processes import ended_by
 from zobench.runspec import suggestion
 from zobench.selftest.verdict import NEEDS_CUDA, Check, Finding, Place, Status, Verdict, absent
 
@@ -98,7 +99,7 @@ def apart(check: Check, place: Place) -> list[Finding]:
 
 def _ending(code: int, errors: str) -> str:
     """How a process ended, and the last line that it said."""
-    how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    how = f"ended by {ended_by(code)}" if code < 0 else f"ended with exit code {code}"
     last = [line.strip() for line in errors.splitlines() if line.strip()][-1:]
     return ": ".join([how, *last])
 
