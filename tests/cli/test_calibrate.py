@@ -15,7 +15,7 @@ from zobench.measure.operators import operator_rates
 from zobench.predict import Rates, hardware, here
 from zobench.predict.hardware import own
 from zobench.result import Outcome, Result
-from zobench.store import Store, evidence
+from zobench.store import Store
 
 RATES: dict[str, Any] = {
     "matmul_flops_per_second": {"fp32": 15e12, "fp16": 60e12, "bf16": 5e10, "tf32": 15e12},
@@ -85,8 +85,7 @@ def test_each_rate_is_measured() -> None:
 
 def test_the_published_cells_of_a_cpu_in_32_bits_took_what_its_rates_predict() -> None:
     """Half within 13 %, nine of ten within 28 %, the hybrid's short steps the worst; attention counts as products where
-    the results did not measure it. Of zobench's own steps, while nothing else ran; not of those in turns with other
-    cells', which last longer."""
+    the results did not measure it. Of zobench's own steps, while nothing else ran, alone or in turns."""
 
     def error(result: Result) -> float:
         assert result.step_seconds
@@ -98,9 +97,8 @@ def test_the_published_cells_of_a_cpu_in_32_bits_took_what_its_rates_predict() -
     plain["program"] = "zobench"
     known = [one for one in stored if one.outcome is Outcome.OK and one.environment.get("calibration")]
     quiet = [one for one in known if not any("cores busy" in warning for warning in one.warnings)]
-    alone = [one for one in quiet if not evidence.in_turns(one)]
-    cells = [one for one in alone if all(getattr(one.spec, name) == value for name, value in plain.items())]
+    cells = [one for one in quiet if all(getattr(one.spec, name) == value for name, value in plain.items())]
     errors = sorted(map(error, cells))
-    assert len(errors) >= 15
+    assert len(errors) >= 60
     assert statistics.median(errors) <= 0.13
     assert errors[int(0.9 * len(errors))] <= 0.28

@@ -69,6 +69,26 @@ def test_it_runs_all_rounds_of_all_parts_and_then_there_is_nothing_to_do(
     assert row.split() == ["c", "2", "of", "2", "13", "of", "13", "Mine"]
 
 
+def test_parts_beyond_what_it_is_for_wait_until_they_are_asked_for(
+    mine: Path, machine: str, zobench: Command, cells: list[RunSpec]
+) -> None:
+    (mine / "campaigns" / "c.toml").write_text(TEXT + "more = true\n")
+    out = zobench("campaign", "c", "--plan")[1]
+    assert "second" not in out
+    assert "1 of 1 parts are left" in out
+    assert "; 1 more part goes beyond what it is for: --more" in out
+    code, _, err = zobench("campaign", "c")
+    assert (code, len(cells)) == (0, 9)
+    assert f"to send it: zobench results results --pack {machine}-c.tar.gz (docs/campaigns.md)" in err
+    assert "1 more part goes beyond what it is for: zobench campaign c --more" in err
+    (row,) = [line for line in zobench("campaign")[1].splitlines() if line.startswith("c ")]
+    assert row.split()[:8] == ["c", "1", "of", "1", "9", "of", "9", "Mine"]
+    assert "second" in zobench("campaign", "c", "--plan", "--more")[1]
+    assert zobench("campaign", "c", "--part", "second")[0] == 0
+    assert len(cells) == 13
+    assert "all parts are done" in zobench("campaign", "c", "--more")[1]
+
+
 def test_a_budget_stops_before_a_part_that_would_not_fit(
     mine: Path, machine: str, zobench: Command, cells: list[RunSpec]
 ) -> None:
@@ -153,7 +173,10 @@ def test_what_does_not_fit_this_machine_is_said_and_is_not_waited_for(
         (["nope"], "no such recipe in campaigns: 'nope'; "),
         (["c", "--part", "frist"], "`--part` must be one of the campaign's, but got 'frist'; did you mean first?"),
         (["c", "--gpu", "h100-sxm"], "`--gpu` is for campaigns of a GPU, but c is of a CPU; leave it out"),
-        (["--part", "first"], "`--part`, `--gpu` and `--budget` are of one campaign, but none is named; add its NAME"),
+        (
+            ["--part", "first"],
+            "`--part`, `--more`, `--gpu` and `--budget` are of one campaign, but none is named; add its NAME",
+        ),
         (["c", "--budget", "soon"], "`--budget` must be a time, but got 'soon'; write 90s, 10m or 2h30m"),
         (["one-gpu"], "the campaign one-gpu needs a CUDA device, but none is visible; add --gpu h100-sxm to see what"),
     ],

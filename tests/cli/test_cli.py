@@ -28,7 +28,7 @@ OPTIONS = {
     "calibrate": 3,
     "sweep": 25, "ablate": 12, "run": 12, "table": 6, "list": 0, "doctor": 3, "reproduce": 11, "report": 3, "status": 1,
     "cancel": 1, "selftest": 7, "results": 6, "plan": 11, "predict": 8, "compare": 9, "trace": 2, "figure": 2,
-    "program": 0, "finetune": 17, "campaign": 8,
+    "program": 0, "finetune": 17, "campaign": 9,
     "search": 15,
 }  # fmt: skip
 """Options per command. A new one needs a user, and a change here."""
@@ -39,7 +39,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("10m", 600), ("2h", 7200), ("2h30m", 9000), ("1h1m1s", 3661), ("1.5h", 5400), ("45", 45)],
+    [("90s", 90), ("10m", 600), ("2h", 7200), ("2h30m", 9000), ("1h1m1s", 3661), ("1.5h", 5400)],
 )
 def test_a_time_is_read_in_the_units_that_it_names(text: str, seconds: float) -> None:
     assert parse_seconds("--budget", text) == seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from tests.support.commands import write
 from tests.support.tables import result
@@ -19,7 +21,7 @@ from zobench import cli
 from zobench.cli import console
 from zobench.execute import process, rates
 from zobench.measure import doctor
-from zobench.runspec import RunSpec
+from zobench.runspec import RunSpec, registries
 from zobench.store import Store
 
 TWO = '[base]\nmodel = "opt-tiny"\nseq_len = 32\n[axes]\nseed = [0, 3]\n'
@@ -280,3 +282,50 @@ def test_the_doctor_knows_every_package_of_every_extra() -> None:
     }  # fmt: skip
     known = {(name, remedy) for name, (_, remedy) in doctor.OPTIONAL.items()}
     assert known == {(name, extra) for name, extra in wanted if name not in own}
+
+
+@pytest.mark.parametrize("what", ["models", "metrics"])
+def test_at_60_columns_a_list_has_every_name_whole(
+    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    known = registries.MODELS.names() if what == "models" else registries.METRICS.names()
+    _, out, _ = zobench("list", what)
+    assert "…" not in out
+    assert {line.split()[0] for line in out.splitlines() if line.strip()} >= set(known)
+
+
+def test_runs_are_listed_in_order_and_what_alone_differs_is_told(
+    here: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(here / "results")
+    for tokens in (512, 64, 128):
+        for steps in (9, 2):
+            store.save(result("OPT-125M", machine="box", seq_len=tokens, steps=steps))
+    rows = zobench("results")[1].splitlines()[2:8]
+    assert [row.split()[0] for row in rows] == ["64", "64", "128", "128", "512", "512"]
+    assert [row.split()[-1] for row in rows] == ["steps=2", "steps=9"] * 3
+    store.save(result("Qwen3-1.7B", "offload", "bf16", machine="box", seq_len=2048, batch_size=16))
+    monkeypatch.setenv("COLUMNS", "40")
+    below = " ".join(zobench("results")[1].split())
+    assert "bf16, batch 16, tokens 2048" in below  # where no heading stands above, its name is told
+
+
+def test_on_a_terminal_what_goes_on_in_a_line_is_set_in() -> None:
+    screen = console.Screen(file=io.StringIO(), force_terminal=True, color_system=None, width=40, highlight=False)
+    text = "warning: [x] other processes kept 1.0 cores busy meanwhile; expect slower steps"
+    screen.print(text, markup=False, style="yellow", soft_wrap=True)
+    screen.print("\nshort", soft_wrap=True)
+    screen.print(Text("ok       ", style="green").append("a " * 30), soft_wrap=True)
+    lines = [line.rstrip() for line in screen.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert lines[:3] == [
+        "warning: [x] other processes kept 1.0",
+        "    cores busy meanwhile; expect slower",
+        "    steps",
+    ]
+    assert lines[3:5] == ["", "short"]
+    assert lines[5].startswith("ok       a a")
+    assert all(line.startswith("    a") for line in lines[6:])
+    piped = console.Screen(file=io.StringIO(), width=40)
+    piped.print(text, markup=False, soft_wrap=True)
+    assert piped.file.getvalue() == text + "\n"  # type: ignore[attr-defined]

@@ -113,7 +113,18 @@ def test_a_model_that_does_not_fit_says_what_comes_nearest(zobench: Any) -> None
     _, out, _ = zobench("plan", "--model", "OPT-66B", "--gpu", "rtx-4090", "--host", "64GB")
     assert "does not fit (host memory): nearest is" in out
     assert "with --disk SPEED blocks can rest on a disk" in out
+    (needed,) = re.findall(r"it needs --host (\d+GB), 4\.3 GB of it for the system", " ".join(out.split()))
+    assert "fits: ~" in zobench("plan", "--model", "OPT-66B", "--gpu", "rtx-4090", "--host", needed)[1]
     assert "fits: ~" in zobench("plan", "--model", "OPT-66B", "--gpu", "rtx-4090", "--host", "64GB", "--disk", "5GB")[1]
+
+
+@pytest.mark.parametrize("place", ["OPT-13B rtx-4090 64MB", "OPT-175B t4 8GB"])
+def test_what_the_gpu_would_hold_by_blocks_lacks_host_memory_and_not_the_gpus(place: str, zobench: Any) -> None:
+    """A whole OPT-13B lacks little of a GPU of 24 GB, but more host memory is what helps."""
+    model, gpu, host = place.split()
+    _, out, _ = zobench("plan", "--model", model, "--gpu", gpu, "--host", host)
+    assert "does not fit (host memory): nearest is" in out
+    assert "it needs --host" in out
 
 
 def test_a_predicted_table_has_no_empty_cell_and_marks_every_number(zobench: Any) -> None:
@@ -159,6 +170,8 @@ def test_a_matrix_without_a_table_of_what_is_predicted_lists_its_cells(zobench: 
     [
         (["plan", "--gpu", "t4"], "`model` must be given, but got no model; see `zobench list models`"),
         (["plan", "--model", "OPT-13B", "--gpu", "rtx-409"], "unknown GPU 'rtx-409'; did you mean rtx-4090"),
+        (["plan", "--model", "OPT-13B", "--gpu", "h100"], "unknown GPU 'h100'; did you mean h100-pcie or h100-sxm or "),
+        (["plan", "--model", "OPT-13B", "--seq-len", "2k"], "`seq_len` must be a whole number, but got '2k'; for exa"),
         (["plan", "--model", "OPT-13B", "--host", "many"], "`--host` must be a size, but got 'many'"),
         (["plan", "--model", "OPT-13B", "--disk", "0GB"], "`--disk > 0` must hold, but got '0GB'; leave it out"),
         (["plan", "--model", "OPT-13B", "--gpu", "t4", "--link", "9x16"],

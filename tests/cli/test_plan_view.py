@@ -97,3 +97,15 @@ def test_a_plan_without_rates_says_no_seconds() -> None:
     text = screen.export_text()
     assert "nan" not in text
     assert "1 of 1 cells to run: how long is predicted from this machine's rates, which the" in text
+
+
+def test_a_cell_that_is_done_takes_no_time_and_a_column_of_sizes_has_one_unit() -> None:
+    steps = [step("keep", 5, "done"), step("run", 20, seed=1)]
+    screen = Console(record=True, width=200)
+    plan_view.show_plan(screen, "Title", steps, None)
+    done, run = screen.export_text().splitlines()[2:4]
+    assert (" s " in done, " 20 s " in run) == (False, True)
+    assert plan_view.alike([31_000_000, 0, 5_250_000_000]) == ["0.03 GB", "", "5.25 GB"]
+    assert plan_view.alike([31_000_000, 2_000_000]) == ["31 MB", "2 MB"]
+    assert plan_view.alike([5_250_000_000, 350_000_000_000]) == ["5.2 GB", "350 GB"]
+    assert plan_view.alike([0, 0]) == ["", ""]

@@ -93,6 +93,8 @@ def test_a_finished_run_is_shown_again(zobench: Command, given: list[str], tmp_p
     assert first[:2] == again[:2]
     assert "step 2: dev accuracy" in first[2]
     assert "step 2: dev accuracy" not in again[2]
+    told = "finished before: this is its result; to train anew, name another folder than mine"
+    assert (told in first[2].splitlines(), told in again[2].splitlines()) == (False, True)
 
 
 def test_a_run_that_diverges_says_so_and_fails(zobench: Command, given: list[str], tmp_path: Path) -> None:

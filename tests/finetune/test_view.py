@@ -24,6 +24,7 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(
     bar = TuningBar(console)
     hooks = bar.hooks(spec())
     hooks.begin(10, 110)
+    hooks.evaluated(Evaluation(split="dev", step=8, loss=0.55, accuracy=0.5, count=8, best=True))
     hooks.evaluated(Evaluation(split="dev", step=10, loss=0.5, accuracy=0.625, count=8, best=True))
     hooks.evaluated(Evaluation(split="dev", step=20, loss=0.6, accuracy=0.75, count=8))
     hooks.evaluated(Evaluation(split="dev", step=25, loss=0.9, accuracy=0.6, count=8, best=True, gained=False))
@@ -36,6 +37,7 @@ def test_the_bar_tells_loss_g_lr_dev_accuracy_skips_speed_and_time_left(
         "loss 0.5123, g -1.5, lr 1e-06, least dev loss 0.5000 (62.5%), 2 skipped, 5 steps/s, about 16 s left"
     )
     written = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "best so far, step 8: dev accuracy 50.0%, loss 0.5500 (best)\nstep 10: " in written
     assert "step 10: dev accuracy 62.5%, loss 0.5000 (best)" in written
     assert "step 20: dev accuracy 75.0%, loss 0.6000\n" in written
     assert "step 25: dev accuracy 60.0%, loss 0.9000 (best after the start)" in written

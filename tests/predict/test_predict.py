@@ -258,6 +258,8 @@ def test_runs_of_similar_cells_correct_the_calibration() -> None:
     assert guess.step_seconds == pytest.approx(2.5 * plain)
     assert guess.source == "calibration, corrected by 3 earlier runs"
     assert estimate(spec, RATES, runs[:1]).source == "calibration, corrected by 1 earlier run"
+    others = "other processes kept 1.5 cores busy meanwhile; expect slower steps"
+    assert estimate(spec, RATES, [dataclasses.replace(run, warnings=[others]) for run in runs]).source == "calibration"
 
 
 @pytest.mark.parametrize(

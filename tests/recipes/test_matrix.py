@@ -70,6 +70,26 @@ def test_a_matrix_is_the_product_of_its_axes_less_what_is_excluded(
                 load(Path(folder), toml(chosen, excluded))
 
 
+def test_a_rule_that_leaves_nothing_out_is_told(tmp_path: Path) -> None:
+    (path := tmp_path / "mine.toml").write_text(
+        '[axes]\nmodel = ["opt-tiny"]\nseq_len = [16, 32]\n[[exclude]]\nseq_len = 64\n[[exclude]]\nseq_len = 16\n'
+    )
+    told = "mine.toml: rule 1 of [[exclude]] leaves nothing out; no cell has all of its values"
+    assert matrix.load(path, "cpu").notes == (told,)
+    assert matrix.load(path, "cpu", {"seq_len": 32}).notes == ()  # the command's change, not the file
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_each_rule_that_ships_leaves_something_out(device: str) -> None:
+    paths = [
+        path
+        for name in recipes.names("runners")
+        if "[[exclude]]" in (path := recipes.find("runners", name)).read_text()
+    ]
+    assert paths
+    assert [note for path in paths for note in matrix.load(path, device).notes] == []
+
+
 def test_the_last_axis_varies_fastest_and_variants_faster_still(tmp_path: Path) -> None:
     text = """
         [base]

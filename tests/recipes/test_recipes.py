@@ -83,7 +83,13 @@ def test_of_many_names_an_error_tells_the_nearest_and_the_list_that_has_them_all
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("name", ["", "\0", "x" * 5000, "nothing/like/it.toml"])
+def test_a_path_without_a_file_is_told_as_one(tree: Path) -> None:
+    told = "^there is no file 'nothing/like/it.toml'; check the path, or name a recipe: known: main$"
+    with pytest.raises(ValueError, match=told):
+        recipes.find("tables", "nothing/like/it.toml")
+
+
+@pytest.mark.parametrize("name", ["", "\0", "x" * 5000])
 def test_a_name_that_cannot_be_a_file_is_the_same_one_line_error(tree: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"no such recipe in tables: .*; known: main; or give the path"):
         recipes.find("tables", name)

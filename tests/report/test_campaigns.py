@@ -62,7 +62,7 @@ NAMES = sorted(EMPTY)
 
 @functools.cache
 def ran(name: str) -> tuple[tuple[PartOn, tuple[RunSpec, ...]], ...]:
-    """The parts of a campaign with those of their cells that fit a machine of its size."""
+    """All parts of a campaign with those of their cells that fit a machine of its size."""
     found = campaigns.shipped(name)
     if found.device == "cpu":
         outlooks = [campaign.outlook(on, [], campaigns.rates(), campaigns.ROOM) for on in found.on("cpu")]
@@ -73,7 +73,8 @@ def ran(name: str) -> tuple[tuple[PartOn, tuple[RunSpec, ...]], ...]:
 
 @functools.cache
 def results(name: str) -> Sequence[Result]:
-    return tuple(campaigns.results(ran(name)))
+    """Of the parts that the campaign is for, without those beyond."""
+    return tuple(campaigns.results([(on, cells) for on, cells in ran(name) if not on.part.more]))
 
 
 def columns(table: Table, stored: Sequence[Result]) -> set[str]:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.transforms import Bbox
 
 from tests.support import contest as support
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures, render
 from zobench.report.contest import ContestTable, rankings
 from zobench.report.contest_sheets import groups, places
+from zobench.report.figures import pareto
 from zobench.report.figures.pareto import front
 from zobench.result import Outcome, Result
 from zobench.result.record import DISTURBED, DOUBTFUL
@@ -231,6 +233,13 @@ def test_the_figure_has_a_labelled_point_for_each_method(folder: Path, tmp_path:
     assert figures.svg(chart) == svg
     empty = artifacts.make(plot, [], Reference.load())[0]
     assert "`zobench sweep mine` measures here what it can" in empty.charts[0].panels[0].message
+
+
+def test_a_name_that_does_not_touch_its_point_is_led_to_it() -> None:
+    box = Bbox.from_bounds(20, 10, 30, 8)
+    assert pareto._leader(box, 18, 14, near=3) is None
+    assert pareto._leader(box, 5, 30, near=3) == (20, 18)
+    assert pareto._leader(box, 35, -9, near=3) == (35, 10)
 
 
 def test_the_front_is_what_no_other_point_beats() -> None:

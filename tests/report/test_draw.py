@@ -23,9 +23,12 @@ from zobench.runspec import RunSpec
 
 
 def plot_from(tmp_path: Path, text: str) -> Plot:
-    path = tmp_path / "figure.toml"
-    path.write_text(text)
-    return load_plot(path)
+    return load_plot(_file(tmp_path, text))
+
+
+def _file(folder: Path, text: str) -> Path:
+    (path := folder / "figure.toml").write_text(text)
+    return path
 
 
 def drawn(plot: Plot, results: list[Result]) -> Any:
@@ -167,7 +170,7 @@ def test_processes_of_a_cpu_are_not_taken_for_gpus(tmp_path: Path) -> None:
 def test_lines_have_numbers_along_x(tmp_path: Path) -> None:
     plot = plot_from(tmp_path, LINES)
     panel = drawn(plot, [result("M1", batch_size=4, seconds=1.0)]).panels[0]
-    assert panel.xs == (1.0, 4.0)
+    assert (panel.xs, panel.x_label) == ((1.0, 4.0), "Batch size")
     assert [mark.value for mark in panel.series[0].marks] == [None, 400.0]
 
 
@@ -186,6 +189,7 @@ def test_a_heat_map_shows_the_ratio_to_the_baseline_of_each_source(tmp_path: Pat
     assert [[mark.value for mark in series.marks] for series in memory.series] == [[1.0, 0.25]]
     assert [(series.label, [mark.value for mark in series.marks]) for series in paper.series] == [("M1", [1.0, 0.25])]
     assert memory.y_label == "relative to A"
+    assert load_plot(_file(tmp_path, text.replace("x = 'Model'\n", ""))).axes.x == ""  # along x are its columns
 
 
 def test_a_timeline_compares_runs_that_differ_only_in_what_it_is_about(tmp_path: Path) -> None:
@@ -204,6 +208,12 @@ def test_a_timeline_compares_runs_that_differ_only_in_what_it_is_about(tmp_path:
     assert overlapped.title == "b. overlapped"
     assert overlapped.events
     assert "M2" in found.remarks[0]
+    twos = [recorded("M1", overlap, batch_size=2) for overlap in (False, True)]
+    ((_, found),) = timelines(plot, [*twos, recorded("M2", False)])
+    assert "b2" in found.remarks[0]  # both panels, rather than one with what is meant
+    ((_, found),) = timelines(plot, [*twos, *(recorded("M2", overlap) for overlap in (False, True))])
+    assert "M2" in found.remarks[0]
+    assert "b1" in found.remarks[0]
 
 
 def test_a_case_that_was_not_recorded_says_so_and_failed_runs_are_not_drawn(tmp_path: Path) -> None:

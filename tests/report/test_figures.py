@@ -53,6 +53,15 @@ def test_linear_bars_stand_on_zero() -> None:
     assert high > 5.5
 
 
+@pytest.mark.parametrize("from_zero", [True, False])
+def test_lines_of_what_has_ratios_begin_at_zero(from_zero: bool) -> None:
+    panel = Panel(xs=(1, 2), series=(series("x", measured(90), measured(100)),), from_zero=from_zero)
+    low, high = drawn(chart("lines", panel)).axes[0].get_ylim()
+    assert bool(low == 0) == from_zero
+    assert low < 90
+    assert high > 100
+
+
 def test_bars_of_a_position_stand_side_by_side_in_the_order_of_the_series() -> None:
     axes = drawn(BARS).axes[0]
     left = {round(bar.get_y() + bar.get_height()): (bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars(axes)}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.papers import MEASURED, REFERENCE
+from tests.support.rates import CALIBRATION
+from tests.support.tables import result
 from zobench import recipes
 from zobench.report import artifacts, claims, forecasts
 from zobench.report.cells import TableCell
@@ -17,6 +20,8 @@ from zobench.report.formats import latex, terminal
 from zobench.report.render import grids, render
 from zobench.report.summary import Filled, sheets
 from zobench.report.table import load_table
+from zobench.result import Result
+from zobench.runspec import RunSpec
 from zobench.store import Store
 
 OF_ACCURACY = {"accuracy"}
@@ -120,19 +125,19 @@ def test_predictions_are_grey_with_a_tilde_in_every_format() -> None:
 
 def test_what_a_cpu_did_not_run_is_predicted_for_it_beside_the_papers_gpu_and_no_cell_is_empty() -> None:
     """Of the published cells, with one cell taken out: its forecast is near what was measured."""
-    stored = Store(Path(__file__).parents[2] / "results" / "published").load("epyc-2c-fcab62")
-    (out,) = [one for one in stored if one.spec.model == "OPT-1.3B" and one.spec.engine == "resident"]
+    stored = Store(Path(__file__).parents[2] / "results" / "published").load("epyc-2c-2ca1ff")
+    (out,) = [one for one in stored if one.spec == RunSpec(model="OPT-350M", steps=4).resolve("cpu")]
     rest = [one for one in stored if one is not out]
     table = artifacts.load("zo2/table1")
-    ((_, grid),) = grids(table, rest, "epyc-2c-fcab62", REFERENCE)
+    ((_, grid),) = grids(table, rest, "epyc-2c-2ca1ff", REFERENCE)
     every = [cell for row in grid for group in row for cell in group]
     flat = {(cell.row.header, cell.column.header, cell.metric.name): cell for cell in every}
-    here = flat["OPT-1.3B", "MeZO (FP32)", "throughput"].here
+    here = flat["OPT-350M", "MeZO (FP32)", "throughput"].here
     assert here is not None
     assert here.value == pytest.approx(2048 / out.step_seconds, rel=0.15)
     assert here.interval is not None
     assert here.interval[0] < 2048 / out.step_seconds < here.interval[1]
-    memory = flat["OPT-1.3B", "MeZO (FP32)", "gpu_memory"].here
+    memory = flat["OPT-350M", "MeZO (FP32)", "gpu_memory"].here
     assert memory is not None
     assert memory.value == pytest.approx(out.memory["device_peak_bytes"], rel=0.1)
     assert flat["OPT-6.7B", "MeZO (FP32)", "throughput"].here.value is None  # 27 GB of weights in 24 GiB
@@ -141,10 +146,23 @@ def test_what_a_cpu_did_not_run_is_predicted_for_it_beside_the_papers_gpu_and_no
         flat[f"OPT-{size}", "ZO2 (FP32)", "throughput"].here.value for size in ("2.7B", "6.7B", "13B", "30B", "66B")
     ]
     assert slower == sorted(slower, reverse=True)  # type: ignore[type-var]
-    shown = measured_sheet(table, grid, "epyc-2c-fcab62", fill=True)
+    shown = measured_sheet(table, grid, "epyc-2c-2ca1ff", fill=True)
     entries = {entry.text for group in shown.groups for row in group.body for entry in row}
     assert not {"·", "skipped", ""} & entries
     assert any(re.fullmatch(r"~[\d.]+/~\d+", text) for text in entries)
     assert {text.partition("/")[0] for text in entries if text.startswith("~-/")} == {"~-"}
     (said,) = [remark for remark in shown.remarks if remark.startswith("~a/~b")]
-    assert "a is predicted for epyc-2c-fcab62 by its measured rates and its cells" in said
+    assert "a is predicted for epyc-2c-2ca1ff by its measured rates and its cells" in said
+
+
+def test_rates_are_those_of_quiet_runs_with_all_threads_and_of_these_the_usual_ones() -> None:
+    def run(flops: float, *, busy: bool = False, threads: int = 2) -> Result:
+        rates = CALIBRATION | {"matmul_flops_per_second": dict.fromkeys(("fp32", "fp16", "bf16"), flops)}
+        warnings = ("threads: 1 of 2, because other processes keep 1.0 cores busy",) if busy else ()
+        one = result("OPT-125M", calibration=rates, warnings=warnings)
+        return replace(one, environment={**one.environment, "threads": threads})
+
+    runs = [run(2e11), run(1e11), run(9e11), run(5e9, busy=True), run(7e9, threads=1)]
+    rates, facts = forecasts._usual(runs)
+    assert (rates.flops["fp32"], facts["threads"]) == (2e11, 2)
+    assert forecasts._usual(runs[3:4])[0].flops["fp32"] == 5e9  # better than none

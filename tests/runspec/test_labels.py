@@ -25,3 +25,10 @@ def test_what_differs_together_with_something_else_is_told_as_ever() -> None:
     assert labels(switched) == [one.label for one in switched]  # no_overlap says enough
     assert labels([cell()]) == [cell().label]
     assert labels([]) == []
+
+
+def test_what_a_label_never_says_is_told_where_it_alone_tells_two_apart() -> None:
+    assert [label.split()[-1] for label in labels([cell(steps=2), cell(steps=9)])] == ["steps=2", "steps=9"]
+    assert cell(steps=9).label == cell().label
+    both = [cell(steps=2), cell(steps=9, batch_size=2)]
+    assert labels(both) == [one.label for one in both]

@@ -26,6 +26,7 @@ def campaign(
     name: Annotated[str | None, typer.Argument(metavar="[NAME|FILE]", help="A campaign [list them].")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Show the parts, what is done and predicted, and stop.")] = False,
     part: Annotated[str | None, typer.Option(metavar="PART", help="Only this part.")] = None,
+    more: Annotated[bool, typer.Option("--more", help="Also the parts beyond what the campaign is for.")] = False,
     gpu: Annotated[
         str | None, typer.Option(metavar="GPU", help="Show the parts as predicted for a GPU that is not here.")
     ] = None,
@@ -49,17 +50,19 @@ def campaign(
     check_folder("--disk-dir", disk_dir)
     seconds = parse_seconds("--budget", budget)
     if name is None:
-        if part is not None or gpu is not None or budget is not None:
-            raise ValueError("`--part`, `--gpu` and `--budget` are of one campaign, but none is named; add its NAME")
+        if part is not None or gpu is not None or budget is not None or more:
+            raise ValueError(
+                "`--part`, `--more`, `--gpu` and `--budget` are of one campaign, but none is named; add its NAME"
+            )
         campaign_view.show_campaigns(console.answer_console(), results)
         return
     found = campaigns.load(recipes.find("campaigns", name))
     for word in ("timeout", "longest", "selftest"):
         parse_seconds(f"{found.name}: {word}", getattr(found, word))
     if gpu is not None:
-        campaign_view.show_ahead(console.answer_console(), found, _chosen(found, "cuda:0", part), gpu)
+        campaign_view.show_ahead(console.answer_console(), found, _chosen(found, "cuda:0", part, more), gpu)
         return
-    run = Run(found, name, results, disk_dir, retry=parse_outcomes(retry), busy=busy, dry=plan)
+    run = Run(found, name, results, disk_dir, retry=parse_outcomes(retry), busy=busy, dry=plan, more=more)
     known = run.outlooks(part)
     campaign_view.show_parts(console.answer_console(), found, known, cells=part is not None)
     if not plan:
@@ -67,23 +70,27 @@ def campaign(
         run.go(known, seconds)
 
 
-def _chosen(found: Campaign, device: str, wanted: str | None) -> list[PartOn]:
-    """The parts of a campaign on ``device``, or the one called ``wanted``."""
+def _chosen(found: Campaign, device: str, wanted: str | None, more: bool) -> list[PartOn]:
+    """The parts of a campaign on ``device``, with those beyond what it is for if ``more``; or the one called
+    ``wanted``."""
     from zobench.runspec import suggestion
 
     names = [part.name for part in found.parts]
     if wanted is not None and wanted not in names:
         raise ValueError(f"`--part` must be one of the campaign's, but got {wanted!r}; {suggestion(wanted, names)}")
-    return [on for on in found.on(device) if wanted in (None, on.part.name)]
+    parts = found.on(device)
+    if wanted is not None:
+        return [on for on in parts if on.part.name == wanted]
+    return [on for on in parts if more or not on.part.more]
 
 
 class Run:
     """A campaign on this machine: what is left of it, and the doing of that. ``given``: how it was named; ``dry``: it
-    is only looked at, and this machine's rates are not measured for that."""
+    is only looked at, and no rates are measured for that; ``more``: with the parts beyond what it is for."""
 
     def __init__(
         self, found: Campaign, given: str, results: Path, disk_dir: Path | None, *, retry: Collection[str],
-        busy: bool, dry: bool,
+        busy: bool, dry: bool, more: bool,
     ) -> None:  # fmt: skip
         from zobench.cli import console
         from zobench.cli.here import Here
@@ -91,15 +98,15 @@ class Run:
 
         self._device, why = _device(found)
         self._campaign, self._given, self._results, self._disk_dir = found, given, results, disk_dir
-        self._retry, self._busy = retry, busy
+        self._retry, self._busy, self._more = retry, busy, more
         self._errors, self._store = console.error_console(), Store(results)
         self._here = Here(self._store, self._device, why, disk_dir, self._errors, dry=dry)
 
     def outlooks(self, wanted: str | None) -> list[Outlook]:
-        """What is left of all parts, or of the one called ``wanted``."""
+        """What is left of the parts: see :func:`_chosen`."""
         from zobench.execute import campaign, plan
 
-        parts = _chosen(self._campaign, self._device, wanted)
+        parts = _chosen(self._campaign, self._device, wanted, self._more)
         _check_turns(parts)
         room, rates = plan.limits(self._device, self._disk_dir), self._here.rates_now
         runs = self._store.runs(self._here.machine)
@@ -177,25 +184,25 @@ class Run:
 
     def _close(self) -> None:
         """Says what is left of the whole campaign, and how the results are shown and sent."""
+        from zobench.cli.campaign_view import beyond
         from zobench.execute.campaign import fitting, progress
 
         runs = self._store.runs(self._here.machine)
-        parts = self._campaign.on(self._device)
+        parts = _chosen(self._campaign, self._device, None, self._more)
         here = {on.part.name: fitting(on.cells, runs) for on in parts}
         waiting = [on.part.name for on in parts if progress(here[on.part.name], on.rounds, runs).left]
         skipped = sum(len(on.cells) - len(here[on.part.name]) for on in parts)
         folder = shlex.quote(str(self._results))
         where = "" if self._results == Path("results") else f" --results {folder}"
-        told = (
-            [f"left: {', '.join(waiting)}; to go on: zobench campaign {shlex.quote(self._given)}{where}"]
-            if waiting
-            else []
-        )
+        again = f"zobench campaign {shlex.quote(self._given)}{where}"
+        told = [f"left: {', '.join(waiting)}; to go on: {again}{' --more' * self._more}"] if waiting else []
         if skipped:
             which = "cell was skipped, as it" if skipped == 1 else "cells were skipped, as they"
             when = "when it was" if skipped == 1 else "when they were"
             told.append(f"{skipped} {which} did not fit {when} planned; --plan looks again")
         told += [f"all tables, figures and machines: zobench report{where} --out report"]
+        if hidden := len(self._campaign.parts) - len(parts):
+            told.append(f"{beyond(hidden)}: {again} --more")
         if not waiting:
             archive = f"{self._here.machine}-{self._campaign.name}.tar.gz"
             told.append(f"to send it: zobench results {folder} --pack {archive} (docs/campaigns.md)")

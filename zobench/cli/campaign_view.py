@@ -45,7 +45,8 @@ def _state(name: str, runs: Sequence[Result]) -> tuple[str, str, str]:
     """(parts done, runs done, title) of a campaign; of one that cannot be read, why."""
     try:
         found = campaigns.load(recipes.find("campaigns", name))
-        known = [progress(fitting(on.cells, runs), on.rounds, runs) for on in found.on(_resolved(found.device))]
+        parts = [on for on in found.on(_resolved(found.device)) if not on.part.more]
+        known = [progress(fitting(on.cells, runs), on.rounds, runs) for on in parts]
     except ValueError as error:  # one bad file of the user's must not hide the others
         return "", "", f"cannot be read: {error}"
     done, wanted = sum(one.done for one in known), sum(len(one.wanted) for one in known)
@@ -73,10 +74,22 @@ def show_parts(screen: Console, found: Campaign, known: Sequence[Outlook], *, ce
     seconds = sum(one.left for one in left)
     times = plan_view.UNPRICED if math.isnan(seconds) else "times are predicted for this machine"
     whole = ", ".join(filter(None, [f"{len(left)} of {len(known)} parts are left", _time(seconds)]))
-    screen.print(Text(f"{whole if left else 'all parts are done'}; {times}", style="dim"))
+    screen.print(Text(f"{whole if left else 'all parts are done'}; {times}{_hidden(found, known)}", style="dim"))
     for one in known if cells else ():
         screen.print()
         plan_view.show_plan(screen, f"{one.on.part.name}, one round", one.steps, None)
+
+
+def _hidden(found: Campaign, known: Sequence[Outlook]) -> str:
+    """How many parts of the campaign only ``--more`` runs, unless they are shown."""
+    shown = {one.on.part.name for one in known}
+    count = sum(part.more and part.name not in shown for part in found.parts)
+    return f"; {beyond(count)}: --more" if count else ""
+
+
+def beyond(count: int) -> str:
+    """That a campaign has so many more parts than it needs."""
+    return f"{count} more {'part goes' if count == 1 else 'parts go'} beyond what it is for"
 
 
 def _time(seconds: float) -> str:

@@ -144,13 +144,15 @@ def value_of(key: str, text: str) -> Any:
 
 
 def parse_seconds(option: str, text: str | None) -> float | None:
-    """Seconds of ``90s``, ``10m``, ``2h30m`` or a plain number. Raises ``ValueError`` with ``option``'s name."""
+    """Seconds of ``90s``, ``10m`` or ``2h30m``. Raises ``ValueError`` with ``option``'s name."""
     if text is None:
         return None
     try:
         seconds = _seconds(text)
     except ValueError:
         raise ValueError(f"`{option}` must be a time, but got {text!r}; write 90s, 10m or 2h30m") from None
+    if seconds > 0 and text.strip()[-1].isdigit():
+        raise ValueError(f"`{option}` must have a unit, but got {text!r}; write {text.strip()}s or {text.strip()}m")
     if not 0 < seconds < float("inf"):
         raise ValueError(f"`{option} > 0` must hold, but got {text!r}; write 90s, 10m or 2h30m")
     return seconds

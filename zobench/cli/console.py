@@ -35,14 +35,35 @@ _quiet = False
 """Whether --quiet was given: then only the answer, warnings and errors are shown."""
 
 
+_HANGING = 4
+"""Columns by which a folded line goes on further in than it begins."""
+
+
 class Screen(Console):
-    """A console whose long lines (``soft_wrap``) fold between words on a terminal; elsewhere they stay whole."""
+    """A console whose long lines (``soft_wrap``) fold between words on a terminal, with what goes on set in; elsewhere
+    they stay whole."""
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
         """As rich's. A line with a word wider than the terminal, as a path, stays whole to be copied."""
         words = " ".join(map(str, objects)).split() if soft_wrap and self.is_terminal else ()
-        folded = max(map(cell_len, words), default=self.width + 1) <= self.width
+        folded = max(map(cell_len, words), default=self.width + 1) <= self.width - _HANGING
+        if folded and len(objects) == 1:
+            objects = (self._hanging(objects[0], how.get("markup")),)
         super().print(*objects, soft_wrap=False if folded else soft_wrap, **how)
+
+    def _hanging(self, told: Any, markup: bool | None) -> Text:
+        """``told``, a string or a text, folded between words."""
+        text = told if isinstance(told, Text) else self.render_str(str(told), markup=markup, emoji=False)
+        return Text("\n").join(piece for line in text.split("\n", allow_blank=True) for piece in self._pieces(line))
+
+    def _pieces(self, line: Text) -> Iterable[Text]:
+        """The lines that ``line`` becomes, all but the first set in."""
+        first = line.wrap(self, self.width)[0]
+        rest = line[len(first) :]
+        yield first
+        rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
+        if rest:
+            yield from (Text(" " * _HANGING) + piece for piece in rest.wrap(self, self.width - _HANGING))
 
 
 def quieten(wanted: bool) -> None:
@@ -95,8 +116,12 @@ def numbers(result: Result) -> str:
     rate += "" if f1 is None else f"F1 {f1:.1%} on test, "
     rate += "" if perplexity is None else f"perplexity {perplexity:.4g} on test, "
     shares = ((told.get("floor_share"), "of the floor"), (told.get("update_survival"), "of the updates kept"))
-    more = "".join(f", {share:.0%} {what}" for share, what in shares if share is not None)
+    more = "".join(f", {_percent(share)} {what}" for share, what in shares if share is not None)
     return f"{rate}{step:.3g} s a step (median of {len(seconds)}{spread}), {memory}{more}"
+
+
+def _percent(share: float) -> str:
+    return "under 1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def bar_width(console: Console) -> int:

@@ -190,13 +190,15 @@ def _spec(values: dict[str, Any], device: str) -> tuple[RunSpec, list[str]]:
     from zobench.finetune import grids
     from zobench.machine.device import choose_device
     from zobench.recipes import matrix
+    from zobench.runspec import check_effect
     from zobench.runspec.registries import scheme_of
 
     chosen, why = choose_device(str(values.pop("device", device)))
     taken, told = grids.defaults(values)
     values = {"weights": "pretrained", **values, **taken}
-    spec = matrix.single(values, chosen)
-    notes = [why, told]
+    asked = matrix.asked(values)
+    check_effect(asked, values)
+    spec, notes = asked.resolve(chosen), [why, told]
     if "seq_len" not in values:
         spec = spec.replace(seq_len=spec.seq_len - scheme_of(spec).virtual_tokens)
         notes.append(f"seq_len: {spec.seq_len}, the longest text that {spec.model} takes here")

@@ -46,7 +46,7 @@ def plan(
     name: Name = None,
     gpu: GpuName = "all",
     host: Annotated[str, typer.Option(metavar="SIZE", help="The host's memory.")] = "64GB",
-    seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens of a sequence.")] = None,
+    seq_len: Annotated[str | None, typer.Option(metavar="N", help="Tokens of a sequence.")] = None,
     disk: Disk = None, link: Link = None, anchor: Anchor = None, changes: Changes = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a step of the best settings for ui.perfetto.dev.")
@@ -59,9 +59,8 @@ def plan(
     from zobench.predict.choices import Place
 
     check_json(output)
-    values = {"dtype": "fp16"} | changed(named(changes, model=model, name=name))
+    values = {"dtype": "fp16"} | changed(named(changes, model=model, name=name, seq_len=seq_len))
     check_words(values)
-    values |= {} if seq_len is None else {"seq_len": seq_len}
     if trace is not None:
         check_file("--trace", trace)
         if gpu == "all":

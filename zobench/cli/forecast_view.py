@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,10 +63,7 @@ def show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choic
     screen.print(Text(f"{_about(known)} on {_where(place)}", style="bold"))
     if best.lacks:
         told = f"does not fit ({best.lacks}): nearest is {_bytes(known)}, with {_settings(best)}"
-        remedy = (
-            "; with --disk SPEED blocks can rest on a disk" if best.lacks == "host memory" and not place.disk else ""
-        )
-        screen.print(Text(told + remedy, style="yellow"))
+        screen.print(Text(told + _remedy(best, place), style="yellow"))
     else:
         screen.print(f"fits: {_rate(known)} tokens/s, {known.step_seconds:.3g} s a step; {_bytes(known)}")
         screen.print(f"bound by: {known.bound} ({_shares(known)})")
@@ -75,6 +73,17 @@ def show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choic
     lines = [(_row(one, best, label), bool(one.lacks)) for label, one in rows]
     screen.print(_table((*_NUMBERS, "bound", "otherwise"), lines, ("bound",), screen.width))
     _print_notes(screen, (place.gpu,), _footnote(place))
+
+
+def _remedy(best: Choice, place: Place) -> str:
+    """What would make room for what does not fit, where the host can be given more."""
+    from zobench.predict.choices import HOST_RESERVE
+
+    if best.lacks != "host memory":
+        return ""
+    needed = math.ceil((best.prediction.host_bytes + HOST_RESERVE) / 1e9)
+    disk = "" if place.disk else "; with --disk SPEED blocks can rest on a disk"
+    return f"; it needs --host {needed}GB, {gigabytes(HOST_RESERVE)} of it for the system{disk}"
 
 
 def _table(

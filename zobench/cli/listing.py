@@ -68,8 +68,11 @@ def show(console: Console, columns: Sequence[ListColumn]) -> None:
     would take half a millisecond per row.
     """
     *fixed, last = columns
+    moved = []
     while len(fixed) > 1 and sum(column.width + 1 for column in fixed) > console.width:
-        last = _joined(fixed.pop(next((n for n, column in enumerate(fixed) if not column.kept), 0)), last)
+        moved.append(fixed.pop(next((n for n, column in enumerate(fixed) if not column.kept), 0)))
+    for column in reversed(moved):
+        last = _joined(column, last)
     widths = [column.width for column in fixed]
     wanted = min(_NARROW, last.width)
     gap = " " * (2 if sum(widths) + 2 * len(widths) + wanted <= console.width else 1)
@@ -94,8 +97,10 @@ def show(console: Console, columns: Sequence[ListColumn]) -> None:
 
 
 def _joined(first: ListColumn, last: ListColumn) -> ListColumn:
-    cells = [", ".join(filter(None, pair)) for pair in zip(first.cells, last.cells, strict=True)]
-    return ListColumn(f"{first.name}, {last.name}", cells)
+    """The text of ``last`` with the cells of ``first`` before it; of a number the name too."""
+    named = (f"{first.name} {cell}" if cell and first.right else cell for cell in first.cells)
+    cells = [", ".join(filter(None, pair)) for pair in zip(named, last.cells, strict=True)]
+    return ListColumn(", ".join(filter(None, (first.name, last.name))), cells)
 
 
 def _wrapped(text: str, room: int) -> list[str]:
@@ -129,7 +134,7 @@ def show_runs(console: Console, results: Sequence[Result]) -> None:
             ListColumn("MB", [_number(one.get("device_peak_bytes"), MIB) for one in measured], right=True),
             *_accuracies(measured),
             ListColumn("run", _short([spec.hash for spec in specs]), kept=True),
-            ListColumn("other", list(map(_other, results, labels(specs)))),
+            ListColumn("other", [_other(*pair, console.width) for pair in zip(results, labels(specs), strict=True)]),
         ],
     )  # fmt: skip
     told = {word for result in results for word in _warned(result)}
@@ -178,11 +183,12 @@ def _all(common: dict[str, str]) -> str:
     return f", all: {printable(', '.join(told))}" if told else ""
 
 
-def _other(result: Result, label: str) -> str:
-    """The words of a run's ``label`` that no column shows, why it did not end ok, and whether it has a warning."""
+def _other(result: Result, label: str, width: int) -> str:
+    """The words of a run's ``label`` that no column shows, why it did not end ok (a line of ``width``, no more), and
+    whether it has a warning."""
     told = {_shown(result.spec, name) for name in _TUNED}
     words = [word for word in label.removeprefix(result.spec.model).split()[4:] if word not in told]
-    reason = "" if result.outcome is Outcome.OK else textwrap.shorten(result.reason, _REASON, placeholder=" ...")
+    reason = "" if result.is_ok else textwrap.shorten(result.reason, max(_REASON, width), placeholder=" ...")
     repeats = f"{len(result.runs)} processes" if len(result.runs) > 1 else ""
     return printable("; ".join(filter(None, [" ".join(words), repeats, reason, *_warned(result)])))
 

@@ -26,10 +26,10 @@ def show_lists(what: str) -> None:
     from zobench.runspec import suggestion
 
     lists: dict[str, Callable[[Console], None]] = {
-        "models": _printed(_models), "methods": _printed(_methods), "schemes": _printed(_schemes),
+        "models": _models, "methods": _printed(_methods), "schemes": _printed(_schemes),
         "matrices": _printed(lambda: _recipes("runners")), "campaigns": _printed(lambda: _recipes("campaigns")),
         "tables": _printed(lambda: _recipes("tables")), "figures": _printed(lambda: _recipes("plots")),
-        "tasks": _printed(_tasks), "metrics": _printed(_metrics), "programs": _printed(_programs), "gpus": _gpus,
+        "tasks": _printed(_tasks), "metrics": _metrics, "programs": _printed(_programs), "gpus": _gpus,
         "fields": _fields,
     }  # fmt: skip
     if what and what not in lists:
@@ -74,17 +74,24 @@ def _gpus(screen: Console) -> None:
     ))  # fmt: skip
 
 
-def _models() -> Table:
+def _models(screen: Console) -> None:
     from zobench import models
 
-    counts = ("parameters", "layers", "width", "positions", "vocabulary")
-    table = console.columns("model", *counts, numbers=counts)
-    for model in models.ARCHITECTURES:
-        count = models.parameter_count(model.name)
-        numbers = (model.layers, model.hidden, model.max_positions, model.vocab)
-        table.add_row(model.name, _size(count), *map(str, numbers))
-    table.caption, table.caption_justify = f"Any other: {models.ALTERNATIVES.removeprefix('or give ')}.", "left"
-    return _with_plug_ins(table, MODELS)
+    counts: dict[str, Callable[[models.Architecture], object]] = {
+        "size": lambda model: _size(models.parameter_count(model.name)), "layers": lambda model: model.layers,
+        "width": lambda model: model.hidden, "positions": lambda model: model.max_positions,
+        "vocab": lambda model: model.vocab,
+    }  # fmt: skip
+    own, given = list(models.ARCHITECTURES), _given(MODELS)
+    columns = [
+        ListColumn(name, [*(str(count(model)) for model in own), *[""] * len(given)], right=True)
+        for name, count in counts.items()
+    ]
+    names = [*(model.name for model in own), *given]
+    show(screen, [ListColumn("model", names, kept=True), *columns, ListColumn("", [*[""] * len(own), *given.values()])])
+    others = models.ALTERNATIVES.removeprefix("or give ")
+    told = f"size: parameters; vocab: entries of the vocabulary. Any other: {others}."
+    screen.print(Text(told, style="dim"))
 
 
 def _schemes() -> Table:
@@ -102,11 +109,13 @@ def _tasks() -> Table:
     return _with_plug_ins(table, TASKS)
 
 
-def _metrics() -> Table:
-    table = console.columns("metric", "in a data frame", "printed in")
-    for metric in METRICS.own():
-        table.add_row(metric.name, metric.key, ", ".join(metric.units))
-    return _with_plug_ins(table, METRICS)
+def _metrics(screen: Console) -> None:
+    own, given = list(METRICS.own()), _given(METRICS)
+    show(screen, [
+        ListColumn("metric", [*(metric.name for metric in own), *given], kept=True),
+        ListColumn("in a data frame", [*(metric.key for metric in own), *[""] * len(given)]),
+        ListColumn("printed in", [*(", ".join(metric.units) for metric in own), *given.values()]),
+    ])  # fmt: skip
 
 
 def _programs() -> Table:
@@ -116,11 +125,16 @@ def _programs() -> Table:
     return _with_plug_ins(table, PROGRAMS)
 
 
+def _given(registry: Registry[Any]) -> dict[str, str]:
+    """Name -> the package of each plug-in: it is imported only when a run names it."""
+    found = {name: registry.provider(name) for name in registry.names()}
+    return {name: f"from {provider}" for name, provider in found.items() if provider}
+
+
 def _with_plug_ins(table: Table, registry: Registry[Any]) -> Table:
-    """A row for each plug-in, by its name and package: it is imported only when a run names it."""
-    for name in registry.names():
-        if provider := registry.provider(name):
-            table.add_row(Text(name), Text(f"from {provider}"))
+    """``table`` with a row for each plug-in."""
+    for name, provider in _given(registry).items():
+        table.add_row(Text(name), Text(provider))
     return table
 
 

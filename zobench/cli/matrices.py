@@ -102,6 +102,8 @@ class _Sweep:
         )
         found = matrix_cells(path, self._device, values, lambda: here.narrow, lambda: here.own_rates, asked.part)
         self._matrix, self._cells, self._note = found
+        for told in self._matrix.notes:
+            here.say(f"warning: {told}", "yellow")
         self._cells = self._cells if asked.wanted is None else tuple(filter(asked.wanted, self._cells))
         if not self._cells:
             raise ValueError(

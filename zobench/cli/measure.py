@@ -129,6 +129,7 @@ def run(
     from zobench.predict import footprint
     from zobench.recipes import matrix
     from zobench.result import Outcome
+    from zobench.runspec import check_effect
 
     values = changed(named(changes, model=model, name=name, engine=engine, device_memory=device_memory, task=task))
     bound, silent = parse_seconds("--timeout", timeout), output == "-"
@@ -136,6 +137,7 @@ def run(
     check_json(output)
     wanted = str(values.pop("device", device))
     asked = matrix.asked(values)
+    check_effect(asked, values)
     chosen, why = choose_device(wanted)
     spec = asked.resolve(chosen)
     if rendezvous is not None and spec.nodes == 1:

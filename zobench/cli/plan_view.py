@@ -10,7 +10,6 @@ from rich.text import Text
 
 from zobench.cli.listing import ListColumn, show
 from zobench.execute.plan import Step, duration, gigabytes
-from zobench.predict import Estimate
 from zobench.runspec import RunSpec, labels
 from zobench.store import printable
 
@@ -72,7 +71,12 @@ def show_plan(console: Console, title: str, steps: Sequence[Step], budget: float
     console.print(Text(heading, style="bold"))
     run, over = within(steps, budget)
     styles = [{"run": "", "keep": "green", "skip": "dim"}["skip" if step in over else step.action] for step in steps]
-    needs = zip(*(_needs(step.estimate) for step in steps), strict=True)
+    guesses = [step.estimate for step in steps]
+    needs = (
+        alike([0 if one is None else one.device_bytes for one in guesses]),
+        alike([0 if one is None else one.disk_bytes for one in guesses]),
+        [_time(step) for step in steps],
+    )
     sizes = [
         ListColumn(name, cells, right=True, styles=styles)
         for name, cells in zip(("device", "disk", "time"), needs, strict=True) if any(cells)
@@ -112,11 +116,18 @@ def _there_is(reason: str) -> str:
     return rest if of else reason.partition(", ")[2]
 
 
-def _needs(guess: Estimate | None) -> list[str]:
-    if guess is None:
-        return ["", "", ""]
-    disk = gigabytes(guess.disk_bytes) if guess.disk_bytes else ""
-    return [gigabytes(guess.device_bytes), disk, "" if math.isnan(guess.seconds) else duration(guess.seconds)]
+def _time(step: Step) -> str:
+    """What a cell that is not kept should take, where that is known."""
+    guess = step.estimate
+    return "" if step.action == "keep" or guess is None or math.isnan(guess.seconds) else duration(guess.seconds)
+
+
+def alike(sizes: Sequence[int]) -> list[str]:
+    """The ``sizes`` in bytes with one unit for all, nothing for 0: ``0.03 GB`` beside ``5.25 GB``."""
+    known = [size for size in sizes if size]
+    if not known or not min(known) < 0.1e9 <= max(known):
+        return [gigabytes(size) if size else "" for size in sizes]
+    return [f"{size / 1e9:.2f} GB" if size else "" for size in sizes]
 
 
 def apart(specs: Sequence[RunSpec]) -> tuple[list[str], dict[str, str]]:

@@ -81,7 +81,7 @@ def _show(places: Sequence[Path], wanted: Any, sort: str | None, output: Path | 
     if output is not None:
         query.export(chosen, output)
     elif chosen:
-        listing.show_runs(console.answer_console(), chosen)
+        listing.show_runs(console.answer_console(), chosen if sort else query.usual_order(chosen))
 
 
 Before = Annotated[

@@ -92,7 +92,9 @@ class TuningBar:
             self._best = f"least dev loss {seen.loss:.4f} ({score(seen.names[0], seen.accuracy)})"
         mark = (" (best)" if seen.gained else " (best after the start)") if seen.best else ""
         told = ", ".join(f"{_words(name)} {score(name, value)}" for name, value in seen.scores.items())
-        self._console.print(f"step {seen.step}: {seen.split} {told}, loss {seen.loss:.4f}{mark}", soft_wrap=True)
+        earlier = "best so far, " if seen.split == "dev" and seen.step < self._begun[0] else ""
+        where = f"{earlier}step {seen.step}: {seen.split}"
+        self._console.print(f"{where} {told}, loss {seen.loss:.4f}{mark}", soft_wrap=True)
 
 
 _WIDE = 100

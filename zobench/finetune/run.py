@@ -73,6 +73,7 @@ def run(
         progress, seal = (progress if leads else None) or Hooks(), seal or Seal()
         result = _finished(spec, folder, resume, world)
         if result is not None and (_has_ended(result, folder) or not examine):
+            progress.say(f"finished before: this is its result; to train anew, name another folder than {folder}")
             return result
         words, where = tokenizer.load(spec)
         data = _data(spec, words, data_dir)

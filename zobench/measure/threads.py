@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from zobench.result.record import FEWER
+
 WAITING = {"OMP_WAIT_POLICY": "passive"}
 """OpenMP's threads spin while they wait for the slowest one. Where another process has that one's core, they burn what
 it needs: see docs/design/PERFORMANCE.md, "A busy machine"."""
@@ -36,9 +38,9 @@ class Threads:
     def reason(self) -> str:
         """A line on the choice."""
         if not self.are_fewer:
-            return f"threads: {self.count}, because the cores are idle"
+            return f"{FEWER}{self.count}, because the cores are idle"
         return (
-            f"threads: {self.count} of {self.cores}, because other processes keep {self.busy:.1f} cores busy; "
+            f"{FEWER}{self.count} of {self.cores}, because other processes keep {self.busy:.1f} cores busy; "
             f"{COUNT} sets another number"
         )
 

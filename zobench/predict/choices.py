@@ -47,10 +47,10 @@ class Place:
 def choices(values: Mapping[str, Any], place: Place) -> list[Choice]:
     """All ways to run the fields ``values`` at ``place``: the best, then what fits, fastest first, then what does not.
 
-    The best is the simplest that fits and is within :data:`zobench.predict.interval.SAME` of the fastest; what does not
-    fit, the nearest first. A field that ``values`` names stays; of what they leave open, engine, noise, granularity,
-    slots, resident blocks, tier and interval of write-backs are chosen. Wire formats are not: fp8 changes what is
-    learned.
+    The best is the simplest that fits and is within :data:`zobench.predict.interval.SAME` of the fastest; of what
+    does not fit the nearest first, but before it what the GPU itself would hold: more host memory or a disk is a
+    remedy. A field that ``values`` names stays; of what they leave open, engine, noise, granularity, slots,
+    resident blocks, tier and interval of write-backs are chosen. Wire formats are not: fp8 changes what is learned.
     """
     found: dict[str, Choice] = {}
     for spec in _candidates(values, place):
@@ -64,8 +64,9 @@ def choices(values: Mapping[str, Any], place: Place) -> list[Choice]:
     return [best, *(one for one in ways if one is not best)]
 
 
-def _order(one: Choice) -> tuple[bool, float]:
-    return bool(one.lacks), one.shortage if one.lacks else one.prediction.step_seconds
+def _order(one: Choice) -> tuple[bool, bool, float]:
+    too_large = bool(one.lacks) and not one.prediction.fits
+    return bool(one.lacks), too_large, one.shortage if one.lacks else one.prediction.step_seconds
 
 
 def alternatives(best: Choice, place: Place) -> list[Choice]:

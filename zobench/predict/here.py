@@ -16,7 +16,7 @@ from zobench.predict.footprint import PARTS_STEPS, memory
 from zobench.predict.gpu import Prediction
 from zobench.predict.hardware import LANE_BYTES, Gpu
 from zobench.predict.interval import Consolidation
-from zobench.predict.seconds import Rates, kept_steps, passes, ran, sharers
+from zobench.predict.seconds import Rates, kept_steps, passes, ran, rates_of, sharers
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, INCIDENTAL, RunSpec, named
 from zobench.runspec.kinds import ENGINES, TIERS, WIDTHS
@@ -57,7 +57,8 @@ class Estimate:
 
 
 def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Estimate:
-    """What ``spec`` (resolved) will take. ``earlier``: results of this machine, which correct the step's duration."""
+    """What ``spec`` (resolved) will take. ``earlier``: results of this machine, which correct the step's duration; of
+    other cells those alone that nothing disturbed."""
     device, host, disk = memory(spec)
     found = interval.chosen(spec, lambda one: predict(one, rates).step_seconds)
     known = predict(interval.as_run(spec, found), rates)
@@ -66,7 +67,10 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
     same = [result for result in ok if _comparable(result.spec) == _comparable(spec)]
     if same:
         seconds, source = same[-1].step_seconds or 0.0, "an earlier run of this cell"
-    elif corrections := [factor for result in ok if (factor := _correction(result, spec, known, rates)) is not None]:
+    elif corrections := [
+        factor for result in ok
+        if not result.disturbances and (factor := _correction(result, spec, known, rates)) is not None
+    ]:  # fmt: skip
         seconds *= statistics.median(corrections)
         runs = "1 earlier run" if len(corrections) == 1 else f"{len(corrections)} earlier runs"
         source = f"calibration, corrected by {runs}"
@@ -157,14 +161,14 @@ def _saving_seconds(spec: RunSpec, rates: Rates) -> float:
 
 
 def _correction(result: Result, spec: RunSpec, known: Prediction, rates: Rates) -> float | None:
-    """Measured over predicted step seconds of ``result``; None if its cell is too different from ``spec``, of which
-    ``known`` is predicted.
+    """Measured over predicted step seconds of ``result``, by the rates that were measured with it, else by ``rates``;
+    None if its cell is too different from ``spec``, of which ``known`` is predicted.
 
     A tiny model's step is overhead that no rate describes, so only steps of a similar predicted length count.
     """
     if not models.is_known(result.spec) or _kind(result.spec) != _kind(spec):
         return None
-    there, here = predict(ran(result), rates).step_seconds, known.step_seconds
+    there, here = predict(ran(result), rates_of(result) or rates).step_seconds, known.step_seconds
     return (result.step_seconds or 0.0) / there if here / SIMILAR < there < here * SIMILAR else None
 
 

@@ -64,6 +64,8 @@ def find_any(kinds: Sequence[str], name_or_path: str | Path) -> tuple[str, Path]
     hint = f"did you mean {' or '.join(filled or near)}? " if filled or near else ""
     listed = f"known: {', '.join(known) or 'none'}" if len(known) <= FEW else f"see {_where_listed(kinds)}"
     where, shown = " or ".join(kinds), repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
+    if text.endswith(suffix):
+        raise ValueError(f"there is no file {shown}; check the path, or name a recipe: {hint}{listed}")
     raise ValueError(f"no such recipe in {where}: {shown}; {hint}{listed}; or give the path of a {suffix} file")
 
 

@@ -20,13 +20,14 @@ _DEVICES = ("cpu", "cuda")
 class Part:
     """One sweep: the cells of the matrix ``matrix`` with ``changes``, as ``[on.cpu]`` would have them, in ``repeats``
     rounds of all cells, which take ``turns`` (:mod:`zobench.execute.together`) if it says so. ``reason``: what it is
-    for, in a few words."""
+    for, in a few words. ``more``: it goes beyond what the campaign is for, and is run only where that is asked for."""
 
     name: str
     matrix: str
     reason: str
     repeats: int
     turns: bool = False
+    more: bool = False
     changes: Mapping[str, Any]
 
     def load(self, device: str) -> Matrix:
@@ -92,6 +93,7 @@ _PART = {"name": str, "matrix": str, "reason": str}
 _PART_OPTIONAL = {
     "repeats": int,
     "turns": bool,
+    "more": bool,
     "base": dict,
     "axes": dict,
     "variants": list,
@@ -129,7 +131,7 @@ def _part(data: Any, repeats: int) -> Part:
     changes = {key: value for key, value in data.items() if key in PART_KEYS}
     return Part(
         name=data["name"], matrix=data["matrix"], reason=data["reason"], repeats=count,
-        turns=data.get("turns", False), changes=changes,
+        turns=data.get("turns", False), more=data.get("more", False), changes=changes,
     )  # fmt: skip
 
 

@@ -38,6 +38,8 @@ class Matrix:
     """Rounds in which every cell is run, each time in a fresh process; None: it does not say."""
     until: str | None = None
     """How narrow each median's interval must be for fewer of them, as ``2%``."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the file should know: rules of ``[[exclude]]`` that leave nothing out."""
     contest: Contest | None = None
     """Of a protocol, whose ``cells`` are its tuning runs; their results say which runs come after them."""
 
@@ -68,7 +70,8 @@ def load(
         body = _overlay(_body(path, device), _checked_part(part or {}))
         contest = _contest(body, device, dict(changes or {}), price) if "protocol" in body else None
         cells: dict[str, RunSpec] = {}
-        for cell in contest.cells if contest else _cells(body, device, dict(changes or {}), narrow):
+        idle: set[int] = set()
+        for cell in contest.cells if contest else _cells(body, device, dict(changes or {}), narrow, idle):
             cells.setdefault(cell.hash, cell)  # one model may be there under two paths
         _check_names(cells.values())
         if not cells:
@@ -83,8 +86,22 @@ def load(
         repeats=body.get("repeats"),
         until=body.get("until"),
         cells=tuple(cells.values()),
+        notes=() if changes or part else _unused(path, device, idle),
         contest=contest,
     )
+
+
+def _unused(path: Path, device: str, idle: set[int]) -> tuple[str, ...]:
+    """A line for each rule of ``[[exclude]]`` that leaves nothing out on ``device``, as those in ``idle`` do not, nor
+    on a device of the other kind."""
+    if idle and (body := toml_of(path)).get("on"):
+        other = "cuda" if device == "cpu" else "cpu"
+        there: set[int] = set()
+        for _ in _cells(_overlay(body, body["on"].get(other, {})), other, {}, lambda: "bf16", there):
+            pass
+        idle = idle & there
+    told = "leaves nothing out; no cell has all of its values"
+    return tuple(f"{path.name}: rule {number} of [[exclude]] {told}" for number in sorted(idle))
 
 
 def _checked_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -179,8 +196,10 @@ def _overlay(body: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 
 def _cells(
-    body: Mapping[str, Any], device: str, changes: dict[str, Any], narrow: Callable[[], str | None]
-) -> Iterable[RunSpec]:
+    body: Mapping[str, Any], device: str, changes: dict[str, Any], narrow: Callable[[], str | None], idle: set[int],
+) -> Iterable[RunSpec]:  # fmt: skip
+    """The cells that no rule of ``[[exclude]]`` leaves out; the numbers of the rules that leave out none, on whatever
+    machine, end up in ``idle``."""
     base, axes = flat(body.get("base", {})), flat(body.get("axes", {}))
     varied, included = ([flat(one) for one in rows] for rows in (body.get("variants", [{}]), body.get("include", ())))
     rules = [flat(rule) for rule in body.get("exclude", ())]
@@ -193,6 +212,7 @@ def _cells(
     if {} in rules:
         raise ValueError("a rule of [[exclude]] must name a field, but one is empty; it would exclude every cell")
     rules = [{key: _value(rule, key) for key in rule} for rule in rules]
+    unused, open_dtype = set(range(len(rules))), False
     points, variants = _product(axes), [one for row in varied for one in _product(row)]
     rows = (
         [point | variant for point in points for variant in variants]
@@ -202,11 +222,14 @@ def _cells(
     for row in (*rows, *(one for item in included for one in _product(item))):
         values = {**base, **flat(row), **flat(changes)}
         if values.get("dtype") == NARROW:
-            values["dtype"] = narrow()
+            values["dtype"], open_dtype = narrow(), True
         if values.get("dtype", "") is None:
             continue
-        if not any(all(_value(values, key) == value for key, value in rule.items()) for rule in rules):
+        met = {n for n, rule in enumerate(rules) if all(_value(values, key) == one for key, one in rule.items())}
+        unused -= met
+        if not met:
             yield _spec(values).resolve(device)
+    idle |= {number + 1 for number in unused if not (open_dtype and "dtype" in rules[number])}
 
 
 def _check_field(key: str) -> None:

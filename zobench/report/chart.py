@@ -46,6 +46,7 @@ class Event:
 class Panel:
     """One pair of axes. ``positions`` are the labels along x; ``xs`` their numbers where the axis is numeric (lines).
 
+    ``from_zero``: whether a linear y begins at 0, as that of a quantity whose ratios count.
     ``limit``: (value, label) of a line across, such as the memory of a device. A heat map has one row per series and
     colours ``marks`` by value, named by ``y_label``; its colours part at the limit, as ratios do at (1.0, "equal").
     Of labelled points ("pareto") ``sizes`` are a second cost of each position, in ``size_unit``, None if not known.
@@ -60,6 +61,7 @@ class Panel:
     series: tuple[Series, ...] = ()
     log_x: bool = False
     log_y: bool = False
+    from_zero: bool = field(default=False, repr=False)
     limit: tuple[float, str] | None = None
     sizes: tuple[float | None, ...] = ()
     size_unit: str = ""

@@ -139,6 +139,7 @@ def _panel(plot: Plot, grid: Grid, j: int, marks: Mapping[tuple[str, str, str], 
         series=tuple(series),
         log_x=plot.axes.log_x,
         log_y=plot.axes.log_y,
+        from_zero=True,
         limit=(limit[0] / metric.scale, limit[1]) if limit else None,
     )
 
@@ -261,16 +262,25 @@ def _panel_ahead(title: str, found: Timeline | None) -> Panel:
 
 
 def _same_runs(lanes: Sequence[TimelinePanel], results: Sequence[Result]) -> dict[str, Result]:
-    """For each panel a result, of runs that differ only in what the panels are about; as many panels as possible."""
-    about = {field for lane in lanes for field in lane.where} | set(INCIDENTAL)
+    """For each panel a result, of runs that differ only in what the panels differ in; as many panels as possible, then
+    with what the figure means rather than what it takes for it."""
+    fields = {field for lane in lanes for field in lane.where}
+    about = {field for field in fields if len({str(lane.where.get(field)) for lane in lanes}) > 1} | set(INCIDENTAL)
     groups: dict[tuple[Any, ...], dict[str, Result]] = {}
     for result in sorted(results, key=lambda result: result.spec.hash):
         key = tuple(getattr(result.spec, field) for field in FIELDS if field not in about)
         for lane in lanes:
             if meets(result.spec, lane.where):
                 groups.setdefault(key, {}).setdefault(lane.title, result)
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), [str(value) for value in item[0]]))
+    ordered = sorted(groups.items(), key=lambda item: (
+        -len(item[1]), sum(map(_stand_ins, lanes, map(item[1].get, (lane.title for lane in lanes)))), *map(str, item[0])
+    ))  # fmt: skip
     return ordered[0][1] if ordered else {}
+
+
+def _stand_ins(lane: TimelinePanel, result: Result | None) -> int:
+    """In how many fields ``result`` has not the first value that the panel names."""
+    return 0 if result is None else sum(getattr(result.spec, name) != values[0] for name, values in lane.where.items())
 
 
 def _timeline(plot: Plot, chosen: Mapping[str, Result], machine: str) -> Chart:

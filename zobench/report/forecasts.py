@@ -144,12 +144,11 @@ def _known(spec: RunSpec, place: Gpu) -> Prediction:
 
 def here(table: Table, grid: Grid, results: Sequence[Result]) -> Grid:
     """``grid`` with what its cells should come to on the CPU that ``results`` are of, by the rates that travel with
-    them; unchanged where they have none, or are of a GPU, whose memory they do not tell."""
+    them (:func:`_usual`); unchanged where they have none, or are of a GPU, whose memory they do not tell."""
     known = [one for one in results if rates_of(one) is not None and one.spec.device == "cpu"] if table.paper else []
-    rates = rates_of(known[-1]) if known else None
-    if rates is None:
+    if not known:
         return grid
-    facts = known[-1].environment
+    rates, facts = _usual(known)
     room = facts.get("memory_limit_bytes") or math.inf
 
     def foretold(cell: TableCell) -> TableCell:
@@ -162,6 +161,16 @@ def here(table: Table, grid: Grid, results: Sequence[Result]) -> Grid:
         return replace(cell, here=Forecast(value=value, share=ahead.share, gpu=gpu, own=True))
 
     return [[[foretold(cell) for cell in group] for group in row] for row in grid]
+
+
+def _usual(results: Sequence[Result]) -> tuple[Rates, Mapping[str, Any]]:
+    """(the rates that the median of ``results`` was measured beside, its environment), by products in float32: of runs
+    that nothing disturbed, where there are any, those that computed with the most threads."""
+    quiet = [one for one in results if not one.disturbances] or results
+    most = max(one.environment.get("threads") or 0 for one in quiet)
+    whole = [one for one in quiet if (one.environment.get("threads") or 0) == most]
+    known = [(rates, one.environment) for one in whole if (rates := rates_of(one)) is not None]
+    return sorted(known, key=lambda pair: pair[0].flops["fp32"])[len(known) // 2]
 
 
 def _here(table: Table, cell: TableCell, rates: Rates, results: Sequence[Result]) -> Prediction | None:

@@ -93,7 +93,15 @@ def _drawn(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:
         table = tables.parse(stem, {key: value for key, value in data.items() if key not in ("kind", "axes")})
     if table is not None and kind == "lines" and not all(_is_number(row.header) for row in table.rows):
         raise ValueError("lines need numbers along x, but a row is none; use one numeric field in [rows.product]")
-    return _plot(stem, kind, data, _axes(data.get("axes", {})), table, ())
+    rows = data.get("rows", {}) if kind != "heatmap" else {}  # a heat map has its columns along x
+    axes = _axes({**_along(rows), **data.get("axes", {})})
+    return _plot(stem, kind, data, axes, table, ())
+
+
+def _along(rows: Mapping[str, Any]) -> dict[str, str]:
+    """What the axis along x is called where nobody says: the field that varies along it, if it is one."""
+    fields = list(rows.get("product", {}))
+    return {"x": fields[0].replace("_", " ").capitalize()} if len(fields) == 1 else {}
 
 
 def _lanes(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:

@@ -14,9 +14,9 @@ from zobench.result.history import SCHEMA_VERSION, upgraded
 from zobench.result.rounds import Round
 from zobench.runspec import RunSpec
 
-DISTURBED, DOUBTFUL = "other processes kept ", "the times may not count: "
-"""How warnings begin of runs whose times may be too long: others had some of the cores; or the GPU of a training run,
-which is kept all the same, was shared or throttled, or its machine swapped."""
+DISTURBED, FEWER, DOUBTFUL = "other processes kept ", "threads: ", "the times may not count: "
+"""How warnings begin of runs whose times may be too long: others had some of the cores, or cores were left to them; or
+the GPU of a training run, which is kept all the same, was shared or throttled, or its machine swapped."""
 
 
 class Outcome(enum.StrEnum):
@@ -102,7 +102,7 @@ class Result:
     @property
     def disturbances(self) -> list[str]:
         """Those of its warnings that say that its times may be too long."""
-        return [text for text in self.warnings if text.startswith((DISTURBED, DOUBTFUL))]
+        return [text for text in self.warnings if text.startswith((DISTURBED, FEWER, DOUBTFUL))]
 
     @property
     def scores(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from zobench.runspec.registries import SCHEMES as SCHEMES
 from zobench.runspec.registries import scheme_of as scheme_of
 from zobench.runspec.run import DECLARED as DECLARED
 from zobench.runspec.run import RunSpec as RunSpec
+from zobench.runspec.run import check_effect as check_effect
 from zobench.runspec.run import declared_options as declared_options
 from zobench.runspec.run import provenance as provenance
 from zobench.runspec.values import CHOICES as CHOICES

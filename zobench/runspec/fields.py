@@ -44,6 +44,8 @@ class Told(enum.Enum):
     """``slots=2``"""
     SWITCH = enum.auto()
     """``compile``, ``no_overlap``"""
+    APART = enum.auto()
+    """``steps=2``, but only beside another that differs in nothing else"""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ class SpecField(Generic[T]):
             Told.VALUE: [self.shown(value)],
             Told.PAIR: [f"{self.name}={self.write(value) if self.size else value}"],
             Told.SWITCH: [self.name if value else f"no_{self.name}"],
+            Told.APART: [f"{self.name}={self.write(value)}"],
         }
         return written[self.told]
 

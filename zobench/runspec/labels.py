@@ -8,7 +8,7 @@ from typing import Any
 from zobench.runspec.fields import Told
 from zobench.runspec.run import DECLARED, RunSpec
 
-_VALUES = (Told.VALUE, Told.PAIR)
+_VALUES = (Told.VALUE, Told.PAIR, Told.APART)
 """How the fields are told whose usual value a label hides; a switch that is not named is on as ever."""
 
 

@@ -31,7 +31,7 @@ from zobench.runspec.options import Options, nested, settled
 from zobench.runspec.words import SEQ_LEN
 
 FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, FOLDERS, OWN_DATA = Since
-NEVER, VALUE, PAIR, _ = Told
+NEVER, VALUE, PAIR, _, APART = Told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,11 +94,11 @@ class RunSpec:
         timing=5, tuning=5, of_task=True, remedy="a causal loss needs two tokens; the papers use seq_len=2048",
     ))
     steps: int = declare(Number(
-        5, "steps that are measured or train", since=FIRST_RESULTS, lowest=1, told=NEVER, searched=4, free=True,
+        5, "steps that are measured or train", since=FIRST_RESULTS, lowest=1, told=APART, searched=4, free=True,
         incidental=True, remedy="ask for at least one measured step",
     ))
     warmup: int = declare(Number(
-        1, "steps before them that are not measured", since=FIRST_RESULTS, lowest=0, told=NEVER, timing=6, free=True,
+        1, "steps before them that are not measured", since=FIRST_RESULTS, lowest=0, told=APART, timing=6, free=True,
         incidental=True, remedy="use warmup=0 to measure from the first step",
     ))
     seed: int = declare(Number(
@@ -172,7 +172,7 @@ class RunSpec:
         known=("random", "ragged"), order=2, timing=3,
     ))
     parts: bool = declare(Switch(
-        False, "measure transfers alone and products alone too", since=FIRST_RESULTS, told=NEVER, free=True,
+        False, "measure transfers alone and products alone too", since=FIRST_RESULTS, told=APART, free=True,
         incidental=True,
     ))
     survival: bool = declare(Switch(
@@ -236,7 +236,7 @@ class RunSpec:
         of_task=True, remedy="MeZO uses test_size=1000",
     ))
     eval_every: int = declare(Number(
-        0, "steps between two evaluations on dev; 0: only at the end", since=TASKS, lowest=0, told=NEVER, free=True,
+        0, "steps between two evaluations on dev; 0: only at the end", since=TASKS, lowest=0, told=APART, free=True,
         remedy="use eval_every=0 to evaluate only at the end",
     ))
     truncate: bool = declare(Switch(
@@ -330,8 +330,7 @@ class RunSpec:
                 "`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16 or autocast=none"
             )
         if not ENGINES[self.engine].is_streamed:
-            switches = {name: True for name, field in DECLARED.items() if field.ablated}
-            return self.replace(device=device, tier="device", slots=3, parts=False, **switches)
+            return self.replace(device=device, **_unstreamed())
         tier = self.tier
         if tier == "auto":  # ranks share one copy in host memory, but no file
             tier = "pinned" if device.startswith("cuda") else "disk" if self.gpus == 1 else "pageable"
@@ -402,9 +401,29 @@ class RunSpec:
         place = f"{self.engine}/{self.tier}" if placed else self.engine
         words = [self.model, place, self.dtype, f"b{self.batch_size}", f"s{self.seq_len}"]
         for name, field in sorted(DECLARED.items(), key=lambda item: item[1].order):
-            if (value := getattr(self, name)) != field.default or name in also:
+            value = getattr(self, name)
+            if name in also or (value != field.default and field.told is not APART):
                 words += field.words(value)
         return " ".join(words)
+
+
+def _unstreamed() -> dict[str, Any]:
+    """What is about transfers, as it stands where there are none: of a model that is resident."""
+    return {"tier": "device", "slots": 3, "parts": False} | {n: True for n, field in DECLARED.items() if field.ablated}
+
+
+def check_effect(spec: RunSpec, asked: Collection[str]) -> None:
+    """Raises ``ValueError`` for a field of ``asked`` that changes nothing, as ``spec`` is resident. A matrix, whose
+    axes cross engines and fields, may name it all the same."""
+    if ENGINES[spec.engine].is_streamed:
+        return
+    for name, value in _unstreamed().items():
+        own = getattr(spec, name)
+        if name in asked and own not in (value, DECLARED[name].default):
+            raise ValueError(
+                f"`{name}={DECLARED[name].write(own)}` needs engine=offload, but got engine={spec.engine}; a resident "
+                f"model's blocks do not travel: use engine=offload, or leave {name} out"
+            )
 
 
 DECLARED = declared(RunSpec)

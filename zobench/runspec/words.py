@@ -8,12 +8,18 @@ from collections.abc import Iterable
 SEQ_LEN = 2048
 """The papers' tokens per sequence."""
 
+_MOST = 3
+"""Words that are suggested."""
+
 
 def suggestion(word: object, known: Iterable[str]) -> str:
-    """Text naming the nearest of ``known`` to a mistyped ``word``: ``did you mean ...?`` or the whole list."""
+    """Text naming the nearest of ``known`` to a mistyped ``word``, first those that begin with it: ``did you mean
+    ...?`` or the whole list."""
     options = list(known)
     lowered = {option.lower(): option for option in options}
-    near = difflib.get_close_matches(str(word).lower(), lowered, n=3, cutoff=0.55)
+    text = str(word).lower()
+    begun = [option for option in lowered if len(text) > 1 and option.startswith(text)]
+    near = list(dict.fromkeys([*begun, *difflib.get_close_matches(text, lowered, n=_MOST, cutoff=0.55)]))[:_MOST]
     if near:
         return "did you mean " + " or ".join(lowered[match] for match in near) + "?"
     return "use one of " + ", ".join(options)

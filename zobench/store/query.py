@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zobench.result import Outcome, Result
-from zobench.runspec import FIELDS, check_value, parse_value, suggestion
+from zobench.runspec import FIELDS, check_value, labels, parse_value, suggestion
 from zobench.store import COLUMNS, Store, first_sweep, frame, machine_of, printable, row
 from zobench.store.reading import read
 
@@ -50,6 +50,16 @@ def ordered(results: Sequence[Result], field: str) -> list[Result]:
         raise ValueError(f"unknown key {field!r}; {suggestion(field, known)}")
     order = sorted(range(len(rows)), key=lambda index: _place(rows[index].get(field)))
     return [results[index] for index in order]
+
+
+def usual_order(results: Iterable[Result]) -> list[Result]:
+    """By machine, model, place of the blocks, dtype, batch, tokens, then whatever else tells two runs apart."""
+    found = list(results)
+    told = dict(zip(map(id, found), labels([result.spec for result in found]), strict=True))
+    return sorted(found, key=lambda one: (
+        machine_of(one), one.spec.model, one.spec.engine, one.spec.tier, one.spec.dtype, one.spec.batch_size,
+        one.spec.seq_len, told[id(one)],
+    ))  # fmt: skip
 
 
 def one(run: str, root: Path) -> Result:

@@ -38,7 +38,7 @@ def paint(frame: Frame) -> Fit:
     axes, panel, legend = frame.axes, frame.panel, frame.legend
     scales.name(axes, panel.title, panel.x_label, panel.y_label)
     _scale_x(axes, panel)
-    scales.scale_y(axes, panel, from_zero=False)
+    scales.scale_y(axes, panel, from_zero=panel.from_zero)
     scales.limit(axes, panel, legend)
     for series, look in zip(panel.series, frame.looks, strict=True):
         legend.add(0, series.label, Line2D([], [], color=look.colour, **_shape(look)))

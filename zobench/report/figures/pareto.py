@@ -56,7 +56,7 @@ def paint(frame: Frame) -> Fit:
     for size in _examples(panel):
         label = f"{size:.0f} {panel.size_unit}"
         legend.add(2, label, _dot([], [], _diameter(size, panel), frame.looks[0].colour))
-    written: list[Text] = []
+    written: list[Text | Line2D] = []
     return lambda: _label(axes, panel, points, diameters, best, written)
 
 
@@ -122,9 +122,10 @@ def _examples(panel: Panel) -> list[float]:
 
 def _label(
     axes: Axes, panel: Panel, points: Sequence[tuple[float, float]], diameters: Sequence[float], best: Sequence[int],
-    written: list[Text],
+    written: list[Text | Line2D],
 ) -> None:  # fmt: skip
-    """The name of each point where it covers least: beside it, else above or below, the crowded ones last."""
+    """The name of each point where it covers least: beside it, else above or below, the crowded ones last. From a name
+    that does not touch its point a thin line leads there."""
     while written:
         written.pop().remove()
     places = [_place(axes, *point) for point in points]
@@ -148,8 +149,22 @@ def _label(
         ]  # fmt: skip
         box = min(boxes, key=lambda one: _covered(one, taken) + 10 * _outside(one, room))
         taken.append(box)
+        if (end := _leader(box, x, y, aside)) is not None:
+            written.append(axes.add_line(_led(axes, (x, y), end)))
         left, low = axes.transData.inverted().transform((box.x0, box.y0 + tall * 0.2))
         written.append(axes.text(left, low, text, color=style.INK, bbox=_BEHIND, **_LOOK))
+
+
+def _leader(box: Bbox, x: float, y: float, near: float) -> tuple[float, float] | None:
+    """The place of ``box`` that is nearest to a point, if that is further than ``near`` and a bit, else None."""
+    end = min(max(x, box.x0), box.x1), min(max(y, box.y0), box.y1)
+    return end if math.dist(end, (x, y)) > near + _SPACE else None
+
+
+def _led(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> Line2D:
+    """A thin line between two places in points."""
+    ends = axes.transData.inverted().transform((start, end))
+    return Line2D(ends[:, 0], ends[:, 1], color=style.MUTED, linewidth=0.5, zorder=4)
 
 
 def _place(axes: Axes, x: float, y: float) -> tuple[float, float]:
