@@ -15,14 +15,17 @@ from zobench.predict import hardware
 from zobench.recipes.campaign import PartOn
 from zobench.report import artifacts
 from zobench.report.cells import fill
+from zobench.report.compose import measured_sheet
 from zobench.report.facts import Facts
 from zobench.report.html.page import status
 from zobench.report.plot import Plot
+from zobench.report.render import grids
+from zobench.report.sheet import Sheet
 from zobench.report.table import Table
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.runspec.registries import METRICS
-from zobench.store import evidence
+from zobench.store import Store, evidence
 
 MEASURES = ("bytes", "s", "tokens/s", "params/s")
 """Base units of costs."""
@@ -170,3 +173,34 @@ def test_on_one_gpu_no_part_is_predicted_to_take_nine_minutes_and_it_begins_with
     assert {name: one.seconds for name, one in known.items() if one.seconds > 540} == {}
     assert [name for name, one in known.items() if not one.cells] == []
     assert (found.longest, found.selftest) == ("9m", "3m")
+
+
+# ---- what is published
+
+
+@functools.cache
+def published() -> tuple[tuple[str, Sheet], ...]:
+    """The measured sheets of all tables, by machine, from the runs in results/published."""
+    stored = Store(recipes.folder("published")).load()
+    tables = [item for name in recipes.names("tables") if isinstance(item := artifacts.load(name), Table)]
+    return tuple(
+        (f"{table.name}, {machine}", measured_sheet(table, grid, machine))
+        for table in tables for machine, grid in grids(table, stored, None, REFERENCE) if machine is not None
+    )  # fmt: skip
+
+
+def test_every_ratio_between_published_runs_has_an_interval() -> None:
+    """But of bytes that are counted, which are the same each time."""
+    groups = [(place, group) for place, sheet in published() for group in sheet.groups]
+    entries = [(place, group.header.text, one) for place, group in groups for row in group.body for one in row]
+    found = [(place, header, one.text, one.detail) for place, header, one in entries if one.detail.startswith("(x")]
+    bare = [one for one in found if " to " not in one[-1]]
+    assert len(found) > 100
+    assert [one for one in bare if not one[1].startswith("Moved a step")] == []
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_no_table_and_no_figure_of_costs_is_without_a_published_value(name: str) -> None:
+    stored = [one for one in Store(recipes.folder("published")).load() if one.round is not None and one.is_ok]
+    made, _ = artifacts.make(LOADED[name], stored, REFERENCE)
+    assert status(made) in ("measured", "partly")

@@ -59,7 +59,8 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
         cell = group[k]
         if fill and not_run(cell) and (cell.forecast or cell.here or METRICS.get(cell.metric.name).share):
             return both(cell)
-        relative = not METRICS.get(cell.metric.name).share and not _is_baseline(cell, table.baseline)
+        metric = METRICS.get(cell.metric.name)  # of shares, as an accuracy is one, no ratio is shown
+        relative = not metric.share and metric.base_unit != "1" and not _is_baseline(cell, table.baseline)
         base = bases.get(_place(cell, by_column)) if relative else None
         if base and id(cell) in ratios:
             return _measured(cell, times_between(ratios[id(cell)]))
