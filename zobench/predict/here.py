@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ class Estimate:
 
 def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Estimate:
     """What ``spec`` (resolved) will take. ``earlier``: results of this machine, which correct the step's duration; of
-    other cells those alone that nothing disturbed."""
+    other cells those that nothing disturbed, where there are any."""
     device, host, disk = memory(spec)
     found = interval.chosen(spec, lambda one: predict(one, rates).step_seconds)
     known = predict(interval.as_run(spec, found), rates)
@@ -67,10 +67,7 @@ def estimate(spec: RunSpec, rates: Rates, earlier: Iterable[Result] = ()) -> Est
     same = [result for result in ok if _comparable(result.spec) == _comparable(spec)]
     if same:
         seconds, source = same[-1].step_seconds or 0.0, "an earlier run of this cell"
-    elif corrections := [
-        factor for result in ok
-        if not result.disturbances and (factor := _correction(result, spec, known, rates)) is not None
-    ]:  # fmt: skip
+    elif corrections := _corrections(ok, spec, known, rates):
         seconds *= statistics.median(corrections)
         runs = "1 earlier run" if len(corrections) == 1 else f"{len(corrections)} earlier runs"
         source = f"calibration, corrected by {runs}"
@@ -158,6 +155,12 @@ def _saving_seconds(spec: RunSpec, rates: Rates) -> float:
     count = (spec.warmup + spec.steps) // spec.checkpoint_every
     one = sizes.snapshot_bytes(spec) / rates.bytes_down["disk"]
     return one * (count if spec.checkpoint == "sync" else min(count, 1))
+
+
+def _corrections(ok: Sequence[Result], spec: RunSpec, known: Prediction, rates: Rates) -> list[float]:
+    """Of each of the runs ``ok`` that says something about ``spec``; of disturbed ones only if all of these are."""
+    found = [(factor, one.disturbances) for one in ok if (factor := _correction(one, spec, known, rates)) is not None]
+    return [factor for factor, disturbed in found if not disturbed] or [factor for factor, _ in found]
 
 
 def _correction(result: Result, spec: RunSpec, known: Prediction, rates: Rates) -> float | None:
