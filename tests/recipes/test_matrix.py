@@ -74,9 +74,13 @@ def test_a_rule_that_leaves_nothing_out_is_told(tmp_path: Path) -> None:
     (path := tmp_path / "mine.toml").write_text(
         '[axes]\nmodel = ["opt-tiny"]\nseq_len = [16, 32]\n[[exclude]]\nseq_len = 64\n[[exclude]]\nseq_len = 16\n'
     )
-    told = "mine.toml: rule 1 of [[exclude]] leaves nothing out; no cell has all of its values"
+    told = "mine.toml: the rule of [[exclude]] seq_len=64 leaves nothing out; no cell has all of its values"
     assert matrix.load(path, "cpu").notes == (told,)
     assert matrix.load(path, "cpu", {"seq_len": 32}).notes == ()  # the command's change, not the file
+    path.write_text(path.read_text() + "[on.cuda.axes]\nseq_len = [16, 64]\n")
+    assert matrix.load(path, "cpu").notes == ()  # it leaves something out elsewhere
+    path.write_text('[axes]\nmodel = ["opt-tiny"]\ndtype = ["fp32", "fastest 16-bit"]\n[[exclude]]\ndtype = "fp16"\n')
+    assert matrix.load(path, "cpu").notes == ()  # it does where the fastest type is fp16
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -70,12 +70,12 @@ def load(
         body = _overlay(_body(path, device), _checked_part(part or {}))
         contest = _contest(body, device, dict(changes or {}), price) if "protocol" in body else None
         cells: dict[str, RunSpec] = {}
-        idle: set[int] = set()
-        for cell in contest.cells if contest else _cells(body, device, dict(changes or {}), narrow, idle):
+        for cell in contest.cells if contest else _cells(body, device, dict(changes or {}), narrow):
             cells.setdefault(cell.hash, cell)  # one model may be there under two paths
         _check_names(cells.values())
         if not cells:
             raise ValueError("a matrix must hold a cell, but this has none; give [axes], [[variants]] or [[include]]")
+        notes = () if changes or part else _notes(path)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
     return Matrix(
@@ -86,22 +86,30 @@ def load(
         repeats=body.get("repeats"),
         until=body.get("until"),
         cells=tuple(cells.values()),
-        notes=() if changes or part else _unused(path, device, idle),
+        notes=notes,
         contest=contest,
     )
 
 
-def _unused(path: Path, device: str, idle: set[int]) -> tuple[str, ...]:
-    """A line for each rule of ``[[exclude]]`` that leaves nothing out on ``device``, as those in ``idle`` do not, nor
-    on a device of the other kind."""
-    if idle and (body := toml_of(path)).get("on"):
-        other = "cuda" if device == "cpu" else "cpu"
-        there: set[int] = set()
-        for _ in _cells(_overlay(body, body["on"].get(other, {})), other, {}, lambda: "bf16", there):
-            pass
-        idle = idle & there
-    told = "leaves nothing out; no cell has all of its values"
-    return tuple(f"{path.name}: rule {number} of [[exclude]] {told}" for number in sorted(idle))
+def _notes(path: Path) -> tuple[str, ...]:
+    """A line for each rule of ``[[exclude]]`` in ``path`` that leaves nothing out on a device of either kind, whichever
+    16-bit type NARROW stands for there."""
+    met: dict[str, bool] = {}
+    for body in (_body(path, kind) for kind in ("cpu", "cuda")):
+        rules = _rules(body)
+        rows = [{**values, **own} for values in _rows(body, {}) for own in _narrowed(values)] if rules else []
+        for rule in rules:
+            told = ", ".join(f"{key}={value}" for key, value in rule.items())
+            met[told] = met.get(told, False) or any(_meets(values, rule) for values in rows)
+    return tuple(
+        f"{path.name}: the rule of [[exclude]] {told} leaves nothing out; no cell has all of its values"
+        for told, is_met in met.items() if not is_met
+    )  # fmt: skip
+
+
+def _narrowed(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What may stand in place of NARROW."""
+    return [{"dtype": dtype} for dtype in ("fp16", "bf16")] if values.get("dtype") == NARROW else [{}]
 
 
 def _checked_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -196,40 +204,53 @@ def _overlay(body: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 
 def _cells(
-    body: Mapping[str, Any], device: str, changes: dict[str, Any], narrow: Callable[[], str | None], idle: set[int],
-) -> Iterable[RunSpec]:  # fmt: skip
-    """The cells that no rule of ``[[exclude]]`` leaves out; the numbers of the rules that leave out none, on whatever
-    machine, end up in ``idle``."""
+    body: Mapping[str, Any], device: str, changes: dict[str, Any], narrow: Callable[[], str | None]
+) -> Iterable[RunSpec]:
+    """The cells that no rule of ``[[exclude]]`` leaves out."""
+    rules = _rules(body)
+    for values in _rows(body, changes):
+        if values.get("dtype") == NARROW:
+            values["dtype"] = narrow()
+        if values.get("dtype", "") is None:
+            continue
+        if not any(_meets(values, rule) for rule in rules):
+            yield _spec(values).resolve(device)
+
+
+def _rows(body: Mapping[str, Any], changes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The fields of all cells, also of those that a rule leaves out, with ``changes`` made to each."""
     base, axes = flat(body.get("base", {})), flat(body.get("axes", {}))
     varied, included = ([flat(one) for one in rows] for rows in (body.get("variants", [{}]), body.get("include", ())))
-    rules = [flat(rule) for rule in body.get("exclude", ())]
-    for section in (base, axes, *varied, *included, *rules):
+    for section in (base, axes, *varied, *included):
         for key in section:
             _check_field(key)
     for key, values in axes.items():
         if not isinstance(values, list):
             raise ValueError(f"axis {key!r} must be a list, but got {values!r}; write {key} = [{values!r}]")
-    if {} in rules:
-        raise ValueError("a rule of [[exclude]] must name a field, but one is empty; it would exclude every cell")
-    rules = [{key: _value(rule, key) for key in rule} for rule in rules]
-    unused, open_dtype = set(range(len(rules))), False
     points, variants = _product(axes), [one for row in varied for one in _product(row)]
     rows = (
         [point | variant for point in points for variant in variants]
         if axes or "variants" in body or "include" not in body
         else []
     )
-    for row in (*rows, *(one for item in included for one in _product(item))):
-        values = {**base, **flat(row), **flat(changes)}
-        if values.get("dtype") == NARROW:
-            values["dtype"], open_dtype = narrow(), True
-        if values.get("dtype", "") is None:
-            continue
-        met = {n for n, rule in enumerate(rules) if all(_value(values, key) == one for key, one in rule.items())}
-        unused -= met
-        if not met:
-            yield _spec(values).resolve(device)
-    idle |= {number + 1 for number in unused if not (open_dtype and "dtype" in rules[number])}
+    rows += [one for item in included for one in _product(item)]
+    return [{**base, **flat(row), **flat(changes)} for row in rows]
+
+
+def _rules(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rules of ``[[exclude]]``, with values as a spec has them."""
+    rules = [flat(rule) for rule in body.get("exclude", ())]
+    for rule in rules:
+        for key in rule:
+            _check_field(key)
+    if {} in rules:
+        raise ValueError("a rule of [[exclude]] must name a field, but one is empty; it would exclude every cell")
+    return [{key: _value(rule, key) for key in rule} for rule in rules]
+
+
+def _meets(values: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
+    """Whether a cell of ``values`` has all values of ``rule``."""
+    return all(_value(values, key) == value for key, value in rule.items())
 
 
 def _check_field(key: str) -> None:
