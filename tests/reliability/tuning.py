@@ -47,7 +47,7 @@ MORE: dict[str, dict[str, Any]] = {
     "async": {"engine": "offload", "checkpoint": "async", "checkpoint_every": 3},
     "journal": {"engine": "offload", "checkpoint": "journal", "checkpoint_every": 3},
     "adam": {"method": "fo-adam", "lr": 1e-4, "checkpoint": "sync", "checkpoint_every": 5},
-    "lora": {"scheme": "lora"},
+    "lora": {"scheme": "lora", "examine": True},
     "examined": {"engine": "offload", "examine": True},
 }
 RANKS: dict[str, dict[str, Any]] = {

@@ -1,6 +1,8 @@
 """What schemes start from, what they leave alone, what they save, and what they refuse."""
 
 import json
+import os
+import subprocess
 import sys
 
 import peft
@@ -172,6 +174,23 @@ def test_a_saved_adapter_loads_with_peft_and_says_the_same(scheme, name, dtype, 
     assert sorted(file.name for file in (tmp_path / "adapter").iterdir()) == [
         "adapter_config.json", "adapter_model.safetensors",
     ]  # fmt: skip
+
+
+def test_a_saved_adapter_is_the_same_bytes_whatever_the_hash_seed_of_its_process(tmp_path):
+    """A run that is resumed ends in another process than it began in."""
+    script = (
+        "import sys; from zobench import EngineConfig; from tests.support.adapters import adapter, applied\n"
+        "model, done, initial = applied('opt-tiny', 'lora', EngineConfig())\n"
+        "done.save(sys.argv[1], adapter(model, initial).items())\n"
+    )
+    started = [  # the two seeds put q_proj and v_proj into different orders
+        subprocess.Popen([sys.executable, "-c", script, tmp_path / seed], env={**os.environ, "PYTHONHASHSEED": seed})
+        for seed in "13"
+    ]
+    assert [process.wait(300) for process in started] == [0, 0]
+    one, other = ({path.name: path.read_bytes() for path in (tmp_path / seed).iterdir()} for seed in "13")
+    assert len(one) == 2
+    assert one == other
 
 
 @pytest.mark.parametrize(("model", "path", "stored"), [("OPT-125M", "", "facebook/opt-125m"), ("opt-tiny", "w", "w")])

@@ -95,6 +95,9 @@ class Adapter(ABC):
         kept = {self.file_name(name): tensor for name, tensor in tensors if name in self.names}
         assert len(kept) == len(self.names), f"only {len(kept)} of {len(self.names)} adapter tensors were given"
         self._config.inference_mode = True
+        for key, value in vars(self._config).items():
+            if isinstance(value, set):  # peft writes a set in the order of its hashes, which each process seeds anew
+                setattr(self._config, key, sorted(value))
         self._config.save_pretrained(str(folder))
         file = folder / "adapter_model.safetensors"
         with writing(file):
