@@ -30,6 +30,7 @@ from zobench.engine.lanes import Event
 from zobench.engine.logits import Driven, drive_to_head
 from zobench.engine.noise import TorchNoise
 from zobench.engine.objective import Objective
+from zobench.engine.packing import Packer
 from zobench.engine.perturb import is_decayed
 from zobench.engine.population import Reward
 from zobench.models import blocks as find_blocks
@@ -54,7 +55,7 @@ class Backprop:
     ) -> None:  # fmt: skip
         _check(model, config, weights, zo_layers)
         self.model, self.config = model.eval(), config
-        self._drive = drive
+        self._drive, self._packer = drive, Packer(model, config, drive)
         self._optimizer: torch.optim.Optimizer | None = None
         self._closed = False
         if weights is None:
@@ -166,16 +167,17 @@ class Backprop:
     def scores(self, batch: Batch) -> Tensor:
         """The score of each of the batch's candidates, float32 (c,) on the CPU."""
         self._open()
+        batch, drive = self._packer.driven(batch)
         objective = self._objective(batch, scored=True)
         with precision(self.config):
-            return objective.scores(self._reduced(batch, objective)).cpu()
+            return objective.scores(self._reduced(batch, drive, objective)).cpu()
 
     @torch.no_grad()
     def next_logits(self, batch: Batch) -> Tensor:
         """See :meth:`zobench.engine.Engine.next_logits`."""
         self._open()
         with precision(self.config):
-            driven = self._driven(batch)
+            driven = self._driven(batch, self._drive)
             logits = driven.logits(self._head.module(driven.states[:, -1]))
         return logits.float().cpu()
 
@@ -254,21 +256,22 @@ class Backprop:
         if self._closed:
             raise RuntimeError("the engine must be open, but was closed; build a new one")
 
-    def _driven(self, batch: Batch) -> Driven:
+    def _driven(self, batch: Batch, drive: Drive) -> Driven:
         mask = None if batch.attention_mask is None else batch.attention_mask.to(self.config.device)
-        return drive_to_head(self._drive, self.model, batch.input_ids.to(self.config.device), mask)
+        return drive_to_head(drive, self.model, batch.input_ids.to(self.config.device), mask)
 
     def _objective(self, batch: Batch, scored: bool = False) -> Objective:
         return Objective(self.model, batch, self.config.device, scored=scored, judged_on=self.config.device)
 
-    def _reduced(self, batch: Batch, objective: Objective) -> Tensor:
-        driven = self._driven(batch)
+    def _reduced(self, batch: Batch, drive: Drive, objective: Objective) -> Tensor:
+        driven = self._driven(batch, drive)
         (states,) = objective.states([driven.states])
         return objective.reduced(replace(self._head, notes=driven.notes).picked(states, objective.targets))
 
     def _loss(self, batch: Batch) -> Tensor:
+        batch, drive = self._packer.driven(batch)
         objective = self._objective(batch)
-        return objective.loss(self._reduced(batch, objective))
+        return objective.loss(self._reduced(batch, drive, objective))
 
     def _gradients(self) -> list[Tensor]:
         return [tensor.grad for tensor in self._upper.values() if tensor.grad is not None]

@@ -121,7 +121,8 @@ class EngineConfig:
     ``granularity``: what a slot holds: a block, a linear layer, or a tile of its rows. ``writeback_every``: steps
     between two write-backs of a unit, or "inf": only after ``consolidate_after`` steps. ``wire``: format at rest and on
     the link. ``autocast``: precision of the products. ``resident_blocks`` of the blocks stay on the device.
-    ``compile``: torch.compile of the blocks' forward, once for all of them.
+    ``compile``: torch.compile of the blocks' forward, once for all of them. ``packed``: the rows of a batch with
+    choices are computed as one, without padding (:mod:`zobench.engine.packing`).
     ``shared_blocks``: this many host blocks serve all layers in turn, so that time and device memory of a model larger
     than the host can be measured; its losses mean nothing. ``logits_bytes`` bounds the float32 logits held at once.
     """
@@ -141,6 +142,7 @@ class EngineConfig:
     reusable_memory: bool = True
     fused_update: bool = True
     compile: bool = False
+    packed: bool = False
     shared_blocks: int | None = None
     disk_dir: Path | None = None
     logits_bytes: int = 32 << 20

@@ -34,6 +34,7 @@ from zobench.engine.interface import GradientEngine, Start
 from zobench.engine.lanes import Event, Lanes
 from zobench.engine.logits import drive_to_head
 from zobench.engine.objective import Objective
+from zobench.engine.packing import Packer
 from zobench.engine.pipeline import Pipeline
 from zobench.engine.population import Population, Reward
 from zobench.engine.row_products import RowForwards
@@ -72,6 +73,7 @@ class Engine:
         check(model, config, weights, rule)
         check_directions(directions, config, rule, thresholds)
         marks = judged(model, config, directions) if known is None else known
+        self.packer = Packer(model, config, drive)
         self.model, self.config, self.rule, self.drive = model.eval(), config, rule, drive
         self.directions = directions
         self.passes = 0
@@ -101,6 +103,7 @@ class Engine:
         product, whose last bits may follow from how many there are.)
         """
         self._open()
+        batch, drive = self.packer.driven(batch)
         objective = Objective(self.model, batch, self.config.device)
         points = tuple(points)
         route: tuple[Point, ...] = ()
@@ -108,14 +111,15 @@ class Engine:
             raise ValueError("`points` must not be empty, but got none; give at least Point() for the loss at W")
         if looked is not None:
             points, route = tuple(points[number] for number in looked), points
-        return [float(objective.loss(own)) for own in self._reduced(batch, objective, points, route)]
+        return [float(objective.loss(own)) for own in self._reduced(batch, drive, objective, points, route)]
 
     @torch.inference_mode()
     def scores(self, batch: Batch) -> Tensor:
         """The score of each of the batch's candidates, float32 (c,) on the CPU, with every committed update applied."""
         self._open()
+        batch, drive = self.packer.driven(batch)
         objective = Objective(self.model, batch, self.config.device, scored=True)
-        return objective.scores(self._reduced(batch, objective, (BASE,))[0])
+        return objective.scores(self._reduced(batch, drive, objective, (BASE,))[0])
 
     @torch.inference_mode()
     def next_logits(self, batch: Batch) -> Tensor:
@@ -128,14 +132,14 @@ class Engine:
             return last_logits(self.forwards, driven)
 
     def _reduced(
-        self, batch: Batch, objective: Objective, points: Sequence[Point], route: tuple[Point, ...] = ()
+        self, batch: Batch, drive: Drive, objective: Objective, points: Sequence[Point], route: tuple[Point, ...] = ()
     ) -> Tensor:
         """One pass over the model: what the objective's loss is made from, at each point, float32 on the CPU."""
         device = self.config.device
         ids, mask = batch.input_ids.to(device), batch.attention_mask
         mask = None if mask is None else mask.to(device).repeat(len(points), 1)
         with self.passing(points, len(ids), route):
-            driven = drive_to_head(self.drive, self.model, ids.repeat(len(points), 1), mask)
+            driven = drive_to_head(drive, self.model, ids.repeat(len(points), 1), mask)
             result = torch.stack(self.forwards.judge(driven, objective))
         return torch.full(result.shape, math.nan) if result.is_meta else result.cpu()
 
@@ -187,9 +191,10 @@ class Engine:
         """
         self._open()
         tangent.check(self.config)
+        batch, drive = self.packer.driven(batch)
         objective = Objective(self.model, batch, self.config.device)
         with self.passing((Point(seed),), len(batch.input_ids)):
-            return tangent.derivative(self.forwards, self.drive, batch, objective, seed)
+            return tangent.derivative(self.forwards, drive, batch, objective, seed)
 
     @torch.inference_mode()
     def commit(self, entries: Sequence[Entry]) -> None:

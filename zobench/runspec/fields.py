@@ -32,6 +32,7 @@ class Since(enum.Enum):
     PLUG_INS = enum.auto()
     FOLDERS = enum.auto()
     OWN_DATA = enum.auto()
+    PACKING = enum.auto()
 
 
 class Told(enum.Enum):

@@ -30,7 +30,7 @@ from zobench.runspec.numeric import Interval, Number, Size
 from zobench.runspec.options import Options, nested, settled
 from zobench.runspec.words import SEQ_LEN
 
-FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, FOLDERS, OWN_DATA = Since
+FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, FOLDERS, OWN_DATA, PACKING = Since
 NEVER, VALUE, PAIR, _, APART = Told
 
 
@@ -148,6 +148,10 @@ class RunSpec:
         lowest=0, remedy="use device_memory=0 for no limit",
     ))
     compile: bool = declare(Switch(False, "torch.compile of the blocks' forward", since=FAST_ENGINE))
+    packed: bool = declare(Switch(
+        False, "with a task: rows are computed without padding, and what rows begin with in common once", since=PACKING,
+        told=VALUE, paced=True,
+    ))
     overlap: bool = declare(Switch(
         True, "whether transfers run beside the products (ablation)", since=FIRST_RESULTS, order=1, ablated=True,
     ))

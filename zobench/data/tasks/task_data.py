@@ -27,6 +27,8 @@ POINTS = 2
 """Of a step: an evaluation batch has as many rows as both together, so that it takes no more memory than training."""
 FLOOR = 16
 """Rows of an evaluation batch where training has fewer, which an offloaded model, uploaded for each batch, needs."""
+PACKED = 2048
+"""Tokens of an evaluation batch that is packed, as many as the papers' sequences have."""
 GROUPED = 50
 """Batches whose examples are sorted by length together, where ``length_grouping`` asks for it."""
 
@@ -118,9 +120,11 @@ class TaskData:
         """All examples of the split ``name`` in a fixed order, a few at a time; by length with ``length_grouping``.
 
         A group has the rows of a step's two points, or up to :data:`FLOOR` while these hold no more tokens than the two
-        points of the longest training texts.
+        points of the longest training texts; packed it has :data:`PACKED` tokens.
         """
         items = self.splits[name]
+        if self.spec.packed:
+            return _filled(items, PACKED)
         if self.spec.length_grouping:
             items = sorted(items, key=lambda item: item.length)
         trained = [self._trained(item).rows for item in self.splits["train"]]
@@ -160,6 +164,20 @@ def _groups(items: Sequence[Encoded], rows: int, tokens: int) -> list[list[Encod
             groups.append([])
             count, longest = len(item.rows), max(map(len, item.rows))
         groups[-1].append(item)
+    return groups
+
+
+def _filled(items: Sequence[Encoded], tokens: int) -> list[list[Encoded]]:
+    """``items`` in order, in groups of at most so many tokens without padding; one with more is a group by itself."""
+    groups: list[list[Encoded]] = []
+    count = 0
+    for item in items:
+        more = sum(map(len, item.rows))
+        if not groups or count + more > tokens:
+            groups.append([])
+            count = 0
+        groups[-1].append(item)
+        count += more
     return groups
 
 

@@ -1,0 +1,111 @@
+"""Where a step's seconds go: products, attention, copies, softmax, noise, against this machine's rates.
+
+``python -m tests.benchmarks.step_profile model=SmolLM2-135M-Instruct task=sst2 dtype=bf16 method=lozo noise=counter`` takes fields of a run. With a task its
+batches are profiled (``ZOBENCH_DATA_DIR``), without one random tokens. Seconds are of one step: the torch operators' own
+time as its profiler has it, and of zobench's kernels the time of their calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from zobench import RunSpec, kernels, models
+from zobench.data import Batch
+from zobench.data.tasks.task_data import TaskData
+from zobench.data.tokens import stream
+from zobench.finetune import assemble, tokenizer
+from zobench.finetune.run import usual_data_dir
+from zobench.models.source import identified
+from zobench.cli.common import changed
+from zobench.recipes import matrix
+
+KINDS = {
+    "products": ("aten::mm", "aten::addmm", "aten::linear", "aten::baddbmm", "mkldnn"),
+    "attention": ("scaled_dot_product", "aten::bmm", "flash"),
+    "softmax": ("softmax", "aten::exp", "logsumexp"),
+    "copies": ("aten::copy_", "aten::cat", "aten::index", "aten::clone", "aten::fill_", "aten::zero_"),
+}
+"""By the beginning or a part of an operator's name; the first that fits counts, what fits none is "other"."""
+KERNELS = ("advance", "advance_flat", "flip", "normals")
+
+
+def step_of(values: dict[str, Any], steps: int) -> tuple[RunSpec, contextlib.ExitStack, Callable[[int], object], Batch]:
+    """The spec of ``values``, what closes its engine, a function that takes step n, and the batch of step 0."""
+    spec = identified(matrix.asked({"steps": steps, "weights": "random", **values})).resolve("cpu")
+    during = contextlib.ExitStack()
+    built = during.enter_context(assemble.tuner(spec))
+    if spec.task == "none":
+        first = next(stream(spec, models.of(spec).vocab_size, None))
+        return spec, during, lambda _: built.method.step(built.engine, first), first
+    words, _ = tokenizer.load(spec)
+    data = TaskData.load(
+        spec, words, positions=models.position_count(spec), masked=models.of(spec).masked, data_dir=usual_data_dir()
+    )
+    return spec, during, lambda n: built.method.step(built.engine, data.train_batch(n)), data.train_batch(0)
+
+
+@contextlib.contextmanager
+def timed_kernels(seconds: Counter[str]) -> Iterator[None]:
+    """Inside, the seconds of calls of zobench's kernels are added to ``seconds["noise"]``."""
+    plain = {name: getattr(kernels, name) for name in KERNELS if hasattr(kernels, name)}
+
+    def timed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            seconds["noise"] += time.perf_counter() - begin
+
+    for name, function in plain.items():
+        setattr(kernels, name, functools.partial(timed, function))
+    try:
+        yield
+    finally:
+        for name, function in plain.items():
+            setattr(kernels, name, function)
+
+
+def kind_of(operator: str) -> str:
+    """The row of the table that an operator's seconds are part of."""
+    return next((kind for kind, parts in KINDS.items() if any(part in operator for part in parts)), "other")
+
+
+def measured(values: dict[str, Any], steps: int = 6) -> dict[str, float]:
+    """Seconds of a step by kind, and "step", the median of the whole."""
+    spec, during, take, _ = step_of(values, steps)
+    with during:
+        kernels.prepare("cpu")
+        take(0), take(1)
+        seconds: Counter[str] = Counter()
+        whole = []
+        with timed_kernels(seconds), profile(activities=[ProfilerActivity.CPU]) as seen:
+            for number in range(2, 2 + steps):
+                begin = time.perf_counter()
+                take(number)
+                whole.append(time.perf_counter() - begin)
+        for row in seen.key_averages():
+            seconds[kind_of(row.key)] += row.self_cpu_time_total / 1e6
+    return {"step": statistics.median(whole), **{kind: total / steps for kind, total in seconds.most_common()}}
+
+
+def main(arguments: list[str]) -> None:
+    """Prints the table of one step."""
+    table = measured(changed(arguments))
+    step = table.pop("step")
+    print(f"{' '.join(arguments)}: {step:.4f} s a step, {torch.get_num_threads()} threads")
+    for kind, spent in table.items():
+        print(f"  {kind:10} {spent:8.4f} s  {spent / step:5.0%}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,141 @@
+"""Packed batches: the losses, scores, gradients and derivatives of padded ones, from fewer tokens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, BloomConfig, Gemma3TextConfig, LlamaConfig, OPTConfig, Qwen3Config
+
+from zobench import Batch, Engine, EngineConfig
+from zobench.data.batch import IGNORED, Choices
+from zobench.engine import packing
+from zobench.engine.backprop import Backprop
+from zobench.engine.base import BASE, Entry, Point
+from zobench.engine.factors import LowRank
+from zobench.engine.loss import candidate_scores
+
+SIZES = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "pad_token_id": 0}
+CONFIGS = {
+    "llama": lambda: LlamaConfig(intermediate_size=64, num_key_value_heads=1, **SIZES),
+    "opt": lambda: OPTConfig(ffn_dim=64, word_embed_proj_dim=32, max_position_embeddings=64, **SIZES),
+    "qwen3": lambda: Qwen3Config(intermediate_size=64, num_key_value_heads=1, head_dim=16, **SIZES),
+    "gemma3": lambda: Gemma3TextConfig(intermediate_size=64, num_key_value_heads=1, head_dim=16, **SIZES),
+}
+POINTS = [BASE, Point(7, 1e-2), Point(7, -1e-2)]
+
+
+def model_of(name: str) -> torch.nn.Module:
+    torch.manual_seed(3)
+    return AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
+
+
+def batch_of(loss: str = "choice", left: bool = True) -> Batch:
+    """Two examples with two candidates of two and three tokens behind prompts of 9 and 4 tokens, and one whose
+    candidates are one token each, in one row."""
+    prompts = [list(range(10, 19)), [10, 11, 40, 41], [10, 50, 51, 52, 53, 54]]
+    rows = [[*prompts[0], 60], [*prompts[0], 61, 62], [*prompts[1], 60], [*prompts[1], 61, 62], prompts[2]]
+    spans = [(0, 8, (60, 70)), (1, 8, (61, 62, 71)), (2, 3, (60, 70)), (3, 3, (61, 62, 71)), (4, 5, (60,)), (4, 5, (61,))]
+    width = max(map(len, rows)) + 1
+    shifts = [width - len(row) if left else 0 for row in rows]
+    ids, mask = torch.zeros(len(rows), width, dtype=torch.int64), torch.zeros(len(rows), width, dtype=torch.int64)
+    for number, (row, shift) in enumerate(zip(rows, shifts, strict=True)):
+        ids[number, shift : shift + len(row)], mask[number, shift : shift + len(row)] = torch.tensor(row), 1
+    places = [(row, start + shifts[row] + i) for row, start, tokens in spans for i in range(len(tokens))]
+    choices = Choices(
+        torch.tensor(places), torch.tensor([token for *_, tokens in spans for token in tokens]),
+        torch.tensor([owner for owner, (*_, tokens) in enumerate(spans) for _ in tokens]),
+        torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([1, 2, 5]), loss,
+    )  # fmt: skip
+    return Batch(ids, torch.full_like(ids, IGNORED), mask, choices)
+
+
+def test_a_packed_batch_holds_each_beginning_of_a_row_once() -> None:
+    whole = packing.packed(batch_of())
+    assert whole is not None
+    # 9 + 1 + 2 of the first prompt, 2 + 1 + 2 more of the second, which begins alike, and 5 more of the third
+    assert whole.batch.input_ids.shape == (1, 22)
+    assert whole.positions[0, -1] == 5  # of the last token of the third prompt, in its row
+    assert whole.batch.choices is not None
+    picked = whole.batch.input_ids[0, whole.batch.choices.places[:, 1]]
+    assert picked.tolist() == [18, 60, 18, 61, 62, 41, 60, 41, 61, 62, 54, 54]  # what predicts each candidate's tokens
+
+
+@torch.no_grad()
+def rows_alone(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """The scores of the candidates from transformers' own forward of each row without its padding."""
+    assert batch.choices is not None and batch.attention_mask is not None
+    picked = []
+    for (row, position), token in zip(batch.choices.places.tolist(), batch.choices.tokens.tolist(), strict=True):
+        kept = batch.attention_mask[row].bool()
+        logits = model(input_ids=batch.input_ids[row][kept][None]).logits[0]
+        at = position - int(batch.attention_mask[row].argmax())
+        picked.append(logits[at].float().log_softmax(-1)[token])
+    return candidate_scores(torch.stack(picked), batch.choices)
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_scores_are_those_of_each_row_by_itself(name: str, left: bool) -> None:
+    batch, expected = batch_of(left=left), rows_alone(model_of(name), batch_of(left=left))
+    with Engine(model_of(name), EngineConfig(placement="resident", packed=True)) as engine:
+        torch.testing.assert_close(engine.scores(batch), expected, rtol=0, atol=1e-5)
+        assert engine.model.config._attn_implementation == "sdpa"  # as it was
+
+
+@pytest.mark.parametrize("loss", ["choice", "lm"])
+@pytest.mark.parametrize(
+    ("settings", "directions"),
+    [
+        ({"placement": "resident"}, None),
+        ({"placement": "resident", "noise": "counter"}, None),
+        ({"placement": "resident", "noise": "counter"}, LowRank(2)),
+        ({"placement": "offload", "noise": "counter", "granularity": "linear"}, None),
+        ({"placement": "offload", "tier": "disk"}, None),
+    ],
+)
+def test_losses_at_points_are_the_padded_ones(settings: dict, directions: LowRank | None, loss: str) -> None:
+    batch, losses = batch_of(loss), []
+    for packed in (False, True):
+        engine = Engine(model_of("llama"), EngineConfig(packed=packed, **settings), directions=directions)
+        with engine:
+            first = engine.probe(batch, POINTS)
+            engine.commit([Entry(step=0, seed=7, g=1.5, lr=1e-2)])
+            losses.append([*first, *engine.probe(batch, POINTS)])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert losses[1][1] != losses[1][2]
+
+
+def test_gradients_and_derivatives_are_the_padded_ones() -> None:
+    batch, results = batch_of(), []
+    for packed in (False, True):
+        with Backprop(model_of("llama"), EngineConfig(placement="resident", packed=packed)) as engine:
+            loss = engine.backward(batch)
+            grads = torch.cat([p.grad.flatten() for p in engine.model.parameters() if p.grad is not None])
+        with Engine(model_of("llama"), EngineConfig(placement="resident", packed=packed)) as engine:
+            results.append((loss, grads, engine.tangent(batch, 5)))
+    (loss, grads, tangent), (packed_loss, packed_grads, packed_tangent) = results
+    assert packed_loss == pytest.approx(loss, abs=1e-5)
+    torch.testing.assert_close(packed_grads, grads, rtol=1e-3, atol=1e-6)
+    assert packed_tangent == pytest.approx(tangent, rel=1e-4)
+
+
+def test_a_row_longer_than_attention_reaches_is_not_packed() -> None:
+    config = Gemma3TextConfig(intermediate_size=64, num_key_value_heads=1, head_dim=16, sliding_window=8, **SIZES)
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with Engine(model, EngineConfig(placement="resident", packed=True)) as engine:
+        assert engine.packer.driven(batch_of())[0].input_ids.shape[0] == 5
+
+
+def test_a_model_with_attention_of_its_kind_is_refused_in_a_line() -> None:
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(BloomConfig(vocab_size=96, hidden_size=32, n_layer=2, n_head=2)).eval()
+    with pytest.raises(ValueError, match="`packed` needs a model whose attention.*BloomForCausalLM.*use packed=false"):
+        Engine(model, EngineConfig(placement="resident", packed=True))
+
+
+def test_padding_inside_a_row_is_left_as_it_is() -> None:
+    batch = batch_of()
+    assert batch.attention_mask is not None
+    batch.attention_mask[0, -3] = 0
+    assert packing.packed(batch) is None
