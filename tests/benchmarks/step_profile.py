@@ -20,13 +20,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from zobench import RunSpec, kernels, models
+from zobench.cli.common import changed
 from zobench.data import Batch
 from zobench.data.tasks.task_data import TaskData
 from zobench.data.tokens import stream
 from zobench.finetune import assemble, tokenizer
 from zobench.finetune.run import usual_data_dir
 from zobench.models.source import identified
-from zobench.cli.common import changed
 from zobench.recipes import matrix
 
 KINDS = {

@@ -34,7 +34,14 @@ def batch_of(loss: str = "choice", left: bool = True) -> Batch:
     candidates are one token each, in one row."""
     prompts = [list(range(10, 19)), [10, 11, 40, 41], [10, 50, 51, 52, 53, 54]]
     rows = [[*prompts[0], 60], [*prompts[0], 61, 62], [*prompts[1], 60], [*prompts[1], 61, 62], prompts[2]]
-    spans = [(0, 8, (60, 70)), (1, 8, (61, 62, 71)), (2, 3, (60, 70)), (3, 3, (61, 62, 71)), (4, 5, (60,)), (4, 5, (61,))]
+    spans = [
+        (0, 8, (60, 70)),
+        (1, 8, (61, 62, 71)),
+        (2, 3, (60, 70)),
+        (3, 3, (61, 62, 71)),
+        (4, 5, (60,)),
+        (4, 5, (61,)),
+    ]
     width = max(map(len, rows)) + 1
     shifts = [width - len(row) if left else 0 for row in rows]
     ids, mask = torch.zeros(len(rows), width, dtype=torch.int64), torch.zeros(len(rows), width, dtype=torch.int64)

@@ -60,11 +60,11 @@ def test_the_lists_are_what_they_were_when_they_were_written_by_hand() -> None:
     }  # fmt: skip
     assert set(table.FREE) == {
         "model", "weights", "weights_path", "tie_embeddings", "tier", "steps", "warmup", "seed", "lr", "eps", "device",
-        "parts", "eval_every", "name", "model_path", "config_hash", "weights_hash", "task_file",
+        "parts", "eval_every", "name", "model_path", "config_hash", "weights_hash", "task_file", "packed",
     }  # fmt: skip
     assert set(here._PACED) == {
         "engine", "tier", "dtype", "noise", "autocast", "method", "scheme", "gpus", "nodes", "parallel", "transfers",
-        "checkpoint", "program", "options",
+        "checkpoint", "program", "options", "packed",
     }  # fmt: skip
 
 

@@ -150,7 +150,7 @@ class RunSpec:
     compile: bool = declare(Switch(False, "torch.compile of the blocks' forward", since=FAST_ENGINE))
     packed: bool = declare(Switch(
         False, "with a task: rows are computed without padding, and what rows begin with in common once", since=PACKING,
-        told=VALUE, paced=True,
+        told=VALUE, free=True, paced=True,
     ))
     overlap: bool = declare(Switch(
         True, "whether transfers run beside the products (ablation)", since=FIRST_RESULTS, order=1, ablated=True,
