@@ -1,8 +1,8 @@
 """Where a step's seconds go: products, attention, copies, softmax, noise, against this machine's rates.
 
-``python -m tests.benchmarks.step_profile model=SmolLM2-135M-Instruct task=sst2 dtype=bf16 method=lozo noise=counter`` takes fields of a run. With a task its
-batches are profiled (``ZOBENCH_DATA_DIR``), without one random tokens. Seconds are of one step: the torch operators' own
-time as its profiler has it, and of zobench's kernels the time of their calls.
+``python -m tests.benchmarks.step_profile model=OPT-125M seq_len=512 dtype=bf16 method=lozo noise=counter`` takes fields of
+a run. With a task its batches are profiled (``ZOBENCH_DATA_DIR``), without one random tokens. Seconds are of one step:
+the torch operators' own time as its profiler has it, and of zobench's kernels the time of their calls.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from zobench import RunSpec, kernels, models
+from zobench import kernels, models
 from zobench.cli.common import changed
-from zobench.data import Batch
 from zobench.data.tasks.task_data import TaskData
 from zobench.data.tokens import stream
 from zobench.finetune import assemble, tokenizer
@@ -39,19 +38,19 @@ KINDS = {
 KERNELS = ("advance", "advance_flat", "flip", "normals")
 
 
-def step_of(values: dict[str, Any], steps: int) -> tuple[RunSpec, contextlib.ExitStack, Callable[[int], object], Batch]:
-    """The spec of ``values``, what closes its engine, a function that takes step n, and the batch of step 0."""
+def step_of(values: dict[str, Any], steps: int) -> tuple[contextlib.ExitStack, Callable[[int], object]]:
+    """What closes the engine of a run with ``values``, and a function that takes its step n."""
     spec = identified(matrix.asked({"steps": steps, "weights": "random", **values})).resolve("cpu")
     during = contextlib.ExitStack()
     built = during.enter_context(assemble.tuner(spec))
     if spec.task == "none":
         first = next(stream(spec, models.of(spec).vocab_size, None))
-        return spec, during, lambda _: built.method.step(built.engine, first), first
+        return during, lambda _: built.method.step(built.engine, first)
     words, _ = tokenizer.load(spec)
     data = TaskData.load(
         spec, words, positions=models.position_count(spec), masked=models.of(spec).masked, data_dir=usual_data_dir()
     )
-    return spec, during, lambda n: built.method.step(built.engine, data.train_batch(n)), data.train_batch(0)
+    return during, lambda n: built.method.step(built.engine, data.train_batch(n))
 
 
 @contextlib.contextmanager
@@ -82,7 +81,7 @@ def kind_of(operator: str) -> str:
 
 def measured(values: dict[str, Any], steps: int = 6) -> dict[str, float]:
     """Seconds of a step by kind, and "step", the median of the whole."""
-    spec, during, take, _ = step_of(values, steps)
+    during, take = step_of(values, steps)
     with during:
         kernels.prepare("cpu")
         take(0), take(1)

@@ -70,7 +70,8 @@ def test_a_packed_batch_holds_each_beginning_of_a_row_once() -> None:
 @torch.no_grad()
 def rows_alone(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """The scores of the candidates from transformers' own forward of each row without its padding."""
-    assert batch.choices is not None and batch.attention_mask is not None
+    assert batch.choices is not None
+    assert batch.attention_mask is not None
     picked = []
     for (row, position), token in zip(batch.choices.places.tolist(), batch.choices.tokens.tolist(), strict=True):
         kept = batch.attention_mask[row].bool()
@@ -137,7 +138,7 @@ def test_a_row_longer_than_attention_reaches_is_not_packed() -> None:
 def test_a_model_with_attention_of_its_kind_is_refused_in_a_line() -> None:
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(BloomConfig(vocab_size=96, hidden_size=32, n_layer=2, n_head=2)).eval()
-    with pytest.raises(ValueError, match="`packed` needs a model whose attention.*BloomForCausalLM.*use packed=false"):
+    with pytest.raises(ValueError, match=r"`packed` needs a model whose attention.*BloomForCausalLM.*use packed=false"):
         Engine(model, EngineConfig(placement="resident", packed=True))
 
 

@@ -133,7 +133,8 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
     Needs("task", (), "parts", False, "parts are measured without a task; use parts=false"),
     Needs("task", (), "data", "random", "a task brings its own data; leave data out"),
     *(Needs(name, (), "task", _tasks, f"only a task has it; leave {name} out")
-      for name in ("shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping", "packed")),
+      for name in ("shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping",
+                   "packed")),
     NeedsMethod("packed", (), lambda kind: kind.structure is None or not kind.structure.is_apart,
                 "a population's members have rows of their own; use packed=false"),
     Needs("aligned", (), "task", _unaligned, "only its prompt can be left out; use aligned=true"),
