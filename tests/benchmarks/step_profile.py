@@ -1,8 +1,8 @@
 """Where a step's seconds go: products, attention, copies, softmax, noise, against this machine's rates.
 
-``python -m tests.benchmarks.step_profile model=OPT-125M seq_len=512 dtype=bf16 method=lozo noise=counter`` takes fields of
-a run. With a task its batches are profiled (``ZOBENCH_DATA_DIR``), without one random tokens. Seconds are of one step:
-the torch operators' own time as its profiler has it, and of zobench's kernels the time of their calls.
+``python -m tests.benchmarks.step_profile model=OPT-125M seq_len=512 dtype=bf16 method=lozo noise=counter`` takes
+fields of a run. With a task its batches are profiled (``ZOBENCH_DATA_DIR``), without one random tokens. Seconds are
+of one step: the torch operators' own time as its profiler has it, and of zobench's kernels the time of their calls.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Packing: the rows of a batch as one row of tokens without padding, where each common beginning of rows stands once.
 
-A step's products are over the tokens of a batch, so padding costs as much as text, and so does a prompt that is repeated
-for each candidate. Packed, every distinct beginning of a row is computed once; attention alone sees the rows again, each
-as the path of its tokens. A causal model's output at a token depends on the tokens before it alone, so the losses are
-those of the padded batch but for the order in which products add.
+A step's products are over the tokens of a batch, so padding costs as much as text, and so does a prompt that is
+repeated for each candidate. Packed, every distinct beginning of a row is computed once; attention alone sees the rows
+again, each as the path of its tokens. A causal model's output at a token depends on the tokens before it alone, so
+the losses are those of the padded batch but for the order in which products add.
 """
 
 from __future__ import annotations
