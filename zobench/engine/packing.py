@@ -165,6 +165,8 @@ class Packer:
 
     def driven(self, batch: Batch) -> tuple[Batch, Drive]:
         """The batch that the model is called on for ``batch``, and what calls it."""
+        if not self._config.packed or not isinstance(batch, Batch):
+            return batch, self._drive
         whole = packed(batch, self._config.device) if batch.input_ids.shape[1] <= self._reach else None
         return (batch, self._drive) if whole is None else (whole.batch, whole.drive)
 
