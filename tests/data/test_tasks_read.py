@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from zobench.data.tasks.prompts import form_of
-from zobench.data.tasks.read import Source, read
+from zobench.data.tasks.read import REVISIONS, Source, read
 from zobench.data.tasks.task import Example
 from zobench.runspec.registries import TASKS
 
@@ -214,36 +214,85 @@ HUB = {
 }  # fmt: skip
 
 
+def hub_files(name: str, folder: Path) -> Path:
+    """The Parquet files of a task's configuration as its dataset has them on the hub: 3 rows and 2."""
+    datasets = pytest.importorskip("datasets")
+    folder.mkdir(parents=True)
+    for part, count in (("train", 3), ("validation", 2)):
+        rows = datasets.Dataset.from_list([HUB_ROWS[name]] * count)
+        rows.to_parquet(folder / f"{part}-00000-of-00001.parquet")
+    return folder
+
+
 @pytest.mark.parametrize("name", TASKS.names())
-def test_the_hub_is_read_by_name_at_a_pinned_revision(
+def test_the_hub_is_asked_by_name_at_a_full_commit_and_local_files_are_as_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A local folder stands for the repository: Parquet files in the layout of the hub's conversion."""
+    """A fake hands out local files for the hub's call; then the same files are given by --data-dir."""
     datasets = pytest.importorskip("datasets")
     repository, config = HUB[name]
-    for part, count in (("train", 3), ("validation", 2)):
-        folder = tmp_path / "hub" / config / part
-        folder.mkdir(parents=True)
-        datasets.Dataset.from_list([HUB_ROWS[name]] * count).to_parquet(folder / "0000.parquet")
-    real = datasets.load_dataset
+    files, real, asked = hub_files(name, tmp_path / config), datasets.load_dataset, []
 
-    def local(repo: str, *, data_files: dict[str, str], revision: str, split: str) -> Any:
-        assert (repo, revision) == (repository, "refs/convert/parquet")
-        return real(str(tmp_path / "hub"), data_files=data_files, split=split, cache_dir=str(tmp_path / "cache"))
+    def local(*names: str, revision: str, split: str) -> Any:
+        asked.append((*names, revision, split))
+        return real(str(files), split=split, cache_dir=str(tmp_path / "cache" / revision))
 
-    monkeypatch.setattr(datasets, "load_dataset", local)
-    train, validation = sets(name, None)
+    with monkeypatch.context() as patch:
+        patch.setattr(datasets, "load_dataset", local)
+        patch.setattr(datasets.arrow_dataset.Dataset, "cache_files", [])  # a local folder's hash is no commit
+        train, validation = sets(name, None)
+    revision = REVISIONS[repository]
+    assert asked == [(repository, config, revision, part) for part in ("train", "validation")]
+    assert re.fullmatch("[0-9a-f]{40}", revision)
     assert (len(train.examples), len(validation.examples)) == (3, 2)
-    assert train.where == f"{repository} {config} train (refs/convert/parquet)"
+    assert train.where == f"{repository} {config} train ({revision[:12]})"
     assert train.examples == [TASKS.get(name).example(HUB_ROWS[name], TASKS.get(name).form)] * 3
     assert train.examples[0].answer == int(not train.examples[0].golds)  # a free answer is the one that there is
+    for folder in (tmp_path, files):  # a copy of the dataset, and of the configuration's folder alone
+        given = sets(name, folder)
+        assert [source.examples for source in given] == [train.examples, validation.examples]
+        assert given[0].where == str(files / "train-00000-of-00001.parquet")
+
+
+@pytest.mark.parametrize("commit", [REVISIONS["nyu-mll/glue"], "0" * 40])
+def test_offline_the_cache_of_datasets_serves_the_pinned_commit_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: str
+) -> None:
+    """``datasets`` itself, offline, takes the latest commit in its cache, whichever is asked for."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    files = hub_files("sst2", tmp_path / "glue")
+    made = Path(datasets.load_dataset(str(files))["train"].cache_files[0]["filename"]).parent
+    kept = tmp_path / "cache" / "nyu-mll___glue" / "sst2" / "0.0.0" / commit
+    kept.mkdir(parents=True)
+    for file in made.glob("*"):
+        text = file.read_bytes().replace(b'"config_name": "default"', b'"config_name": "sst2"')
+        (kept / file.name.replace("parquet-", "glue-")).write_bytes(text)
+    if commit == REVISIONS["nyu-mll/glue"]:
+        assert [len(source.examples) for source in sets("sst2", None)] == [3, 2]
+        return
+    with pytest.raises(
+        ValueError, match=r"nyu-mll/glue sst2 train .* this commit, but .* latest is 000000000000; give"
+    ):
+        sets("sst2", None)
+
+
+def test_the_page_has_every_task_with_its_commit() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\S+/\S+)` \| .* \| `([0-9a-f]{40})` \|$", page, re.MULTILINE))
+    tasks = {
+        name for names in re.findall(r"^\| `\S+/\S+` \| (.*) \| `", page, re.MULTILINE) for name in names.split(", ")
+    }
+    assert rows == REVISIONS
+    assert tasks == set(HUB)
 
 
 def test_a_hub_row_without_label_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     rows = [{"sentence": "a", "label": 0}, {"sentence": "a", "label": -1}]
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_list(rows))
-    with pytest.raises(ValueError, match=r"glue sst2 train \(refs/convert/parquet\) row 2: .* -1 means no label"):
+    with pytest.raises(ValueError, match=r"glue sst2 train \(bcdcba79d07b\) row 2: .* -1 means no label"):
         sets("sst2", None)
 
 
@@ -262,5 +311,5 @@ def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_hub_without_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ImportError, match=r"pip install 'zobench\[tasks\]' or give --data-dir"):
+    with pytest.raises(ImportError, match=r"pip install 'zobench\[tasks\]' or give a task's text files by --data-dir"):
         sets("sst2", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,26 @@ from typing import Any
 from zobench.data.tasks.task import Example, Form, Task
 from zobench.machine.errors import first_line
 
-REVISION = "refs/convert/parquet"
-"""The hub's own conversion to Parquet: scripts no longer load."""
+REVISIONS = {
+    "nyu-mll/glue": "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c",
+    "aps/super_glue": "3de24cf8022e94f4ee4b9d55a6f539891524d646",
+    "allenai/winogrande": "01e74176c63542e6b0bcb004dcdea22d94fb67b5",
+    "rajpurkar/squad": "7b6d24c440a36b6815f21b70d25016731768db1f",
+    "ucinlp/drop": "95cda593fae71b60b5b19f82de3fcf3298c1239c",
+}
+"""The commit of each dataset on the hub that a run reads: there all five are Parquet files without a script."""
+COMMIT = 40
+"""Digits of a full commit."""
 PARTS = ("train", "validation")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
     """Where a task's sets are: ``folder``, and the names of its files there, first present wins; or on the hub
-    (``hub``: the dataset, empty where there is none; ``config``: its configuration)."""
+    (``hub``: the dataset, empty where there is none; ``config``: its configuration, in the hub's files a folder).
+
+    A folder may also hold the hub's own Parquet files (``train-00000-of-00001.parquet``) in place of the named ones.
+    """
 
     folder: str
     train: tuple[str, ...] = ("train.jsonl",)
@@ -32,9 +43,13 @@ class Place:
         if data_dir is None and not self.hub:
             raise ValueError(f"`--data-dir` must be given, since {name} is not on the hub, but is not; name its folder")
         if data_dir is None:
-            return _from_hub(self, part)
-        path = dict(zip(PARTS, _find(name, self, data_dir), strict=True))[part]
-        return str(path), lines_of(path)
+            where = f"{self.hub} {self.config} {part} ({REVISIONS[self.hub][:12]})"
+            remedy = "give its files by --data-dir or ZOBENCH_DATA_DIR"
+            return where, load(where, remedy, self.hub, self.config, revision=REVISIONS[self.hub], split=part)
+        paths = dict(zip(PARTS, _find(name, self, data_dir), strict=True))[part]
+        if paths[0].suffix != ".parquet":
+            return str(paths[0]), lines_of(paths[0])
+        return str(paths[0]), parquet(paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +113,27 @@ def _label(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {"label": answer["label"]} if "label" in answer else {}
 
 
-def _find(name: str, place: Place, data_dir: Path) -> tuple[Path, Path]:
-    """Paths of the training and the validation file, both of the first folder that has a training file."""
+def _find(name: str, place: Place, data_dir: Path) -> tuple[list[Path], list[Path]]:
+    """Paths of the training and of the validation files, all of the first folder that has a training file."""
     if not data_dir.is_dir():
         raise ValueError(f"`--data-dir` must be a folder, but got {data_dir}; leave it out to load {name} from the hub")
-    for folder in (data_dir / place.folder, data_dir):
-        train = next((folder / file for file in place.train if (folder / file).is_file()), None)
-        if train is None:
+    for folder in (data_dir / place.folder, data_dir / place.config, data_dir):
+        if not (train := _present(folder, (*place.train, "train-*.parquet"))):
             continue
-        validation = next((folder / file for file in place.validation if (folder / file).is_file()), None)
-        if validation is None:
-            wanted = " or ".join(place.validation)
-            raise ValueError(f"{folder} must hold the validation set of {name}, but has no {wanted}; put it there")
-        return train, validation
+        if validation := _present(folder, (*place.validation, "validation-*.parquet")):
+            return train, validation
+        wanted = " or ".join(place.validation)
+        raise ValueError(f"{folder} must hold the validation set of {name}, but has no {wanted}; put it there")
     wanted = " or ".join(place.train)
     raise ValueError(
         f"{data_dir} must hold the training set of {name}, but has no {wanted}, neither there nor in {place.folder}; "
         "leave --data-dir out to load it from the hub"
     )
+
+
+def _present(folder: Path, names: tuple[str, ...]) -> list[Path]:
+    """The files of ``folder`` with the first of the ``names`` that any has; a name may be a pattern."""
+    return next((files for name in names if (files := sorted(folder.glob(name)))), [])
 
 
 def lines_of(path: Path, suffix: str = "") -> Iterator[tuple[str, Any]]:
@@ -165,24 +183,34 @@ def _tsv(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
             yield f"{path}:{number}", dict(zip(header, fields, strict=True))
 
 
-def _from_hub(place: Place, hub_split: str) -> tuple[str, Iterator[tuple[str, Any]]]:
-    """The name and the records of ``hub_split`` (train or validation), at a pinned revision, through ``datasets``.
+def parquet(paths: Sequence[Path]) -> Iterator[tuple[str, Any]]:
+    """(file and row, record) of Parquet files, which are read through ``datasets``."""
+    for path in paths:
+        remedy = "give the file as it was published"
+        yield from load(str(path), remedy, "parquet", data_files={"train": str(path)}, split="train")
 
-    The files are named, since the conversion's branch has no card that would name its configurations.
+
+def load(where: str, remedy: str, *name: str | None, **options: Any) -> Iterator[tuple[str, Any]]:
+    """(``where`` and row, record) of what ``datasets.load_dataset(*name, **options)`` gives; it is called at once.
+
+    Raises ``ValueError``, ended by ``remedy``, for what does not load and where a full commit was asked for and
+    ``datasets``, offline, gives the latest it has in its cache; ``ImportError`` without ``datasets``.
     """
     try:
         import datasets
     except ImportError as error:
         raise ImportError(
-            "tasks from the hub need the package datasets, which is missing; pip install 'zobench[tasks]' or give "
-            "--data-dir (or ZOBENCH_DATA_DIR)"
+            "rows of the hub and of Parquet need the package datasets, which is missing; pip install 'zobench[tasks]' "
+            "or give a task's text files by --data-dir (or ZOBENCH_DATA_DIR)"
         ) from error
-    where = f"{place.hub} {place.config} {hub_split} ({REVISION})"
-    files = {hub_split: f"{place.config}/{hub_split}/*.parquet"}
     try:
-        rows = datasets.load_dataset(place.hub, data_files=files, revision=REVISION, split=hub_split)
+        rows = datasets.load_dataset(*name, **options)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise ValueError(f"{where} must load, but {first_line(error)}; {remedy}") from error
+    commit = options.get("revision") or ""
+    found = {Path(file["filename"]).parent.name for file in rows.cache_files}
+    if len(commit) == COMMIT and found - {commit}:
         raise ValueError(
-            f"{where} must load from the hub, but {first_line(error)}; give its files by --data-dir or ZOBENCH_DATA_DIR"
-        ) from error
-    return where, ((f"{where} row {number}", row) for number, row in enumerate(rows, start=1))
+            f"{where} must be of this commit, but offline the cache's latest is {min(found - {commit})[:12]}; {remedy}"
+        )
+    return ((f"{where} row {number}", row) for number, row in enumerate(rows, start=1))

@@ -6,13 +6,12 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zobench.data.tasks.read import lines_of
-from zobench.machine.errors import first_line
+from zobench.data.tasks.read import lines_of, load, parquet
 from zobench.runspec import suggestion
 
 Row = Mapping[str, Any]
@@ -179,36 +178,19 @@ def _plain(path: Path) -> Iterator[tuple[str, Row]]:
                 yield f"{path}:{number}", {"text": text}
 
 
-def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
-    rows = _datasets().load_dataset("parquet", data_files=str(path), split="train")
-    return ((f"{path} row {number}", row) for number, row in enumerate(rows, start=1))
-
-
-_READERS = {
+_READERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
     "jsonl": lambda path: _records(path, ".jsonl"), "json": lambda path: _records(path, ".json"),
-    "csv": lambda path: _table(path, ","), "tsv": lambda path: _table(path, "\t"), "text": _plain, "parquet": _parquet,
+    "csv": lambda path: _table(path, ","), "tsv": lambda path: _table(path, "\t"), "text": _plain,
+    "parquet": lambda path: parquet([path]),
 }  # fmt: skip
 
 
 def _from_hub(folder: Path, data: Mapping[str, Any], split: str) -> list[tuple[str, Row]]:
     """The rows of a split of a dataset on the hub, or of one in a folder."""
-    datasets, local = _datasets(), folder / data["hub"]
+    local, where = folder / data["hub"], f"{data['hub']} {split}"
     name = str(local) if local.is_dir() else data["hub"]
-    try:
-        rows = datasets.load_dataset(name, data.get("config"), revision=data.get("revision"), split=split)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise ValueError(f"`data.hub` must load, but {data['hub']} {split} does not: {first_line(error)}") from error
-    return [(f"{data['hub']} {split} row {number}", row) for number, row in enumerate(rows, start=1)]
-
-
-def _datasets() -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise ImportError(
-            "rows of the hub and of Parquet need the package datasets, which is missing; pip install 'zobench[tasks]'"
-        ) from error
-    return datasets
+    remedy = "check data.hub, data.config and data.revision"
+    return list(load(where, remedy, name, data.get("config"), revision=data.get("revision"), split=split))
 
 
 def _split(rows: Rows, given: Mapping[str, Any]) -> tuple[dict[str, Rows], dict[str, Any]]:
