@@ -48,6 +48,19 @@ def test_a_dry_run_prints_the_plan_and_runs_and_stores_nothing(
     assert f"not enough here: {told}" in " ".join(out.split())
 
 
+def test_the_ablation_is_of_one_model_where_that_is_named_and_takes_the_options_of_a_sweep(
+    here: Path, zobench: Any, cells: list[RunSpec]
+) -> None:
+    words = ("ablate", "--model", "opt-tiny", "--set", "seq_len=32", "--repeats", "2", "--interleave", "--dry-run")
+    code, out, err = zobench(*words, "--device", "cpu")
+    assert (code, cells) == (0, [])
+    assert "all cells: opt-tiny fp32" in out
+    assert "5 of 5 cells to run" in out
+    code, _, err = zobench("ablate", "--model", "OPT-12", "--dry-run", "--device", "cpu")
+    assert code
+    assert "unknown model 'OPT-12'; did you mean" in err
+
+
 MIXED = """
 title = "A bit of everything"
 [base]

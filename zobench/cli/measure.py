@@ -103,15 +103,22 @@ def sweep(
 
 @app.command(rich_help_panel=MEASURE)
 def ablate(
+    model: Model = None, name: Name = None,
     changes: Changes = None, device: Device = "auto", results: Results = Path("results"), budget: Budget = None,
     timeout: Timeout = None, retry: Retry = "failed,contaminated", disk_dir: DiskDir = None, dry_run: DryRun = False,
-    repeats: Repeats = None, until: Until = None, verbose: Verbose = False, quiet: Quiet = False,
+    device_memory: DeviceMemory = None, executor: Executor = "here", jobs: Jobs = None, partition: Partition = None,
+    gres: Gres = None, time: Time = None, slurm: Slurm = None,
+    repeats: Repeats = None, until: Until = None, interleave: Interleave = None, turns: Turns = False,
+    detect_warm_up: DetectWarmUp = False, price: Price = None, verbose: Verbose = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Sweep the matrix `ablation`: ZO2 less one mechanism each."""
-    run_matrix(Asked(
-        name="ablation", changes=changes, device=device, results=results, budget=budget, timeout=timeout, retry=retry,
-        disk_dir=disk_dir, dry_run=dry_run, verbose=verbose, repeats=repeats, until=until,
-    ))  # fmt: skip
+    """Sweep the matrix `ablation`: ZO2 less one mechanism each, of the matrix's models or of one."""
+    sweep(
+        "ablation", named(changes, model=model, name=name), device=device, results=results, budget=budget,
+        timeout=timeout, retry=retry, disk_dir=disk_dir, dry_run=dry_run, device_memory=device_memory,
+        executor=executor, jobs=jobs, partition=partition, gres=gres, time=time, slurm=slurm, repeats=repeats,
+        until=until, interleave=interleave, turns=turns, detect_warm_up=detect_warm_up, price=price, verbose=verbose,
+        quiet=quiet,
+    )  # fmt: skip
 
 
 @app.command(rich_help_panel=MEASURE)
