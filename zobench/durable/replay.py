@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def pass_records(engine: TunedEngine, method: Method, items: Iterable[Item]) -> 
     records: list[PassRecord] = []
     count = 0
     for item in items:
-        records += item.retrace(engine, method)
+        records += _passes(item.retrace(engine, method), local(engine).config.accumulate)
         count += item.passes
         if len(records) != count:
             raise ValueError(
@@ -53,6 +54,14 @@ def pass_records(engine: TunedEngine, method: Method, items: Iterable[Item]) -> 
                 f"here {len(records)}; remove its folder to begin anew"
             )
     return records
+
+
+def _passes(records: Iterable[PassRecord], micro_batches: int) -> Iterator[PassRecord]:
+    """A record for each pass: where points are visited once for each micro-batch, entries follow the last of them."""
+    for record in records:
+        if record.points:
+            yield from [replace(record, entries=())] * (micro_batches - 1)
+        yield record
 
 
 def bring(engine: TunedEngine, method: Method, items: Iterable[Item], start: SnapshotStart | None) -> None:

@@ -28,6 +28,7 @@ from zobench.engine.drive import Drive, plain
 from zobench.engine.head import Head
 from zobench.engine.lanes import Event
 from zobench.engine.logits import Driven, drive_to_head
+from zobench.engine.loss import averaged, counted
 from zobench.engine.noise import TorchNoise
 from zobench.engine.objective import Objective
 from zobench.engine.packing import Packer
@@ -85,15 +86,22 @@ class Backprop:
         """
         self._open()
         self.discard()
-        with torch.enable_grad():
+        total = counted(self.model, batch) if self.config.accumulate > 1 else 1
+
+        def backpropagated(part: Batch) -> list[float]:
+            weight = counted(self.model, part) / total if self.config.accumulate > 1 else 1.0
             with precision(self.config):
-                loss = self._loss(batch)
+                loss = self._loss(part)
             if loss.requires_grad:
-                (loss * scale).backward()
+                (loss * (scale * weight)).backward()
+            return [_value(loss)]
+
+        with torch.enable_grad():
+            [loss] = averaged(self.model, batch, self.config.accumulate, backpropagated)
         if scale != 1.0:
             for gradient in self._gradients():
                 gradient.mul_(1 / scale)
-        return _value(loss)
+        return loss
 
     def gradient_norm(self) -> float:
         """The Euclidean norm of all gradients, of which it is finite only if all of them are; 0 without any."""
@@ -128,8 +136,7 @@ class Backprop:
         losses = []
         for point in points:
             self._move(point)
-            with precision(self.config):
-                losses.append(_value(self._loss(batch)))
+            losses += averaged(self.model, batch, self.config.accumulate, self._value_of)
         self._move(BASE)
         self._noise.keep(())
         return losses
@@ -159,9 +166,11 @@ class Backprop:
         """See :meth:`zobench.engine.Engine.shared`: this engine is always one device's."""
         return list(values)
 
+    @torch.no_grad()
     def evaluate(self, batch: Batch) -> float:
         """The batch's mean loss."""
-        return self.probe(batch, [BASE])[0]
+        self._open()
+        return self._value_of(batch)[0]
 
     @torch.no_grad()
     def scores(self, batch: Batch) -> Tensor:
@@ -272,6 +281,10 @@ class Backprop:
         batch, drive = self._packer.driven(batch)
         objective = self._objective(batch)
         return objective.loss(self._reduced(batch, drive, objective))
+
+    def _value_of(self, batch: Batch) -> list[float]:
+        with precision(self.config):
+            return [_value(self._loss(batch))]
 
     def _gradients(self) -> list[Tensor]:
         return [tensor.grad for tensor in self._upper.values() if tensor.grad is not None]

@@ -122,7 +122,8 @@ class EngineConfig:
     between two write-backs of a unit, or "inf": only after ``consolidate_after`` steps. ``wire``: format at rest and on
     the link. ``autocast``: precision of the products. ``resident_blocks`` of the blocks stay on the device.
     ``compile``: torch.compile of the blocks' forward, once for all of them. ``packed``: the rows of a batch with
-    choices are computed as one, without padding (:mod:`zobench.engine.packing`).
+    choices are computed as one, without padding (:mod:`zobench.engine.packing`). ``accumulate``: micro-batches that a
+    batch is cut into, one pass over the model for each.
     ``shared_blocks``: this many host blocks serve all layers in turn, so that time and device memory of a model larger
     than the host can be measured; its losses mean nothing. ``logits_bytes`` bounds the float32 logits held at once.
     """
@@ -143,6 +144,7 @@ class EngineConfig:
     fused_update: bool = True
     compile: bool = False
     packed: bool = False
+    accumulate: int = 1
     shared_blocks: int | None = None
     disk_dir: Path | None = None
     logits_bytes: int = 32 << 20
@@ -196,6 +198,7 @@ _CONSTRAINTS: tuple[tuple[Callable[[EngineConfig], bool], str], ...] = (
         "use writeback_every=1 to write every step, as published",
     ),
     _at_least("resident_blocks", 0),
+    _at_least("accumulate", 1),
     (
         lambda it: it.consolidate_after is None or it.consolidate_after >= 1,
         "`consolidate_after >= 1` must hold, but got {0.consolidate_after}; use its default",

@@ -33,6 +33,7 @@ from zobench.engine.follow import Marks
 from zobench.engine.interface import GradientEngine, Start
 from zobench.engine.lanes import Event, Lanes
 from zobench.engine.logits import drive_to_head
+from zobench.engine.loss import averaged
 from zobench.engine.objective import Objective
 from zobench.engine.packing import Packer
 from zobench.engine.pipeline import Pipeline
@@ -103,14 +104,18 @@ class Engine:
         product, whose last bits may follow from how many there are.)
         """
         self._open()
-        batch, drive = self.packer.driven(batch)
-        objective = Objective(self.model, batch, self.config.device)
         points = tuple(points)
         route: tuple[Point, ...] = ()
         if not points:
             raise ValueError("`points` must not be empty, but got none; give at least Point() for the loss at W")
         if looked is not None:
             points, route = tuple(points[number] for number in looked), points
+        return averaged(self.model, batch, self.config.accumulate, lambda part: self._losses(part, points, route))
+
+    def _losses(self, batch: Batch, points: Sequence[Point], route: tuple[Point, ...] = ()) -> list[float]:
+        """The batch's mean loss at each point, in one pass over the model."""
+        batch, drive = self.packer.driven(batch)
+        objective = Objective(self.model, batch, self.config.device)
         return [float(objective.loss(own)) for own in self._reduced(batch, drive, objective, points, route)]
 
     @torch.inference_mode()
@@ -181,7 +186,9 @@ class Engine:
 
     def evaluate(self, batch: Batch) -> float:
         """The batch's mean loss with every committed update applied."""
-        return self.probe(batch, [BASE])[0]
+        self._open()
+        with torch.inference_mode():
+            return self._losses(batch, (BASE,))[0]
 
     def tangent(self, batch: Batch, seed: int) -> tuple[float, float]:
         """(loss, derivative of the loss along z(seed)) at the weights with every committed update applied.
@@ -191,6 +198,10 @@ class Engine:
         """
         self._open()
         tangent.check(self.config)
+        loss, slope = averaged(self.model, batch, self.config.accumulate, lambda part: self._tangent(part, seed))
+        return loss, slope
+
+    def _tangent(self, batch: Batch, seed: int) -> tuple[float, float]:
         batch, drive = self.packer.driven(batch)
         objective = Objective(self.model, batch, self.config.device)
         with self.passing((Point(seed),), len(batch.input_ids)):

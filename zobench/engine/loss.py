@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,19 @@ def counted(model: nn.Module, batch: Batch) -> int:
         return int((targets_of(model, batch.labels) != IGNORED).sum())
     choices = batch.choices
     return len(choices.answers) if choices.loss == "choice" else int(torch.isin(choices.owners, choices.answers).sum())
+
+
+def averaged(model: nn.Module, batch: Batch, count: int, numbers: Callable[[Batch], Sequence[float]]) -> list[float]:
+    """What ``numbers`` gives of ``batch``, means over what counts in its loss, computed on ``count`` micro-batches one
+    after another (gradient accumulation). Raises ``ValueError`` if the examples cannot be cut equally."""
+    if count == 1:
+        return list(numbers(batch))
+    shards = [batch.shard(index, count) for index in range(count)]
+    weights, rows = [counted(model, shard) for shard in shards], [numbers(shard) for shard in shards]
+    total = sum(weights)
+    return [
+        sum(weight * row[n] for weight, row in zip(weights, rows, strict=True)) / total for n in range(len(rows[0]))
+    ]
 
 
 def causal_loss(head: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, rows: int) -> Tensor:

@@ -154,16 +154,16 @@ def activations(spec: RunSpec) -> int:
     """
     architecture, width = models.of(spec), WIDTHS[spec.dtype]
     longest = sizes.longest(spec)
-    tokens, points = sizes.rows(spec) * longest, _points(spec)
+    tokens, points = sizes.rows_at_once(spec) * longest, _points(spec)
     inner = 2 * architecture.inner
     at_once = together(spec, points, tokens) if GRANULARITIES[spec.granularity].is_block else points
     states = 2 * architecture.hidden * (points + at_once) + inner * at_once
     masked = spec.data == "ragged" or spec.task != "none"
-    mask = sizes.rows(spec) * longest**2 * width if masked else 0
+    mask = sizes.rows_at_once(spec) * longest**2 * width if masked else 0
     rows = HEAD_TILE_BYTES // (architecture.hidden * width) if not NOISES[spec.noise].in_place else architecture.vocab
-    judged = sizes.judged(spec) * (1 if METHODS.get(spec.method).structure is None else points)
+    judged = sizes.judged(spec) // spec.accumulate * (1 if METHODS.get(spec.method).structure is None else points)
     logits = min(backward.LOGITS_BYTES, judged * min(rows, architecture.vocab) * 4)
-    scores = EAGER_MATRICES * sizes.rows(spec) * architecture.heads * longest**2 * width * at_once
+    scores = EAGER_MATRICES * sizes.rows_at_once(spec) * architecture.heads * longest**2 * width * at_once
     if _is_apart(spec):
         return _of_a_population(spec, tokens * points, logits) + mask * points
     lost = 3 * logits
@@ -310,7 +310,7 @@ def _tangents(spec: RunSpec) -> int:
     """Of Forward-Grad: the direction of a block or a table, a tangent for every activation, and whole matrices of
     attention, because no fused kernel has a forward derivative."""
     units = max(sizes.trained(spec)[0], backward.table_bytes(spec) // WIDTHS[spec.dtype] * sizes.tunes_all(spec))
-    matrix = sizes.rows(spec) * models.of(spec).heads * sizes.longest(spec) ** 2 * WIDTHS[spec.dtype]
+    matrix = sizes.rows_at_once(spec) * models.of(spec).heads * sizes.longest(spec) ** 2 * WIDTHS[spec.dtype]
     return units * sizes.trained_width(spec) + activations(spec) + ATTENTION_MATRICES * matrix
 
 

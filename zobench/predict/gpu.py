@@ -214,7 +214,7 @@ class Costs:
         if not footprint.streamed_layers(self.spec):
             return {}
         rounds = 1 if self.spec.fused_update else 2  # each of which writes back
-        times = METHODS.get(self.spec.method).uploads
+        times = sizes.uploads(self.spec)
         reads, writes = self.transfers(both=False), self.transfers(both=True)
         upload = self.kept * writes["upload"] + (times - self.kept) * reads["upload"]
         return {"upload": rounds * upload, "offload": rounds * self.kept * writes["offload"]}
@@ -248,7 +248,7 @@ class Costs:
         those that do not. A further upload of a method writes nothing back."""
         if not footprint.streamed_layers(self.spec):
             return blocks + outside
-        uploads = METHODS.get(self.spec.method).uploads
+        uploads = sizes.uploads(self.spec)
         reads = (
             self._traversal(blocks / uploads, outside / uploads, writes=False) if self.kept < 1 or uploads > 1 else 0
         )
@@ -344,15 +344,16 @@ class Costs:
         width, queries = sizes.trained_width(spec), spec.queries
         state = price.passes(elements * sizes.optimizer_width(spec) * 2, 0)
         if NOISES[spec.noise].in_place:
-            moves = kind.draws - 1
-            drawn = price.normals(kind.draws * kind.normals * elements, width)
+            moves = (kind.draws - 1) * spec.accumulate
+            drawn = price.normals((moves + 1) * kind.normals * elements, width)
             passes = price.passes(elements * width * (MOVE_WIDTHS * moves + UPDATE_WIDTHS), 0)
             return queries * (drawn + passes) + state, queries * tensors * (MOVE_KERNELS * moves + UPDATE_KERNELS)
-        draws = (kind.counter_draws + seconds.pending(spec)) * kind.normals * queries
+        looks = kind.counter_draws * spec.accumulate
+        draws = (looks + seconds.pending(spec) * spec.accumulate) * kind.normals * queries
         drawn = draws * elements / self.gpu.normals_per_second(width, counter=True)
-        made = price.passes(elements * width * (PERTURB_WIDTHS * kind.counter_draws * queries + KEEP_WIDTHS), 0)
-        flipped = price.passes(elements * width * FLIP_WIDTHS * kind.counter_draws * queries, 0)
-        return max(drawn, made) + flipped + state, 2.0 * kind.counter_draws * queries * units
+        made = price.passes(elements * width * (PERTURB_WIDTHS * looks * queries + KEEP_WIDTHS), 0)
+        flipped = price.passes(elements * width * FLIP_WIDTHS * looks * queries, 0)
+        return max(drawn, made) + flipped + state, 2.0 * looks * queries * units
 
     def _update(self) -> float:
         """Of the update of all blocks alone, which is a part of their noise."""

@@ -303,7 +303,7 @@ def transferred(spec: RunSpec) -> tuple[float, float]:
     tuned = sizes.adapter_width(spec) + sizes.state_width(spec)
     added = sizes.trained_count(spec, layers) * tuned
     written = added + (weights if sizes.tunes_all(spec) else 0)
-    return METHODS.get(spec.method).uploads * (weights + added), written / kept_steps(spec)
+    return sizes.uploads(spec) * (weights + added), written / kept_steps(spec)
 
 
 def kept_steps(spec: RunSpec) -> float:

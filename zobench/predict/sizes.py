@@ -148,6 +148,16 @@ def rows(spec: RunSpec) -> int:
     return spec.batch_size // divided(spec)[0]
 
 
+def rows_at_once(spec: RunSpec) -> int:
+    """Of these, the rows of one pass over the model: a micro-batch."""
+    return rows(spec) // spec.accumulate
+
+
+def uploads(spec: RunSpec) -> int:
+    """How often a step takes every block to the device."""
+    return METHODS.get(spec.method).uploads * spec.accumulate
+
+
 def longest(spec: RunSpec) -> int:
     """Tokens of the longest row that a run reads."""
     return spec.seq_len if spec.task == "none" else min(spec.seq_len, task_of(spec).longest_tokens)

@@ -135,6 +135,9 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
     *(Needs(name, (), "task", _tasks, f"only a task has it; leave {name} out")
       for name in ("shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping",
                    "packed")),
+    NeedsMethod("accumulate", (), lambda kind: kind.structure is None or not kind.structure.is_apart,
+                "a population's members have rows of their own; use accumulate=1"),
+    Needs("accumulate", (), "gpus", 1, "the ranks share a batch out already; use accumulate=1"),
     NeedsMethod("packed", (), lambda kind: kind.structure is None or not kind.structure.is_apart,
                 "a population's members have rows of their own; use packed=false"),
     Needs("aligned", (), "task", _unaligned, "only its prompt can be left out; use aligned=true"),
@@ -160,6 +163,12 @@ def check_constraints(spec: SpecFields, fields: Fields) -> None:
         rule.check(spec, fields)
     _check_world(spec)
     _check_saving(spec)
+    batch, parts = spec.value("batch_size"), spec.value("accumulate")
+    if batch % parts:
+        raise ValueError(
+            f"`batch_size` must be a multiple of accumulate, but got batch_size={batch}, accumulate={parts}; use "
+            f"batch_size={-(-batch // parts) * parts}"
+        )
 
 
 def _check_world(spec: SpecFields) -> None:

@@ -89,6 +89,10 @@ class RunSpec:
         1, "sequences of a step, of all ranks together", since=FIRST_RESULTS, lowest=1, told=NEVER, searched=3,
         timing=4, tuning=4, remedy="the papers use batch_size=1",
     ))
+    accumulate: int = declare(Number(
+        1, "micro-batches that a step's sequences are cut into, at the same points, for one g; memory is that of one",
+        since=PACKING, lowest=1, remedy="use accumulate=1 for the whole batch at once",
+    ))
     seq_len: int = declare(Number(
         SEQ_LEN, "tokens of a sequence; with a task the most of an example", since=FIRST_RESULTS, lowest=2, told=NEVER,
         timing=5, tuning=5, of_task=True, remedy="a causal loss needs two tokens; the papers use seq_len=2048",

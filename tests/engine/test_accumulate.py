@@ -1,0 +1,80 @@
+"""Micro-batches: one g at the same points, the losses and gradients of the whole batch, resumed bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.engine.test_packing import CONFIGS, model_of
+from zobench import Batch, Engine, EngineConfig
+from zobench.data.batch import IGNORED
+from zobench.durable.replay import pass_records
+from zobench.engine.backprop import Backprop
+from zobench.engine.base import Entry, PassRecord, Point
+from zobench.methods import ZOSGD
+from zobench.methods.base import Taken
+
+POINTS = [Point(7, 1e-2), Point(7, -1e-2)]
+
+
+def batch() -> Batch:
+    """Four rows, whose numbers of counted tokens differ."""
+    ids = torch.randint(1, 96, (4, 9), generator=torch.Generator().manual_seed(1))
+    labels = ids.clone()
+    labels[1, :6] = IGNORED
+    return Batch(ids, labels)
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+@pytest.mark.parametrize("placement", ["resident", "offload"])
+def test_losses_are_those_of_the_whole_batch(noise: str, placement: str) -> None:
+    losses = []
+    for count in (1, 4):
+        config = EngineConfig(placement=placement, noise=noise, accumulate=count)
+        with Engine(model_of("llama"), config) as engine:
+            losses.append(engine.probe(batch(), POINTS))
+            assert engine.passes == count
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_gradients_are_those_of_transformers_on_the_whole_batch() -> None:
+    torch.manual_seed(3)
+    plain = AutoModelForCausalLM.from_config(CONFIGS["llama"]())
+    plain.eval()(input_ids=batch().input_ids, labels=batch().labels).loss.backward()
+    with Backprop(model_of("llama"), EngineConfig(placement="resident", accumulate=2)) as engine:
+        engine.backward(batch())
+        for name, tensor in engine.model.named_parameters():
+            torch.testing.assert_close(tensor.grad, plain.get_parameter(name).grad, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("noise", ["torch", "counter"])
+def test_a_run_is_retraced_bit_for_bit(noise: str) -> None:
+    config = EngineConfig(placement="offload", noise=noise, accumulate=2)
+    method, taken = ZOSGD(lr=1e-2), []
+    with Engine(model_of("llama"), config) as engine:
+        for step in range(3):
+            before, entries = engine.passes, len(engine.journal)
+            result = method.step(engine, batch())
+            taken.append(
+                Taken(
+                    step=step, loss=result.loss, lr=1e-2, seconds=0.0, applied=result.applied,
+                    passes=engine.passes - before, directions=tuple(zip(result.seeds, result.parts, strict=True)),
+                    gradients=result.gradients, entries=tuple(engine.journal[entries:]),
+                )
+            )  # fmt: skip
+        ran = dict(engine.named_tensors())
+    with Engine(model_of("llama"), config) as again:
+        records = pass_records(again, ZOSGD(lr=1e-2), taken)
+        assert [len(record.entries) for record in records] == [0, 1] * 3
+        assert isinstance(records[0], PassRecord)
+        again.retrace(records)
+        for name, tensor in again.named_tensors():
+            assert torch.equal(tensor, ran[name]), name
+
+
+def test_a_batch_that_cannot_be_cut_equally_is_refused() -> None:
+    with Engine(model_of("llama"), EngineConfig(placement="resident", accumulate=3)) as engine:
+        with pytest.raises(ValueError, match="`count` must divide the batch, but got 3 for 4 examples"):
+            engine.probe(batch(), POINTS)
+        engine.commit([Entry(step=0, seed=1, g=1.0, lr=1e-3)])
