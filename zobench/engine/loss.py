@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 
 import torch
@@ -38,10 +39,8 @@ def averaged(model: nn.Module, batch: Batch, count: int, numbers: Callable[[Batc
         return list(numbers(batch))
     shards = [batch.shard(index, count) for index in range(count)]
     weights, rows = [counted(model, shard) for shard in shards], [numbers(shard) for shard in shards]
-    total = sum(weights)
-    return [
-        sum(weight * row[n] for weight, row in zip(weights, rows, strict=True)) / total for n in range(len(rows[0]))
-    ]
+    columns = zip(*rows, strict=True)
+    return [sum(map(operator.mul, weights, column)) / sum(weights) for column in columns]
 
 
 def causal_loss(head: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, rows: int) -> Tensor:

@@ -140,7 +140,8 @@ def engine_config(spec: RunSpec) -> EngineConfig:
         slots=spec.slots, overlap=spec.overlap, reusable_memory=spec.reusable_memory, fused_update=spec.fused_update,
         shared_blocks=SHARED_BLOCKS if spec.weights == "shared" else None, disk_dir=disk_dir(),
         noise=spec.noise, granularity=spec.granularity, writeback_every=spec.writeback_every, wire=spec.wire,
-        autocast=spec.autocast, resident_blocks=spec.resident_blocks, compile=spec.compile, packed=spec.packed, accumulate=spec.accumulate,
+        autocast=spec.autocast, resident_blocks=spec.resident_blocks, compile=spec.compile,
+        packed=spec.packed, accumulate=spec.accumulate,
         consolidate_after=None if every is None else every.steps,
     )  # fmt: skip
 
