@@ -1,13 +1,16 @@
-"""For all tests: one thread, and the real data of the tasks for those that ask for it by the fixture ``real_data``."""
+"""For all tests: one thread, no deadline for an example of hypothesis (a busy machine is no failure), and the real data of the tasks for those that ask for it by the fixture ``real_data``."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 pytest.register_assert_rewrite("tests.support")
+hypothesis.settings.register_profile("zobench", deadline=None)
+hypothesis.settings.load_profile("zobench")
 DATA = os.environ.get("ZOBENCH_DATA_DIR")
 """The folder that holds SST-2/, RTE/ and so on: read here, before ``_without_data_dir`` removes the variable."""
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.engine.test_packing import CONFIGS, model_of
+from tests.support.causal import CONFIGS, model_of
 from zobench import Batch, Engine, EngineConfig
 from zobench.data.batch import IGNORED
 from zobench.durable.replay import pass_records

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, BloomConfig, Gemma3TextConfig, LlamaConfig, OPTConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, BloomConfig, Gemma3TextConfig
 
+from tests.support.causal import CONFIGS, SIZES, model_of
 from zobench import Batch, Engine, EngineConfig
 from zobench.data.batch import IGNORED, Choices
 from zobench.engine import packing
@@ -14,19 +15,7 @@ from zobench.engine.base import BASE, Entry, Point
 from zobench.engine.factors import LowRank
 from zobench.engine.loss import candidate_scores
 
-SIZES = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "pad_token_id": 0}
-CONFIGS = {
-    "llama": lambda: LlamaConfig(intermediate_size=64, num_key_value_heads=1, **SIZES),
-    "opt": lambda: OPTConfig(ffn_dim=64, word_embed_proj_dim=32, max_position_embeddings=64, **SIZES),
-    "qwen3": lambda: Qwen3Config(intermediate_size=64, num_key_value_heads=1, head_dim=16, **SIZES),
-    "gemma3": lambda: Gemma3TextConfig(intermediate_size=64, num_key_value_heads=1, head_dim=16, **SIZES),
-}
 POINTS = [BASE, Point(7, 1e-2), Point(7, -1e-2)]
-
-
-def model_of(name: str) -> torch.nn.Module:
-    torch.manual_seed(3)
-    return AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
 
 
 def batch_of(loss: str = "choice", left: bool = True) -> Batch:
