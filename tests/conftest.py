@@ -1,4 +1,5 @@
-"""For all tests: one thread, no deadline for an example of hypothesis (a busy machine is no failure), and the real data of the tasks for those that ask for it by the fixture ``real_data``."""
+"""For all tests: one thread, no deadline for an example of hypothesis, because a busy machine is no failure, and the
+real data of the tasks for those that ask for it by the fixture ``real_data``."""
 
 import os
 from collections.abc import Iterator
