@@ -185,10 +185,23 @@ def test_prompts_are_the_papers_character_by_character(real_data: Path, name: st
         assert found[part].examples[number] == Example(prompt, candidates, answer)
 
 
-def test_without_alignment_the_prompt_is_the_sentence(real_data: Path) -> None:
+def test_without_alignment_the_prompt_is_the_sentences_alone(real_data: Path) -> None:
+    """As ``SST2TemplateEmpty`` and ``RTETemplateEmpty`` of ZO-Bench's program have it."""
     train, validation = sets(real_data, "sst2", aligned=False)
     assert train.examples[98] == Example("rich and sudden wisdom", TERRIBLE_GREAT, 1)
     assert validation.examples[0].prompt == "it 's a charming and often affecting journey ."
+    assert sets(real_data, "rte", aligned=False)[0].examples[0] == Example(
+        'No Weapons of Mass Destruction Found in Iraq Yet.\n"Weapons of Mass Destruction Found in Iraq."\n', YES_NO, 1
+    )
+
+
+def test_a_masked_model_without_alignment_fills_the_place_of_the_answer(real_data: Path) -> None:
+    sst2 = sets(real_data, "sst2", aligned=False, masked=True)[1].examples[0]
+    assert sst2 == Example("it 's a charming and often affecting journey . <mask>", TERRIBLE_GREAT, 1)
+    assert sets(real_data, "rte", aligned=False, masked=True)[0].examples[0] == Example(
+        'No Weapons of Mass Destruction Found in Iraq Yet.\n"Weapons of Mass Destruction Found in Iraq."\n<mask>',
+        (" Yes", " No"), 1,
+    )  # fmt: skip
 
 
 def test_masked_forms_are_mezos(real_data: Path) -> None:
@@ -208,13 +221,8 @@ def test_masked_forms_are_mezos(real_data: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in TASKS.names() if name not in ("sst2", "rte")])
 def test_a_task_without_a_masked_form_says_which_have_one(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"masked form \(sst2, rte, aligned\), but got {name}; use a causal model"):
+    with pytest.raises(ValueError, match=rf"masked form \(sst2, rte\), but got {name}; use a causal model"):
         form_of(TASKS.get(name), aligned=True, masked=True)
-
-
-def test_a_masked_form_needs_its_template() -> None:
-    with pytest.raises(ValueError, match=r"but got sst2 with aligned=false; use a causal model"):
-        form_of(TASKS.get("sst2"), aligned=False, masked=True)
 
 
 def one(name: str, **row: object) -> Example:

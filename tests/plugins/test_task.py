@@ -74,7 +74,7 @@ def test_a_task_is_listed_with_its_package_without_being_imported(folder: Path) 
 
 def test_a_task_that_fails_or_has_no_such_form_is_one_line(folder: Path) -> None:
     done = zobench(folder, *RUN, "--set", "aligned=false", code=2)
-    assert "`aligned=false` needs task=sst2, but got task=colours" in last_line(done)
+    assert "`aligned=false` needs task=sst2 or rte, but got task=colours" in last_line(done)
     (folder / "guest.py").write_text("import nowhere_at_all\n")
     done = zobench(folder, *RUN, code=2)
     assert "the task 'colours' of the package guest must be importable, but ModuleNotFoundError" in last_line(done)

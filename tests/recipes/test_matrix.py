@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.own_model import changes_for
-from zobench import recipes
+from zobench import models, recipes
+from zobench.data.tasks.prompts import form_of
 from zobench.predict.budget import price
 from zobench.recipes import matrix
 from zobench.report import artifacts
+from zobench.runspec.registries import TASKS
 
 AXES: dict[str, list[Any]] = {
     "model": ["OPT-125M", "OPT-1.3B", "opt-tiny", "LLaMA2-7B"],
@@ -274,6 +276,26 @@ def test_every_shipped_runner_loads_and_its_tables_exist(path: Path, device: str
     assert len({cell.hash for cell in loaded.cells}) == len(loaded.cells)
     for name in loaded.tables:
         artifacts.load_file(recipes.find("tables", name))
+
+
+def test_zo_bench_s_accuracies_have_the_precision_of_its_appendix() -> None:
+    """C.2: half precision for ZO methods, mixed for what backpropagates, neither for Forward-Grad."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for cell in matrix.load(recipes.find("runners", "zo_bench_accuracy"), "cuda").cells:
+        found.setdefault((cell.dtype, cell.autocast), set()).add(cell.method)
+    assert found.pop(("fp32", "none")) == {"forward-grad"}
+    assert found.pop(("fp32", "fp16")) == {"fo-sgd", "fo-adam", "hybrid"}
+    assert {key: "zo-sgd" in methods and "forward-grad" not in methods for key, methods in found.items()} == {
+        ("fp16", "none"): True
+    }
+
+
+def test_every_accuracy_of_zo_bench_has_the_prompt_that_its_model_needs() -> None:
+    cells = matrix.load(recipes.find("runners", "zo_bench_accuracy"), "cuda").cells
+    unaligned = {(cell.model, cell.task) for cell in cells if not cell.aligned}
+    assert unaligned == {("RoBERTa-large", "sst2"), ("RoBERTa-large", "rte")}
+    for cell in cells:
+        form_of(TASKS.get(cell.task), aligned=cell.aligned, masked=models.get(cell.model).masked)
 
 
 def test_a_budget_can_hold_for_one_kind_of_device_only(tmp_path: Path) -> None:

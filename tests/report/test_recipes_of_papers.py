@@ -244,6 +244,35 @@ def test_on_a_cpu_the_memory_of_every_method_is_measured_on_the_smallest_model_f
     assert matrix.load(recipes.find("runners", "zo_bench_memory"), "cuda").budget is None
 
 
+def test_the_first_order_line_of_zo_bench_s_figure_2_is_the_same_at_all_queries() -> None:
+    plot = LOADED["zo-bench/figure2"]
+    assert isinstance(plot, Plot)
+    assert plot.table is not None
+    usual: dict[str, Any] = {"model": "OPT-1.3B", "scheme": "lora", "accuracy": 0.9}
+    runs = [
+        tuned(**usual, method="fo-sgd", dtype="fp32", autocast="fp16", steps=625),
+        *(tuned(**usual, queries=queries) for queries in (1, 100, 500)),
+        tuned(**usual, method="forward-grad", dtype="fp16"),  # which the paper rules out
+    ]
+    shown = {
+        row[0][0].row.header: [cell.value is not None for cell in row[0][:3]]
+        for row in fill(plot.table, runs, REFERENCE)
+    }
+    assert shown == {
+        "1": [True, False, True], "10": [True, False, False], "100": [True, False, True], "500": [True, False, True]
+    }  # fmt: skip
+
+
+def test_zo_bench_s_figure_1_has_every_scheme_and_method() -> None:
+    plot = LOADED["zo-bench/figure1"]
+    assert isinstance(plot, Plot)
+    assert plot.table is not None
+    assert [column.header for column in plot.table.columns] == [
+        "FO-SGD", "FO-Adam", "Forward-Grad", "ZO-SGD", "ZO-SGD-MMT", "ZO-SGD-Cons", "ZO-Adam"
+    ]  # fmt: skip
+    assert [row.where["scheme"] for row in plot.table.rows] == [("full",), ("lora",), ("prefix",), ("prompt",)] * 2
+
+
 def tuned_smol(**changes: Any) -> Result:
     """A run as the runner real_accuracy stores it."""
     own = {"model": "SmolLM2-135M", "config_hash": "b9", "weights_hash": "8a", "noise": "counter", "batch_size": 8}

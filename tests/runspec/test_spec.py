@@ -27,7 +27,8 @@ plain = {
     "weights": st.just("pretrained"),
     "weights_path": st.text(),
     "tie_embeddings": st.none() | st.booleans(),
-    **{name: st.sampled_from(CHOICES[name]) for name in ("engine", "dtype", "noise", "data")},
+    **{name: st.sampled_from(CHOICES[name]) for name in ("engine", "dtype", "data")},
+    "noise": st.sampled_from(["torch", "counter"]),
     "tier": st.sampled_from([tier for tier in CHOICES["tier"] if tier != "checkpoint"]),
     **{name: WHOLE.map(lambda n: max(n, 2)) for name in ("batch_size", "seq_len", "steps", "slots", "queries")},
     **dict.fromkeys(("warmup", "seed"), WHOLE),
@@ -116,7 +117,7 @@ specs = (
         ({"model": 5}, "`model` must be of type str, but got 5; for example model='OPT-125M'"),
         ({"weights_path": "x"}, "`weights_path` needs weights=pretrained, but got weights=random; add --set weights="),
         ({"weights": "shared"}, "`weights=shared` needs engine=offload, but got engine=resident; a resident model has"),
-        ({"noise": "philox"}, "`noise` must be one of torch, counter, but got 'philox'; use one of torch, counter"),
+        ({"noise": "philox"}, "`noise` must be one of torch, counter, stored, but got 'philox'; use one of torch,"),
         ({"queries": 0}, "`queries >= 1` must hold, but got queries=0; the papers use queries=1"),
         (
             {"resident_blocks": -1},

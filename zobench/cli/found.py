@@ -68,7 +68,8 @@ def _compared_by(spec: RunSpec) -> tuple[object, ...]:
 
 def _is_plain(spec: RunSpec) -> bool:
     """Whether the cell is MeZO as its paper has it: all weights on the device, noise added to the weights in place."""
-    return not ENGINES[spec.engine].is_streamed and NOISES[spec.noise].in_place
+    noise = NOISES[spec.noise]
+    return not ENGINES[spec.engine].is_streamed and noise.in_place and not noise.is_stored
 
 
 def _against(best: Result, plain: Result, speed: float, interval: tuple[float, float]) -> str:

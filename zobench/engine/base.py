@@ -117,7 +117,8 @@ class EngineConfig:
     ``placement``: "resident" keeps all blocks on the device (MeZO); "offload" streams them through ``slots``.
     ``tier``: where offloaded blocks rest: "pinned" or "pageable" host memory, "disk" (direct I/O in ``disk_dir``), or
     "checkpoint" (the safetensors files that the weights come from, which are never written).
-    ``noise``: "torch" with MeZO's in-place arithmetic, or "counter", which makes W + c z fresh from an untouched W.
+    ``noise``: "torch" with MeZO's in-place arithmetic, "stored" with the same z in memory, or "counter", which makes
+    W + c z fresh from an untouched W.
     ``granularity``: what a slot holds: a block, a linear layer, or a tile of its rows. ``writeback_every``: steps
     between two write-backs of a unit, or "inf": only after ``consolidate_after`` steps. ``wire``: format at rest and on
     the link. ``autocast``: precision of the products. ``resident_blocks`` of the blocks stay on the device.

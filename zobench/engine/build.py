@@ -26,7 +26,7 @@ from zobench.engine.in_place import InPlace
 from zobench.engine.integer import IntegerWire
 from zobench.engine.interface import Start
 from zobench.engine.lanes import CudaLanes, Lanes, ThreadLanes
-from zobench.engine.noise import Noise, SparseNoise, TorchNoise
+from zobench.engine.noise import Noise, SparseNoise, StoredNoise, TorchNoise
 from zobench.engine.pipeline import Pipeline
 from zobench.engine.pristine import Pristine
 from zobench.engine.products import ProductForwards
@@ -165,7 +165,9 @@ def _units(
     granularity = GRANULARITIES[config.granularity]
     owners: Sequence[nn.Module] = blocks if granularity.is_block else linear.linears(blocks)
     units, others = find_units(model, blocks, owners, rule)
-    noise = TorchNoise(stream_layout([*units, *others]), config.device)
+    noise: Noise = TorchNoise(stream_layout([*units, *others]), config.device)
+    if NOISES[config.noise].is_stored:
+        noise = StoredNoise(noise)
     move_buffers(model, owners, config.device)
     for unit in others:
         source.place(unit, config.device)

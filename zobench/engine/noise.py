@@ -110,6 +110,40 @@ class TorchNoise:
         return scratch[:count].normal_(generator=generator)
 
 
+class StoredNoise:
+    """The numbers of ``noise``, drawn at their first use and then kept in memory for as long as their seed is wanted.
+
+    It is what ZO-Bench calls the vanilla implementation (appendix C.1): beside the weights lies z, as large as they.
+    Only seeds of the last :meth:`keep` are stored; those of any other are drawn each time, as when a run is repeated.
+    """
+
+    def __init__(self, noise: Noise) -> None:
+        self._noise = noise
+        self._wanted: frozenset[int] = frozenset()
+        self._stored: dict[tuple[int, int], tuple[list[Tensor], list[tuple[int, int, int]]]] = {}
+
+    def draw(self, seed: int, unit: int, tensors: Sequence[Tensor], lane: int = 0) -> Iterator[Piece]:
+        """See :meth:`TorchNoise.draw`. A caller changes a copy of the piece."""
+        if seed not in self._wanted:
+            yield from self._noise.draw(seed, unit, tensors, lane)
+            return
+        if (seed, unit) not in self._stored:
+            whole, spans = [torch.empty_like(tensor) for tensor in tensors], []
+            for index, start, _, z in self._noise.draw(seed, unit, tensors, lane):
+                whole[index].view(-1)[start : start + len(z)] = z
+                spans.append((index, start, start + len(z)))
+            self._stored[seed, unit] = whole, spans
+        whole, spans = self._stored[seed, unit]
+        for index, start, stop in spans:
+            yield index, start, tensors[index].view(-1)[start:stop], whole[index].view(-1)[start:stop].clone()
+
+    def keep(self, seeds: Collection[int]) -> None:
+        """Stores what is drawn for ``seeds`` from now on, and frees the directions of all others."""
+        self._noise.keep(seeds)
+        self._wanted = frozenset(seeds)
+        self._stored = {key: z for key, z in self._stored.items() if key[0] in self._wanted}
+
+
 class ShapedNoise:
     """Directions that a rule shapes of the numbers that ``noise`` draws, and of a unit's ``states`` of each tensor."""
 

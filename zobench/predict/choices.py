@@ -146,7 +146,7 @@ def filled(spec: RunSpec, place: Place) -> RunSpec:
 
 def _neighbours(spec: RunSpec) -> Iterator[RunSpec]:
     if not ENGINES[spec.engine].is_streamed:
-        yield from _with(spec, [{"noise": noise} for noise in NOISES])
+        yield from _with(spec, [{"noise": kind.name} for kind in NOISES.values() if not kind.is_stored])
         return
     layers = models.of(spec).layers
     kept = {"resident_blocks": min(spec.resident_blocks, layers)}

@@ -38,13 +38,14 @@ def predicted_step(result: Result) -> float | None:
 
 
 def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
-    """Seconds of drawing z for what is tuned. MeZO draws it four times a query; the counter stream once, and once per
-    pending update; ZO-SGD-Cons for three more moves; Forward-Grad for the tangents and the update."""
+    """Seconds of drawing z for what is tuned. MeZO draws it four times a query, stored it is drawn once; the
+    counter stream once, and once per pending update; ZO-SGD-Cons for three more moves; Forward-Grad for the tangents
+    and the update."""
     kind = METHODS.get(spec.method)
     if not kind.draws:
         return 0.0
     parameters = sizes.drawn(spec) * spec.queries
     if NOISES[spec.noise].in_place:
-        return kind.draws * kind.normals * parameters / rates.noise["torch"]
+        return NOISES[spec.noise].draws(kind.draws) * kind.normals * parameters / rates.noise["torch"]
     draws = (kind.counter_draws + pending(spec)) * kind.normals
     return draws * parameters / (rates.noise["fused"] / sharers(spec))

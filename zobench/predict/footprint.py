@@ -264,6 +264,7 @@ def _scratch(spec: RunSpec) -> int:
         largest = _largest_trained(spec) if on_cuda else 0
         together = spec.queries if definition.rule else 1  # a rule needs all of a step's directions at once
         noise = largest * (together * kind.normals * sizes.trained_width(spec) + 4 * definition.copies)
+        noise += _stored(spec)
         return noise + heap + (models.block_parameter_count(models.of(spec)) * WIDTHS[spec.dtype] if packed else 0)
     if kind.structure is not None:
         return _factors(spec) + heap + (_bare_bytes(spec, WIDTHS[spec.dtype]) if packed else 0)
@@ -273,6 +274,15 @@ def _scratch(spec: RunSpec) -> int:
     stays = not ENGINES[spec.engine].is_streamed or spec.resident_blocks > 0
     again = unit if packed or stays else HEAD_TILE_BYTES  # where pending updates are replayed that are not to stay
     return unit + (again if packed or spec.writeback_every != 1 else 0) + pieces + heap
+
+
+def _stored(spec: RunSpec) -> int:
+    """Bytes of the directions of a pass that stay in memory: Forward-Grad has a pass for each query."""
+    kind = METHODS.get(spec.method)
+    if not NOISES[spec.noise].is_stored:
+        return 0
+    directions = 1 if kind.tangents else spec.queries
+    return directions * kind.normals * (sizes.trained_count(spec) + sizes.trained(spec)[1]) * sizes.trained_width(spec)
 
 
 def _made(spec: RunSpec) -> int:

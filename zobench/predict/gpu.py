@@ -33,6 +33,8 @@ ROUNDS = (4, 8)
 MOVE_WIDTHS, UPDATE_WIDTHS = 5, 7
 """Times a weight's width that in-place passes read and write beside drawing z: z is scaled and added; the update scales
 twice and subtracts (:mod:`zobench.engine.perturb`)."""
+STORED_WIDTHS = 3
+"""Likewise of each use of a z that is stored: it is copied, and at its first use written."""
 MOVE_KERNELS, UPDATE_KERNELS = 3, 4
 PERTURB_WIDTHS, FLIP_WIDTHS, KEEP_WIDTHS = 2, 3, 1
 """Likewise with counter noise: W to W and S; 2 W - S; W where an update stays in it."""
@@ -344,9 +346,10 @@ class Costs:
         width, queries = sizes.trained_width(spec), spec.queries
         state = price.passes(elements * sizes.optimizer_width(spec) * 2, 0)
         if NOISES[spec.noise].in_place:
-            moves = (kind.draws - 1) * spec.accumulate
-            drawn = price.normals((moves + 1) * kind.normals * elements, width)
-            passes = price.passes(elements * width * (MOVE_WIDTHS * moves + UPDATE_WIDTHS), 0)
+            moves, noise = (kind.draws - 1) * spec.accumulate, NOISES[spec.noise]
+            drawn = price.normals(noise.draws(moves + 1) * kind.normals * elements, width)
+            copied = STORED_WIDTHS * (moves + 1) * kind.normals if noise.is_stored else 0
+            passes = price.passes(elements * width * (MOVE_WIDTHS * moves + UPDATE_WIDTHS + copied), 0)
             return queries * (drawn + passes) + state, queries * tensors * (MOVE_KERNELS * moves + UPDATE_KERNELS)
         looks = kind.counter_draws * spec.accumulate
         draws = (looks + seconds.pending(spec) * spec.accumulate) * kind.normals * queries
@@ -358,7 +361,8 @@ class Costs:
     def _update(self) -> float:
         """Of the update of all blocks alone, which is a part of their noise."""
         elements, width = sizes.trained_count(self.spec), sizes.trained_width(self.spec)
-        drawn = self._price.normals(elements, width)
+        copied = self._price.passes(elements * width * STORED_WIDTHS, 0)
+        drawn = copied if NOISES[self.spec.noise].is_stored else self._price.normals(elements, width)
         tensors = len(self._block.tensors) * models.of(self.spec).layers
         kernels = UPDATE_KERNELS * tensors * self.gpu.kernel
         return drawn + self._price.passes(elements * width * UPDATE_WIDTHS, 0) + kernels

@@ -89,10 +89,10 @@ def fill(table: Table, results: Sequence[Result], reference: Reference) -> Grid:
     filled = []
     for row in table.rows:
         here = [result for result in candidates if _fits(result, row.where)]
-        choices = [_choice(table, row, column, here) for column in table.columns]
-        if row.extra and not any(choice.shown for choice in choices):
-            continue
+        choices = [_choice(table, row, column, candidates if column.level else here) for column in table.columns]
         pairs = list(zip(table.columns, choices, strict=True))
+        if row.extra and not any(choice.shown for column, choice in pairs if not column.level):
+            continue
         base = next((choice.first for column, choice in pairs if column.header == table.baseline), None)
         filled.append(
             [
@@ -141,7 +141,8 @@ def not_run(cell: TableCell) -> bool:
 
 def conditions(table: Table, row: TableRow, column: TableColumn) -> Where:
     """What a result must satisfy to belong in a cell."""
-    return {**_usual(table), **column.where, **row.where}
+    own = {**row.where, **column.where} if column.level else {**column.where, **row.where}
+    return {**_usual(table), **own}
 
 
 def belongs(table: Table, spec: RunSpec) -> bool:

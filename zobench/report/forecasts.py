@@ -95,9 +95,9 @@ def of(table: Table, cell: TableCell, place: Gpu) -> Forecast | None:
         return _transfer(row, place)
     if row is not None and cell.metric.name in _PROGRAMS and (row["paper"], _family(row)) in PROGRAMS:
         return _program(row, cell.metric.name, place)
-    if cell.metric.name not in VALUES or (cell.lacks and not cell.row.like):
+    if cell.metric.name not in VALUES or cell.lacks:
         return None
-    where = {**conditions(table, cell.row, cell.column), **(cell.row.like or {})}
+    where = conditions(table, cell.row, cell.column)
     return _engine({name: values[0] for name, values in where.items()}, cell, place)
 
 
@@ -130,9 +130,6 @@ def _engine(fields: Mapping[str, Any], cell: TableCell, place: Gpu) -> Forecast:
     share = known.memory_share if metric == "gpu_memory" else known.share
     theirs = cell.column.reference is not None
     notes = [] if not theirs else [OWN if known.fits else SHARED_OUT]
-    if cell.row.like:
-        told = ", ".join(f"{name}={value}" for name, (value, *_) in cell.row.like.items())
-        notes.append(f"As a run with {told}, which holds as much.")
     value = VALUES[metric](known) if known.fits or theirs else None
     return Forecast(value=value, share=share, gpu=place, own=True, notes=tuple(notes))
 

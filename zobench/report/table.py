@@ -22,7 +22,7 @@ class TableRow:
 
     An ``extra`` row is not in the paper's table; it is shown only if it was measured. ``over``: a field such as seed:
     the row shows the mean of the results that differ in it alone, with the least and the most. ``lacks``: what keeps
-    this version from measuring it; ``like``: conditions of runs that hold as much memory, for its prediction.
+    this version from measuring it.
     """
 
     header: str
@@ -31,7 +31,6 @@ class TableRow:
     extra: bool = False
     over: str = ""
     lacks: str = ""
-    like: Where | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +39,8 @@ class TableColumn:
 
     An ``extra`` column is not in the paper's table: it is shown only if it was measured, and no claim is about it.
     ``predicted``: a figure shows the predicted memory where nothing was measured. ``quantity``: what is shown in place
-    of the metric that the paper calls it, in the same units.
+    of the metric that the paper calls it, in the same units. ``level``: it is the same in every row, so that its
+    conditions hold in place of a row's on the same field.
     """
 
     header: str
@@ -50,6 +50,7 @@ class TableColumn:
     lacks: str = ""
     predicted: bool = False
     quantity: str = ""
+    level: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,11 +232,10 @@ def _variant(data: Mapping[str, Any]) -> TableRow:
         extra=data.get("extra", False),
         over=over,
         lacks=data.get("lacks", ""),
-        like=toml.where("rows.variants.like", data["like"]) if "like" in data else None,
     )
 
 
-_ROW = {"where": dict, "reference": dict, "extra": bool, "over": str, "lacks": str, "like": dict}
+_ROW = {"where": dict, "reference": dict, "extra": bool, "over": str, "lacks": str}
 
 
 def _product(fields: Mapping[str, Any]) -> list[TableRow]:
@@ -257,7 +257,15 @@ def _product(fields: Mapping[str, Any]) -> list[TableRow]:
 
 
 def _column(data: Mapping[str, Any]) -> TableColumn:
-    words = {"where": dict, "reference": dict, "lacks": str, "predicted": bool, "quantity": str, "extra": bool}
+    words = {
+        "where": dict,
+        "reference": dict,
+        "lacks": str,
+        "predicted": bool,
+        "quantity": str,
+        "extra": bool,
+        "level": bool,
+    }
     check("[[columns]]", data, {"header": str}, words)
     if data.get("extra") and "reference" in data:
         raise ValueError(f"an extra column must have no `reference`, but {data['header']!r} has one; leave one out")
@@ -271,6 +279,7 @@ def _column(data: Mapping[str, Any]) -> TableColumn:
         lacks=data.get("lacks", ""),
         predicted=data.get("predicted", False),
         quantity=data.get("quantity", ""),
+        level=data.get("level", False),
     )
 
 

@@ -23,7 +23,8 @@ class ReportedMethod:
 
 
 REPORTED = {
-    **dict.fromkeys(("mezo", "zo2", "distzo2", "vanilla-zo-sgd"), ReportedMethod(methods=("zo-sgd",))),
+    **dict.fromkeys(("mezo", "zo2", "distzo2"), ReportedMethod(methods=("zo-sgd",))),
+    "vanilla-zo-sgd": ReportedMethod(methods=("zo-sgd",), fields=(("noise", "stored"),)),
     "fo-adam": ReportedMethod(methods=("fo-adam",), fields=(("foreach", True),)),
     "fo-adam-noforeach": ReportedMethod(methods=("fo-adam",), fields=(("foreach", False),)),
     # ZO-Bench's table 8 calls it so with any sparsity

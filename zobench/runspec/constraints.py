@@ -88,6 +88,7 @@ def _takes(field: str) -> Callable[[MethodKind], bool]:
 
 CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
     Needs("weights", ("shared",), "engine", "offload", "a resident model has no host blocks to share"),
+    Needs("noise", ("stored",), "engine", "resident", "z takes as much memory as what it moves; use noise=torch"),
     Needs("granularity", (), "noise", "counter", "torch noise can only be drawn a block at a time; use noise=counter"),
     Needs(
         "writeback_every", (), "noise", "counter",

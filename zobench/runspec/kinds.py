@@ -341,15 +341,27 @@ WIRES: Mapping[str, WireKind] = MappingProxyType({
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoiseKind:
     """How z is drawn. ``in_place``: from one stream for all weights, so that they are themselves moved to W + c z; else
-    any piece of z can be drawn alone, and W + c z is made beside a W that stays as it is."""
+    any piece of z can be drawn alone, and W + c z is made beside a W that stays as it is. ``is_stored``: a step draws z
+    once and keeps it in memory (ZO-Bench, appendix C.1: vanilla ZO-SGD, Forward-Grad); else z is drawn again for each
+    use."""
 
     name: str
     in_place: bool
+    is_stored: bool = False
+
+    def draws(self, uses: int) -> int:
+        """How often z is drawn for so many ``uses`` of it in a step."""
+        return min(uses, 1) if self.is_stored else uses
 
 
-NOISES: Mapping[str, NoiseKind] = MappingProxyType(
-    {kind.name: kind for kind in (NoiseKind(name="torch", in_place=True), NoiseKind(name="counter", in_place=False))}
-)
+NOISES: Mapping[str, NoiseKind] = MappingProxyType({
+    kind.name: kind
+    for kind in (
+        NoiseKind(name="torch", in_place=True),
+        NoiseKind(name="counter", in_place=False),
+        NoiseKind(name="stored", in_place=True, is_stored=True),
+    )
+})  # fmt: skip
 """Every noise by its name."""
 
 

@@ -125,7 +125,9 @@ class RunSpec:
         remedy="the papers use queries=1",
     ))
     noise: str = declare(Word(
-        "torch", "how z is drawn: MeZO's in-place arithmetic on torch's noise, or a counter that makes any part of z",
+        "torch",
+        "how z is drawn: MeZO's in-place arithmetic on torch's noise, the same with z stored for the step, or a "
+        "counter that makes any part of z",
         since=FIRST_RESULTS, known=tuple(NOISES), told=VALUE, paced=True,
     ))
     granularity: str = declare(Word(
@@ -227,7 +229,7 @@ class RunSpec:
         "", "the file of a task of one's own, which task=FILE.toml sets", since=OWN_DATA, told=NEVER, free=True,
         incidental=True, unhashed=True,
     ))
-    aligned: bool = declare(Switch(True, "whether SST-2's prompt is there", since=TASKS))
+    aligned: bool = declare(Switch(True, "whether the prompt of SST-2 or RTE is there", since=TASKS))
     shots: int = declare(Number(
         0, "examples per class that train, and as many for dev; 0: train_size and dev_size", since=TASKS, lowest=0,
         of_task=True, remedy="use shots=16 or 512 per class, or 0 for train_size and dev_size",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zobench.data.tasks.read import Place
 from zobench.data.tasks.reading import READING
-from zobench.data.tasks.task import MASK, Form, Record, Task, words
+from zobench.data.tasks.task import MASK, Form, Record, Task, joined, words
 
 
 def _boolq(row: Record) -> str:
@@ -73,6 +73,7 @@ PUBLISHED = (
             lambda row: f'{row["premise"]}\nDoes this mean that "{row["hypothesis"]}" is true? Yes or No?\n',
             "Yes", "No",
         ),
+        unaligned=words(lambda row: f'{row["premise"]}\n"{row["hypothesis"]}"\n', "Yes", "No"),
         masked=words(_rte_masked, "Yes", "No"),
     ),
     Task(
@@ -176,16 +177,25 @@ one token share their prompt's, and the loss "lm" reads the right candidate's.""
 
 def form_of(task: Task, *, aligned: bool, masked: bool) -> Form:
     """The form that a run asks for. Raises ``ValueError`` where the task has none."""
-    if masked:
-        if task.masked is None or not aligned:
-            known = ", ".join(other.name for other in PUBLISHED if other.masked is not None)
-            asked = task.name if aligned else f"{task.name} with aligned=false"
-            raise ValueError(
-                f"a masked language model needs a task with a masked form ({known}, aligned), but got {asked}; "
-                "use a causal model"
-            )
-        return task.masked
+    if masked and task.masked is None:
+        known = ", ".join(other.name for other in PUBLISHED if other.masked is not None)
+        raise ValueError(
+            f"a masked language model needs a task with a masked form ({known}), but got {task.name}; "
+            "use a causal model"
+        )
     if aligned:
-        return task.form
+        return task.masked if masked and task.masked is not None else task.form
     assert task.unaligned is not None, "a spec allows aligned=false with an unaligned form only"
-    return task.unaligned
+    return _with_mask(task.unaligned) if masked else task.unaligned
+
+
+def _with_mask(form: Form) -> Form:
+    """``form`` with the mask where the answer would stand: ZO-Bench, table 1, without alignment. Its program has these
+    templates for causal models alone (``SST2TemplateEmpty``, ``RTETemplateEmpty``)."""
+
+    def masked(row: Record) -> tuple[str, tuple[str, ...]]:
+        prompt, candidates = form(row)
+        gap = "" if prompt.endswith("\n") else " "
+        return joined(f"{prompt}{gap}{MASK}", (candidate.strip() for candidate in candidates))
+
+    return masked

@@ -1,0 +1,101 @@
+"""Directions that stay in memory for a step: the numbers of those that are drawn again, at their price in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.first_order import batches
+from zobench import RunSpec
+from zobench.engine.noise import StoredNoise, TorchNoise
+from zobench.finetune.assemble import tuner
+from zobench.predict.footprint import memory
+from zobench.predict.sizes import trained_count, trained_width
+from zobench.runspec import METHODS
+
+CELLS: list[dict[str, Any]] = [
+    {"method": "zo-sgd", "weight_decay": 0.1},
+    {"method": "zo-sgd", "dtype": "fp16", "queries": 2},
+    {"method": "zo-sgd", "dtype": "bf16", "scheme": "lora"},
+    *({"method": name} for name in ("zo-sgd-mmt", "zo-sgd-cons", "zo-sgd-sign", "zo-adam", "zo-sgd-block")),
+    {"method": "zo-sgd-sparse", "sparsity": 0.3},
+    {"method": "forward-grad", "weight_decay": 0.1},
+    {"method": "forward-grad", "queries": 2},
+]
+
+
+def spec_of(**changes: Any) -> RunSpec:
+    return RunSpec(**{"model": "opt-tiny", "engine": "resident", "seq_len": 16, "lr": 1e-3, **changes}).resolve("cpu")
+
+
+def run(spec: RunSpec, steps: int = 3) -> tuple[list[Any], dict[str, torch.Tensor]]:
+    with tuner(spec) as tuned:
+        done = [tuned.method.step(tuned.engine, batch) for batch in batches(steps)]
+        return done, dict(tuned.engine.named_tensors())
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: " ".join(map(str, cell.values())))
+def test_a_stored_direction_gives_the_bits_of_one_that_is_drawn_again(cell: dict[str, Any]) -> None:
+    if "scheme" in cell:
+        pytest.importorskip("peft")
+    (drawn, weights), (stored, same) = run(spec_of(**cell)), run(spec_of(**cell, noise="stored"))
+    assert stored == drawn
+    assert all(torch.equal(same[name], tensor) for name, tensor in weights.items())
+
+
+@pytest.mark.parametrize(("method", "uses"), [("zo-sgd", 4), ("forward-grad", 2)])
+def test_a_step_draws_it_once(monkeypatch: pytest.MonkeyPatch, method: str, uses: int) -> None:
+    plain, drawn = TorchNoise.draw, []
+
+    def counted(noise: TorchNoise, seed: int, unit: int, tensors: Any, lane: int = 0) -> Any:
+        drawn.append(sum(tensor.numel() for tensor in tensors))
+        return plain(noise, seed, unit, tensors, lane)
+
+    monkeypatch.setattr(TorchNoise, "draw", counted)
+    counts = []
+    for noise in ("stored", "torch"):
+        spec = spec_of(method=method, noise=noise)
+        with tuner(spec) as tuned:
+            drawn.clear()
+            tuned.method.step(tuned.engine, next(batches(1)))
+            counts.append(sum(drawn))
+            elements = sum(tensor.numel() for _, tensor in tuned.engine.named_tensors())
+    assert counts[0] == elements
+    assert counts[1] >= uses * elements  # Forward-Grad draws a tied table's for each of its two uses
+
+
+def test_it_takes_as_much_as_the_weights_by_prediction_and_by_count() -> None:
+    """ZO-Bench, table A1: vanilla ZO-SGD 2 |x|, Forward-Grad 2 |x| + max |a_l|, which is more than with momentum."""
+    cell = {"model": "OPT-13B", "batch_size": 4, "seq_len": 400}
+    peak = {(m, n): memory(RunSpec(**cell, engine="resident", method=m, noise=n).resolve("cuda"))[0]
+            for m in ("zo-sgd", "forward-grad", "zo-sgd-mmt") for n in ("torch", "stored")}  # fmt: skip
+    spec = RunSpec(**cell)
+    blocks = trained_count(spec) * trained_width(spec)
+    for method in ("zo-sgd", "forward-grad"):
+        assert 1.0 < (peak[method, "stored"] - peak[method, "torch"]) / blocks < 1.03
+    assert peak["forward-grad", "torch"] < peak["zo-sgd-mmt", "torch"] < peak["forward-grad", "stored"]
+
+
+def test_only_seeds_that_are_wanted_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is repeated from its journal goes over many seeds, and wants none of them stored."""
+    tensors, drawn = [torch.zeros(3, 5), torch.zeros(7)], []
+    inner = TorchNoise([[(tensor.shape, tensor.dtype) for tensor in tensors]])
+    plain = inner.draw
+    monkeypatch.setattr(inner, "draw", lambda seed, *given: drawn.append(seed) or plain(seed, *given))
+    noise = StoredNoise(inner)
+    noise.keep({1})
+    values = [torch.cat([z.mul_(1.0) for *_, z in noise.draw(seed, 0, tensors)]) for seed in (1, 1, 2, 2)]
+    assert drawn == [1, 2, 2]
+    assert torch.equal(values[0], values[1])
+    assert torch.equal(values[2], values[3])
+    noise.keep(())
+    assert torch.equal(torch.cat([z.clone() for *_, z in noise.draw(1, 0, tensors)]), values[0])
+    assert drawn == [1, 2, 2, 1]
+
+
+def test_it_is_for_a_resident_model() -> None:
+    with pytest.raises(ValueError, match="`noise=stored` needs engine=resident, but got engine=offload; z takes as"):
+        spec_of(noise="stored", engine="offload")
+    assert METHODS.get("lozo").changes(spec_of(noise="stored"))["noise"] == "counter"
