@@ -1,4 +1,4 @@
-"""A store as an archive: it comes back as it was, but for what tells of its host; what is in doubt is left out."""
+"""A store as an archive: of its runs only what is on a list leaves, and what is in doubt is left out."""
 
 from __future__ import annotations
 
@@ -7,22 +7,29 @@ import gzip
 import io
 import itertools
 import json
+import re
 import tarfile
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.support import stores
+from tests.support.bounded import bounded
 from tests.support.stores import ENVIRONMENT, MACHINE, command
 from zobench import recipes
 from zobench.result import Outcome, Result, Round
-from zobench.store import Store, text_of
-from zobench.store import pack as module
+from zobench.store import Store, text_of, without_place
+from zobench.store import unpack as module
 from zobench.store.merge import merge
 from zobench.store.pack import doubt, pack
+from zobench.store.reading import parsed
+from zobench.store.sendable import NOT_SENT, sendable, unsendable
 
 SPECS = tuple(itertools.islice(stores.specs(), 2))
 SLOW: dict[str, Any] = {"samples": {"step_seconds": [100.0] * stores.STEPS, "loss": [2.0] * stores.STEPS}}
@@ -58,34 +65,121 @@ def test_a_store_comes_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixt
     assert file.read_bytes() == before
     code, out, err = command(capsys, "results", str(file), "--merge-into", str(tmp_path / "b"))
     assert (code, out, err) == (0, f"{tmp_path / 'b'}: 3 added, 0 there already, 0 chosen between\n", "")
-    files = [{path.name: path.read_bytes() for path in Store(tmp_path / name).paths()} for name in "ab"]
+    assert Store(tmp_path / "b").runs() == [sendable(run) for run in store.runs()]
+    pack(store.root, file, keep_text=True)
+    merge([file], tmp_path / "c", keep_text=True)
+    files = [{path.name: path.read_bytes() for path in Store(tmp_path / name).paths()} for name in "ac"]
     assert files[0] == files[1]
+    assert merge([file], tmp_path / "c").equal == 3  # the same runs, with their texts and without
 
 
-def test_nothing_tells_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "node17")
-    monkeypatch.setattr("getpass.getuser", lambda: "annika")
-    told = dataclasses.replace(
-        GOOD, outcome=Outcome.FAILED, reason="cannot read /home/annika/models/x.bin",
-        warnings=["node17 is busy, by annika", "2 machines must meet at first.cluster:29500", "10.0.0.7 is silent"],
-        traceback='File "/scratch/bob/zobench/cell.py", line 7', power={"notes": ["/dev/nvidia0 is not there"]},
-        environment={**ENVIRONMENT, "notes": ["scratch: /scratch/bob/tmp"]},
-    )  # fmt: skip
-    store_of(tmp_path / "a", told)
-    assert pack(tmp_path / "a", tmp_path / "x.tar.gz").runs == 1
-    assert merge([tmp_path / "x.tar.gz"], tmp_path / "b").added == 1
-    (path,) = Store(tmp_path / "b").paths()
-    assert not [
-        word
-        for word in ("annika", "bob", "node17", "first.cluster", "10.0.0.7", "/home", "/scratch")
-        if word in path.read_text()
-    ]
-    back = Store(tmp_path / "b").read(path)
-    assert back is not None
-    assert (back.reason, back.warnings) == ("cannot read x.bin", [
-        "HOST is busy, by USER", "2 machines must meet at HOST:29500", "HOST is silent"
-    ])  # fmt: skip
+TEXTS: dict[str, Any] = {
+    "outcome": Outcome.FAILED, "reason": "cannot read /home/annika b/models/x.bin", "traceback": "by annika",
+    "warnings": [
+        "annika is busy", "other processes kept 1.4 cores busy meanwhile; expect slower steps",
+        "the times may not count: annika used the GPU (pid 7)",
+    ],
+    "power": {"notes": ["/dev/annika is not there"], "samples": 3},
+    "environment": {**ENVIRONMENT, "notes": ["file:///home/annika"]},
+}  # fmt: skip
+
+
+def test_texts_stay_at_home_but_for_what_says_how_much_times_count(tmp_path: Path) -> None:
+    store_of(tmp_path / "a", told := dataclasses.replace(GOOD, **TEXTS))
+    assert pack(tmp_path / "a", file := tmp_path / "x.tar.gz").runs == 1
+    assert merge([file], tmp_path / "b").added == 1
+    (back,) = Store(tmp_path / "b").runs()
+    assert "annika" not in text_of(back)
+    assert (back.reason, back.traceback, back.power) == (NOT_SENT, "", {"samples": 3})
+    assert back.warnings == [TEXTS["warnings"][1], f"the times may not count: {NOT_SENT}"]
+    assert back.disturbances == back.warnings
     assert (back.spec, back.samples, back.environment["machine"]) == (told.spec, told.samples, MACHINE)
+
+
+def test_texts_are_packed_and_merged_where_they_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_of(tmp_path / "a", told := dataclasses.replace(GOOD, **TEXTS))
+    file = str(tmp_path / "x.tar.gz")
+    assert command(capsys, "results", str(tmp_path / "a"), "--pack", file, "--keep-text")[0] == 0
+    assert command(capsys, "results", file, "--merge-into", str(tmp_path / "b"), "--keep-text")[0] == 0
+    assert Store(tmp_path / "b").runs() == [told]
+    assert merge([Path(file)], tmp_path / "c").added == 1
+    assert Store(tmp_path / "c").runs() == [sendable(told)]  # who merges decides too
+
+
+BASES = [json.loads(path.read_text()) for path in sorted(recipes.folder("published").glob("*/*.json"))[::45]]
+"""Runs of every kind: of steps, ranks, other programs, tasks."""
+HOSTILE = (
+    "/home/annika b/x", "C:\\Users\\annika", "~annika/x", "file:///annika", "annika:29500", "annika@node17.example.org",
+    "fe80::annika", "00:1b:44:annika", "https://u:annika@host/x", "Bearer sk-annika", "annika, 2 cores", "AMD annika",
+    "Linux 6.1.0-annika x86_64", "2.1.0+annika", "threads: annika", "annika", "annika-2c-abcdef0", "\nannika",
+)  # fmt: skip
+PLAIN = ("2.1.0+annika", "annika", "annika-2c-abcdef0")
+"""What could be the name of a model, which leaves."""
+ANY = st.text(" /\\:@.~-_[]%$\n\x1b\u00e9Aa0", min_size=1).map(lambda text: f"{text}annika{text}")
+NUMBER = st.integers(0, 10**6)
+PLANTED = st.tuples(NUMBER, NUMBER, st.booleans(), st.sampled_from(HOSTILE) | ANY)
+"""Which part of a result, which place in it, whether as a key there, and what."""
+
+
+def is_plain(text: str) -> bool:
+    """Whether it could be a plain name, or two."""
+    return re.fullmatch(r"[A-Za-z0-9._+/-]+", text) is not None
+
+
+def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to each part of a JSON value; of long lists to the first items."""
+    yield way
+    items = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*way, key))
+
+
+WAYS = [[[(part, *way) for way in places(value)] for part, value in base.items()] for base in BASES]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, len(BASES) - 1), st.lists(PLANTED, min_size=1, max_size=3))
+def test_no_hostile_text_survives_wherever_it_stands(number: int, planted: list[tuple[int, int, bool, str]]) -> None:
+    values = json.loads(json.dumps(BASES[number]))
+    for part, where, as_key, text in planted:
+        ways = WAYS[number][part % len(WAYS[number])]
+        *way, last = ways[where % len(ways)]
+        parent = values
+        try:
+            for key in way:
+                parent = parent[key]
+            item = parent[last]
+        except (KeyError, TypeError, IndexError):
+            continue  # an earlier text has taken its place
+        if isinstance(parent, str):
+            continue  # likewise
+        if as_key and isinstance(item, dict):
+            item[text] = text
+        elif (*way, last) != ("environment", "machine") and not (way[:1] == ["spec"] and is_plain(text)):
+            parent[last] = text
+    try:
+        result = parsed(json.dumps(values).encode())
+    except ValueError:
+        return  # no result
+    if not unsendable(without_place(result).spec):
+        assert "annika" not in text_of(sendable(result))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_spec_with_a_hostile_text_is_packed(tmp_path: Path, text: str) -> None:
+    """A plain name is what its user gave to a model; anything else keeps the run at home."""
+    spec = GOOD.spec.replace(model=text, config_hash="0" * 12)
+    assert (doubt(dataclasses.replace(GOOD, spec=spec)) == "") == (
+        text in ("2.1.0+annika", "annika", "annika-2c-abcdef0")
+    )
+    assert unsendable(GOOD.spec) == ""
+
+
+def test_a_machine_that_zobench_did_not_name_keeps_its_runs_at_home() -> None:
+    named = dataclasses.replace(GOOD, environment={**ENVIRONMENT, "machine": "annika"})
+    assert doubt(named) == "its machine must have the name that zobench gives it, but is called 'annika'"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +194,7 @@ def test_nothing_tells_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"environment": {**ENVIRONMENT, "memory_limit_bytes": None}}, "it lacks its machine's rates or memory"),
         (
             {"spec": SPECS[0].replace(weights="pretrained", weights_path="/models/opt")},
-            "its weights_path is a folder of the machine that ran it",
+            "its weights_path must be a plain name, which others can have too, but is '/models/opt'",
         ),
     ],
 )
@@ -143,29 +237,16 @@ def test_a_folder_of_ones_own_is_merged_as_it_is(tmp_path: Path) -> None:
     assert Store(tmp_path / "b").load() == [own]
 
 
-def test_an_archive_whose_texts_hold_paths_or_that_is_no_result_adds_nothing(tmp_path: Path) -> None:
-    told = dataclasses.replace(GOOD, warnings=["see /home/annika/log"])
+def test_an_archive_that_holds_no_result_adds_nothing(tmp_path: Path) -> None:
     name = Store(tmp_path).path(GOOD.spec, MACHINE).name
-    for content, why in (
-        (text_of(told), "it holds paths of a machine or the UUID of its GPU; pack it with zobench results --pack"),
-        (json.dumps({**GOOD.to_dict(), "samples": 5}), "`samples` must be of type dict"),
-        (text_of(OTHER), "its name does not belong to the spec inside"),
+    for member, content, why in (
+        (f"{MACHINE}/{name}", json.dumps({**GOOD.to_dict(), "samples": 5}), "`samples` must be of type dict"),
+        (f"{MACHINE}/{name}", text_of(OTHER), "its name does not belong to the spec inside"),
+        (f"paper/{name}", text_of(GOOD), "lies in the folder of another machine"),
     ):
-        merged = merge([archive(tmp_path / "x.tar.gz", (f"{MACHINE}/{name}", content.encode()))], tmp_path / "b")
+        merged = merge([archive(tmp_path / "x.tar.gz", (member, content.encode()))], tmp_path / "b")
         assert (merged.added, len(merged.problems)) == (0, 1)
         assert why in merged.problems[0]
-
-
-def test_the_number_of_a_gpu_is_not_packed_and_refused_where_it_is_sent(tmp_path: Path) -> None:
-    gpu = {"name": "H100", "uuid": "GPU-8d3b1f0a"}
-    known = dataclasses.replace(GOOD, environment={**GOOD.environment, "gpu": gpu})
-    store_of(tmp_path / "a", known)
-    pack(tmp_path / "a", file := tmp_path / "x.tar.gz")
-    assert merge([file], tmp_path / "b").added == 1
-    assert Store(tmp_path / "b").load()[0].environment["gpu"] == {"name": "H100"}
-    name = Store(tmp_path).path(GOOD.spec, MACHINE).name
-    sent = archive(tmp_path / "y.tar.gz", (f"{MACHINE}/{name}", text_of(known).encode()))
-    assert "the UUID of its GPU" in merge([sent], tmp_path / "c").problems[0]
 
 
 def test_a_worse_run_under_another_name_of_its_model_replaces_nothing(tmp_path: Path) -> None:
@@ -196,28 +277,6 @@ def test_an_archive_that_was_cut_off_or_damaged_adds_nothing(tmp_path: Path) -> 
         with pytest.raises(ValueError, match=r"must be an archive of `zobench results --pack`, but "):
             merge([file], tmp_path / "b")
     assert Store(tmp_path / "b").paths() == []
-
-
-def test_what_nobody_has_a_name_for_is_packed_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container that runs under any number there is no name of a user; of a host there are two."""
-
-    def nobody() -> str:
-        raise KeyError("getpwuid(): uid not found: 1234")
-
-    monkeypatch.setattr("getpass.getuser", nobody)
-    monkeypatch.setattr("socket.gethostname", lambda: "node17.example.org")
-    told = "on node17 and node17.example.org: gcc -O3 -I/home/annika/include -L/opt/lib/cuda x.c"
-    store_of(tmp_path / "a", dataclasses.replace(GOOD, warnings=[told]))
-    assert pack(tmp_path / "a", tmp_path / "x.tar.gz").runs == 1
-    assert merge([tmp_path / "x.tar.gz"], tmp_path / "b").added == 1
-    (back,) = Store(tmp_path / "b").load()
-    assert back.warnings == ["on HOST and HOST: gcc -O3 -Iinclude -Lcuda x.c"]
-
-
-def test_an_option_that_is_a_folder_is_nothing_for_others() -> None:
-    plain = GOOD.spec.to_dict()
-    assert module.places(plain) == []
-    assert module.places({**plain, "options": {"rows": 3, "basis": "/home/annika/basis.pt"}}) == ["options.basis"]
 
 
 def link(name: str) -> tarfile.TarInfo:
@@ -285,8 +344,8 @@ SPARSE = {"GNU_sparse_major": 1, "GNU_sparse_minor": 0, "GNU_sparse_realsize": 5
             r"must hold names of 64 KiB at most, but has a longer header$",
         ),
         (pax(**SPARSE) + plain(512) + bytes(2048), "must be an archive of `zobench results --pack`, but "),
-        (pax(size=-700) + plain() + bytes(2048), "must hold at most 100000 runs of 1 GiB in all, but has more"),
-        (pax(size=10**18) + plain() + bytes(2048), "must hold at most 100000 runs of 1 GiB in all, but has more"),
+        (pax(size=-700) + plain() + bytes(2048), "must hold at most 20,000 runs of 256 MiB in all"),
+        (pax(size=10**18) + plain() + bytes(2048), "must hold at most 20,000 runs of 256 MiB in all"),
     ],
     ids=["chain", "holes", "damaged", "negative", "huge"],
 )
@@ -303,7 +362,7 @@ def test_headers_that_tell_more_of_a_file_are_read_to_a_limit(tmp_path: Path, co
 def test_zeros_after_the_last_file_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST", 3 << 20)
     (file := tmp_path / "x.tar.gz").write_bytes(gzip.compress(plain() + bytes(4 << 20)))
-    with pytest.raises(ValueError, match="must hold at most 100000 runs of"):
+    with pytest.raises(ValueError, match="must hold at most 20,000 runs of"):
         merge([file], tmp_path / "b")
 
 
@@ -323,13 +382,46 @@ def test_nothing_that_is_published_is_in_doubt_or_tells_of_its_host() -> None:
     runs = store.runs()
     assert len(runs) > 500
     assert store.problems == []
-    assert {doubt(run) or module._told_of_host(run) for run in runs} == {""}
+    assert {doubt(run) for run in runs} == {""}
+    assert [run for run in runs if sendable(run, keep_text=True) != run] == []  # their texts have been read
+    assert [run for run in runs if sendable(run).disturbances != run.disturbances] == []
+
+
+def test_an_archive_that_grows_is_refused_by_what_it_would_take(tmp_path: Path) -> None:
+    """60 MB of empty lists in 60 kB took 159 s and 4.8 GB, and were accepted."""
+    rows = b'{"environment": {"x": [' + b"[]," * 20_000_000 + b"[]]}}"
+    file = archive(tmp_path / "x.tar.gz", ("cpu-2c-4f2a91/x.json", rows))
+    assert file.stat().st_size < 100_000
+    done = bounded(tmp_path, "results", file, "--merge-into", "b")
+    assert (done.code, len(done.err.splitlines())) == (1, 1)
+    assert "a result must hold at most 500,000 lists and 4,000,000 items, but this has 20,000,004 and" in done.err
+
+
+def test_an_archive_of_very_many_files_is_refused_and_of_bad_ones_read_for_a_while(tmp_path: Path) -> None:
+    for count, code, lines, last in (
+        (100_000, 2, 1, "x.tar.gz must hold at most 20,000 runs of 256 MiB in all, but has more; send them in parts\n"),
+        (20_000, 1, 11, "not read: x.tar.gz: the rest of it, after 10 files that are no runs\n"),
+    ):
+        header = tarfile.TarInfo("cpu-2c-4f2a91/x.json").tobuf(tarfile.USTAR_FORMAT)
+        (tmp_path / "x.tar.gz").write_bytes(gzip.compress(header * count + bytes(1024), compresslevel=1))
+        done = bounded(tmp_path, "results", "x.tar.gz", "--merge-into", "b")
+        assert (done.code, len(done.err.splitlines())) == (code, lines)
+        assert done.err.endswith(last)
+
+
+def test_a_store_of_many_empty_files_is_told_in_a_few_lines(tmp_path: Path) -> None:
+    (tmp_path / "a" / MACHINE).mkdir(parents=True)
+    for number in range(200):
+        (tmp_path / "a" / MACHINE / f"{number}.json").touch()
+    store = Store(tmp_path / "a")
+    assert store.runs() == []
+    assert (len(store.problems), store.problems[-1]) == (21, f"{tmp_path / 'a'}: 180 more files")
 
 
 def test_an_archive_that_is_too_large_or_none_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = archive(tmp_path / "x.tar.gz", ("a/x.json", bytes(2000)))
-    monkeypatch.setattr(module, "_LARGEST", 1000)
-    with pytest.raises(ValueError, match="must hold at most 100000 runs of 1 GiB in all, but has more"):
+    monkeypatch.setattr(module, "LARGEST", 1000)
+    with pytest.raises(ValueError, match="must hold at most 20,000 runs of 256 MiB in all"):
         merge([file], tmp_path / "b")
     for content in (b"", b"no archive", file.read_bytes()[:40]):
         file.write_bytes(content)
@@ -342,6 +434,7 @@ def test_an_archive_that_is_too_large_or_none_is_one_line(tmp_path: Path, monkey
     [
         (["--pack", "runs.zip"], "`--pack` must be a file .tar.gz, but got 'runs.zip'; name it runs.tar.gz"),
         (["--pack", "no/x.tar.gz"], "`--pack` must be a file in a folder that exists, but got 'no/x.tar.gz'; "),
+        (["--keep-text"], "`--keep-text` needs --pack or --merge-into, but got neither; leave it out"),
         (["--pack", "x.tar.gz", "--sort", "seed"], "`--pack` needs one whole folder, but got more; merge folders"),
         (["--pack", "x.tar.gz"], "`--pack` needs runs, but results has none that can be read; `zobench sweep smoke "),
         (["a.tar.gz", "--merge-into", "b"], "`DIR` must be a folder, but got 'a.tar.gz'; create it first"),

@@ -36,6 +36,9 @@ def results_(
     pack: Annotated[
         Path | None, typer.Option(metavar="FILE.tar.gz", help="Write an archive to send, without host data.")
     ] = None,
+    keep_text: Annotated[
+        bool, typer.Option("--keep-text", help="Pack, or take from archives, texts too: reasons, warnings, notes.")
+    ] = False,
 ) -> None:
     """List, filter, export, merge and pack stored runs."""
     from zobench.store import query
@@ -48,15 +51,17 @@ def results_(
     for folder in folders:
         if merge_into is None or not folder.is_file() or not folder.name.endswith(ENDING):
             check_folder("DIR", folder)
+    if keep_text and pack is None and merge_into is None:
+        raise ValueError("`--keep-text` needs --pack or --merge-into, but got neither; leave it out")
     if merge_into is not None:
         if where or sort or output or pack:
             raise ValueError("`--merge-into` needs whole folders, but got another option; merge first, then list")
-        merge_stores(places, merge_into)
+        merge_stores(places, merge_into, keep_text=keep_text)
         return
     if pack is not None:
         if where or sort or output or len(places) > 1:
             raise ValueError("`--pack` needs one whole folder, but got more; merge folders first (--merge-into)")
-        pack_store(places[0], pack)
+        pack_store(places[0], pack, keep_text=keep_text)
         return
     if output is not None:
         query.check_export(output)
@@ -208,14 +213,14 @@ def trace(
         output.write_text(text)
 
 
-def merge_stores(folders: list[Path], into: Path) -> None:
+def merge_stores(folders: list[Path], into: Path, *, keep_text: bool) -> None:
     """Merges other stores into this one and prints how many results were new. Ends in ``typer.Exit`` with 1 if anything
     was left out, as packing does."""
     from zobench.store import printable
     from zobench.store.merge import merge
 
     check_folder("--merge-into", into if into.exists() else None)
-    merged = merge(folders, into)
+    merged = merge(folders, into, keep_text=keep_text)
     tell_problems(merged.problems)
     for line in merged.choices:
         print(printable(line))
@@ -224,7 +229,7 @@ def merge_stores(folders: list[Path], into: Path) -> None:
         raise typer.Exit(1)
 
 
-def pack_store(folder: Path, archive: Path) -> None:
+def pack_store(folder: Path, archive: Path, *, keep_text: bool) -> None:
     """Packs a store to be sent, and says what is left out. Ends in ``typer.Exit`` with 1 if anything is."""
     from zobench.store import printable
     from zobench.store.pack import ENDING, pack
@@ -232,7 +237,7 @@ def pack_store(folder: Path, archive: Path) -> None:
     if not archive.name.endswith(ENDING):
         raise ValueError(f"`--pack` must be a file {ENDING}, but got {str(archive)!r}; name it runs{ENDING}")
     check_file("--pack", archive)
-    packed = pack(folder, archive)
+    packed = pack(folder, archive, keep_text=keep_text)
     for line in packed.left_out:
         print(printable(f"left out: {line}"), file=sys.stderr)
     print(f"{archive}: {packed.runs} {'run' if packed.runs == 1 else 'runs'}, {len(packed.left_out)} left out")

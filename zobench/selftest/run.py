@@ -16,6 +16,7 @@ from typing import Any
 from zobench.execute.process import child_environment
 from zobench.machine.errors import first_line
 from zobench.machine.processes import ended_by
+from zobench.measure.environment import environment
 from zobench.runspec import suggestion
 from zobench.selftest.verdict import NEEDS_CUDA, Check, Finding, Place, Status, Verdict, absent
 
@@ -65,7 +66,7 @@ def selftest(
         begin(check)
         place = Place(device=device, seconds=seconds * check.share, changes=changes or {}, disk_dir=disk_dir)
         findings += apart(check, place)
-    return Verdict(device=device, machine=_facts(device), findings=findings, seconds=time.monotonic() - began)
+    return Verdict(device=device, machine=environment(device), findings=findings, seconds=time.monotonic() - began)
 
 
 def apart(check: Check, place: Place) -> list[Finding]:
@@ -115,16 +116,6 @@ def performed(check: Check, place: Place) -> list[Finding]:
         return check.run(place)
     except Exception as error:  # whatever it is, it is what this check found
         return _died(check, f"{type(error).__name__}: {first_line(error)}")
-
-
-def _facts(device: str) -> dict[str, Any]:
-    """What any result says of its machine, less what names this one GPU."""
-    from zobench.measure.environment import environment
-
-    facts = environment(device)
-    if facts["gpu"]:
-        facts["gpu"] = {key: value for key, value in facts["gpu"].items() if key != "uuid"}
-    return facts
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What a selftest finds: findings, the page and the JSON that they make. No host name, no path."""
+"""What a selftest finds: findings, the page and the JSON that they make."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zobench.machine.anonymous import anonymous, without_places
+from zobench.store.sendable import facts_of
 
 SCHEMA_VERSION = 1
 """1: the first."""
@@ -86,14 +86,15 @@ class Verdict:
         return any(finding.status is Status.FAILED for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON types, to attach to an issue or a pull request."""
+        """JSON types, to attach to an issue or a pull request: of the machine what may be sent of any run, and what the
+        checks told as the page shows it."""
         return {
             "schema_version": SCHEMA_VERSION,
             "verdict": str(Status.FAILED if self.failed else Status.OK),
             "device": self.device,
-            "machine": anonymous(dict(self.machine)),
+            "machine": facts_of(self.machine),
             "seconds": round(self.seconds, 1),
-            "findings": [anonymous(asdict(finding)) for finding in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
     def page(self) -> str:
@@ -109,7 +110,7 @@ class Verdict:
             f"{facts['description']}; device {self.device}",
             ", ".join(software),
             "",
-            *(f"{one.status:<8}  {one.name:<{width}}  {without_places(one.told)}" for one in self.findings),
+            *(f"{one.status:<8}  {one.name:<{width}}  {one.told}" for one in self.findings),
             "",
             f"{total}, in {self.seconds / 60:.1f} minutes",
         ])  # fmt: skip

@@ -8,7 +8,7 @@ import gc
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PAPER = "paper"
 """The folder beside the machines' folders that holds the papers' values; it holds no results."""
 
+_MOST_TOLD = 20
+"""Files of a store that are told to be unreadable, each in a line; of more only the number."""
 _LONGEST = 500
 """Characters of a problem: a file's own text can be part of it."""
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -59,6 +61,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
         self.problems: list[str] = []
+        self._untold = 0
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -133,9 +136,15 @@ class Store:
 
     def runs(self, machine: str | None = None) -> list[Result]:
         """All readable results in path order, each repeat for itself, of one machine or of all; renews ``problems``."""
-        self.problems = []
         with _no_collection():
-            return [result for path in self.paths(machine) if (result := self.read(path)) is not None]
+            return list(self.each(machine))
+
+    def each(self, machine: str | None = None) -> Iterator[Result]:
+        """As :meth:`runs`, but one after another: only one of them need be in memory."""
+        self.problems, self._untold = [], 0
+        for path in self.paths(machine):
+            if (result := self.read(path)) is not None:
+                yield result
 
     def paths(self, machine: str | None = None) -> list[Path]:
         """The files that should hold results, in order, of one machine or of all."""
@@ -145,8 +154,13 @@ class Store:
 
     def read(self, path: Path) -> Result | None:
         """The result in ``path``, a file of this store; None, and a line in ``problems``, if it cannot be believed."""
+        return self.believed(path, lambda: read(path))
+
+    def believed(self, path: Path, reading: Callable[[], Result]) -> Result | None:
+        """What ``reading`` returns if it is the result that belongs into the file ``path`` of this store; None, and a
+        line in ``problems``, if not or if it raises ``OSError`` or ``ValueError``."""
         try:
-            result = read(path)
+            result = reading()
             if machine_of(result) != path.parent.name:
                 raise ValueError(
                     f"it was measured on {machine_of(result)!r}, but lies in the folder of another machine"
@@ -154,9 +168,17 @@ class Store:
             if self.path(result.spec, machine_of(result), number_of(result)) != path:
                 raise ValueError("its name does not belong to the spec inside; was it renamed or edited?")
         except (OSError, ValueError) as error:
-            self.problems.append(printable(f"{path}: {' '.join(str(error)[:_LONGEST].split())}"))
+            self.tell(f"{path}: {' '.join(str(error)[:_LONGEST].split())}")
             return None
         return result
+
+    def tell(self, problem: str) -> None:
+        """Adds a line to ``problems``; of many, their number."""
+        if len(self.problems) < _MOST_TOLD:
+            self.problems.append(printable(problem))
+        else:
+            self._untold += 1
+            self.problems[_MOST_TOLD:] = [f"{self.root}: {self._untold:,} more files"]
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ from pathlib import Path
 from zobench.result import Result
 from zobench.result.repeats import number_of
 from zobench.store import Store, machine_of
-from zobench.store.pack import opened
+from zobench.store.sendable import sendable
+from zobench.store.unpack import runs_of
 
 
 @dataclass(kw_only=True)
@@ -22,13 +23,14 @@ class Merged:
     problems: list[str] = field(default_factory=list)
 
 
-def merge(sources: Sequence[Path], into: Path) -> Merged:
+def merge(sources: Sequence[Path], into: Path, *, keep_text: bool = False) -> Merged:
     """Puts the runs of ``sources`` into the store ``into``, which may have some, in the current schema version.
 
     Repeats stay beside each other. Of two different runs of a cell on a machine, in the same round, the one that ended
     ok stays, then the one with more measured steps, then the one of the later round, as a round that was interrupted is
-    run anew, then the one that was there. Files that cannot be read are left where they are, also in ``into``. Raises
-    ``ValueError`` if ``into`` is one of the sources, ``StoreError`` or ``BusyError`` if it cannot be written.
+    run anew, then the one that was there. Of archives texts are left out unless ``keep_text``. Files that cannot be
+    read are left where they are, also in ``into``. Raises ``ValueError`` if ``into`` is one of the sources,
+    ``StoreError`` or ``BusyError`` if it cannot be written.
     """
     for source in sources:
         if source.resolve() == into.resolve():
@@ -36,9 +38,8 @@ def merge(sources: Sequence[Path], into: Path) -> Merged:
     merged, target = Merged(), Store(into)
     with target.lock():
         for source in sources:
-            with opened(source, merged.problems) as store:
-                for result in store.runs():
-                    _add(result, source, target, merged)
+            for result in runs_of(source, merged.problems, keep_text=keep_text):
+                _add(result, source, target, merged)
     return merged
 
 
@@ -52,7 +53,7 @@ def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
     there = target.find(*place)
     if there is None:
         merged.problems += [f"{problem}; remove it to merge that of {source}" for problem in target.problems]
-    elif there == result:
+    elif result in (there, sendable(there)):
         merged.equal += 1
     else:
         better = _worth(result) > _worth(there)

@@ -23,6 +23,10 @@ _SHORTEST, _LONGEST = 1e-9, 1e9
 """Seconds of a step, and of times on a timeline."""
 _DEEPEST = 20
 """Levels of lists and objects; a result has six."""
+LARGEST = 64 << 20
+"""Bytes of a run's file: it is read whole."""
+_MANY_ROWS, _MANY_ITEMS = 500_000, 4_000_000
+"""Lists and objects of a run's file, and items in them, as many as fit some 300 MB of memory: a million steps do."""
 
 
 def read(path: Path) -> Result:
@@ -32,7 +36,19 @@ def read(path: Path) -> Result:
     """
     if not path.is_file():
         raise ValueError("a result must be a file, but this is none")
-    data = path.read_bytes()
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f"a result must be a file of {LARGEST >> 20} MiB at most, but this is larger")
+    return parsed(path.read_bytes())
+
+
+def parsed(data: bytes) -> Result:
+    """The result that a file of ``data`` holds; as :func:`read`. What is in it is counted before it is parsed."""
+    rows, items = data.count(b"[") + data.count(b"{"), data.count(b",")
+    if rows > _MANY_ROWS or items > _MANY_ITEMS:
+        raise ValueError(
+            f"a result must hold at most {_MANY_ROWS:,} lists and {_MANY_ITEMS:,} items, but this has {rows:,} "
+            f"and {items:,}"
+        )
     try:
         values = json.loads(data.decode(), parse_constant=_no_constant)  # of bytes json takes halves of characters
         if b"\\ud" in data.lower():  # half of a pair of escapes is a character that nothing can print or store
@@ -170,7 +186,7 @@ def _is_row(row: Any, scores: Sequence[str]) -> bool:
     if type(row) is not list or len(row) != 2 + len(scores):
         return False
     step, loss, *found = row
-    told = all(_SCORES.get(name, _is_any)(value) for name, value in zip(scores, found, strict=True))
+    told = all(SCORES.get(name, _is_any)(value) for name, value in zip(scores, found, strict=True))
     return type(step) is int and 0 <= step < _LARGEST and (loss is None or _bounded(loss)) and told
 
 
@@ -209,7 +225,7 @@ def _is_any(value: Any) -> bool:
     return value is None or _bounded(value)
 
 
-_SCORES: Mapping[str, Callable[[Any], bool]] = {
+SCORES: Mapping[str, Callable[[Any], bool]] = {
     "accuracy": _is_share, "f1": _is_share, "exact_match": _is_share, "perplexity": _is_perplexity,
 }  # fmt: skip
 _FACTS: Mapping[str, Callable[[Any], bool]] = {
