@@ -13,7 +13,8 @@ from tests.support.drawings import BARS, LINES, TIMELINE, recorded
 from tests.support.rates import CALIBRATION, RATES
 from tests.support.tables import MIB, PAPER, result
 from zobench.measure.statistics import median_interval
-from zobench.predict import footprint, step_seconds
+from zobench.predict import gpu, step_seconds
+from zobench.predict.published.validation import papers_gpus
 from zobench.report import artifacts
 from zobench.report.draw import blank, chart, timelines
 from zobench.report.plot import Plot, load_plot
@@ -78,7 +79,7 @@ title = "Memory"
 dtype = "fp16"
 seq_len = 2048
 [rows.product]
-model = ["OPT-125M", "OPT-6.7B"]
+model = ["OPT-125M", "OPT-13B"]
 [[columns]]
 header = "AdamW"
 where = { engine = "resident", method = "fo-adam" }
@@ -100,18 +101,19 @@ limit = { value = 40e9, label = "40 GB" }
 
 def test_what_was_not_measured_is_predicted_and_marked_so_and_what_cannot_fit_is_not_a_bar(tmp_path: Path) -> None:
     plot = plot_from(tmp_path, PREDICTED)
-    spec = RunSpec(model="OPT-6.7B", dtype="fp16", engine="offload").resolve("cuda")
+    spec = RunSpec(model="OPT-13B", dtype="fp16", engine="offload").resolve("cuda")
     found = drawn(plot, [])
     adamw, zo2 = found.panels[0].series
-    assert zo2.marks[1].value == footprint.memory(spec)[0] / 2**30
+    assert zo2.marks[1].value == gpu.predict(spec, papers_gpus(anchored=True)["A100-80GB"]).device_bytes / 2**30
     assert {mark.source for series in (adamw, zo2) for mark in series.marks} == {"predicted"}
     assert adamw.marks[1].value is None
-    assert adamw.marks[1].failure == "does not fit 40 GB"
-    assert footprint.memory(spec.replace(engine="resident", tier="device", method="fo-adam"))[0] > 40e9
-    assert "Predicted by formula" in found.source
-    here = result("OPT-6.7B", "offload", "fp16", memory=3 * 2**30, seq_len=2048)
+    assert adamw.marks[1].failure == "predicted out of memory"
+    assert "Predicted for A100 80GB SXM, by a model of zobench's own engine" in found.source
+    here = result("OPT-13B", "offload", "fp16", memory=3 * 2**30, seq_len=2048)
     again = drawn(plot, [here]).panels[0].series[1].marks[1]
     assert (again.value, again.source) == (3.0, "measured")
+    bare = drawn(plot_from(tmp_path, PREDICTED.replace("predicted = true\n", "")), [])
+    assert [panel.message[:20] for panel in bare.panels] == ["Nothing measured yet"]
 
 
 def test_no_run_is_ever_taken_for_training_that_is_only_predicted(tmp_path: Path) -> None:

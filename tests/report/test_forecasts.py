@@ -108,7 +108,7 @@ def test_a_figure_of_costs_that_nobody_measured_draws_what_is_predicted_and_says
     marks = [mark for panel in chart.panels for series in panel.series for mark in series.marks]
     assert len(marks) == 15
     assert all(mark.source == "predicted" and mark.value for mark in marks)
-    assert chart.source.startswith("Predicted for zobench's engine on A100 80GB SXM; nine of ten")
+    assert chart.source.startswith("Predicted for A100 80GB SXM, by a model of zobench's own engine; nine of ten")
 
 
 def test_predictions_are_grey_with_a_tilde_in_every_format() -> None:

@@ -57,6 +57,12 @@ def places(cells: Iterable[TableCell]) -> str:
     return joined(cell.forecast.gpu.name for cell in cells if cell.forecast)
 
 
+def whose(cells: Iterable[TableCell]) -> str:
+    """By what model the forecasts of ``cells`` are made; there must be one."""
+    own = {cell.forecast.own for cell in cells if cell.forecast}
+    return _PREDICTED_BY[False in own, True in own]
+
+
 def predicted(cell: TableCell, to_paper: float | None) -> CellText:
     """The forecast of a cell; of a share, which only what was measured has, a word in its place."""
     if cell.forecast is None:
@@ -90,14 +96,14 @@ def predictors(cells: Sequence[TableCell]) -> list[str]:
     here = _of_this_machine(cells)
     if not known:
         return here
-    by = _PREDICTED_BY[False in own, True in own]
     shares: dict[str, list[str]] = {}
     for name, one in known:
         shares.setdefault(name, []).append(f"{100 * one.share:.1f}")
     within = ", ".join(f"{joined(texts)} % ({name})" for name, texts in shares.items())
     told = [
         *here,
-        f"~ is predicted for the {places(cells)}: {by}. Nine of ten such values are within {within} of the papers'.",
+        f"~ is predicted for the {places(cells)}: {whose(cells)}. Nine of ten such values are within {within} of the "
+        "papers'.",
     ]
     if True in own:
         told.append("zobench's engine has never run on such a GPU, so its own errors may be larger.")

@@ -19,6 +19,7 @@ from zobench.report.quantity import rounded
 from zobench.report.sheet import CellText, Group, Sheet, number
 from zobench.report.table import Table, TableColumn
 from zobench.result import Outcome, Result
+from zobench.result.quantity import Interval
 from zobench.runspec import named
 from zobench.runspec.registries import METRICS
 from zobench.store import evidence, metrics
@@ -92,6 +93,15 @@ def paired(cell: TableCell, base: TableCell | None) -> PairedRatio | None:
     if base is None or base is cell or len(cell.results) != 1 or len(base.results) != 1:
         return None
     return evidence.ratio(cell.result, base.result, cell.quantity)
+
+
+def relative(cell: TableCell, base: TableCell | None) -> tuple[float | None, Interval | None]:
+    """The value over that of ``base``, from the rounds that both were in where there are any, with its 95 % interval;
+    without a base the value itself."""
+    if base is None:
+        return cell.value, cell.interval
+    known = paired(cell, base)
+    return (known.value, known.interval) if known else (ratio(cell.value, base.value), None)
 
 
 def _paired_legend(ratios: Iterable[PairedRatio]) -> list[str]:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from zobench.predict import footprint
 from zobench.predict import timelines as foretold
 from zobench.predict.hardware import load as hardware_of
 from zobench.predict.timelines import Timeline
-from zobench.report.cells import TableCell, conditions, meets
+from zobench.report.ahead import joined, places, whose
+from zobench.report.cells import TableCell, meets
 from zobench.report.chart import Chart, Event, Mark, Panel, Series
-from zobench.report.compose import Grid, hardware, joined, measurable, measured_on, needs, ratio
+from zobench.report.compose import Grid, hardware, measurable, measured_on, needs, ratio, relative
 from zobench.report.plot import Plot, TimelinePanel
 from zobench.report.sheet import WARNING, ranges
 from zobench.report.table import Metric
 from zobench.result import Outcome, Result
-from zobench.runspec import FIELDS, INCIDENTAL, RunSpec
+from zobench.runspec import FIELDS, INCIDENTAL
 from zobench.runspec.registries import METRICS
 from zobench.store import place_of
-
-"""Fields in which two runs may differ and still be drawn as one comparison."""
 
 
 def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
@@ -32,16 +30,14 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
     if not any(cell.paper_value is not None for cell in cells) and plot.paper:
         remarks.append("The paper prints no numbers for this figure.")
     remarks += _caveats(cells)
-    marks = {_key(cell): _mark(plot, cell) for cell in cells}
+    marks = {_key(cell): _mark(cell) for cell in cells}
     if plot.kind == "heatmap":
         panels = _maps(plot, grid, machine)
     else:
         panels = [_panel(plot, grid, j, marks) for j in range(len(grid[0]))]
-    predicted = any(_is_footprint(cell) and marks[_key(cell)].source == "predicted" for cell in cells)
     told = "; ".join(
         [
             *([measured_on(cells, machine)] if machine else []),
-            *(["predicted by formula, for a CUDA device"] if predicted else []),
             *_predicted_for(cells, marks),
             *_paper_source(plot, cells),
         ]
@@ -59,25 +55,17 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
 
 
 def _predicted_for(cells: Sequence[TableCell], marks: Mapping[tuple[str, str, str], Mark]) -> list[str]:
-    """For which GPU the marks are predicted that no formula of the figure's own gives, and how far off they may be."""
-    ahead = [cell.forecast for cell in cells if not _is_footprint(cell) and marks[_key(cell)].source == "predicted"]
-    gpus = joined(known.gpu.name for known in ahead if known)
-    shares = joined(f"{100 * known.share:.1f}" for known in ahead if known)
-    whose = "zobench's engine" if any(known.own for known in ahead if known) else "the paper's program"
-    return (
-        [f"predicted for {whose} on {gpus}; nine of ten of the papers' values were within {shares} % of such"]
-        if gpus
-        else []
-    )
+    """For which GPU and program the marks are predicted, and how far off they may be."""
+    ahead = [cell for cell in cells if cell.forecast and marks[_key(cell)].source == "predicted"]
+    if not ahead:
+        return []
+    told = [f"predicted for {places(ahead)}, {whose(ahead)}"]
+    within = joined(f"{100 * cell.forecast.share:.1f}" for cell in ahead if cell.forecast)
+    return [*told, f"nine of ten of the papers' values were within {within} % of such"]
 
 
 def _key(cell: TableCell) -> tuple[str, str, str]:
     return cell.row.header, cell.column.header, cell.metric.name
-
-
-def _is_footprint(cell: TableCell) -> bool:
-    """Whether what the cell predicts is :mod:`zobench.predict.footprint`'s memory, of no machine."""
-    return cell.column.predicted and cell.metric.name == "gpu_memory"
 
 
 def _caveats(cells: Sequence[TableCell]) -> list[str]:
@@ -148,9 +136,8 @@ def _in_unit(value: float | None, metric: Metric) -> float | None:
     return None if value is None else value / metric.scale
 
 
-def _mark(plot: Plot, cell: TableCell) -> Mark:
-    """What was measured; else why a run ended without it; else what is predicted: of a figure's columns of memory by
-    the footprint's formula, of others on the paper's GPU."""
+def _mark(cell: TableCell) -> Mark:
+    """What was measured; else why a run ended without it; else what is predicted on the paper's GPU."""
     if cell.result is not None and cell.result.outcome is Outcome.OK:
         low, high = cell.interval if cell.interval and cell.value is not None else (None, None)
         value, least, most = (_in_unit(number, cell.metric) for number in (cell.value, low, high))
@@ -158,8 +145,6 @@ def _mark(plot: Plot, cell: TableCell) -> Mark:
     if cell.result is not None and cell.result.outcome is not Outcome.SKIPPED:
         oom = cell.result.outcome is Outcome.OOM
         return Mark(failure="out of memory" if oom else "did not finish")
-    if _is_footprint(cell):
-        return _predicted(plot, cell)
     return _foretold(cell) if cell.forecast else Mark()
 
 
@@ -171,48 +156,35 @@ def _foretold(cell: TableCell) -> Mark:
     return Mark(value=cell.forecast.value / cell.metric.scale, source="predicted")
 
 
-def _predicted(plot: Plot, cell: TableCell) -> Mark:
-    nbytes = predicted_bytes(plot, cell)
-    if plot.axes.limit and nbytes > plot.axes.limit[0]:
-        return Mark(source="predicted", failure=f"does not fit {plot.axes.limit[1]}")
-    return Mark(value=nbytes / cell.metric.scale, source="predicted")
-
-
-def predicted_bytes(plot: Plot, cell: TableCell) -> int:
-    """Device memory of the run that a cell describes, on a CUDA device, as :mod:`zobench.predict.footprint` has it."""
-    assert plot.table is not None
-    where = conditions(plot.table, cell.row, cell.column)
-    fields: dict[str, Any] = {field: values[0] for field, values in where.items()}
-    return footprint.memory(RunSpec(**fields).resolve("cuda"))[0]
-
-
 def _maps(plot: Plot, grid: Grid, machine: str | None) -> list[Panel]:
     """One map of what was measured and one of the paper's values, for every metric that has any."""
-    panels = []
-    for j, cell in enumerate(grid[0]):
-        for told, values in (
-            (f"measured on {machine}", [[c.value for c in row[j]] for row in grid]),
-            ("paper", [[None if c.row.extra else c.paper_value for c in row[j]] for row in grid]),
-        ):
-            if any(value is not None for row in values for value in row):
-                panels.append(_map(plot, [row[j] for row in grid], cell[0].metric, values, told))
-    return panels
+    made = [
+        _map(plot, [row[j] for row in grid], told, of)
+        for j in range(len(grid[0]))
+        for told, of in ((f"measured on {machine}", lambda cell, base: relative(cell, base)[0]), ("paper", _reported))
+    ]
+    return [panel for panel in made if panel.series]
+
+
+def _reported(cell: TableCell, base: TableCell | None) -> float | None:
+    """The paper's value, or with ``base`` its ratio to that cell's; not of rows that the paper does not have."""
+    value = None if cell.row.extra else cell.paper_value
+    return value if base is None else ratio(value, base.paper_value)
 
 
 def _map(
-    plot: Plot, rows: Sequence[Sequence[TableCell]], metric: Metric, values: Sequence[Sequence[float | None]], told: str
-) -> Panel:
+    plot: Plot, rows: Sequence[Sequence[TableCell]], told: str,
+    of: Callable[[TableCell, TableCell | None], float | None],
+) -> Panel:  # fmt: skip
+    """``of``: the value of a cell, or its ratio to that of the second."""
     assert plot.table is not None
-    headers = [cell.column.header for cell in rows[0]]
+    headers, metric = [cell.column.header for cell in rows[0]], rows[0][0].metric
     base = headers.index(plot.table.baseline) if plot.table.baseline in headers else None
     series = []
-    for cells, line in zip(rows, values, strict=True):
-        if base is None:
-            shown = [_in_unit(value, metric) for value in line]
-        else:
-            shown = [ratio(value, line[base]) for value in line]
-        if any(value is not None for value in shown):
-            marks = tuple(Mark(value=value) for value in shown)
+    for cells in rows:
+        values = [of(cell, None if base is None else cells[base]) for cell in cells]
+        if any(value is not None for value in values):
+            marks = tuple(Mark(value=value if base is not None else _in_unit(value, metric)) for value in values)
             series.append(Series(label=cells[0].row.header, marks=marks, paper=(None,) * len(marks)))
     label = metric.header if base is None else f"relative to {headers[base]}"
     title = told if len(plot.table.metrics) == 1 else f"{metric.header.partition(' (')[0]}, {told}"

@@ -49,8 +49,9 @@ _PROGRAMS: Mapping[str, Callable[[Cell, Gpu], float]] = {
 
 
 def added(table: Table, grid: Grid) -> Grid:
-    """``grid`` with a forecast in each cell that can have one: of a cost, in a table of the five papers."""
-    if table.paper not in PAPERS:
+    """``grid`` with a forecast in each cell that can have one: of a cost, in a table of the five papers or a column
+    that asks for it."""
+    if table.paper not in PAPERS and not any(column.predicted for column in table.columns):
         return grid
     place = gpu_of(cell for row in grid for group in row for cell in group)
     told = [[[replace(cell, forecast=of(table, cell, place)) for cell in group] for group in row] for row in grid]
@@ -88,7 +89,7 @@ def _gpus() -> Mapping[str, Gpu]:
 
 def of(table: Table, cell: TableCell, place: Gpu) -> Forecast | None:
     """What ``cell`` should come to at ``place``; None for what no model of costs predicts, as an accuracy."""
-    if not is_meant(cell.row, cell.column) or cell.column.extra:
+    if not is_meant(cell.row, cell.column) or cell.column.extra or not (table.paper in PAPERS or cell.column.predicted):
         return None
     row = cell.paper
     if row is not None and cell.metric.name == "link_rate":

@@ -9,7 +9,7 @@ from zobench.recipes.reference import Reference
 from zobench.report.book import Opening
 from zobench.report.cells import TableCell
 from zobench.report.chart import Chart, Mark, Panel, Series
-from zobench.report.compose import Grid, hardware, joined, measured_on, paired, ratio
+from zobench.report.compose import Grid, hardware, joined, measured_on, ratio, relative
 from zobench.report.render import grids
 from zobench.report.summary import Filled, in_words, layers, verdicts
 from zobench.report.table import Table, load_table
@@ -40,11 +40,9 @@ def _count(grid: Grid) -> int:
 def _measured(group: Sequence[TableCell], k: int) -> Mark:
     """What was measured of column ``k`` as a multiple of the baseline's in the same row: from the rounds in which both
     ran, with its interval, where there are any."""
-    known = paired(group[k], group[0])
-    if known is None:
-        return Mark(value=ratio(group[k].value, group[0].value))
-    low, high = known.interval or (None, None)
-    return Mark(value=known.value, low=low, high=high)
+    value, interval = relative(group[k], group[0])
+    low, high = interval or (None, None)
+    return Mark(value=value, low=low, high=high)
 
 
 def _here(group: Sequence[TableCell], k: int) -> float | None:

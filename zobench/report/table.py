@@ -38,7 +38,7 @@ class TableColumn:
     """Which results belong under ``header``, and which of the paper's values they are compared with, if any.
 
     An ``extra`` column is not in the paper's table: it is shown only if it was measured, and no claim is about it.
-    ``predicted``: a figure shows the predicted memory where nothing was measured. ``quantity``: what is shown in place
+    ``predicted``: what was not measured is predicted, as in a table of the papers. ``quantity``: what is shown in place
     of the metric that the paper calls it, in the same units. ``level``: it is the same in every row, so that its
     conditions hold in place of a row's on the same field.
     """
