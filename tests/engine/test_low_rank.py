@@ -146,9 +146,9 @@ def test_nothing_is_written_to_the_disk_while_a_subspace_lasts(config):
         tier = engine.rest.streamed.tier
         offload = tier.offload
 
-        def counted(block: int, slot: Tensor) -> None:
+        def counted(block: int, slot: Tensor, first: int = 0) -> None:
             written[-1] += slot.nbytes
-            offload(block, slot)
+            offload(block, slot, first)
 
         tier.offload = counted
         kept = sum(engine.kept_bytes(unit) for unit in engine.blocks)

@@ -2,15 +2,17 @@
 
 import dataclasses
 import itertools
+import mmap
 import threading
 import time
+import weakref
 
 import pytest
 import torch
 
 from tests.support.emulator import EmulatedLanes, RaceError
 from tests.support.races import model, resident, trace
-from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry
+from zobench import ZOSGD, Batch, Engine, EngineConfig, Entry, models
 from zobench.engine import schedule
 from zobench.engine.in_place import InPlace
 from zobench.engine.lanes import ThreadLanes
@@ -149,10 +151,10 @@ def test_real_threads_with_a_slow_lane_give_the_bits_of_the_resident_run(slow, s
 
 
 def failing_offload(blocks):
-    def offload(self, block, slot, original=HostTier.offload):
+    def offload(self, block, slot, first=0, original=HostTier.offload):
         if block in blocks:
             raise OSError("the link is gone")
-        original(self, block, slot)
+        original(self, block, slot, first)
 
     return offload
 
@@ -205,10 +207,10 @@ class Counted:
             monkeypatch.setattr(HostTier, name, self.watch(name, getattr(HostTier, name)))
 
     def watch(self, name, original):
-        def call(tier, block, slot):
+        def call(tier, block, slot, first=0):
             self.calls[name] += 1
             self.threads[name].add(threading.current_thread().name)
-            original(tier, block, slot)
+            original(tier, block, slot, first)
 
         return call
 
@@ -243,9 +245,26 @@ def test_without_fused_update_each_block_is_moved_twice_per_step(monkeypatch):
     assert calls == {"upload": 16, "offload": 16, "allocate": 0}
 
 
-def test_without_reusable_memory_each_upload_allocates(monkeypatch):
-    calls, _ = counted_steps(monkeypatch, reusable_memory=False)
-    assert calls == {"upload": 8, "offload": 8, "allocate": 8}
+def test_without_reusable_memory_each_tensor_of_each_block_is_allocated_by_its_upload_and_freed_after_its_offload():
+    """Pages of its own, which the system gets back: no allocator keeps them."""
+    skeleton, ids = model(4), torch.arange(10).view(1, 10)
+    tensors, live, taken = sum(len(list(b.parameters())) for b in models.blocks(skeleton)), set(), []
+    with Engine(skeleton, EngineConfig(slots=2, reusable_memory=False), weights=RandomWeights(skeleton, 0)) as engine:
+        allocate = engine.pipeline._new_slot
+
+        def watched(nbytes):
+            memory = allocate(nbytes)
+            taken.append(memory.data_ptr() % mmap.PAGESIZE)
+            live.add(number := len(taken))
+            weakref.finalize(memory, live.discard, number)
+            return memory
+
+        engine.pipeline._new_slot = watched
+        for steps in (1, 2, 3):
+            ZOSGD(lr=1e-3).step(engine, Batch(ids, ids))
+            engine.pipeline.drain()
+            assert (len(taken), len(live)) == (tensors * steps + tensors // 2, tensors // 2), "2 of 4 blocks wait"
+    assert set(taken) == {0}
 
 
 def test_without_overlap_transfers_run_between_the_computes_in_their_thread(monkeypatch):

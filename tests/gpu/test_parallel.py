@@ -190,7 +190,7 @@ def test_a_device_whose_memory_runs_out_is_told(tmp_path, monkeypatch):
         "    import torch\n"
         "    from zobench.parallel import hosts\n"
         "    upload, seen = hosts.SharedTier.upload, []\n"
-        "    def failing(self, block, slot):\n"
+        "    def failing(self, block, slot, first=0):\n"
         "        seen.append(block)\n"
         "        if len(seen) == 5:\n"
         "            torch.empty(1 << 50, device='cuda')\n"

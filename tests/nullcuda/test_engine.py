@@ -76,7 +76,7 @@ def spent(steps=3, layers=3, **changes):
     from tests.nullcuda.counts import counts
 
     model, ids = model_of(layers), torch.arange(20, device=CUDA).view(1, 20)
-    config = EngineConfig(device=CUDA, tier="pinned", noise="counter", **changes)
+    config = EngineConfig(**{"device": CUDA, "tier": "pinned", "noise": "counter", **changes})
     with Engine(model, config, weights=RandomWeights(model, 0)) as engine:
         method = ZOSGD(lr=1e-3)
         for _ in range(4):
@@ -142,16 +142,18 @@ def test_eight_bits_cost_one_launch_each_way():
     assert own["mallocs"] + own["host_allocs"] + own["stream_syncs"] == 0
 
 
-def test_without_reusable_memory_each_slot_is_allocated_and_freed_and_nothing_else():
+@pytest.mark.parametrize("noise", ["counter", "torch"])
+def test_without_reusable_memory_each_tensor_in_the_slots_is_allocated_and_freed_and_nothing_else(noise):
     """By the device's own malloc, which the allocator's cache would hide; and what others have cached stays."""
     torch.cuda.empty_cache()
     cached = torch.empty(1 << 28, dtype=torch.uint8, device=CUDA)
     del cached
-    step = spent(reusable_memory=False)
-    assert (step["mallocs"], step["frees"]) == (3, 3)
-    assert step["device_syncs"] == 0
+    tensors = sum(len(list(block.parameters())) for block in models.blocks(model_of(3)))
+    step, kept = spent(noise=noise, reusable_memory=False), spent(noise=noise)
+    assert (step["mallocs"], step["frees"]) == (tensors, tensors) == (48, 48)
+    assert step["device_syncs"] == step["waiting_frees"] == 0
     assert torch.cuda.memory_reserved() >= 1 << 28
-    assert spent()["mallocs"] == 0
+    assert (kept["mallocs"], kept["frees"]) == (0, 0)
 
 
 def test_copies_of_pageable_memory_are_issued_by_threads_of_their_own():
@@ -162,9 +164,9 @@ def test_copies_of_pageable_memory_are_issued_by_threads_of_their_own():
     ) as engine:
         ids, issued, upload = torch.arange(20).view(1, 20), set(), engine.pipeline._tier.upload
 
-        def watched(block, slot):
+        def watched(block, slot, first=0):
             issued.add(threading.current_thread().name)
-            upload(block, slot)
+            upload(block, slot, first)
 
         engine.pipeline._tier.upload = watched
         engine.evaluate(Batch(ids, ids))

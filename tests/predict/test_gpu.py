@@ -24,9 +24,9 @@ def cell(model="OPT-13B", **fields):
 class NoTier:
     """Moves nothing."""
 
-    def upload(self, block, out): ...
+    def upload(self, block, out, first): ...
 
-    def offload(self, block, source): ...
+    def offload(self, block, source, first): ...
 
     def close(self): ...
 
@@ -42,7 +42,7 @@ def engine_step(spec, count, lanes):
     clock, ends = VirtualLanes(price), []
     pipeline = Pipeline(
         units, [8] * count, [8] * count, NoTier(), clock, lambda nbytes: torch.empty(nbytes, dtype=torch.uint8),
-        slots=spec.slots, overlap=spec.overlap, reusable_memory=True,
+        slots=spec.slots, overlap=spec.overlap,
     )  # fmt: skip
     for _ in range(gpu.STEPS):
         for work in ("compute",) if spec.fused_update else ("compute", "update"):

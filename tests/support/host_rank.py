@@ -61,13 +61,13 @@ def delayed(delays, seed):
     chance = random.Random(seed)
 
     class Slow(hosts.SharedTier):
-        def upload(self, block, slot):
+        def upload(self, block, slot, first=0):
             time.sleep(delays.get("upload", 0) * chance.random())
-            super().upload(block, slot)
+            super().upload(block, slot, first)
 
-        def offload(self, block, slot):
+        def offload(self, block, slot, first=0):
             time.sleep(delays.get("offload", 0) * chance.random())
-            super().offload(block, slot)
+            super().offload(block, slot, first)
 
     return Slow
 

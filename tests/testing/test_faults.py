@@ -97,16 +97,16 @@ def test_a_fault_in_an_engine_is_found(faulty: type[Engine]) -> None:
 class Stale(HostTier):
     """The second block gives what it was filled with, for ever."""
 
-    def offload(self, block: int, slot: Tensor) -> None:
+    def offload(self, block: int, slot: Tensor, first: int = 0) -> None:
         if block != 1:
-            super().offload(block, slot)
+            super().offload(block, slot, first)
 
 
 class Torn(HostTier):
     """A written front takes the rest of its block with it."""
 
-    def offload(self, block: int, slot: Tensor) -> None:
-        super().offload(block, torch.cat([slot, slot.new_zeros(SIZES[block] - slot.numel())]))
+    def offload(self, block: int, slot: Tensor, first: int = 0) -> None:
+        super().offload(block, torch.cat([slot, slot.new_zeros(SIZES[block] - slot.numel())]), first)
 
 
 @pytest.mark.parametrize(

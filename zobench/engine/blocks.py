@@ -6,10 +6,11 @@ Tied parameters belong to the unit that comes first in ``named_parameters()`` an
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,28 @@ ALIGNMENT = 64
 PAGE = 4096
 TILE_BYTES = 64 << 20
 """Bytes of a row tile of a linear layer (granularity=tile)."""
+
+
+class Memory(Protocol):
+    """A unit's bytes on the device: ``memory[first:last]`` is a uint8 tensor of those of one of its tensors."""
+
+    def __getitem__(self, place: slice, /) -> Tensor: ...
+
+
+class Pieces:
+    """Memory of a unit whose tensors have an allocation each: ``parts`` are (first byte, uint8 tensor), in order."""
+
+    def __init__(self, parts: Sequence[tuple[int, Tensor]]) -> None:
+        self.parts = parts
+        self._firsts = [first for first, _ in parts]
+
+    def __getitem__(self, place: slice, /) -> Tensor:
+        first, piece = self.parts[bisect.bisect_right(self._firsts, place.start) - 1]
+        return piece[place.start - first : place.stop - first]
+
+    def clone(self) -> Pieces:
+        """A copy of all of them."""
+        return Pieces([(first, piece.clone()) for first, piece in self.parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +95,11 @@ class Field:
         """Bytes of the tensor here."""
         return self.shape.numel() * self.dtype.itemsize
 
-    def view(self, buffer: Tensor) -> Tensor:
-        """This tensor inside a flat uint8 buffer of its unit."""
+    def view(self, buffer: Memory) -> Tensor:
+        """This tensor inside the memory of its unit."""
         return buffer[self.offset : self.offset + self.nbytes].view(self.dtype).view(self.shape)
 
-    def bound(self, buffer: Tensor) -> Tensor:
+    def bound(self, buffer: Memory) -> Tensor:
         """The same, as the model takes it."""
         return self.typed(self.view(buffer))
 
@@ -106,7 +129,7 @@ class Unit:
     states: tuple[Field, ...]
     nbytes: int
     index: int = -1
-    buffer: Tensor | None = None
+    buffer: Tensor | Pieces | None = None
     streamed: bool = False
     at: Point = BASE
     applied: int = 0
@@ -135,7 +158,13 @@ class Unit:
         """Whether it holds only some rows of its tensors."""
         return any(item.is_part for item in self.fields)
 
-    def states_of(self, item: Field, buffer: Tensor) -> list[Tensor]:
+    @property
+    def cuts(self) -> list[tuple[int, int]]:
+        """The bytes of each tensor and state, with what pads them to the next: (first, the one after the last)."""
+        firsts = sorted({item.offset for item in (*self.fields, *self.states) if item.nbytes} | {0})
+        return list(itertools.pairwise([*firsts, self.nbytes]))
+
+    def states_of(self, item: Field, buffer: Memory) -> list[Tensor]:
         """The states of one of its trainable fields inside a buffer, in the rule's order."""
         return [state.view(buffer) for state in self.states if state.tensor_id == item.tensor_id]
 
@@ -147,8 +176,8 @@ class Unit:
         """Whether an update is one of this unit."""
         return entry.part is None or entry.part == self.part
 
-    def views(self, buffer: Tensor) -> list[Tensor]:
-        """The unit's tensors inside a flat uint8 buffer, in the order of ``fields``."""
+    def views(self, buffer: Memory) -> list[Tensor]:
+        """The unit's tensors inside its memory, in the order of ``fields``."""
         return [item.view(buffer) for item in self.fields]
 
     def bind(self, tensors: Sequence[Tensor]) -> None:
@@ -221,11 +250,13 @@ def find_units(
     blocks: Sequence[nn.Module],
     owners: Sequence[nn.Module] | None = None,
     rule: UpdateRule | None = None,
+    alignment: int = ALIGNMENT,
 ) -> tuple[list[Unit], list[Unit]]:
     """(units of ``owners`` in their order, units of all other modules), with ``index`` their place in the noise stream.
 
     ``owners``: the modules whose parameters, and those of all modules inside them, make one unit each; by default the
-    blocks. Trainable parameters get the states of ``rule``. Raises ``ValueError`` if two blocks share a parameter.
+    blocks. Trainable parameters get the states of ``rule``. Tensors begin at multiples of ``alignment`` bytes. Raises
+    ``ValueError`` if two blocks share a parameter.
     """
     owners = blocks if owners is None else owners
     homes: dict[int, list[tuple[nn.Module, str]]] = {}
@@ -251,7 +282,9 @@ def find_units(
             parent, _, attribute = name.rpartition(".")
             places = ((model.get_submodule(parent), attribute),)
             members[id(owner)].append(Field(name, buffer.shape, buffer.dtype, 0, False, False, places))
-    units = [make_unit(names[key], modules[key], items, _states(items, rule)) for key, items in members.items()]
+    units = [
+        make_unit(names[key], modules[key], items, _states(items, rule), alignment) for key, items in members.items()
+    ]
     for index, unit in enumerate(units):
         unit.index = index
     by_owner = {id(unit.module): unit for unit in units}
@@ -283,14 +316,16 @@ def _inside(owners: Iterable[nn.Module]) -> dict[int, nn.Module]:
     return {id(module): owner for owner in owners for module in owner.modules()}
 
 
-def make_unit(name: str, owner: nn.Module, items: Sequence[Field], states: Sequence[Field] = ()) -> Unit:
-    """A unit of these tensors, each placed at a multiple of 64 bytes: what is trained, its state, and from a new page
-    on what stays as it is. Its length is a whole number of pages."""
-    trained, offset = _placed([item for item in items if item.trainable], 0)
+def make_unit(
+    name: str, owner: nn.Module, items: Sequence[Field], states: Sequence[Field] = (), alignment: int = ALIGNMENT
+) -> Unit:
+    """A unit of these tensors, each placed at a multiple of ``alignment`` bytes: what is trained, its state, and from a
+    new page on what stays as it is. Its length is a whole number of pages."""
+    trained, offset = _placed([item for item in items if item.trainable], 0, alignment)
     unit = Unit(name or "model", owner, (), (), 0, trained=offset)
-    unit.states, offset = _placed(states, offset)
+    unit.states, offset = _placed(states, offset, alignment)
     unit.kept = -(-offset // PAGE) * PAGE
-    frozen, offset = _placed([item for item in items if not item.trainable], unit.kept)
+    frozen, offset = _placed([item for item in items if not item.trainable], unit.kept, alignment)
     unit.nbytes = -(-offset // PAGE) * PAGE
     rest = {False: iter(frozen), True: iter(trained)}
     unit.fields = tuple(next(rest[item.trainable]) for item in items)
@@ -298,16 +333,16 @@ def make_unit(name: str, owner: nn.Module, items: Sequence[Field], states: Seque
     return unit
 
 
-def _placed(items: Iterable[Field], offset: int) -> tuple[tuple[Field, ...], int]:
+def _placed(items: Iterable[Field], offset: int, alignment: int) -> tuple[tuple[Field, ...], int]:
     """The fields one after another from ``offset`` on, and where they end."""
     placed = []
     for item in items:
         placed.append(replace(item, offset=offset))
-        offset += -(-item.nbytes // ALIGNMENT) * ALIGNMENT
+        offset += -(-item.nbytes // alignment) * alignment
     return tuple(placed), offset
 
 
-def tiles(unit: Unit, nbytes: int = TILE_BYTES) -> list[Unit]:
+def tiles(unit: Unit, nbytes: int = TILE_BYTES, *, alignment: int = ALIGNMENT) -> list[Unit]:
     """The unit of a linear layer, cut into units of whole rows of its weight, at most ``nbytes`` each, nearly alike."""
     rows = unit.fields[0].shape[0]
     count = min(rows, -(-unit.fields[0].nbytes // nbytes))
@@ -318,7 +353,7 @@ def tiles(unit: Unit, nbytes: int = TILE_BYTES) -> list[Unit]:
             [replace(f, shape=torch.Size([last - first, *f.shape[1:]]), first=first, whole=f.shape) for f in group]
             for group in (unit.fields, unit.states)
         )
-        cut.append(make_unit(f"{unit.name}[{first}:{last}]", unit.module, fields, states))
+        cut.append(make_unit(f"{unit.name}[{first}:{last}]", unit.module, fields, states, alignment))
         cut[-1].part = unit.part
     return cut
 

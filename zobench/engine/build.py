@@ -16,7 +16,7 @@ from zobench.engine import head, history, linear
 from zobench.engine.arithmetic import Arithmetic
 from zobench.engine.assemble import by_tensor, located, make_tier, slot_maker, stream_thresholds, streamed_modules
 from zobench.engine.base import EngineConfig, Entry
-from zobench.engine.blocks import Unit, find_units, move_buffers, stream_layout, strip, tiles
+from zobench.engine.blocks import ALIGNMENT, PAGE, Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.factored import Factored
 from zobench.engine.factors import LowRank
 from zobench.engine.follow import Marks
@@ -164,7 +164,8 @@ def _units(
     """(the streamed units in call order, all others, the noise of all)."""
     granularity = GRANULARITIES[config.granularity]
     owners: Sequence[nn.Module] = blocks if granularity.is_block else linear.linears(blocks)
-    units, others = find_units(model, blocks, owners, rule)
+    alignment = ALIGNMENT if config.reusable_memory else PAGE  # a tensor that is moved alone, past the page cache
+    units, others = find_units(model, blocks, owners, rule, alignment)
     noise: Noise = TorchNoise(stream_layout([*units, *others]), config.device)
     if NOISES[config.noise].is_stored:
         noise = StoredNoise(noise)
@@ -176,7 +177,7 @@ def _units(
         order = {id(module): n for n, module in enumerate(linear.call_order(model, modules, config.device))}
         units.sort(key=lambda unit: order[id(unit.module)])
     if granularity.is_cut:
-        units = [tile for unit in units for tile in tiles(unit)]
+        units = [tile for unit in units for tile in tiles(unit, alignment=alignment)]
     inside = streamed_modules(blocks, config)
     streamed = [unit for unit in units if id(unit.module) in inside]
     return streamed, [*others, *(unit for unit in units if id(unit.module) not in inside)], noise
@@ -207,10 +208,15 @@ def _stream(
     streams = config.device.startswith("cuda") and not waits
     lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))
     written = _written(units, sizes, config, wire)
+    fresh: list[list[tuple[int, int]]] = []
+    if not config.reusable_memory:  # a packed block, and one that ranks share, is moved whole
+        fresh = [
+            unit.cuts if wire is None and hosts is None else [(0, size)]
+            for unit, size in zip(units, sizes, strict=True)
+        ]
     pipeline = Pipeline(
-        units, sizes, written, tier, lanes, slot_maker(config),
-        slots=config.slots, overlap=config.overlap, reusable_memory=config.reusable_memory,
-    )  # fmt: skip
+        units, sizes, written, tier, lanes, slot_maker(config), slots=config.slots, overlap=config.overlap, fresh=fresh
+    )
     return Stream(tier=tier, lanes=lanes, pipeline=pipeline, sizes=sizes, written=written, ring=ring)
 
 

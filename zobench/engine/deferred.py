@@ -9,7 +9,7 @@ from torch import Tensor
 
 from zobench.engine.base import Entry, Point
 from zobench.engine.basis import Basis
-from zobench.engine.blocks import Field, Unit
+from zobench.engine.blocks import Field, Memory, Pieces, Unit
 from zobench.engine.factors import Factors, LowRank, is_matrix
 from zobench.engine.pending import Group, Pending, Term, closed
 from zobench.engine.perturb import is_decayed
@@ -96,7 +96,7 @@ class Deferred:
 
     # --- weights ------------------------------------------------------------------------------------------------------
 
-    def weights(self, unit: Unit) -> Tensor:
+    def weights(self, unit: Unit) -> Tensor | Pieces:
         """Where the weights of a unit on the device are: in its buffer, or unpacked."""
         assert unit.buffer is not None, f"{unit.name} is not on the device"
         if not unit.streamed or self._wire is None:
@@ -104,12 +104,13 @@ class Deferred:
         assert self._master is not None
         return self._master
 
-    def decoded(self, unit: Unit) -> Tensor:
+    def decoded(self, unit: Unit) -> Tensor | Pieces:
         """The same, in the model's dtype."""
         weights = self.weights(unit)
         if weights is self._master:
             assert self._wire is not None
-            assert unit.buffer is not None
+            assert isinstance(weights, Tensor)
+            assert isinstance(unit.buffer, Tensor)
             self._wire.decode(unit, unit.buffer, weights)
         return weights
 
@@ -121,7 +122,7 @@ class Deferred:
             return 0
         return count
 
-    def keep(self, unit: Unit, weights: Tensor, count: int) -> None:
+    def keep(self, unit: Unit, weights: Memory, count: int) -> None:
         """Writes the first groups into ``weights``, each rounded by itself, and these into ``unit.buffer``."""
         pending = self._of(unit)
         for group in pending.groups[:count]:
@@ -133,7 +134,8 @@ class Deferred:
                 self._forget(item, {seed for seed, _ in group.terms})
         pending.drop(count)
         if count and unit.streamed and self._wire is not None:
-            assert unit.buffer is not None
+            assert isinstance(weights, Tensor)
+            assert isinstance(unit.buffer, Tensor)
             self._wire.encode(unit, weights, unit.buffer)
 
     def settle(self, unit: Unit) -> None:
@@ -143,7 +145,7 @@ class Deferred:
             self.keep(unit, weights, len(groups))
             unit.applied = len(self._journal)
 
-    def caught_up(self, unit: Unit, weights: Tensor) -> Tensor:
+    def caught_up(self, unit: Unit, weights: Tensor | Pieces) -> Tensor | Pieces:
         """``weights`` with everything in them, in a copy where they are the unit's own: for itself it stays pending."""
         groups = self.groups(unit)
         if not groups:
@@ -153,7 +155,7 @@ class Deferred:
             self._fold(unit, own, group)
         return own
 
-    def _fold(self, unit: Unit, weights: Tensor, group: Group) -> None:
+    def _fold(self, unit: Unit, weights: Memory, group: Group) -> None:
         """``W = kept * W + A F B`` in place, over all of the group's terms at once."""
         for item in unit.trainable:
             own, parts = item.view(weights), [self.factor(unit, item, term) for term in group.terms]

@@ -69,7 +69,7 @@ class Factored:
         self.begin(unit)
         turn = self._turns[id(unit)]
         if point == BASE and turn.pending:
-            return unit.views(self.caught_up(unit, self._deferred.weights(unit)))
+            return unit.views(self._deferred.caught_up(unit, self._deferred.weights(unit)))
         return [turn.made(number, point) for number in range(len(unit.fields))]
 
     def rest(self, unit: Unit) -> None:
@@ -99,7 +99,9 @@ class Factored:
 
     def caught_up(self, unit: Unit, weights: Tensor) -> Tensor:
         """See :class:`Arithmetic`."""
-        return self._deferred.caught_up(unit, weights)
+        own = self._deferred.caught_up(unit, weights)
+        assert isinstance(own, Tensor)
+        return own
 
     def state(self, unit: Unit) -> tuple[Sequence[Field], Tensor | None]:
         """See :class:`Arithmetic`."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zobench.engine import perturb
 from zobench.engine.base import BASE, Entry, Point, transitions
-from zobench.engine.blocks import Field, Unit
+from zobench.engine.blocks import Field, Memory, Unit
 from zobench.engine.head import Head, Picked
 from zobench.engine.noise import Noise, ShapedNoise
 from zobench.engine.rules import UpdateRule
@@ -71,8 +71,9 @@ class InPlace:
         """See :class:`Arithmetic`."""
         self.at(unit, BASE)
         if self._wire is not None and unit.streamed and unit.dirty:
-            assert unit.buffer is not None
-            self._wire.encode(unit, self._weights(unit), unit.buffer)
+            assert self._master is not None
+            assert isinstance(unit.buffer, Tensor)
+            self._wire.encode(unit, self._master, unit.buffer)
         self._turn = None
 
     def close(self) -> None:
@@ -147,13 +148,14 @@ class InPlace:
             self.rest(unit)
         return picked
 
-    def _begin(self, unit: Unit) -> Tensor:
+    def _begin(self, unit: Unit) -> Memory:
         weights = self._weights(unit)
         if self._turn is not unit:
             self._turn = unit
             if self._wire is not None and unit.streamed:
-                assert unit.buffer is not None
-                self._wire.decode(unit, unit.buffer, weights)
+                assert self._master is not None
+                assert isinstance(unit.buffer, Tensor)
+                self._wire.decode(unit, unit.buffer, self._master)
             entries = [entry for entry in self._journal[unit.applied :] if unit.moves(entry)]
             if entries and unit.trained:
                 self._replay(unit, weights, entries)
@@ -167,10 +169,10 @@ class InPlace:
             return self.noise
         return ShapedNoise(self.noise, self._shaping, self._states(unit, self._weights(unit)))
 
-    def _states(self, unit: Unit, weights: Tensor) -> list[list[Tensor]]:
+    def _states(self, unit: Unit, weights: Memory) -> list[list[Tensor]]:
         return [unit.states_of(item, weights) for item in unit.trainable]
 
-    def _replay(self, unit: Unit, weights: Tensor, entries: Sequence[Entry]) -> None:
+    def _replay(self, unit: Unit, weights: Memory, entries: Sequence[Entry]) -> None:
         tensors = [item.view(weights) for item in unit.trainable]
         if self._rule is None:
             for entry in entries:
@@ -184,7 +186,7 @@ class InPlace:
             else:
                 perturb.apply_shaped(self.noise, self._shaping, step, unit.index, tensors, states, unit.decayed)
 
-    def _weights(self, unit: Unit) -> Tensor:
+    def _weights(self, unit: Unit) -> Memory:
         if self._wire is not None and unit.streamed:
             assert self._master is not None
             return self._master

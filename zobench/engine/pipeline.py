@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from zobench.engine import schedule
-from zobench.engine.blocks import Unit
+from zobench.engine.blocks import Pieces, Unit
 from zobench.engine.lanes import Lanes
 from zobench.engine.tiers import Tier
 from zobench.machine.accelerator import Accelerator
@@ -21,23 +21,27 @@ class Pipeline:
 
     ``sizes``: bytes of each unit at rest, ``written`` how many of them, from its front on, are written back if it is
     dirty. ``new_slot(nbytes)`` allocates device memory. There is room for ``slots`` of the largest unit; smaller ones
-    lie closer (:func:`zobench.engine.schedule.places`). With ``reusable_memory`` off a slot is allocated at each upload
-    and freed at each offload (ZO2 section D.2).
+    lie closer (:func:`zobench.engine.schedule.places`). With ``fresh``, of each unit the bytes (first, end) of each of
+    its tensors, there is no such room: an upload allocates each tensor, and they are freed after the offload, once
+    every lane is through with them (ZO2 section D.2).
     """
 
     def __init__(
         self, units: Sequence[Unit], sizes: Sequence[int], written: Sequence[int], tier: Tier, lanes: Lanes,
-        new_slot: Callable[[int], Tensor], *, slots: int, overlap: bool, reusable_memory: bool,
+        new_slot: Callable[[int], Tensor], *, slots: int, overlap: bool,
+        fresh: Sequence[Sequence[tuple[int, int]]] = (),
     ) -> None:  # fmt: skip
         self._units, self._sizes, self._written, self._tier, self._lanes = units, sizes, written, tier, lanes
-        self._new_slot, self._reusable = new_slot, reusable_memory
-        ring = schedule.places(sizes if reusable_memory else [max(sizes)] * len(sizes), slots)
+        self._new_slot, self._fresh = new_slot, fresh
+        ring = schedule.places([1] * len(sizes) if fresh else sizes, slots)
         self._numbers = schedule.numbered(ring)
         self.depth = _depth(ring)
         """How many units that follow one another have places of their own."""
         used = list(dict.fromkeys(ring))
-        memory = new_slot(max(last for _, last in used)) if reusable_memory else None
-        self.slots: list[Tensor | None] = [None if memory is None else memory[first:last] for first, last in used]
+        memory = None if fresh else new_slot(max(last for _, last in used))
+        self.slots: list[Tensor | Pieces | None] = [
+            None if memory is None else memory[first:last] for first, last in used
+        ]
         self._turns = {
             work: _turns(schedule.traversal(len(units), slots, overlap, work=work, ring=ring))
             for work in ("compute", "update")
@@ -128,12 +132,13 @@ class Pipeline:
         self._tickets[op.key] = self._lanes.submit(op, body, after)
 
     def _upload(self, _: Unit, block: int, slot: int) -> None:
-        if not self._reusable:
-            self.slots[slot] = self._new_slot(max(self._sizes))
+        if self._fresh:
+            parts = [(first, self._new_slot(last - first)) for first, last in self._fresh[block]]
+            self.slots[slot] = Pieces(parts) if len(parts) > 1 else parts[0][1]
         buffer = self.slots[slot]
         assert buffer is not None
-        if self._transfers:
-            self._tier.upload(block, buffer[: self._sizes[block]])
+        for first, piece in _parts(buffer, self._sizes[block]) if self._transfers else ():
+            self._tier.upload(block, piece, first)
 
     def _work(self, unit: Unit, slot: int, action: Callable[[], None] | None) -> None:
         buffer = self.slots[slot]
@@ -147,17 +152,25 @@ class Pipeline:
     def _offload(self, unit: Unit, block: int, slot: int) -> None:
         buffer = self.slots[slot]
         assert buffer is not None
-        if unit.dirty and self._transfers:
-            self._tier.offload(block, buffer[: self._written[block]])
+        for first, piece in _parts(buffer, self._written[block]) if unit.dirty and self._transfers else ():
+            self._tier.offload(block, piece, first)
         unit.dirty = False
         self._used(buffer)
-        if not self._reusable:
+        if self._fresh:
             self.slots[slot] = None
 
-    def _used(self, buffer: Tensor) -> None:
-        """Tells CUDA's allocator that this lane reads a slot that another lane allocated and somebody will free."""
-        if not self._reusable and buffer.is_cuda:
-            buffer.record_stream(Accelerator(buffer.device).current_stream())
+    def _used(self, buffer: Tensor | Pieces) -> None:
+        """Tells CUDA's allocator that this lane reads memory that another lane allocated and somebody will free."""
+        for _, piece in _parts(buffer, max(self._sizes)) if self._fresh else ():
+            if piece.is_cuda:
+                piece.record_stream(Accelerator(piece.device).current_stream())
+
+
+def _parts(buffer: Tensor | Pieces, nbytes: int) -> Sequence[tuple[int, Tensor]]:
+    """(first byte, uint8 tensor) of each allocation in which the first ``nbytes`` of a unit lie."""
+    if isinstance(buffer, Pieces):
+        return [(first, piece) for first, piece in buffer.parts if first < nbytes]
+    return [(0, buffer[:nbytes])]
 
 
 def _turns(ops: Sequence[schedule.Op]) -> list[list[schedule.Op]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from zobench import kernels
 from zobench.engine import head as heads
 from zobench.engine.base import BASE, Entry, Point
-from zobench.engine.blocks import Field, Unit
+from zobench.engine.blocks import Field, Memory, Pieces, Unit
 from zobench.engine.general import General
 from zobench.engine.head import Head
 from zobench.engine.loss import RunningLoss, Targets
@@ -29,7 +29,7 @@ class _Bound:
     """A unit's tensors as the model takes them, at W, which is in ``flat``, and as ``made`` at a point in the scratch;
     ``runs``: its tensors of one dtype each, whole in W and in the scratch."""
 
-    flat: Tensor
+    flat: Memory
     weights: list[Tensor]
     made: list[Tensor]
     runs: list[tuple[Tensor, Tensor]]
@@ -58,10 +58,10 @@ class Pristine:
         self._journal, self._every, self._wire, self._general = journal, writeback_every, wire, general
         self._scratch, self._master, self._keeps = scratch, master, keeps
         self._turn: Unit | None = None
-        self._flat = scratch
+        self._flat: Tensor | Pieces = scratch
         self._here = _Bound(scratch, [], [], [])
         self._held: Point | None = None
-        self._layouts: dict[int, tuple[Flat, ...]] = {}
+        self._layouts: dict[int, tuple[tuple[slice, Flat], ...]] = {}
         self._bound: dict[int, _Bound] = {}
         self._seen = 0
         self._updates: dict[tuple[int, int | None, bool], tuple[Update, ...]] = {}
@@ -114,7 +114,7 @@ class Pristine:
             return self.at(unit, BASE)
         if self.is_due(unit):
             self.settle(unit)
-        assert unit.buffer is not None
+        assert isinstance(unit.buffer, Tensor)
         return unit.views(self.caught_up(unit, unit.buffer))
 
     def caught_up(self, unit: Unit, weights: Tensor) -> Tensor:
@@ -246,11 +246,13 @@ class Pristine:
         self._flat = unit.buffer
         if unit.streamed and self._wire is not None:
             assert self._master is not None
+            assert isinstance(unit.buffer, Tensor)
             self._wire.decode(unit, unit.buffer, self._master)
             self._flat = self._master
         base = None
         if not unit.streamed and self.pending(unit) and not self.is_due(unit):
             assert self._master is not None
+            assert isinstance(unit.buffer, Tensor)
             base, self._flat = unit.buffer, self._master
         self._here = self._bindings(unit)
         return base
@@ -267,13 +269,17 @@ class Pristine:
                 if unit.trained <= self._scratch.numel():  # a table is never perturbed whole
                     pairs = zip(unit.fields, weights, strict=True)
                     made = [item.bound(self._scratch) if item.trainable else own for item, own in pairs]
-                    runs = [(flat.whole(self._flat), flat.whole(self._scratch)) for flat in self._layout(unit)]
+                    runs = [
+                        (flat.whole(self._flat[place]), flat.whole(self._scratch[place]))
+                        for place, flat in self._layout(unit)
+                    ]
             self._bound[id(unit)] = known = _Bound(self._flat, weights, made, runs)
         return known
 
-    def _layout(self, unit: Unit) -> tuple[Flat, ...]:
+    def _layout(self, unit: Unit) -> tuple[tuple[slice, Flat], ...]:
         if id(unit) not in self._layouts:
-            self._layouts[id(unit)] = tuple(_layout(unit))
+            pieces = unit.cuts if isinstance(self._flat, Pieces) else [(0, unit.nbytes)]
+            self._layouts[id(unit)] = tuple(_layout(unit, pieces))
         return self._layouts[id(unit)]
 
     def _move(self, unit: Unit, there: Point, begins: bool, base: Tensor | None) -> None:
@@ -284,10 +290,12 @@ class Pristine:
                 kernels.flip(weights, moved)
         elif self._general is None:
             updates = self.pending(unit) if begins else ()
-            for flat in self._layout(unit):
+            for place, flat in self._layout(unit):
+                parts = [None if memory is None else memory[place] for memory in (base, scratch)]
                 kernels.advance_flat(
-                    self._flat, flat, updates, base=base, scratch=scratch, seed=there.seed or 0, scale=there.scale
-                )
+                    self._flat[place], flat, updates, base=parts[0], scratch=parts[1], seed=there.seed or 0,
+                    scale=there.scale,
+                )  # fmt: skip
         elif scratch is not None or base is not None or (begins and self.pending(unit)):
             self._generally(self._general, unit, there, begins, base)
 
@@ -307,7 +315,7 @@ class Pristine:
         unit.applied = len(self._journal)
         unit.dirty = unit.changed = True
         if unit.streamed and self._wire is not None:
-            assert unit.buffer is not None
+            assert isinstance(unit.buffer, Tensor)
             assert self._master is not None
             self._wire.encode(unit, self._master, unit.buffer)
 
@@ -354,17 +362,16 @@ class Pristine:
             )
 
 
-def _layout(unit: Unit) -> Iterator[Flat]:
-    """Where the unit's trained tensors lie, one run for each change of dtype."""
-    placed = zip(unit.trainable, unit.decayed, strict=True)
-    for dtype, run in itertools.groupby(placed, key=lambda pair: pair[0].dtype):
-        yield Flat(
-            dtype,
-            [
-                Segment(item.tensor_id, item.start, item.offset // dtype.itemsize, item.shape.numel(), decayed)
-                for item, decayed in run
-            ],
-        )
+def _layout(unit: Unit, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[slice, Flat]]:
+    """Where the unit's trained tensors lie in each of its ``pieces`` of memory, one run for each change of dtype."""
+    for first, last in pieces:
+        inside = [pair for pair in zip(unit.trainable, unit.decayed, strict=True) if first <= pair[0].offset < last]
+        for dtype, run in itertools.groupby(inside, key=lambda pair: pair[0].dtype):
+            places = [((item.offset - first) // dtype.itemsize, item, decayed) for item, decayed in run]
+            segments = [
+                Segment(one.tensor_id, one.start, at, one.shape.numel(), decayed) for at, one, decayed in places
+            ]
+            yield slice(first, last), Flat(dtype, segments)
 
 
 def _like(buffer: Tensor, tensor: Tensor) -> Tensor:

@@ -89,6 +89,7 @@ class Rest:
     def weights(self, unit: Unit) -> Tensor:
         """A unit's weights on the device in the model's dtype, between two passes: its own buffer or a copy."""
         if unit.buffer is not None:
+            assert isinstance(unit.buffer, Tensor), "between two passes only resident units have memory"
             return unit.buffer
         at_rest = allocate(self.rest_bytes(unit), self._device)
         self.streamed.pipeline.read(self.number(unit), at_rest)

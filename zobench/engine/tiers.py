@@ -6,7 +6,6 @@ contents. With a CUDA device both copies are asynchronous on the current stream;
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,11 +29,11 @@ class Tier(Protocol):
     def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
         """Calls ``write`` with a uint8 CPU buffer for the block's contents and keeps them."""
 
-    def upload(self, block: int, slot: Tensor) -> None:
-        """Copies the block into ``slot``, a uint8 buffer on the device."""
+    def upload(self, block: int, slot: Tensor, first: int = 0) -> None:
+        """Copies the block, or as much of it from byte ``first`` on, into ``slot``, a uint8 buffer on the device."""
 
-    def offload(self, block: int, slot: Tensor) -> None:
-        """Copies ``slot`` back, which may be only the front of the block."""
+    def offload(self, block: int, slot: Tensor, first: int = 0) -> None:
+        """Copies ``slot`` back, which may be only a part of the block, to its byte ``first`` and those that follow."""
 
     def peek(self, block: int, out: Tensor, first: int) -> None:
         """Copies bytes of the block, from ``first`` on, into ``out``, a page-aligned uint8 buffer on the CPU."""
@@ -78,10 +77,10 @@ class NoTier:
     def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
         """See :class:`Tier`."""
 
-    def upload(self, block: int, slot: Tensor) -> None:
+    def upload(self, block: int, slot: Tensor, first: int = 0) -> None:
         """See :class:`Tier`."""
 
-    def offload(self, block: int, slot: Tensor) -> None:
+    def offload(self, block: int, slot: Tensor, first: int = 0) -> None:
         """See :class:`Tier`."""
 
     def peek(self, block: int, out: Tensor, first: int) -> None:
@@ -116,11 +115,11 @@ class HostTier:
                 Accelerator(self._device).register(memory)
                 self._registered.append(memory)
 
-    def upload(self, block: int, slot: Tensor) -> None:
-        slot.copy_(self._of(block), non_blocking=True)
+    def upload(self, block: int, slot: Tensor, first: int = 0) -> None:
+        slot.copy_(self._of(block)[first : first + slot.numel()], non_blocking=True)
 
-    def offload(self, block: int, slot: Tensor) -> None:
-        self._of(block)[: slot.numel()].copy_(slot, non_blocking=self._pinned)
+    def offload(self, block: int, slot: Tensor, first: int = 0) -> None:
+        self._of(block)[first : first + slot.numel()].copy_(slot, non_blocking=self._pinned)
 
     def peek(self, block: int, out: Tensor, first: int) -> None:
         out.copy_(self._of(block)[first : first + out.numel()])
@@ -163,19 +162,19 @@ class DiskTier:
             write(buffer)
             self._file.write_from(memory_of(buffer), self._offsets[block])
 
-    def upload(self, block: int, slot: Tensor) -> None:
-        offset = self._offsets[block % self._ring]
+    def upload(self, block: int, slot: Tensor, first: int = 0) -> None:
+        offset = self._offsets[block % self._ring] + first
         if slot.device.type == "cpu":
             self._file.read_into(memory_of(slot), offset)
         else:
-            self._stage("upload", slot).upload(slot, lambda own, first: self._file.read_into(own, offset + first))
+            self._stage("upload", slot).upload(slot, lambda own, place: self._file.read_into(own, offset + place))
 
-    def offload(self, block: int, slot: Tensor) -> None:
-        offset = self._offsets[block % self._ring]
+    def offload(self, block: int, slot: Tensor, first: int = 0) -> None:
+        offset = self._offsets[block % self._ring] + first
         if slot.device.type == "cpu":
             self._file.write_from(memory_of(slot), offset)
         else:
-            self._stage("offload", slot).offload(slot, lambda own, first: self._file.write_from(own, offset + first))
+            self._stage("offload", slot).offload(slot, lambda own, place: self._file.write_from(own, offset + place))
 
     def peek(self, block: int, out: Tensor, first: int) -> None:
         self._file.read_into(memory_of(out), self._offsets[block % self._ring] + first)
@@ -224,16 +223,16 @@ class CheckpointTier:
     def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
         """Nothing to do: the files hold the weights."""
 
-    def upload(self, block: int, slot: Tensor) -> None:
+    def upload(self, block: int, slot: Tensor, first: int = 0) -> None:
         if block in self._changed:
             assert self._overlay is not None
-            self._overlay.upload(block, slot)
+            self._overlay.upload(block, slot, first)
             return
         if slot.device.type == "cpu":
-            self._read_part(block, memory_of(slot), 0)
+            self._read_part(block, memory_of(slot), first)
             return
         self._staging = self._staging or Staging(max(self._sizes), slot.device)
-        self._staging.upload(slot, functools.partial(self._read_part, block))
+        self._staging.upload(slot, lambda own, place: self._read_part(block, own, first + place))
 
     def _read_part(self, block: int, memory: memoryview, first: int) -> None:
         """Fills ``memory`` with the block's bytes from ``first`` on, wherever its tensors lie."""
@@ -243,10 +242,10 @@ class CheckpointTier:
                 offset = extent.offset + begin - extent.target
                 _read_exactly(self._files[extent.file], memory[begin - first : end - first], offset)
 
-    def offload(self, block: int, slot: Tensor) -> None:
+    def offload(self, block: int, slot: Tensor, first: int = 0) -> None:
         if self._overlay is None:
             self._overlay = DiskTier(self._sizes, self._folder)
-        self._overlay.offload(block, slot)
+        self._overlay.offload(block, slot, first)
         self._changed.add(block)
 
     def peek(self, block: int, out: Tensor, first: int) -> None:

@@ -265,7 +265,8 @@ class SharedTier:
             write(memory)
             self._counts.tell(FILLED, block)
 
-    def upload(self, block: int, slot: Tensor) -> None:
+    def upload(self, block: int, slot: Tensor, first: int = 0) -> None:
+        assert first == 0, "ranks share out whole blocks"
         block %= len(self._blocks)
         self._await_filling(block)
         memory = self._blocks[block]
@@ -283,7 +284,8 @@ class SharedTier:
             self._counts.tell(WRITES, block, self._writes[block])  # they are done, because the lanes are drained
         self._copy(block, out)
 
-    def offload(self, block: int, slot: Tensor) -> None:
+    def offload(self, block: int, slot: Tensor, first: int = 0) -> None:
+        assert first == 0, "ranks share out whole blocks"
         block %= len(self._blocks)
         first, last = own(self._blocks[block].numel(), self._rank, self._ranks)
         last = min(last, slot.numel())

@@ -162,7 +162,7 @@ class RunSpec:
         True, "whether transfers run beside the products (ablation)", since=FIRST_RESULTS, order=1, ablated=True,
     ))
     reusable_memory: bool = declare(Switch(
-        True, "whether slots are kept from one transfer to the next (ablation)", since=FIRST_RESULTS, order=1,
+        True, "whether slots are kept; else a transfer allocates each tensor (ablation)", since=FIRST_RESULTS, order=1,
         ablated=True,
     ))
     fused_update: bool = declare(Switch(
