@@ -13,6 +13,7 @@ from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine import history
 from zobench.engine.base import PassRecord, Position
+from zobench.engine.noise import TorchNoise
 from zobench.engine.rules import Momentum
 from zobench.engine.tiers import allocate
 from zobench.models import weights
@@ -25,6 +26,9 @@ ENGINES = {
     "disk": {"tier": "disk"},
     "no fused update": {"fused_update": False},
     "one slot": {"slots": 1},
+    "out of place": {"out_of_place": True},
+    "resident out of place": {"placement": "resident", "out_of_place": True},
+    "fp8 wire out of place": {"wire": "fp8", "out_of_place": True},
     "no fused update, fp8 wire": {"fused_update": False, "wire": "fp8"},
     "fp8 wire": {"wire": "fp8"},
     "counter fp8 wire": {"wire": "fp8", "noise": "counter"},
@@ -120,6 +124,26 @@ def test_a_look_at_some_points_gives_the_numbers_of_a_look_at_all(name, tied, co
         for engine in (plus, minus):
             mine, its = dict(whole.named_tensors()), dict(engine.named_tensors())
             assert all(torch.equal(mine[key], its[key]) for key in mine)
+
+
+@pytest.mark.parametrize("sign", [0, 1])
+@pytest.mark.parametrize("placement", ["resident", "offload"])
+def test_a_rank_with_one_sign_draws_z_twice_for_a_step_and_four_times_to_be_exact(monkeypatch, placement, sign):
+    """Of each block: for W + eps z and for the update (DistZO2, section 4.2); else for three moves and the update."""
+    draw, drawn = TorchNoise.draw, []
+    monkeypatch.setattr(TorchNoise, "draw", lambda noise, *which: [drawn.append(which[1]), draw(noise, *which)][1])
+    for out_of_place, count in ((True, 2), (False, 4)):
+        config = {"placement": placement, "out_of_place": out_of_place}
+        with engine_of("opt-tiny", True, config) as engine:
+            drawn.clear()
+            for step, batch in enumerate(batches("opt-tiny")):
+                points = pairs([step])
+                seen = (points[sign : sign + 1],) if out_of_place else (points, [sign])
+                (loss,) = engine.probe(batch, *seen)
+                engine.commit(entries_of(step, points, [loss, loss + 1e-3]))
+            engine.flush()
+            blocks = [unit.index for unit in engine.units if "layers" in unit.name]
+            assert [drawn.count(block) for block in blocks] == [count * STEPS] * 3
 
 
 @pytest.mark.parametrize("width", [32, 16])

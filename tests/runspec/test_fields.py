@@ -63,8 +63,8 @@ def test_the_lists_are_what_they_were_when_they_were_written_by_hand() -> None:
         "parts", "eval_every", "name", "model_path", "config_hash", "weights_hash", "task_file", "packed",
     }  # fmt: skip
     assert set(here._PACED) == {
-        "engine", "tier", "dtype", "noise", "autocast", "method", "scheme", "gpus", "nodes", "parallel", "transfers",
-        "checkpoint", "program", "options", "packed",
+        "engine", "tier", "dtype", "noise", "autocast", "method", "scheme", "gpus", "nodes", "parallel", "exact",
+        "transfers", "checkpoint", "program", "options", "packed",
     }  # fmt: skip
 
 

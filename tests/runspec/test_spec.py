@@ -276,6 +276,7 @@ def test_a_suggestion_lists_everything_where_nothing_is_near() -> None:
     assert suggestion("zzz", ["red", "blue"]) == "use one of red, blue"
 
 
+PERTP = RunSpec(model="OPT-125M", engine="offload", parallel="pertp", gpus=2, batch_size=4)
 LATER = {name for name, field in DECLARED.items() if field.since is not Since.FIRST_RESULTS}
 
 
@@ -284,6 +285,22 @@ def test_the_hash_of_a_spec_never_changes() -> None:
     program = "from zobench.runspec import RunSpec; print(RunSpec(model='OPT-125M').hash)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == GOLDEN
+
+
+def test_a_rank_with_one_sign_was_exact_before_there_was_another_way_and_keeps_that_hash() -> None:
+    """The hash that 0.2.0 gave of PertP and 2D is that of exact=true: what it stored went through both signs."""
+    for spec, before in ((PERTP, "051c9aa61a56"), (PERTP.replace(parallel="2d", gpus=4), "302a32ace727")):
+        exact = spec.replace(exact=True)
+        stored = {name: value for name, value in spec.to_dict().items() if name != "exact"}
+        assert exact.hash == before != spec.hash
+        assert RunSpec.from_stored(stored) == exact
+        assert RunSpec.from_stored(spec.to_dict()) == spec
+    ddp = RunSpec(model="OPT-125M", parallel="ddp", gpus=2, batch_size=4)
+    assert ddp.hash == "4b4f16ce3abc"
+    with pytest.raises(
+        ValueError, match=r"^`exact=true` needs parallel=pertp or 2d or 2d-outer, but got parallel=ddp;"
+    ):
+        ddp.replace(exact=True)
 
 
 def test_a_later_field_at_its_default_changes_no_hash() -> None:

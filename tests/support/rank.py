@@ -13,6 +13,7 @@ from zobench.data.tokens import stream
 from zobench.models import weights
 from zobench.parallel import ParallelEngine, join
 from zobench.parallel.world import world_of
+from zobench.runspec.words import SIGNED
 
 
 def batches(spec, count):
@@ -24,7 +25,8 @@ def engine(case, spec):
     model = models.build(spec.model, spec.dtype, case.get("tied"))
     start = weights.RandomWeights(model, 3)
     rule, thresholds = methods.rule(spec), methods.thresholds(spec, model, start)
-    return Engine(model, EngineConfig(**case["engine"]), weights=start, rule=rule, thresholds=thresholds)
+    config = EngineConfig(**case["engine"], out_of_place=spec.parallel in SIGNED and not spec.exact)
+    return Engine(model, config, weights=start, rule=rule, thresholds=thresholds)
 
 
 def main():

@@ -125,6 +125,8 @@ class EngineConfig:
     ``compile``: torch.compile of the blocks' forward, once for all of them. ``packed``: the rows of a batch with
     choices are computed as one, without padding (:mod:`zobench.engine.packing`). ``accumulate``: micro-batches that a
     batch is cut into, one pass over the model for each.
+    ``out_of_place``: with torch noise too W + c z is written into memory of its own, one draw of z for each point, and
+    W moves by updates alone: what a rank with one sign of the perturbation needs (DistZO2, section 4.2).
     ``shared_blocks``: this many host blocks serve all layers in turn, so that time and device memory of a model larger
     than the host can be measured; its losses mean nothing. ``logits_bytes`` bounds the float32 logits held at once.
     """
@@ -146,6 +148,7 @@ class EngineConfig:
     compile: bool = False
     packed: bool = False
     accumulate: int = 1
+    out_of_place: bool = False
     shared_blocks: int | None = None
     disk_dir: Path | None = None
     logits_bytes: int = 32 << 20

@@ -22,7 +22,7 @@ from zobench.engine.factors import LowRank
 from zobench.engine.follow import Marks
 from zobench.engine.forwards import Forwards
 from zobench.engine.general import General
-from zobench.engine.in_place import InPlace
+from zobench.engine.in_place import InPlace, OutOfPlace
 from zobench.engine.integer import IntegerWire
 from zobench.engine.interface import Start
 from zobench.engine.lanes import CudaLanes, Lanes, ThreadLanes
@@ -267,7 +267,14 @@ def _arithmetic(
     device = config.device
     streamed = max((unit.nbytes for unit in rest.blocks), default=0)
     if NOISES[config.noise].in_place:
-        return InPlace(noise, journal, wire, allocate(streamed, device) if wire else None, rule)
+        own = allocate(streamed, device) if wire else None
+        if not config.out_of_place:
+            return InPlace(noise, journal, wire, own, rule)
+        end = model.get_output_embeddings()  # type: ignore[operator]
+        judges = [unit.trained for unit in rest.units for item in unit.fields if (end, "weight") in item.homes]
+        judges += [unit.trained for unit in rest.units for item in unit.fields if (end, "bias") in item.homes]
+        largest = max(sum(judges), *(unit.trained for unit in rest.units))
+        return OutOfPlace(noise, journal, allocate(largest, device), wire, own, rule)
     kept = max(head.HEAD_BYTES, *(0, *(unit.trained for unit in rest.residents if not is_end(model, unit))))
     elsewhere = max(streamed if wire else 0, kept if config.keep_steps > 1 else 0)
     moved = max(kept, *(unit.trained for unit in rest.units if not is_end(model, unit)))

@@ -1,6 +1,5 @@
-"""Perturbation with torch noise, as MeZO does it: +eps z, -2 eps z, +eps z on the weights, rounded each time.
-
-With it losses and weights equal those of the published programs bit for bit.
+"""Perturbation with torch noise: MeZO's, +eps z, -2 eps z, +eps z on the weights themselves, rounded each time, with
+which losses and weights equal those of the published programs bit for bit; and DistZO2's, which leaves W as it is.
 """
 
 from __future__ import annotations
@@ -141,12 +140,16 @@ class InPlace:
         """See :class:`Arithmetic`: a few tokens at a time."""
         picked = []
         for point, own in zip(points, states, strict=True):
-            for unit in head.units:
-                unit.bind(self.at(unit, point))
+            self._bind(head, point)
             picked.append(head.picked(own, targets))
         for unit in head.units:
             self.rest(unit)
         return picked
+
+    def _bind(self, head: Head, point: Point) -> None:
+        """Makes the head use its units' weights at ``point``."""
+        for unit in head.units:
+            unit.bind(self.at(unit, point))
 
     def _begin(self, unit: Unit) -> Memory:
         weights = self._weights(unit)
@@ -192,3 +195,53 @@ class InPlace:
             return self._master
         assert unit.buffer is not None, f"{unit.name} is not on the device"
         return unit.buffer
+
+
+class OutOfPlace(InPlace):
+    """DistZO2's arithmetic of a rank that needs one sign (section 4.2): ``W + c z`` is written into ``scratch``, and W
+    moves by ``W -= lr g z`` alone: of a pair two draws of z where MeZO's arithmetic takes four.
+
+    So W has the same bits on all ranks whatever their signs, and no pass rounds it. ``scratch``, uint8, holds what is
+    trained of the largest unit, and of all units of the head, which are used together.
+    """
+
+    def __init__(
+        self, noise: Noise, journal: Sequence[Entry], scratch: Tensor, wire: Wire | None = None,
+        master: Tensor | None = None, rule: UpdateRule | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(noise, journal, wire, master, rule)
+        self._scratch = scratch
+
+    def at(self, unit: Unit, point: Point, first: int = 0) -> list[Tensor]:
+        """See :class:`Arithmetic`. The tensors begin at byte ``first`` of the scratch, valid until the next call."""
+        weights = self._begin(unit)
+        there = unit.own(point)
+        if there.seed is None or not there.scale or not unit.trained:
+            return unit.views(weights)
+        scratch = self._scratch[first : first + unit.trained]
+        moved, made = ([item.view(buffer) for item in unit.trainable] for buffer in (weights, scratch))
+        perturb.write(self._noise(unit), there.seed, unit.index, moved, there.scale, made)
+        return [item.view(scratch if item.trainable else weights) for item in unit.fields]
+
+    def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
+        """See :class:`Arithmetic`: no point touches the weights."""
+        self.rest(unit)
+
+    def embed(
+        self, unit: Unit, ids: Tensor, points: Sequence[Point], lookup: Callable[[Tensor], Tensor], tied: bool
+    ) -> list[Tensor]:
+        """See :class:`Arithmetic`: of each point only the batch's rows are made."""
+        (table,) = unit.views(self._begin(unit))
+        outputs = []
+        for there in map(unit.own, points):
+            rows = table[ids]
+            if there.seed is not None and there.scale and unit.trained:
+                z = perturb.move_and_gather(self._noise(unit), there.seed, unit.index, table, 0.0, ids)
+                rows += z.mul_(there.scale)
+            outputs.append(lookup(rows))
+        return outputs
+
+    def _bind(self, head: Head, point: Point) -> None:
+        """Its units lie one after another in the scratch."""
+        for number, unit in enumerate(head.units):
+            unit.bind(self.at(unit, point, sum(before.trained for before in head.units[:number])))

@@ -25,6 +25,12 @@ def move(noise: Noise, seed: int, unit: int, tensors: Sequence[Tensor], delta: f
         weight.add_(z.mul_(delta))
 
 
+def write(noise: Noise, seed: int, unit: int, tensors: Sequence[Tensor], delta: float, out: Sequence[Tensor]) -> None:
+    """``out = W + delta * z(seed)`` of the unit's tensors W, rounded as :func:`move` does; W stays."""
+    for index, start, weight, z in noise.draw(seed, unit, tensors):
+        torch.add(weight, z.mul_(delta), out=out[index].view(-1)[start : start + len(weight)])
+
+
 def move_and_gather(noise: Noise, seed: int, unit: int, table: Tensor, delta: float, rows: Tensor) -> Tensor:
     """``table += delta * z(seed)`` in place, and the rows of z that belong to ``rows``; delta 0 only gathers.
 

@@ -86,7 +86,7 @@ class Submission:
         try:
             lists = {key: tuple(body[key]) for key in ("retry", "gpus")}
             groups = tuple(tuple(group) for group in body["groups"])
-            cells = tuple(RunSpec.from_dict(values) for values in body["cells"])
+            cells = tuple(RunSpec.from_stored(values) for values in body["cells"])
             if sorted(cell for group in groups for cell in group) != list(range(len(cells))):
                 raise TypeError("its groups are not of its cells")
             return cls(**{**body, **lists, "folder": folder, "groups": groups, "cells": cells})

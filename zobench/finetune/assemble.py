@@ -24,6 +24,7 @@ from zobench.predict import interval
 from zobench.predict.footprint import SHARED_BLOCKS, fit, memory
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES
+from zobench.runspec.words import SIGNED
 from zobench.schemes.base import Scheme
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ def engine_config(spec: RunSpec) -> EngineConfig:
         noise=spec.noise, granularity=spec.granularity, writeback_every=spec.writeback_every, wire=spec.wire,
         autocast=spec.autocast, resident_blocks=spec.resident_blocks, compile=spec.compile,
         packed=spec.packed, accumulate=spec.accumulate,
+        out_of_place=spec.parallel in SIGNED and not spec.exact,
         consolidate_after=None if every is None else every.steps,
     )  # fmt: skip
 

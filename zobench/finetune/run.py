@@ -182,7 +182,7 @@ def _stored(path: Path) -> Result:
 def _check_own(spec: RunSpec, folder: Path) -> None:
     header, _ = journal.read(folder / JOURNAL)
     if header["run"] != spec.hash:
-        own, other = spec.to_dict(), RunSpec.from_dict(header["spec"]).to_dict()
+        own, other = spec.to_dict(), RunSpec.from_stored(header["spec"]).to_dict()
         differs = ", ".join(f"{key}={other[key]} and not {own[key]}" for key in own if own[key] != other[key])
         raise ValueError(
             f"`--out` must be a new folder or this run's own, but {folder} holds a run with {differs}; name another"

@@ -37,8 +37,12 @@ class ParallelEngine:
         mesh = self.world.mesh
         mine, shards = self._own(batch)
         splits = mesh.signs == 2 and _are_pairs(points)
-        own = range(mesh.sign, len(points), 2) if splits else range(len(points))
-        losses = self.engine.probe(mine, points, own if splits else None)
+        if not splits:
+            losses = self.engine.probe(mine, points)
+        elif self.config.out_of_place:
+            losses = self.engine.probe(mine, points[mesh.sign :: 2])
+        else:
+            losses = self.engine.probe(mine, points, range(mesh.sign, len(points), 2))
         return self._combined(mine, shards, losses, 2 if splits else 1)
 
     def evaluate(self, batch: Batch) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zobench.runspec import RunSpec
+from zobench.runspec.words import SIGNED
 
 DATA, PERTURBATION = "data", "perturbation"
 """Names of the mesh's dimensions."""
@@ -52,5 +53,5 @@ class Mesh:
 
 def divided(spec: RunSpec) -> tuple[int, int]:
     """Into how many shards the batches of ``spec`` are cut, and how many signs of a pair of points are shared out."""
-    signs = 2 if spec.parallel in ("pertp", "2d", "2d-outer") else 1
+    signs = 2 if spec.parallel in SIGNED else 1
     return spec.gpus // signs, signs

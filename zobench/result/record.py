@@ -153,7 +153,7 @@ class Result:
         rest = {key: value for key, value in values.items() if key in names}
         if rest.get("round") is not None:
             rest["round"] = Round.from_dict(rest["round"])
-        return cls(spec=RunSpec.from_dict(values["spec"]), outcome=Outcome(values["outcome"]), **rest)
+        return cls(spec=RunSpec.from_stored(values["spec"]), outcome=Outcome(values["outcome"]), **rest)
 
 
 _BODY = (

@@ -9,6 +9,7 @@ from typing import Any
 from zobench.runspec.fields import SpecField
 from zobench.runspec.kinds import WIRES, MethodKind, Need, SpecFields
 from zobench.runspec.registries import METHODS, TASKS
+from zobench.runspec.words import SIGNED
 
 Fields = Mapping[str, SpecField[Any]]
 """What is declared of a spec's fields, by name."""
@@ -144,8 +145,9 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
     Needs("aligned", (), "task", _unaligned, "only its prompt can be left out; use aligned=true"),
     NeedsMethod("parallel", (), lambda kind: not kind.backpropagates,
                 "gradients would have to travel; use a zeroth-order method"),
-    NeedsMethod("parallel", ("pertp", "2d", "2d-outer"), lambda kind: kind.has_pairs,
+    NeedsMethod("parallel", SIGNED, lambda kind: kind.has_pairs,
                 "it has no pair of points to share out; use parallel=ddp"),
+    Needs("exact", (), "parallel", SIGNED, "others look at both signs anyway; leave exact out"),
     Needs("parallel", (), "survival", False, "it is a single device's look at its weights; use survival=false"),
     Needs("transfers", ("sliced",), "engine", "offload",
           "a resident model's weights do not travel; use transfers=auto"),

@@ -33,6 +33,7 @@ class Since(enum.Enum):
     FOLDERS = enum.auto()
     OWN_DATA = enum.auto()
     PACKING = enum.auto()
+    DISTZO2 = enum.auto()
 
 
 class Told(enum.Enum):

@@ -28,9 +28,9 @@ from zobench.runspec.fields import (
 from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, NOISES, TIERS, WIRES
 from zobench.runspec.numeric import Interval, Number, Size
 from zobench.runspec.options import Options, nested, settled
-from zobench.runspec.words import SEQ_LEN
+from zobench.runspec.words import SEQ_LEN, SIGNED
 
-FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, FOLDERS, OWN_DATA, PACKING = Since
+FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, FOLDERS, OWN_DATA, PACKING, DISTZO2 = Since
 NEVER, VALUE, PAIR, _, APART = Told
 
 
@@ -266,6 +266,10 @@ class RunSpec:
         "none", "what they share out: signs of the perturbation, rows of the batch, or both (DistZO2)", since=RANKS,
         known=("none", "pertp", "ddp", "2d", "2d-outer"), paced=True,
     ))
+    exact: bool = declare(Switch(
+        False, "of a rank with one sign: whether it goes through the other too, so that it rounds as one device does",
+        since=DISTZO2, paced=True,
+    ))
     transfers: str = declare(Word(
         "auto", "whether each uploads whole blocks or a slice", since=RANKS, known=("auto", "whole", "sliced"),
         paced=True,
@@ -366,6 +370,12 @@ class RunSpec:
         return {name: field.plain(getattr(self, name)) for name, field in DECLARED.items()}
 
     @classmethod
+    def from_stored(cls, values: Mapping[str, Any]) -> RunSpec:
+        """The spec that :meth:`to_dict` of this version, or of an earlier one, gave for a file. Before the field
+        ``exact`` every rank with one sign was exact."""
+        return cls.from_dict({**({"exact": True} if values.get("parallel") in SIGNED else {}), **values})
+
+    @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
         """The inverse of :meth:`to_dict`; an unknown key is an error that names the nearest known ones.
 
@@ -381,8 +391,9 @@ class RunSpec:
     def hash(self) -> str:
         """12 hexadecimal digits of the SHA-256 of the canonical JSON (sorted keys, no spaces).
 
-        A field that came after the first results is left out at its default, so that those keep their names. What is
-        only shown is left out too, and so is the name of a model that its ``config_hash`` says better.
+        A field that came after the first results is left out at its default, so that those keep their names; with
+        ``exact`` what is left out is true, as all results from before it were (:meth:`from_stored`). What is only shown
+        is left out too, and so is the name of a model that its ``config_hash`` says better.
         """
         unhashed = {name for name, field in DECLARED.items() if field.unhashed}
         if self.config_hash:
@@ -392,6 +403,8 @@ class RunSpec:
             for name, value in self.to_dict().items()
             if name not in unhashed and (DECLARED[name].since is FIRST_RESULTS or value != DECLARED[name].default)
         }
+        if self.parallel in SIGNED and named.pop("exact", None) is None:
+            named["exact"] = False
         text = json.dumps(named, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

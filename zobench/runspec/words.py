@@ -8,6 +8,9 @@ from collections.abc import Iterable
 SEQ_LEN = 2048
 """The papers' tokens per sequence."""
 
+SIGNED = ("pertp", "2d", "2d-outer")
+"""The values of ``parallel`` that share out the two signs of a perturbation, one to a rank (DistZO2, section 4)."""
+
 _MOST = 3
 """Words that are suggested."""
 
