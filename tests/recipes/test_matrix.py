@@ -316,3 +316,15 @@ def test_the_fastest_16_bit_type_is_whatever_the_machine_says(tmp_path: Path) ->
     assert dtypes("fp16") == ["fp32", "fp16"]
     assert dtypes(None) == ["fp32"]  # where fp32 is faster than both
     assert dtypes(None, dtype="bf16") == ["bf16"]
+
+
+def test_a_cell_that_saves_must_save_where_its_steps_are_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        '[axes]\nmodel = ["opt-tiny"]\n[base]\nengine = "offload"\ncheckpoint = "async"\ncheckpoint_every = 4\n'
+    )
+    for steps, enough in ((8, 10), (9, 10), (4, 6), (5, 6), (11, 14)):
+        with pytest.raises(ValueError, match=f"but got steps={steps}, checkpoint_every=4: .* use steps={enough}$"):
+            matrix.load(path, "cpu", {"steps": steps})
+        assert [cell.steps for cell in matrix.load(path, "cpu", {"steps": enough}).cells] == [enough]
+    assert matrix.load(path, "cpu", {"steps": 8, "checkpoint": "none", "checkpoint_every": 0}).cells

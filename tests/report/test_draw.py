@@ -12,9 +12,12 @@ import pytest
 from tests.support.drawings import BARS, LINES, TIMELINE, recorded
 from tests.support.rates import CALIBRATION, RATES
 from tests.support.tables import MIB, PAPER, result
+from zobench import recipes
 from zobench.measure.statistics import median_interval
 from zobench.predict import gpu, step_seconds
 from zobench.predict.published.validation import papers_gpus
+from zobench.programs.cell import run
+from zobench.recipes import matrix
 from zobench.report import artifacts
 from zobench.report.draw import blank, chart, timelines
 from zobench.report.plot import Plot, load_plot
@@ -226,6 +229,23 @@ def test_a_case_that_was_not_recorded_says_so_and_failed_runs_are_not_drawn(tmp_
     [(machine, empty)] = timelines(plot, [bad])
     assert machine is None
     assert "zobench reproduce p/f5" in empty.panels[0].message
+
+
+def test_a_drawn_checkpoint_has_its_lanes_and_a_run_that_recorded_none_is_not_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOBENCH_DISK_DIR", str(tmp_path))
+    path = recipes.find("plots", "zo-offloading-iclr25/figure4")
+    plot = plot_from(tmp_path, path.read_text().replace("seq_len = [512, 2048]", "seq_len = [16, 2048]"))
+    values = {"model": "opt-tiny", "engine": "offload", "seq_len": 16, "checkpoint": "async", "checkpoint_every": 4}
+    measured = run(matrix.single({**values, "steps": 6}, "cpu"))
+    ((machine, found),) = timelines(plot, [measured])
+    assert machine is not None
+    assert {event.lane for event in found.panels[0].events} == {"upload", "compute", "offload", "copy", "save"}
+    before = [row for row in measured.timeline if row[0] not in ("copy", "save")]
+    [(machine, found)] = timelines(plot, [dataclasses.replace(measured, timeline=before)])
+    assert machine is None
+    assert "(predicted)" in found.panels[0].title
 
 
 def test_each_machine_has_its_own_timeline(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from zobench.durable.scratch import scratch
 from zobench.finetune.assemble import disk_dir
 from zobench.machine.memory import is_in_memory
 from zobench.runspec import RunSpec
+from zobench.runspec.constraints import AFTER_A_CHECKPOINT
 
 if TYPE_CHECKING:
     from zobench.engine.interface import TunedEngine
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 KEPT = 2
 """Checkpoints that a cell keeps at most: the last, and one that is whole while it is written."""
-AFTER = 2
-"""Steps that follow a checkpoint at least: the paper's scheme goes through two."""
 
 
 class Checkpoints:
@@ -34,7 +33,7 @@ class Checkpoints:
     @property
     def recorded(self) -> int:
         """For how many of the last steps the lanes are recorded: two show all stages of the paper's scheme."""
-        return 1 if self._saver is None else AFTER
+        return 1 if self._saver is None else AFTER_A_CHECKPOINT
 
     def record(self) -> None:
         """Starts to record what the lanes do."""
@@ -44,7 +43,7 @@ class Checkpoints:
         """To be called between two steps, when ``step`` steps are done."""
         if self._saver is None or step == 0:
             return
-        if step % self._spec.checkpoint_every == 0 and step <= self._spec.steps - AFTER:
+        if step % self._spec.checkpoint_every == 0 and step <= self._spec.steps - AFTER_A_CHECKPOINT:
             self._saver.begin(step)
         self._saver.after_step(step)
 
@@ -95,7 +94,7 @@ def _tell(
     if not saver.saved:
         warnings.append(
             f"no checkpoint was due: with checkpoint_every={spec.checkpoint_every} the first needs "
-            f"steps={spec.checkpoint_every + AFTER}, but there are {spec.steps}"
+            f"steps={spec.checkpoint_every + AFTER_A_CHECKPOINT}, but there are {spec.steps}"
         )
     parts["checkpoint_stall_seconds"] = [made.stall for made in saved if made.beside]
     parts["checkpoint_seconds"] = [made.seconds for made in saved]

@@ -13,6 +13,7 @@ from zobench.machine.texts import toml_of
 from zobench.recipes import protocol as protocols
 from zobench.recipes.protocol import Contest, Price
 from zobench.runspec import SEQ_LEN, RunSpec, check_key, flat, suggestion, value_in
+from zobench.runspec.constraints import check_recorded
 
 _KEYS = (
     "title", "tables", "selftest", "budget", "repeats", "until", "base", "axes", "variants", "include", "exclude", "on",
@@ -71,6 +72,7 @@ def load(
         contest = _contest(body, device, dict(changes or {}), price) if "protocol" in body else None
         cells: dict[str, RunSpec] = {}
         for cell in contest.cells if contest else _cells(body, device, dict(changes or {}), narrow):
+            check_recorded(cell)
             cells.setdefault(cell.hash, cell)  # one model may be there under two paths
         _check_names(cells.values())
         if not cells:
@@ -269,6 +271,7 @@ def asked(values: Mapping[str, Any]) -> RunSpec:
     """One cell from field values, checked but for the device on which it will run; torch is not needed for it."""
     spec = models.identified(_spec(values))
     models.check(spec)
+    check_recorded(spec)
     return spec
 
 

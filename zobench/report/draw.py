@@ -195,8 +195,8 @@ def _map(
 
 
 def timelines(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, Chart]]:
-    """The figure for each machine that recorded any of its panels; without one, the message once."""
-    recorded = [result for result in results if result.outcome is Outcome.OK and result.timeline]
+    """The figure for each machine that recorded any of its panels; without one, what is predicted, once."""
+    recorded = [result for result in results if result.outcome is Outcome.OK and _is_whole(result)]
     charts = []
     for machine in sorted({place_of(result) for result in recorded}):
         chosen = _same_runs(plot.lanes, [result for result in recorded if place_of(result) == machine])
@@ -205,6 +205,11 @@ def timelines(plot: Plot, results: Sequence[Result]) -> list[tuple[str | None, C
     if charts:
         return list(charts)
     return [(None, _timeline_ahead(plot))]
+
+
+def _is_whole(result: Result) -> bool:
+    """Whether the recorded lanes of a run show what it was run for: its checkpoint too, if it took any."""
+    return any(result.spec.checkpoint == "none" or row[0] == "save" for row in result.timeline)
 
 
 def _timeline_ahead(plot: Plot) -> Chart:

@@ -11,6 +11,10 @@ from zobench.runspec.kinds import WIRES, MethodKind, Need, SpecFields
 from zobench.runspec.registries import METHODS, TASKS
 from zobench.runspec.words import SIGNED
 
+AFTER_A_CHECKPOINT = 2
+"""Steps of a measured cell that follow a checkpoint at least; the lanes of the last of them are recorded: the paper's
+scheme goes through two."""
+
 Fields = Mapping[str, SpecField[Any]]
 """What is declared of a spec's fields, by name."""
 
@@ -213,6 +217,21 @@ def _check_world(spec: SpecFields) -> None:
         )
     if gpus > 1 and ":" in (device := spec.value("device")):
         raise ValueError(f"`gpus={gpus}` needs device=cuda or cpu, but got device={device}; leave the number out")
+
+
+def check_recorded(spec: SpecFields) -> None:
+    """Raises ``ValueError`` for a measured cell whose recorded steps, its last, do not begin with a checkpoint."""
+    if spec.value("checkpoint") == "none" or spec.value("task") != "none":
+        return
+    steps, every = spec.value("steps"), spec.value("checkpoint_every")
+    before = steps - AFTER_A_CHECKPOINT
+    if before < every or before % every:
+        enough = max(1, -(-before // every)) * every + AFTER_A_CHECKPOINT
+        raise ValueError(
+            f"`steps` must be {AFTER_A_CHECKPOINT} more than a multiple of checkpoint_every where checkpoints are "
+            f"measured, but got steps={steps}, checkpoint_every={every}: the lanes of the last {AFTER_A_CHECKPOINT} "
+            f"steps are recorded, and would show no checkpoint; use steps={enough}"
+        )
 
 
 def _check_saving(spec: SpecFields) -> None:
