@@ -13,7 +13,12 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import elements  # it lies beside this file, in a folder that conf.py puts on the path
+
+if TYPE_CHECKING:
+    from zobench.report.book import Book
 
 ROOT = Path(__file__).parents[1]
 OWN = "zobench"
@@ -24,18 +29,22 @@ def write(folder: Path) -> None:
     """Writes all generated pages into ``folder``, which holds nothing else afterwards."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "figures").mkdir(parents=True)
-    pages = {**dict(artifacts(folder / "figures")), "cli": commands(), "fields": fields(), "names": names()}
+    from zobench.recipes.reference import Reference
+    from zobench.report.artifacts import book
+    from zobench.store import Store
+
+    results, reference = Store(ROOT / "results" / "published").load(), Reference.load()
+    report, filled = book(results, (), reference)
+    (folder / "coverage.inc").write_text(elements.text(results, filled, reference), encoding="utf-8")
+    pages = {**dict(artifacts(report, folder / "figures")), "cli": commands(), "fields": fields(), "names": names()}
     for name, text in {**pages, "api": api()}.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
 
-def artifacts(figures: Path) -> Iterator[tuple[str, str]]:
-    """A page for each paper with its tables and figures, filled with the published runs. Draws into ``figures``."""
-    from zobench.recipes.reference import PAPERS, Reference
-    from zobench.report import artifacts
-    from zobench.store import Store
+def artifacts(book: Book, figures: Path) -> Iterator[tuple[str, str]]:
+    """A page for each paper with its tables and figures, as ``book`` has them. Draws into ``figures``."""
+    from zobench.recipes.reference import PAPERS
 
-    book, _ = artifacts.book(Store(ROOT / "results" / "published").load(), (), Reference.load())
     if book.problems:
         raise RuntimeError("; ".join(book.problems))
     titles: Mapping[str, str] = {short: f"Tables and figures of {name}" for short, name in PAPERS.items()}

@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.own_model import changes_for
 from zobench import models, predict, programs, recipes
+from zobench.data.tasks.file import task_of
+from zobench.data.tasks.prompts import form_of
 from zobench.data.tokens import stream
 from zobench.finetune.assemble import tuner
 from zobench.models import weights
@@ -66,6 +68,8 @@ def refusal(cell: RunSpec, folder: Path) -> str:
     try:
         models.check(cell)
         predict.unpriced(cell)
+        if cell.task != "none":
+            form_of(task_of(cell), aligned=cell.aligned, masked=models.of(cell).masked)
         if cell.program == "zobench":
             programs.check(cell)
     except ValueError as error:

@@ -141,15 +141,20 @@ def not_run(cell: TableCell) -> bool:
 
 def conditions(table: Table, row: TableRow, column: TableColumn) -> Where:
     """What a result must satisfy to belong in a cell."""
-    own = {**row.where, **column.where} if column.level else {**column.where, **row.where}
-    return {**_usual(table), **own}
+    return {**_usual(table), **_own(row, column)}
+
+
+def _own(row: TableRow, column: TableColumn) -> Where:
+    """The conditions that a cell's row and column have."""
+    return {**row.where, **column.where} if column.level else {**column.where, **row.where}
 
 
 def belongs(table: Table, spec: RunSpec) -> bool:
     """Whether a run of ``spec`` has a place in ``table``."""
     every = ((row, column) for row in table.rows for column in table.columns if is_meant(row, column))
     places = ((row, column) for row, column in every if not lacking(table, row, column))
-    return any(meets(spec, conditions(table, row, column)) for row, column in places)
+    usual = _usual(table)
+    return any(meets(spec, {**usual, **_own(row, column)}) for row, column in places)
 
 
 def mismatch(table: Table, results: Sequence[Result]) -> str:

@@ -1,0 +1,171 @@
+"""Makes the rows of docs/coverage.md from docs/coverage.toml: every element of the five papers, where zobench has it,
+what the published runs measured of it and what is predicted. ``generated.py`` writes them for each build of the pages.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zobench.recipes.reference import Reference
+    from zobench.report.summary import Filled
+    from zobench.result import Result
+
+DATA = Path(__file__).with_name("coverage.toml")
+KINDS = {"table": "tables", "figure": "plots"}
+"""First word of a number -> the folder of its recipe."""
+SAME = ("task", "method", "scheme", "aligned", "sparsity", "queries", "zo_layers")
+"""Fields in which a run must be what a reported accuracy is of, to be its counterpart on another model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """An element of a paper, with the keys that docs/coverage.toml explains."""
+
+    paper: str
+    at: str
+    what: str = ""
+    code: tuple[str, ...] = ()
+    page: str = ""
+    shows: tuple[str, ...] = ()
+    why: str = ""
+    text: bool = False
+    drawing: bool = False
+
+    @property
+    def recipe(self) -> str:
+        """Of a table or figure with numbers: its recipe's name, as ``zo2/table1``; else ""."""
+        kind, _, number = self.at.partition(" ")
+        return f"{self.paper}/{kind}{number}" if kind in KINDS and not self.drawing else ""
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The tables and figures that measure it, itself included."""
+        return (self.recipe,) if self.recipe else self.shows
+
+
+def rows() -> list[Row]:
+    """All rows, in the papers' order. Raises ``TypeError`` for an unknown key."""
+    return [
+        Row(paper=paper, **{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
+        for paper, body in _data().items() for row in body["rows"]
+    ]  # fmt: skip
+
+
+def contents() -> dict[str, list[str]]:
+    """Paper -> the numbers of its sections, algorithms, equations, tables and figures."""
+    return {paper: body["contents"] for paper, body in _data().items()}
+
+
+def _data() -> dict[str, dict[str, list]]:
+    return tomllib.loads(DATA.read_text(encoding="utf-8"))
+
+
+def counterparts(reference: Reference, results: Sequence[Result]) -> tuple[int, int, int, int]:
+    """Of the accuracies that the papers report: how many, and how many have a published run of the same task, method,
+    scheme and setting: on the paper's own model, on another pretrained model, on zobench's own tiny OPT alone."""
+    from zobench import models
+    from zobench.report.terms import deviations
+
+    tuned = [result.spec for result in results if result.spec.weights == "pretrained" and result.evaluation]
+    reported = [row for row in reference.rows if row["metric"] == "accuracy"]
+    found = [0, 0, 0]
+    for row in reported:
+        alike = [spec for spec in tuned if not set(SAME) & set(deviations(spec, row))]
+        is_own = [spec.model == row["model"] for spec in alike]
+        is_public = [bool(spec.config_hash or models.of(spec).hub_id) for spec in alike]
+        found[0] += any(is_own)
+        found[1] += any(is_public) and not any(is_own)
+        found[2] += bool(alike) and not any(is_public)
+    return len(reported), *found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """What a table or figure shows: its ``title``, hashes of the published ``cells`` that have a place in it, values
+    that the paper reports, how many of these are measured, values that are predicted only, and what it ``lacks``."""
+
+    title: str
+    cells: frozenset[str]
+    reported: int = 0
+    measured: int = 0
+    predicted: int = 0
+    lacks: str = ""
+
+
+def shown(results: Sequence[Result], filled: Sequence[Filled], reference: Reference) -> dict[str, Shown]:
+    """Name -> what it shows, of the papers' tables and figures. ``filled``: the cells of these tables."""
+    from zobench.report.artifacts import load_all, shows
+    from zobench.report.compose import needs
+    from zobench.report.plot import Plot
+    from zobench.report.render import grids
+    from zobench.report.summary import layers
+
+    ran = {result.spec.hash: result.spec for result in results if result.outcome == "ok"}
+    made = {}
+    tables = {one.table.name: one for one in filled}
+    for item in filter(lambda item: item.paper, load_all()[0]):
+        cells, more = frozenset(name for name, spec in ran.items() if shows(item, spec)), {}
+        if item.name in tables:
+            reported, measured, predicted, _ = layers([tables[item.name]])
+            lacks = item.lacks or needs(tables[item.name].grids[0][1])
+            more = {"reported": reported, "measured": measured, "predicted": predicted, "lacks": lacks}
+        elif isinstance(item, Plot) and item.table is not None and filled:
+            found = [
+                cell for row in grids(item.table, results, None, reference)[0][1] for group in row for cell in group
+            ]
+            more = {"predicted": sum(cell.forecast is not None and cell.value is None for cell in found)}
+        made[item.name] = Shown(title=item.title.rpartition(" (")[0], cells=cells, **more)
+    return made
+
+
+def text(results: Sequence[Result], filled: Sequence[Filled], reference: Reference) -> str:
+    """What the page shows: the accuracies, the drawings, and a table for each paper."""
+    from zobench.recipes.reference import PAPERS
+
+    items, every = shown(results, filled, reference), rows()
+    reported, own, real, tiny = counterparts(reference, results)
+    parts = [
+        f"**Accuracies.** Of the {reported} that the papers report, {own} were measured on the paper's own model, and "
+        f"{real} have a run of the same task, method and scheme on another pretrained model; {tiny} more have one on "
+        "the tiny OPT that zobench pretrains alone.",
+        f"## The {sum(row.drawing for row in every)} drawings without numbers",
+        _table(("Figure", "What it draws", "Explained in"), (
+            (f"{PAPERS[row.paper]}, {row.at}", row.what, _page(row.page)) for row in every if row.drawing
+        )),
+    ]  # fmt: skip
+    for paper, name in PAPERS.items():
+        of_paper = [row for row in every if row.paper == paper and not row.drawing]
+        parts += [f"## {name}", _table(
+            ("", "What", "Where", "Measured", "Predicted", "What differs, or why it is absent"),
+            (_cells(row, [items[one] for one in row.shown]) for row in of_paper),
+        )]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _cells(row: Row, items: Sequence[Shown]) -> tuple[str, ...]:
+    """The texts of one row; ``items``: the tables and figures that measure it."""
+    where = [f"`{place}`" for place in row.code] + ([f"`zobench reproduce {row.recipe}`"] if row.recipe else [])
+    where += [_page(row.page)] if row.page else []
+    count = len(frozenset().union(*(item.cells for item in items)))
+    measured = f"{count} cell{'s' if count != 1 else ''}" if items else ""
+    if row.recipe and items[0].reported:
+        measured += f"; {items[0].measured} of {items[0].reported} values"
+    ahead = sum(item.predicted for item in items)
+    lacks = f"It lacks {items[0].lacks}." if row.recipe and items[0].lacks else ""
+    title = items[0].title if row.recipe else ""
+    differs = "text" if row.text else " ".join(filter(None, [row.why, lacks]))
+    return row.at, row.what or title, "<br>".join(where), measured, f"{ahead} values" if ahead else "", differs
+
+
+def _page(page: str) -> str:
+    return f"[{page.partition('#')[0].removesuffix('.md')}]({page})"
+
+
+def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    body = [header, ["---"] * len(header), *lines]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in body)

@@ -1,0 +1,107 @@
+"""The page *Coverage of the papers*: every element of the papers has a row, and every name in a row exists."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zobench import recipes
+from zobench.recipes.reference import PAPERS, Reference
+from zobench.report.artifacts import load_all
+from zobench.runspec.registry import resolve
+from zobench.store import Store
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+REFERENCE = Reference.load()
+NUMBERED = ("algorithm", "equation", "table", "figure")
+
+
+def loaded() -> Any:
+    """docs/elements.py, which lies in no package."""
+    spec = importlib.util.spec_from_file_location("elements", DOCS / "elements.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+elements = loaded()
+ROWS = elements.rows()
+
+
+def test_every_element_of_the_papers_has_one_row_in_the_papers_order() -> None:
+    numbers = {paper: [row.at for row in ROWS if row.paper == paper] for paper in PAPERS}
+    assert numbers == elements.contents()
+    assert [len(of) - len(set(of)) for of in numbers.values()] == [0] * 5
+    for paper, of in numbers.items():
+        for kind in NUMBERED:  # none is left out between the first and the last
+            own = [int(at.split()[1]) for at in of if re.fullmatch(rf"{kind} \d+", at)]
+            assert own == list(range(1, len(own) + 1)), (paper, kind)
+
+
+def test_tables_and_figures_with_numbers_have_recipes_and_recipes_have_rows() -> None:
+    made = {item.name: item for item in load_all()[0] if item.paper}
+    assert {row.recipe for row in ROWS if row.recipe} == set(made)
+    assert {f"{row['paper']}/{row['artifact']}" for row in REFERENCE.rows} <= set(made)
+    assert sum(item.is_figure for item in made.values()) == 11
+    assert sum(not item.is_figure for item in made.values()) == 30
+    assert sum(row.drawing for row in ROWS) == 13
+    assert {item.runner for item in made.values()} - {""} <= set(recipes.names("runners"))
+    assert {name for row in ROWS for name in row.shows} <= set(made)
+
+
+@pytest.mark.parametrize("place", sorted({place for row in ROWS for place in row.code}))
+def test_what_a_row_names_in_the_code_is_there(place: str) -> None:
+    assert resolve(f"zobench.{place}") is not None
+
+
+def test_pages_that_rows_name_have_the_section() -> None:
+    for page in {row.page for row in ROWS if row.page}:
+        name, _, anchor = page.partition("#")
+        headings = re.findall(r"^#+ (.+)$", (DOCS / name).read_text(encoding="utf-8"), re.M)
+        anchors = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+        assert not anchor or anchor in anchors, page
+
+
+def test_a_row_says_where_its_element_is_or_why_it_is_not() -> None:
+    for row in ROWS:
+        found = [row.text, row.drawing, bool(row.code or row.recipe), bool(row.why) and not row.code]
+        assert sum(found) == 1, row
+        assert not row.drawing or row.page, row
+        assert row.recipe or row.what, row
+        assert not row.code or row.page, row
+        assert "partly" not in f"{row.what} {row.why}".lower() or row.why, row
+
+
+def test_the_page_counts_what_was_published() -> None:
+    results = Store(ROOT / "results" / "published").load()
+    reported, own, real, tiny = elements.counterparts(REFERENCE, results)
+    assert reported == sum(row["metric"] == "accuracy" for row in REFERENCE.rows)
+    assert own + real + tiny <= reported
+    assert real
+    assert elements.counterparts(REFERENCE, []) == (reported, 0, 0, 0)
+    text = elements.text(results, [], REFERENCE)
+    assert f"Of the {reported} that the papers report, {own} were measured" in text
+    hybrid = {one.spec.hash for one in results if one.spec.method == "hybrid" and one.spec.seq_len == 64}
+    there = elements.shown(results, [], REFERENCE)["zo-bench/table7"].cells
+    assert hybrid & there == {one.spec.hash for one in results if one.spec.hash in hybrid and one.outcome == "ok"}
+    [row] = [line for line in text.splitlines() if line.startswith("| method hybrid |")]
+    assert f"| {len(there)} cells |" in row
+    assert "{include} generated/coverage.inc" in (DOCS / "coverage.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("folder", ["runners", "tables", "plots"])
+def test_a_folder_of_recipes_says_what_reads_it(folder: str) -> None:
+    text = (ROOT / folder / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"\]\(([^)#:]+)\)", text)
+    named += [f"../{path}" for path in re.findall(r"`((?:zobench|tests|results)/[^`]+)`", text)]
+    assert named
+    assert [path for path in named if not (ROOT / folder / path).exists()] == []
+    assert "README" not in recipes.names(folder)
