@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,9 @@ def check_words(values: Mapping[str, Any]) -> None:
 def check_folder(option: str, folder: Path | None) -> None:
     """Raises ``ValueError`` unless ``folder`` is one that exists, or None."""
     if folder is not None and not folder.is_dir():
-        remedy = "it is a file; name a folder" if folder.exists() else "create it first"
+        leads_nowhere = folder.is_symlink() and not folder.exists()
+        remedy = "it is a link that leads nowhere; name a folder" if leads_nowhere else "create it first"
+        remedy = "it is a file; name a folder" if folder.exists() else remedy
         raise ValueError(f"`{option}` must be a folder, but got {str(folder)!r}; {remedy}")
 
 
@@ -35,9 +38,10 @@ def check_price(price: float | None) -> None:
         raise ValueError(f"`--price > 0` must hold, but got {price:g}; name the price of an hour, as 2.49")
 
 
-def check_results(folder: Path) -> None:
-    """Raises ``ValueError`` if ``folder`` is a file, or lies in one; it need not exist yet."""
-    check_folder("--results", next(place for place in (folder, *folder.absolute().parents) if place.exists()))
+def check_results(folder: Path, option: str = "--results") -> None:
+    """Raises ``ValueError`` if ``folder`` is a file or a link that leads nowhere, or lies in one; it need not exist
+    yet."""
+    check_folder(option, next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place)))
 
 
 def check_there(folder: Path) -> None:

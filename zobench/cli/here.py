@@ -119,12 +119,14 @@ class Here:
 def keeping(store: Store, errors: Console) -> Iterator[None]:
     """Locks ``store`` against other sweeps inside the block; warns if results cannot be written there."""
     from zobench.cli.console import alarm
-    from zobench.store import StoreError
+    from zobench.store import NoLocksError, StoreError
 
     with ExitStack() as during:
         try:
             during.enter_context(store.lock())
         except StoreError as error:
             told = f"warning: nothing will be kept: {error.strerror}"
+            if isinstance(error, NoLocksError):
+                told = f"warning: results are kept, but nothing keeps a second sweep out: {error.strerror}"
             alarm(errors).print(told, style="yellow", markup=False, soft_wrap=True)
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from rich.style import Style
 from rich.text import Text
 
 from zobench.cli.console import MIB
+from zobench.machine.texts import CsvWriter
 from zobench.report.quantity import rounded
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, labels, named
@@ -278,7 +278,7 @@ def _interval(interval: tuple[float, float] | None) -> str:
 
 def write_comparison(comparison: Comparison, stream: TextIO) -> None:
     """The same as CSV, with every number in full, and the cells of one side only."""
-    write = csv.writer(stream, lineterminator="\n").writerow
+    write = CsvWriter(stream).writerow
     write(_CSV)
     for pair in comparison.pairs:
         judgement = pair.judgement

@@ -219,7 +219,7 @@ def merge_stores(folders: list[Path], into: Path, *, keep_text: bool) -> None:
     from zobench.store import printable
     from zobench.store.merge import merge
 
-    check_folder("--merge-into", into if into.exists() else None)
+    check_results(into, "--merge-into")
     merged = merge(folders, into, keep_text=keep_text)
     tell_problems(merged.problems)
     for line in merged.choices:

@@ -62,6 +62,10 @@ class Request:
         return self.time - RESERVE_SECONDS
 
     def __post_init__(self) -> None:
+        more = {f"--slurm {key}": text for key, text in self.more.items()}
+        for option, text in {"--partition": self.partition, "--gres": self.gres, **more}.items():
+            if not f"{option}{text or ''}".isprintable():  # in a job's file a new line would be a command of its own
+                raise ValueError(f"{option!a} must have no control characters, but got {text!a}; leave them out")
         if self.time < LEAST_TIME:
             raise ValueError(
                 f"`--time >= {LEAST_TIME / 60:.0f}m` must hold, because {RESERVE_SECONDS / 60:.0f}m of it are kept for "

@@ -20,6 +20,9 @@ from zobench.machine.files import replace
 from zobench.result import Result
 from zobench.runspec import RunSpec
 
+MOST_RUNS = 1_000
+"""Of a search; each trains a model."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
@@ -39,6 +42,8 @@ class Trial:
 
 def cells(spec: RunSpec, axes: Mapping[str, Sequence[Any]]) -> dict[RunSpec, dict[str, Any]]:
     """The runs of every combination of ``axes``, and what each one changes in ``spec``."""
+    if (count := math.prod(map(len, axes.values()))) > MOST_RUNS:
+        raise ValueError(f"a grid must have at most {MOST_RUNS:,} runs, but this has {count:,}; give fewer values")
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     return {spec.replace(**point).resolve(spec.device): point for point in points}
 

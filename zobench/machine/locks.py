@@ -7,9 +7,14 @@ read.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
+
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+"""What a file system answers that has no working locks."""
 
 
 @contextlib.contextmanager
@@ -25,6 +30,8 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         held = FileLock(path, blocking=wait, fallback_to_soft=False).acquire()  # a soft lock would outlive a kill -9
     except Timeout:
         raise BlockingIOError(f"{path} is locked by another process") from None
+    except NotImplementedError:  # filelock's word for it
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(path)) from None
     with held:
         yield
 

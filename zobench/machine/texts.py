@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 DEEPEST = 50
 """Levels of lists and sections in each other; what zobench writes has ten."""
+
+
+class CsvWriter:
+    """Writes CSV in which no cell is a formula for the spreadsheet that opens it: text of others could be one.
+
+    With ``columns`` it begins with them, and a row maps a column to its value; a column that it has not stays empty.
+    """
+
+    def __init__(self, stream: TextIO, columns: Sequence[str] = ()) -> None:
+        self._columns, self._writer = columns, csv.writer(stream, lineterminator="\n")
+        if columns:
+            self._writer.writerow(columns)
+
+    def writerow(self, row: Iterable[Any] | Mapping[str, Any]) -> None:
+        """Writes one row."""
+        if isinstance(row, Mapping):
+            assert row.keys() <= set(self._columns), row
+            row = [row.get(name, "") for name in self._columns]
+        self._writer.writerow(map(not_a_formula, row))
+
+
+def not_a_formula(value: Any) -> Any:
+    """``value``; text that a spreadsheet would compute gets an apostrophe in front. Numbers are none."""
+    if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@\t\r":
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def json_of(text: str | bytes) -> Any:

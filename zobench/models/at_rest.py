@@ -24,7 +24,8 @@ def stored_width(spec: RunSpec) -> float | None:
         return float(identity.remembered("widths", [file], lambda: str(_of_gguf(file))))
     if not (folder / identity.CONFIG).is_file() or not identity.read_config(folder).get("quantization_config"):
         return None
-    return sum(map(_packed_bytes, sorted(folder.glob("*.safetensors")))) / of(spec).all_blocks
+    files = sorted(file for file in folder.glob("*.safetensors") if file.is_file())
+    return sum(map(_packed_bytes, files)) / of(spec).all_blocks
 
 
 def _of_gguf(file: Path) -> float:

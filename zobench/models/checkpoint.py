@@ -69,6 +69,8 @@ def tensors(folder: Path) -> dict[str, Path]:
     if (folder / INDEX).is_file():
         return _sharded(folder)
     files = sorted(folder.glob("*.safetensors"))
+    if pipes := [file for file in files if not file.is_file()]:
+        raise ValueError(f"`weights_path` must hold files, but {pipes[0]} is none; copy it again")
     if not files:
         raise ValueError(
             f"`weights_path` must hold *.safetensors, but {folder} has none, and pickles (*.bin, *.pt) are "

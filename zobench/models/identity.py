@@ -102,9 +102,9 @@ def _files(folder: Path) -> list[Path]:
     wrong with them the reader says (:mod:`zobench.models.checkpoint`)."""
     if (single := folder / SINGLE).is_file():
         return [single]
-    every = sorted(folder.glob("*.safetensors"))
+    every = [file for file in sorted(folder.glob("*.safetensors")) if file.is_file()]  # a pipe is read for ever
     try:
-        named = json.loads((folder / INDEX).read_text())["weight_map"].values()
+        named = json.loads((folder / INDEX).read_text() if (folder / INDEX).is_file() else "")["weight_map"].values()
         inside = sorted(folder / name for name in set(named) if ".." not in Path(name).parts)
         return [file for file in inside if file.is_file()] or every
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,9 @@ class Matrix:
     contest: Contest | None = None
     """Of a protocol, whose ``cells`` are its tuning runs; their results say which runs come after them."""
 
+
+MOST_CELLS = 5_000
+"""Cells of a matrix: planning more takes long, and measuring them weeks."""
 
 NARROW = "fastest 16-bit"
 """As a ``dtype``: whichever 16-bit type this machine multiplies fastest."""
@@ -229,12 +233,15 @@ def _rows(body: Mapping[str, Any], changes: Mapping[str, Any]) -> list[dict[str,
     for key, values in axes.items():
         if not isinstance(values, list):
             raise ValueError(f"axis {key!r} must be a list, but got {values!r}; write {key} = [{values!r}]")
+    has_points = bool(axes or "variants" in body or "include" not in body)
+    wanted = _count(axes) * sum(map(_count, varied)) * has_points + sum(map(_count, included))
+    if wanted > MOST_CELLS:
+        raise ValueError(
+            f"a matrix must have at most {MOST_CELLS:,} cells, but this has {wanted:,} before any [[exclude]]; shorten "
+            "its lists, or make several files"
+        )
     points, variants = _product(axes), [one for row in varied for one in _product(row)]
-    rows = (
-        [point | variant for point in points for variant in variants]
-        if axes or "variants" in body or "include" not in body
-        else []
-    )
+    rows = [point | variant for point in points for variant in variants] if has_points else []
     rows += [one for item in included for one in _product(item)]
     return [{**base, **flat(row), **flat(changes)} for row in rows]
 
@@ -261,8 +268,15 @@ def _check_field(key: str) -> None:
         raise ValueError("`device` must not be in a matrix, but is; choose it with --device")
 
 
+def _count(values: Mapping[str, Any]) -> int:
+    """How many :func:`_product` makes."""
+    return math.prod(len(value) for value in values.values() if isinstance(value, list))
+
+
 def _product(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One of ``values`` for every combination of its lists' items, the last list fastest."""
+    if (count := _count(values)) > MOST_CELLS:
+        raise ValueError(f"a grid must have at most {MOST_CELLS:,} points, but this has {count:,}; shorten its lists")
     lists = [value if isinstance(value, list) else [value] for value in values.values()]
     return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*lists)]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
+from zobench.machine.texts import CsvWriter
 from zobench.report import spread
 from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, Ratio, verdict
 from zobench.report.contest import ContestTable, Ranking, Standing, rankings, unmeasured
@@ -340,7 +340,7 @@ COLUMNS = ("table", "machine", "model", "task", "method", "stage", "seed", "poin
 def numbers(table: ContestTable, results: Sequence[Result]) -> str:
     """CSV with a row for each number of each run, of both stages, in base units and full precision."""
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
+    writer = CsvWriter(stream)
     writer.writerow(COLUMNS)
     for ranking in rankings(table, results):
         for one in ranking.standings:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zobench.machine.texts import toml_of
+from zobench.machine.texts import CsvWriter, toml_of
 from zobench.report import toml
 from zobench.report.book import Artifact
 from zobench.report.cells import meets
@@ -214,8 +213,7 @@ def _date(result: Result) -> str:
 def _numbers(found: Sequence[Ranking]) -> str:
     """Every value in base units, one row each."""
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, _COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
+    writer = CsvWriter(stream, _COLUMNS)
     for ranking in found:
         for entry in ranking.entries:
             one = entry.result

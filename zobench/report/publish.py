@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import io
 import re
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from zobench.machine.texts import CsvWriter
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures, html, opening
 from zobench.report.book import Artifact, Book
@@ -103,10 +103,10 @@ COLUMNS = (
 def comparison(filled: Sequence[Filled]) -> str:
     """Every reported value beside its measured one, in base units: one row per value and machine."""
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
+    writer = CsvWriter(stream, COLUMNS)
     for item in filled:
-        writer.writerows(_compared(item))
+        for row in _compared(item):
+            writer.writerow(row)
     return stream.getvalue()
 
 

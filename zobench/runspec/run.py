@@ -122,7 +122,7 @@ class RunSpec:
     ))
     queries: int = declare(Number(
         1, "directions z of a step; one upload serves all", since=FAST_ENGINE, lowest=1, searched=6,
-        remedy="the papers use queries=1",
+        highest=10_000, remedy="the papers use queries=1",
     ))
     noise: str = declare(Word(
         "torch",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zobench.machine.files import REMEDY, replace
-from zobench.machine.locks import locked
+from zobench.machine.locks import NO_LOCKS, locked
 from zobench.result import Outcome, Result
 from zobench.result.repeats import folded, number_of
 from zobench.runspec import FIELDS, RunSpec, provenance
@@ -48,6 +48,10 @@ class StoreError(OSError):
     """A result could not be written; the message is one line with the file, the cause and the remedy."""
 
 
+class NoLocksError(StoreError):
+    """The store can be written, but its file system has no working locks, as NFS may not have."""
+
+
 class BusyError(OSError):
     """Another sweep writes into this store."""
 
@@ -65,8 +69,8 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keeps a second sweep out meanwhile. Raises :class:`BusyError` if one writes here already, and
-        :class:`StoreError` if nothing can be written here."""
+        """Keeps a second sweep out meanwhile. Raises :class:`BusyError` if one writes here already,
+        :class:`NoLocksError` if none could be kept out, and :class:`StoreError` if nothing can be written here."""
         with contextlib.ExitStack() as held:
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
@@ -76,6 +80,11 @@ class Store:
                     f"{self.root} must have one writer, but another sweep uses it; name another --results"
                 ) from None
             except OSError as error:
+                if error.errno in NO_LOCKS:
+                    raise NoLocksError(
+                        error.errno, f"{self.root} must be on a disk with working locks, but got {error.strerror!r}; "
+                        "choose a results folder on another"
+                    ) from None  # fmt: skip
                 remedy = _REMEDY.get(error.errno or 0, "choose another results folder")
                 raise StoreError(
                     error.errno, f"{self.root} must be writable, but got {error.strerror!r}; {remedy}"

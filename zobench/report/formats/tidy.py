@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 
+from zobench.machine.texts import CsvWriter
 from zobench.predict.forecast import Forecast
 from zobench.report.cells import TableCell
 from zobench.report.chart import Chart
@@ -24,8 +24,7 @@ COLUMNS = (
 def write(table: Table, grids: Iterable[tuple[str | None, Grid]]) -> str:
     """Measured values of every machine, then what is predicted and the papers' values, once each."""
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
+    writer = CsvWriter(stream, COLUMNS)
     papers: dict[tuple[str, str, str], dict[str, str]] = {}
     ahead: dict[tuple[str, str, str], dict[str, str]] = {}
     for machine, grid in grids:
@@ -39,7 +38,8 @@ def write(table: Table, grids: Iterable[tuple[str | None, Grid]]) -> str:
                 )
             if cell.paper is not None:
                 papers.setdefault((place["row"], place["column"], place["metric"]), {**place, **_paper(cell)})
-    writer.writerows([*ahead.values(), *papers.values()])
+    for row in (*ahead.values(), *papers.values()):
+        writer.writerow(row)
     return stream.getvalue()
 
 
@@ -103,7 +103,7 @@ def _paper(cell: TableCell) -> dict[str, str]:
 def texts(sheets: Sequence[Sheet]) -> str:
     """What stands in each place of ``sheets``, for tables that hold no measurements."""
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
+    writer = CsvWriter(stream)
     writer.writerow(["source", "row", "column", "text"])
     for sheet in sheets:
         for group in sheet.groups:
@@ -118,7 +118,7 @@ def events(charts: Sequence[Chart]) -> str:
     if any(panel.series for chart in charts for panel in chart.panels):
         return _points(charts)
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
+    writer = CsvWriter(stream)
     writer.writerow(["figure", "panel", "lane", "kind", "block", "start_s", "end_s"])
     for chart in charts:
         for panel in chart.panels:
@@ -131,7 +131,7 @@ def events(charts: Sequence[Chart]) -> str:
 def _points(charts: Sequence[Chart]) -> str:
     """A line per value of each series, in the unit that its axis names."""
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
+    writer = CsvWriter(stream)
     writer.writerow(["figure", "quantity", "series", "x", "value"])
     for chart in charts:
         for panel in chart.panels:

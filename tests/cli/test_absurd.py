@@ -1,0 +1,140 @@
+"""Requests that nobody could mean end in one line: counted before anything is made, and no pipe is waited for."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.bounded import bounded
+from zobench.execute.slurm import Request
+from zobench.finetune.search import cells
+from zobench.machine.texts import CsvWriter
+from zobench.recipes import matrix
+from zobench.result import Outcome, Result
+from zobench.runspec import RunSpec
+from zobench.store import NoLocksError, Store, query
+
+MODEL = '[base]\nmodel = "opt-tiny"\n'
+TEN = list(range(1, 11))
+CONFIG = {
+    "model_type": "opt", "architectures": ["OPTForCausalLM"], "hidden_size": 32, "ffn_dim": 64, "vocab_size": 64,
+    "num_attention_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 64, "word_embed_proj_dim": 32,
+}  # fmt: skip
+NINE = ("seed", "batch_size", "steps", "warmup", "queries", "slots", "zo_layers", "resident_blocks", "seq_len")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (f"{MODEL}[axes]\n" + "".join(f"{name} = {TEN}\n" for name in NINE), "1,000,000,000"),
+        (f"{MODEL}[axes]\nseed = {list(range(300))}\nsteps = {list(range(1, 301))}\n", "90,000"),
+        (MODEL + "".join(f"[[variants]]\nseed = {seed}\n" for seed in range(30_000)), "30,000"),
+        (f"{MODEL}[[include]]\n" + "".join(f"{name} = {TEN}\n" for name in NINE), "1,000,000,000"),
+    ],
+    ids=["axes", "two axes", "variants", "include"],
+)
+def test_the_cells_of_a_matrix_are_counted_before_one_is_made(
+    tmp_path: Path, text: str, count: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrix, "_product", lambda values: pytest.fail("cells were made"))
+    (path := tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(ValueError, match=f"^mine.toml: a matrix must have at most 5,000 cells, but this has {count} "):
+        matrix.load(path, "cpu")
+
+
+def test_a_search_is_counted_before_a_run_of_it_is_made() -> None:
+    axes = dict.fromkeys(("seed", "batch_size", "steps", "warmup"), TEN)
+    with pytest.raises(ValueError, match=r"^a grid must have at most 1,000 runs, but this has 10,000; give fewer"):
+        cells(RunSpec(model="opt-tiny").resolve("cpu"), axes)
+
+
+def test_a_run_of_very_many_queries_is_refused_at_once(tmp_path: Path) -> None:
+    done = bounded(tmp_path, "plan", "--model", "opt-tiny", "--set", "queries=1000000000")
+    assert done.err == "zobench: `queries <= 10000` must hold, but got queries=1000000000; the papers use queries=1\n"
+    assert done.code == 2
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "other.safetensors", "model.safetensors.index.json"])
+def test_a_pipe_among_a_models_files_is_not_read(tmp_path: Path, name: str) -> None:
+    (folder := tmp_path / "m").mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    os.mkfifo(folder / name)
+    done = bounded(tmp_path, "run", "--model", "./m", "--set", "weights=pretrained", "--device", "cpu")
+    assert (done.code, len(done.err.splitlines()[-1:])) == (2, 1)
+    assert "safetensors" in done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("sweep", "smoke", "--device", "cpu", "--results", "loop"),
+        ("report", "--results", "loop", "--out", "o"),
+        ("results", "there", "--merge-into", "loop"),
+        ("results", "loop"),
+    ],
+    ids=["sweep", "report", "merge", "list"],
+)
+def test_a_link_that_leads_nowhere_is_no_folder(
+    tmp_path: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    Path("there").mkdir()
+    code, _, err = zobench(*arguments)
+    assert code == 2
+    assert err.endswith("must be a folder, but got 'loop'; it is a link that leads nowhere; name a folder\n")
+
+
+@pytest.mark.parametrize("answer", [errno.ENOLCK, errno.ENOSYS])
+def test_a_store_without_working_locks_is_not_said_to_keep_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int
+) -> None:
+    from rich.console import Console
+
+    from zobench.cli.here import keeping
+
+    def refuse(*_: Any) -> None:
+        raise OSError(answer, os.strerror(answer))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    store, said = Store(tmp_path / "results"), io.StringIO()
+    with keeping(store, Console(file=said, width=400)):
+        spec = RunSpec(model="opt-tiny").resolve("cpu")
+        store.save(Result(spec=spec, outcome=Outcome.FAILED, reason="x", environment={"machine": "cpu-2c-4f2a91"}))
+    assert said.getvalue().startswith("warning: results are kept, but nothing keeps a second sweep out: ")
+    assert os.strerror(answer) in said.getvalue()
+    assert len(store.runs()) == 1
+    with pytest.raises(NoLocksError, match="must be on a disk with working locks"), store.lock():
+        pass
+
+
+def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    rows = [["=1+1", "+x", "-x", "@x", "\t=x"], ["-0.5", "+1e-3", "-inf", -1.5, "-"], ["a=b", "", None, "x", "'"]]
+    for row in rows:
+        CsvWriter(stream).writerow(row)
+    read = list(csv.reader(io.StringIO(stream.getvalue())))
+    assert read[0] == ["'=1+1", "'+x", "'-x", "'@x", "'\t=x"]
+    assert read[1:] == [["-0.5", "+1e-3", "-inf", "-1.5", "-"], ["a=b", "", "", "x", "'"]]
+    spec = RunSpec(model="opt-tiny").resolve("cpu")
+    result = Result(spec=spec, outcome=Outcome.FAILED, reason="=HYPERLINK(1)", environment={"machine": "cpu-2c-4f2a91"})
+    query.export([result], tmp_path / "x.csv")
+    (row,) = csv.DictReader((tmp_path / "x.csv").open())
+    assert (row["reason"], row["lr"]) == ("'=HYPERLINK(1)", "1e-07")
+
+
+@pytest.mark.parametrize("text", ["gpu\n#SBATCH --uid=0", "a\tb", "a\x1bb", "a\x00", "a\u2028b"])
+def test_what_slurm_is_asked_has_no_control_characters(text: str) -> None:
+    for option, request in (
+        ("--partition", {"partition": text}), ("--gres", {"gres": text}), ("--slurm qos", {"more": {"qos": text}}),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"^'{option}' must have no control characters, but got ") as refused:
+            Request(**request)  # type: ignore[arg-type]
+        assert str(refused.value).isprintable()
