@@ -27,7 +27,7 @@ from zobench.result import Outcome, Result, Round
 from zobench.store import Store, text_of, without_place
 from zobench.store import unpack as module
 from zobench.store.merge import merge
-from zobench.store.pack import doubt, pack
+from zobench.store.pack import doubt, pack, unfit
 from zobench.store.reading import parsed
 from zobench.store.sendable import NOT_SENT, sendable, unsendable
 
@@ -179,7 +179,7 @@ def test_no_spec_with_a_hostile_text_is_packed(tmp_path: Path, text: str) -> Non
 
 def test_a_machine_that_zobench_did_not_name_keeps_its_runs_at_home() -> None:
     named = dataclasses.replace(GOOD, environment={**ENVIRONMENT, "machine": "annika"})
-    assert doubt(named) == "its machine must have the name that zobench gives it, but is called 'annika'"
+    assert unfit(named) == "its machine must have the name that zobench gives it, but is called 'annika'"
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_nothing_that_is_published_is_in_doubt_or_tells_of_its_host() -> None:
     runs = store.runs()
     assert len(runs) > 500
     assert store.problems == []
-    assert {doubt(run) for run in runs} == {""}
+    assert {unfit(run) for run in runs} == {""}
     assert [run for run in runs if sendable(run, keep_text=True) != run] == []  # their texts have been read
     assert [run for run in runs if sendable(run).disturbances != run.disturbances] == []
 

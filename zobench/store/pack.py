@@ -44,7 +44,7 @@ def pack(root: Path, archive: Path, *, keep_text: bool = False) -> Packed:
     ):
         for result in store.each():
             path = store.path(result.spec, machine_of(result), number_of(result))
-            if why := doubt(result):
+            if why := unfit(result):
                 done.left_out.append(f"{path}: {why}")
                 continue
             member = tarfile.TarInfo(path.relative_to(root).as_posix())
@@ -57,6 +57,15 @@ def pack(root: Path, archive: Path, *, keep_text: bool = False) -> Packed:
     done.left_out += store.problems
     files.replace(archive, data.getvalue())
     return done
+
+
+def unfit(result: Result) -> str:
+    """Why ``result`` is not sent, nor taken from others; "" if it is."""
+    if not re.fullmatch(MACHINE, machine_of(result)):
+        return f"its machine must have the name that zobench gives it, but is called {machine_of(result)[:80]!r}"
+    if set(result.evaluation.get("scores", ())) - SCORES.keys():
+        return "its scores have names that only a plug-in knows"
+    return doubt(result)
 
 
 def doubt(result: Result) -> str:
@@ -74,10 +83,6 @@ def doubt(result: Result) -> str:
         return "it lacks its machine's rates or memory, without which it cannot be judged; a sweep stores both"
     if why := unsendable(without_place(result).spec):
         return why
-    if not re.fullmatch(MACHINE, machine_of(result)):
-        return f"its machine must have the name that zobench gives it, but is called {machine_of(result)[:80]!r}"
-    if set(result.evaluation.get("scores", ())) - SCORES.keys():
-        return "its scores have names that only a plug-in knows"
     if result.environment.get("planted_slowdown"):
         return "its steps were made longer on purpose, to test a comparison"
     if len(result.samples.get("step_seconds", [])) > result.spec.steps:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zobench.result import Result
 from zobench.store.files import Store
-from zobench.store.pack import ENDING, doubt
+from zobench.store.pack import ENDING, unfit
 from zobench.store.reading import LARGEST, parsed
 from zobench.store.sendable import sendable
 
@@ -46,7 +46,7 @@ def runs_of(source: Path, problems: list[str], *, keep_text: bool = False) -> It
     for name, content in _members(source):
         path = source / name
         result = store.believed(path, lambda content=content: parsed(content))  # type: ignore[misc]
-        if result is not None and (why := doubt(result)):
+        if result is not None and (why := unfit(result)):
             store.tell(f"{path}: {why}")
         elif result is not None:
             yield sendable(result, keep_text)
