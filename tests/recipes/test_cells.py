@@ -27,8 +27,8 @@ TINY = {
 UNBUILT = (
     "model", "model_path", "config_hash", "weights_hash", "name", "weights_path", "task", "task_file", "aligned",
     "shots", "train_size", "dev_size", "test_size", "eval_every", "truncate", "length_grouping", "program",
-    "device_memory", "parts", "survival", "seed", "eps", "lr", "gpus", "nodes", "parallel", "transfers", "checkpoint",
-    "checkpoint_every",
+    "device_memory", "parts", "survival", "seed", "eps", "lr", "gpus", "nodes", "parallel", "transfers", "exact",
+    "checkpoint", "checkpoint_every",
 )  # fmt: skip
 """Fields that change nothing of what one process builds for a step; :func:`refusal` judges them."""
 
