@@ -131,7 +131,10 @@ def test_a_ratio_of_accuracies_counts_only_with_the_interval_of_so_many_examples
     table = MEASURED["zo-bench/table3"]
     adam, sgd = accuracies
     common: dict[str, Any] = {"model": "Vicuna-7B", "task": "copa", "scheme": "lora"}
-    runs = [tuned(adam, method="zo-adam", **common), tuned(sgd, method="fo-sgd", steps=625, **common)]
+    runs = [
+        tuned(adam, method="zo-adam", **common),
+        tuned(sgd, method="fo-sgd", dtype="fp32", autocast="fp16", steps=625, **common),
+    ]
     found = claims.measured(table, fill(table, runs, REFERENCE))[0]
     assert found.verdict == verdict
     (ratio,) = found.ratios

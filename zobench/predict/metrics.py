@@ -57,9 +57,15 @@ MOVED = Quantity(
     absent=("—", "its model is not known here"), source="predicted",
 )  # fmt: skip
 
+GPUS = Quantity(
+    name="gpus", key="consumed_gpus", value=lambda result: float(result.spec.gpus), base_unit="1", units={"GPUs": 1},
+    beside_metric="gpu_memory",
+)  # fmt: skip
+"""The devices that a run takes (ZO-Bench, table 4); predicted as those that its memory fills."""
+
 METRICS = (
     measured.GPU_MEMORY, measured.THROUGHPUT, measured.STEP_TIME, PREDICTED_STEP_TIME, *measured.ACCURACIES,
     *measured.SCORES, *LINK_RATES, MOVED, FLOOR, measured.UPDATE_SURVIVAL, *measured.CHECKPOINTS, measured.HOST_MEMORY,
-    measured.PROCESS_MEMORY, *measured.COSTS, measured.LOSS_DIFFERENCE,
+    measured.PROCESS_MEMORY, GPUS, *measured.COSTS, measured.LOSS_DIFFERENCE,
 )  # fmt: skip
 """In the order in which reports list them."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 from zobench.predict.forecast import Forecast
@@ -73,9 +74,16 @@ class TableCell:
         return tuple(caveat for caveat in self.caveats if caveat.startswith(DEVIATION))
 
     @property
+    def is_derived(self) -> bool:
+        """Whether the paper's value follows from others: a difference of two, or a condition of another metric's."""
+        return self.column.minus is not None or bool(METRICS.get(self.metric.name).beside_metric)
+
+    @property
     def ratio(self) -> float | None:
-        """Measured over reported; None unless there are both."""
-        return self.value / self.paper_value if self.value is not None and self.paper_value else None
+        """Measured over reported; None unless there are both, and for what is derived."""
+        if self.value is None or not self.paper_value or self.is_derived:
+            return None
+        return self.value / self.paper_value
 
 
 Grid = Sequence[Sequence[Sequence[TableCell]]]
@@ -100,7 +108,27 @@ def fill(table: Table, results: Sequence[Result], reference: Reference) -> Grid:
                 for metric in table.metrics
             ]
         )
-    return filled
+    return [[[_less(row, filled, j, cell) for cell in group] for j, group in enumerate(row)] for row in filled]
+
+
+def _less(own: Sequence[Sequence[TableCell]], grid: Grid, j: int, cell: TableCell) -> TableCell:
+    """``cell`` of metric ``j`` in the row ``own``: in a column of differences with its difference, of what was measured
+    and of what the paper reports."""
+    if cell.column.minus is None:
+        return cell
+    first, second = cell.column.minus
+    by_column = {one.column.header: one for one in own[j]}
+    by_row = {row[j][0].row.header: one for row in grid for one in row[j] if one.column.header == first}
+    over, under = by_column[first], by_column.get(second) or (None if cell.row.extra else by_row.get(second))
+    if under is None:
+        return cell
+    value, paper = None, None
+    if over.value is not None and under.value is not None:
+        value = over.value - under.value
+    if over.paper and under.paper and over.paper["value"] and under.paper["value"]:
+        less = Decimal(over.paper["value"]) - Decimal(under.paper["value"])
+        paper = {**over.paper, "value": str(less), "status": "ok"}
+    return replace(cell, results=() if value is None else (*over.results, *under.results), value=value, paper=paper)
 
 
 def _usual(table: Table) -> Where:
@@ -130,8 +158,9 @@ def lacking(table: Table, row: TableRow, column: TableColumn) -> str:
 
 
 def is_meant(row: TableRow, column: TableColumn) -> bool:
-    """Whether anything can stand there: an extra row and an extra column with conditions on one field are apart."""
-    return not (row.extra and column.extra and row.where.keys() & column.where.keys())
+    """Whether a run can stand there: none does in a column of differences, and an extra row and an extra column with
+    conditions on one field are apart."""
+    return column.minus is None and not (row.extra and column.extra and row.where.keys() & column.where.keys())
 
 
 def not_run(cell: TableCell) -> bool:
@@ -197,6 +226,8 @@ def _cell(
     """One cell; ``base``: the result that the baseline's column shows in its row."""
     result, quantity = choice.first, METRICS.get(column.quantity or metric.name)
     paper = reference.find(wanted) if (wanted := _reported(table, row, column, metric)) else None
+    if paper is not None and METRICS.get(metric.name).beside_metric:
+        paper = {**paper, "metric": metric.name, "unit": metric.unit, "value": paper[metric.name]}
     if paper is not None and paper["unit"] not in (units := METRICS.get(metric.name).units):
         raise ValueError(f"`{metric.name}` must be in {' or '.join(units)}, but got {paper['unit']}; convert it")
     value = choice.value(quantity, base)
@@ -222,7 +253,8 @@ def _reported(table: Table, row: TableRow, column: TableColumn, metric: Metric) 
     if column.reference is None or row.reference is None or METRICS.get(metric.name).share:
         return {}
     own = {"paper": table.paper, "artifact": table.artifact} if table.paper else {}
-    wanted = {**own, "metric": metric.name, **table.reference, **column.reference, **row.reference}
+    name = METRICS.get(metric.name).beside_metric or metric.name
+    wanted = {**own, "metric": name, **table.reference, **column.reference, **row.reference}
     return wanted if "paper" in wanted else {}
 
 

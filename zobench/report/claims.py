@@ -159,9 +159,10 @@ def _held(
     for header, cells in _lines(table, claim, grid):
         if all(name in cells for name in claim.ratio):
             checked.append(of(claim, header, cells[claim.ratio[0]], cells[claim.ratio[1]]))
-    own = [line for line in (table.rows if _by_column(table, claim) else table.columns) if not line.extra]
+    lines = table.rows if _by_column(table, claim) else [one for one in table.columns if one.minus is None]
+    own = sum(not line.extra for line in lines)
     ratios = tuple(one for one in checked if one is not None)
-    return CheckedClaim(claim=claim, table=table, ratios=ratios, expected=len(claim.only) or len(own))
+    return CheckedClaim(claim=claim, table=table, ratios=ratios, expected=len(claim.only) or own)
 
 
 def _by_column(table: Table, claim: Claim) -> bool:
@@ -175,7 +176,9 @@ def _lines(table: Table, claim: Claim, grid: Grid) -> list[tuple[str, dict[str, 
     if _by_column(table, claim):
         lines = [(cells[0].row.header, {cell.column.header: cell for cell in cells}) for cells in by_row]
     else:
-        columns = [cells for cells in zip(*by_row, strict=True) if not cells[0].column.extra]
+        columns = [
+            cells for cells in zip(*by_row, strict=True) if not cells[0].column.extra and cells[0].column.minus is None
+        ]
         lines = [(cells[0].column.header, {cell.row.header: cell for cell in cells}) for cells in columns]
     return [(header, cells) for header, cells in lines if not claim.only or header in claim.only]
 

@@ -26,6 +26,7 @@ from zobench.store import evidence, metrics
 from zobench.store.names import told_apart
 
 LACKING = "not yet"
+INFERRED = "Inferred: the paper leaves this value out, and others in its table imply it."
 _ARROW = {"lower": "↓", "higher": "↑"}
 _SETTINGS = named(lambda field: field.timing)
 _TUNED = named(lambda field: field.tuning)
@@ -191,7 +192,9 @@ def _unmeasured(table: Table, grid: Grid) -> str:
 def _reportable(table: Table, grid: Grid) -> tuple[Table, Grid]:
     """The metrics and columns that the paper's values can be looked up for."""
     js = [j for j, metric in enumerate(table.metrics) if not METRICS.get(metric.name).share]
-    return _cut(table, grid, js, [k for k, column in enumerate(table.columns) if column.reference is not None])
+    return _cut(
+        table, grid, js, [k for k, column in enumerate(table.columns) if column.reference is not None or column.minus]
+    )
 
 
 def _shown(table: Table, grid: Grid) -> tuple[Table, Grid]:
@@ -236,6 +239,10 @@ def sheet_of(
         Group(header=heading, columns=tuple(columns), body=tuple(tuple(row[i]) for row in body))
         for i, heading in enumerate(headings)
     )
+    if table.text_header and kind == "paper":
+        texts = tuple((CellText(text=row[0][0].row.text or NO_VALUE, tone="reported"),) for row in grid)
+        label = CellText(text=table.text_header, tone="label")
+        groups = (Group(header=CellText(text="", tone="label"), columns=(label,), body=texts), *groups)
     sheet = Sheet(
         label="-".join((table.name, kind, machine or "none")),
         title=table.title,
@@ -303,10 +310,11 @@ def _reported(cell: TableCell, fill: bool) -> CellText:
     text = cell.paper["value"]
     if cell.paper["unit"] != cell.metric.unit:
         text = rounded(cell.paper_value / cell.metric.scale, cell.metric.format)
+    inferred = (INFERRED,) if cell.paper["status"] == "inferred" else ()
     if cell.ratio is None:
         share = _foretold(cell) if fill else None
-        return CellText(text=text, detail=f"~{times(share)}" if share else "", tone="reported")
-    return CellText(text=text, detail=times(cell.ratio), shared=cell.caveats)
+        return CellText(text=text, detail=f"~{times(share)}" if share else "", tone="reported", own=inferred)
+    return CellText(text=text, detail=times(cell.ratio), own=inferred, shared=cell.caveats)
 
 
 def _flat(grid: Grid) -> list[TableCell]:

@@ -38,6 +38,7 @@ VALUES: Mapping[str, Callable[[Prediction], float]] = {
     "gpu_memory": lambda known: known.device_bytes,
     "throughput": lambda known: known.tokens_per_second,
     "step_time": lambda known: known.step_seconds,
+    "gpus": lambda known: math.ceil(known.device_bytes / known.gpu.memory),
 }
 """Metric -> its predicted value in the base unit, of zobench's engine."""
 _PROGRAMS: Mapping[str, Callable[[Cell, Gpu], float]] = {
@@ -128,7 +129,7 @@ def _engine(fields: Mapping[str, Any], cell: TableCell, place: Gpu) -> Forecast:
     """Out of memory only under zobench's own heading: a paper may share out over several GPUs what one cannot hold."""
     spec = RunSpec(**fields).resolve("cuda")
     known, metric = _known(spec, place), cell.metric.name
-    share = known.memory_share if metric == "gpu_memory" else known.share
+    share = known.memory_share if metric in ("gpu_memory", "gpus") else known.share
     theirs = cell.column.reference is not None
     notes = [] if not theirs else [OWN if known.fits else SHARED_OUT]
     value = VALUES[metric](known) if known.fits or theirs else None
@@ -173,7 +174,12 @@ def _usual(results: Sequence[Result]) -> tuple[Rates, Mapping[str, Any]]:
 
 def _here(table: Table, cell: TableCell, rates: Rates, results: Sequence[Result]) -> Prediction | None:
     """Of the cell's conditions, in the 16-bit type that is fastest there where any will do; ``results`` correct it."""
-    if cell.metric.name not in VALUES or cell.lacks or not is_meant(cell.row, cell.column):
+    if (
+        cell.metric.name not in VALUES
+        or cell.metric.name == "gpus"
+        or cell.lacks
+        or not is_meant(cell.row, cell.column)
+    ):
         return None
     where = conditions(table, cell.row, cell.column)
     fields = {name: max(values, key=rates.flops.__getitem__) if name == "dtype" else values[0]

@@ -35,7 +35,8 @@ class Filled:
 
 def own_cells(grid: Grid) -> list[TableCell]:
     """The cells that the paper's own table reports a value or an out-of-memory for."""
-    return [cell for row in grid for group in row for cell in group if cell.paper is not None and not cell.row.extra]
+    every = (cell for row in grid for group in row for cell in group)
+    return [cell for cell in every if cell.paper is not None and not (cell.row.extra or cell.is_derived)]
 
 
 def compared(grid: Grid) -> list[TableCell]:

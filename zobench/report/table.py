@@ -22,7 +22,7 @@ class TableRow:
 
     An ``extra`` row is not in the paper's table; it is shown only if it was measured. ``over``: a field such as seed:
     the row shows the mean of the results that differ in it alone, with the least and the most. ``lacks``: what keeps
-    this version from measuring it.
+    this version from measuring it; ``text``: the paper's words for it, in a column that holds no numbers.
     """
 
     header: str
@@ -31,6 +31,7 @@ class TableRow:
     extra: bool = False
     over: str = ""
     lacks: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +41,8 @@ class TableColumn:
     An ``extra`` column is not in the paper's table: it is shown only if it was measured, and no claim is about it.
     ``predicted``: what was not measured is predicted, as in a table of the papers. ``quantity``: what is shown in place
     of the metric that the paper calls it, in the same units. ``level``: it is the same in every row, so that its
-    conditions hold in place of a row's on the same field.
+    conditions hold in place of a row's on the same field. ``minus``: it shows what stands in the first of these columns
+    less what stands in the second, which may be a row: then what that row has in the first.
     """
 
     header: str
@@ -51,6 +53,7 @@ class TableColumn:
     predicted: bool = False
     quantity: str = ""
     level: bool = False
+    minus: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +98,8 @@ class Table:
 
     ``groups``: under which common headings the columns stand, those of the "metrics" or of the "columns".
     ``paper`` is "" for a table that no paper has; ``runner`` the matrix that measures it; ``lacks`` what keeps this
-    version from measuring any of it; ``reference`` conditions on all of the paper's values.
+    version from measuring any of it; ``reference`` conditions on all of the paper's values; ``text_header`` the heading
+    of the rows' texts, "" without any.
     """
 
     name: str
@@ -110,6 +114,7 @@ class Table:
     where: Where
     reference: Mapping[str, str]
     row_header: str
+    text_header: str
     rows: tuple[TableRow, ...]
     columns: tuple[TableColumn, ...]
     metrics: tuple[Metric, ...]
@@ -155,6 +160,7 @@ def parse(stem: str, data: Mapping[str, Any]) -> Table:
         where=toml.where("where", data.get("where", {})),
         reference=toml.reference(data.get("reference", {})),
         row_header=header,
+        text_header=data["rows"].get("text", ""),
         rows=rows,
         columns=columns,
         metrics=tuple(_metric(item) for item in data["metrics"]),
@@ -175,6 +181,9 @@ def _check_headers(table: Table) -> None:
             f"`baseline` must be the header of a column or a row, but got {table.baseline!r}; "
             f"{suggestion(table.baseline, known)}"
         )
+    for header in (header for column in table.columns for header in column.minus or ()):
+        if header not in (known := [*columns, *rows]):
+            raise ValueError(f"`minus` needs headers of this table, but got {header!r}; {suggestion(header, known)}")
     for claim in table.claims:
         own, other = (columns, rows) if claim.ratio[0] in columns else (rows, columns)
         for header, known in [*((header, own) for header in claim.ratio), *((header, other) for header in claim.only)]:
@@ -211,7 +220,7 @@ def _check_lacks(table: Table, product: Sequence[str]) -> None:
 
 def _rows(data: Mapping[str, Any]) -> tuple[str, tuple[TableRow, ...]]:
     """The heading of the rows and all rows: the variants, then the product."""
-    check("[rows]", data, {}, {"header": str, "product": dict, "variants": list})
+    check("[rows]", data, {}, {"header": str, "text": str, "product": dict, "variants": list})
     product, variants = data.get("product", {}), data.get("variants", [])
     if not product and not variants:
         raise ValueError("`product` or `variants` must be given in [rows], but both are missing")
@@ -232,10 +241,11 @@ def _variant(data: Mapping[str, Any]) -> TableRow:
         extra=data.get("extra", False),
         over=over,
         lacks=data.get("lacks", ""),
+        text=data.get("text", ""),
     )
 
 
-_ROW = {"where": dict, "reference": dict, "extra": bool, "over": str, "lacks": str}
+_ROW = {"where": dict, "reference": dict, "extra": bool, "over": str, "lacks": str, "text": str}
 
 
 def _product(fields: Mapping[str, Any]) -> list[TableRow]:
@@ -265,6 +275,7 @@ def _column(data: Mapping[str, Any]) -> TableColumn:
         "quantity": str,
         "extra": bool,
         "level": bool,
+        "minus": list,
     }
     check("[[columns]]", data, {"header": str}, words)
     if data.get("extra") and "reference" in data:
@@ -280,7 +291,15 @@ def _column(data: Mapping[str, Any]) -> TableColumn:
         predicted=data.get("predicted", False),
         quantity=data.get("quantity", ""),
         level=data.get("level", False),
+        minus=_minus(data["minus"]) if "minus" in data else None,
     )
+
+
+def _minus(headers: list[Any]) -> tuple[str, str]:
+    if len(headers) != 2:
+        raise ValueError(f"`minus` must be two headers, but got {headers!r}; the second is subtracted")
+    first, second = toml.texts("`minus`", headers)
+    return first, second
 
 
 def _metric(data: Mapping[str, Any]) -> Metric:
