@@ -5,8 +5,8 @@ what the published runs measured of it and what is predicted. ``generated.py`` w
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ class Row:
     code: tuple[str, ...] = ()
     page: str = ""
     shows: tuple[str, ...] = ()
+    runs: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
     text: bool = False
     drawing: bool = False
@@ -87,7 +88,8 @@ def counterparts(reference: Reference, results: Sequence[Result]) -> tuple[int, 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:
     """What a table or figure shows: its ``title``, hashes of the published ``cells`` that have a place in it, values
-    that the paper reports, how many of these are measured, values that are predicted only, and what it ``lacks``."""
+    that the paper reports, how many of these are measured, values that are predicted only, and what it ``lacks``.
+    ``is_facts``: it has no measurements."""
 
     title: str
     cells: frozenset[str]
@@ -95,12 +97,14 @@ class Shown:
     measured: int = 0
     predicted: int = 0
     lacks: str = ""
+    is_facts: bool = False
 
 
 def shown(results: Sequence[Result], filled: Sequence[Filled], reference: Reference) -> dict[str, Shown]:
     """Name -> what it shows, of the papers' tables and figures. ``filled``: the cells of these tables."""
     from zobench.report.artifacts import load_all, shows
     from zobench.report.compose import needs
+    from zobench.report.facts import Facts
     from zobench.report.plot import Plot
     from zobench.report.render import grids
     from zobench.report.summary import layers
@@ -119,7 +123,8 @@ def shown(results: Sequence[Result], filled: Sequence[Filled], reference: Refere
                 cell for row in grids(item.table, results, None, reference)[0][1] for group in row for cell in group
             ]
             more = {"predicted": sum(cell.forecast is not None and cell.value is None for cell in found)}
-        made[item.name] = Shown(title=item.title.rpartition(" (")[0], cells=cells, **more)
+        title = item.title.rpartition(" (")[0]
+        made[item.name] = Shown(title=title, cells=cells, is_facts=isinstance(item, Facts), **more)
     return made
 
 
@@ -142,17 +147,20 @@ def text(results: Sequence[Result], filled: Sequence[Filled], reference: Referen
         of_paper = [row for row in every if row.paper == paper and not row.drawing]
         parts += [f"## {name}", _table(
             ("", "What", "Where", "Measured", "Predicted", "What differs, or why it is absent"),
-            (_cells(row, [items[one] for one in row.shown]) for row in of_paper),
+            (_cells(row, [items[one] for one in row.shown], results) for row in of_paper),
         )]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
 
-def _cells(row: Row, items: Sequence[Shown]) -> tuple[str, ...]:
+def _cells(row: Row, items: Sequence[Shown], results: Sequence[Result]) -> tuple[str, ...]:
     """The texts of one row; ``items``: the tables and figures that measure it."""
+    own = [one.spec for one in results if row.runs and one.outcome == "ok"]
+    cells = {spec.hash for spec in own if all(getattr(spec, name) == value for name, value in row.runs.items())}
     where = [f"`{place}`" for place in row.code] + ([f"`zobench reproduce {row.recipe}`"] if row.recipe else [])
     where += [_page(row.page)] if row.page else []
-    count = len(frozenset().union(*(item.cells for item in items)))
-    measured = f"{count} cell{'s' if count != 1 else ''}" if items else ""
+    count = len(cells.union(*(item.cells for item in items)))
+    measured = f"{count} cell{'s' if count != 1 else ''}" if items or row.runs else ""
+    measured = "facts: zobench's beside the paper's" if row.recipe and items[0].is_facts else measured
     if row.recipe and items[0].reported:
         measured += f"; {items[0].measured} of {items[0].reported} values"
     ahead = sum(item.predicted for item in items)
