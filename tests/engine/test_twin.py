@@ -16,7 +16,7 @@ from transformers import (
 
 from tests.support import sweep
 from tests.support.reference import perturb
-from zobench import Batch, Engine, EngineConfig, Point, models
+from zobench import Batch, Engine, EngineConfig, Entry, Point, models
 from zobench.engine import twin
 from zobench.engine.backprop import Backprop
 from zobench.engine.fold import fold
@@ -67,8 +67,8 @@ def test_what_is_no_language_model_is_named(what, build):
 
 
 REFUSED = {
-    "bart": "a model's loss must be the mean cross-entropy of its targets, but BartForCausalLM's does not shift its "
-    "labels; use another model",
+    "xlnet": "a module with weights of its own must not hold others with theirs, but XLNetLMHeadModel's transformer "
+    "has mask_emb and holds transformer.word_embedding; use another model",
     "rwkv": "a model's forward must leave its weights alone, but RwkvForCausalLM's writes "
     "rwkv.blocks.0.attention.output.weight; use another model",
 }
@@ -243,6 +243,61 @@ def test_the_twin_of_the_largest_model_is_small_and_quick():
     start = time.process_time()
     assert twin._judged(model, EngineConfig(), lambda own, how, marks: Engine(own, how, known=marks), torch.float32)
     assert time.process_time() - start < 5  # about a second on an idle core
+
+
+def test_the_bias_that_a_holder_adds_to_its_heads_output_moves_with_the_head_and_is_saved(tmp_path):
+    """ESM's head has no bias; what holds it adds one. Backprop and the engine give the model's own loss, and the update
+    is MeZO's."""
+    values = {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32, "hidden_size": 32, "num_hidden_layers": 2}
+    config = AutoConfig.for_model("esm", **values, num_attention_heads=2, intermediate_size=48)
+    torch.manual_seed(3)
+    model = AutoModelForMaskedLM.from_config(config).eval()
+    batch = Batch(IDS % 29 + 4, IDS % 29 + 4)
+    torch.nn.init.normal_(model.lm_head.bias)
+    plain, again = copy.deepcopy(model), copy.deepcopy(model)
+    with Backprop(again, EngineConfig(placement="resident")) as engine:
+        assert engine.evaluate(batch) == pytest.approx(own_loss(plain, batch), abs=2e-6)
+    assert again.lm_head.decoder.bias is None
+    with Engine(model, EngineConfig(slots=2)) as engine:
+        losses = engine.probe(batch, [Point(1, 1e-2), Point(1, -1e-2)])
+        engine.commit([Entry(step=0, seed=1, g=0.5, lr=0.1)])
+        engine.save_pretrained(tmp_path)
+    assert model.lm_head.decoder.bias is None
+    for loss, scale in zip(losses, (1e-2, -2e-2), strict=True):
+        perturb(plain, 1, 1.0, scale)
+        assert loss == pytest.approx(own_loss(plain, batch), abs=2e-6)
+    perturb(plain, 1, 1.0, 1e-2 - 0.05)
+    saved = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(saved.lm_head.bias, plain.lm_head.bias, rtol=0, atol=1e-6)
+
+
+def test_layers_that_share_a_module_are_one_block():
+    """ALBERT runs one module for all of its layers: what holds it is the block, and moves once."""
+    model = small("albert", AutoModelForMaskedLM, num_attention_heads=2, hidden_size=32, intermediate_size=48)
+    assert [type(block).__name__ for block in models.blocks(model)] == ["AlbertTransformer"]
+    plain = copy.deepcopy(model)
+    with Engine(model, EngineConfig(slots=2)) as engine:
+        losses = engine.probe(BATCH, [Point(1, 1e-2), Point(1, -1e-2)])
+        assert len(engine.blocks) == 1
+    for loss, scale in zip(losses, (1e-2, -2e-2), strict=True):
+        perturb(plain, 1, 1.0, scale)
+        assert loss == pytest.approx(own_loss(plain), abs=2e-6)
+
+
+def test_a_class_whose_loss_shifts_no_labels_is_given_shifted_ones():
+    """BART's decoder: the engine's loss is that of the next token, which is its class's own on the next tokens."""
+    model = small("bart", d_model=32, decoder_layers=2, decoder_attention_heads=2, decoder_ffn_dim=48)
+    following = torch.cat([IDS[:, 1:], torch.full((2, 1), -100)], 1)
+    expected = own_loss(model, Batch(IDS, following))
+    with Engine(model, EngineConfig()) as engine:
+        assert engine.evaluate(BATCH) == pytest.approx(expected, abs=2e-6)
+
+
+def test_an_embedding_that_is_reshaped_is_named():
+    """MPNet's positions are one for all rows, and at several points there are several of them."""
+    model = small("mpnet", AutoModelForMaskedLM, hidden_size=32, num_attention_heads=2, intermediate_size=48)
+    with pytest.raises(ValueError, match=r"the output of mpnet\.encoder\.relative_attention_bias, which is one"):
+        Engine(model, EngineConfig())
 
 
 def test_registered_families_need_no_twin_and_their_relatives_do():

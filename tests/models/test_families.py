@@ -18,6 +18,8 @@ from zobench.result import Outcome
 from zobench.runspec import RunSpec
 
 FAMILIES = ("gpt2", "gpt_neox", "phi", "gemma2", "mixtral", "qwen2", "olmo", "bloom", "mpt")
+EDGES = ("mamba2", "gemma4_text", "apertus")
+"""Families whose config.json holds what others' do not."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +35,7 @@ def given(tmp_path: Path, family: str) -> RunSpec:
     return matrix.single(values, "cpu")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *EDGES])
 def test_the_counts_are_those_of_transformers(tmp_path: Path, family: str) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -70,7 +72,7 @@ def test_random_values_are_distributed_as_the_models_own(tmp_path: Path, family:
         assert torch.equal(values == 0, expected == 0), name
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *EDGES])
 def test_a_model_from_a_config_alone_is_the_one_that_transformers_builds(tmp_path: Path, family: str) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -84,7 +86,7 @@ def test_a_model_from_a_config_alone_is_the_one_that_transformers_builds(tmp_pat
 
 
 @pytest.mark.parametrize("noise", ["torch", "counter"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "mamba2", "gemma4_text"])
 def test_offloaded_losses_are_the_resident_ones(tmp_path: Path, family: str, noise: str) -> None:
     spec = given(tmp_path, family).replace(noise=noise)
     resident = cell.run(spec)
@@ -110,3 +112,14 @@ def test_a_folder_of_a_registered_model_has_the_registered_facts(tmp_path: Path,
     assert sorted(sizes[0]) == sorted(sizes[1])
     for kind in itertools.product((2, 4), (False, True), (False, True)):
         assert ours.kept(*kind) <= theirs.kept(*kind) <= 3 * ours.kept(*kind), kind
+
+
+def test_a_folder_of_an_encoder_and_a_decoder_is_refused_and_its_decoder_alone_is_not(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 64, "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48}
+    told = {"model_type": "bart", "is_encoder_decoder": True, "max_position_embeddings": 64, **sizes}
+    for name, named in (("whole", "BartForConditionalGeneration"), ("decoder", "BartForCausalLM")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({**told, "architectures": [named]}))
+    assert models.of(matrix.single({"model": str(tmp_path / "decoder"), "seq_len": 16}, "cpu")).layers == 2
+    with pytest.raises(ValueError, match="BartForConditionalGeneration has an encoder and a decoder; use"):
+        matrix.single({"model": str(tmp_path / "whole"), "seq_len": 16}, "cpu")

@@ -114,7 +114,8 @@ def test_every_sampled_byte_of_the_weights_counts(tmp_path: Path) -> None:
          "copy it again"),
         ("./foreign", {}, "{here}/foreign must hold a model of transformers, but model_type=mine is not one (its code "
          "comes with the checkpoint and is never run)"),
-        ("./t5", {}, "{here}/t5 must hold a language model, causal or masked, but model_type=t5 is neither"),
+        ("./t5", {}, "{here}/t5 must hold a model that AutoModelForCausalLM or AutoModelForMaskedLM builds, but "
+         "model_type=t5 is none of theirs; use another model"),
         ("./absent.gguf", {}, "`model` must be a file that exists, but there is no {here}/absent.gguf; check the path"),
         ("./fake.gguf", {}, "{here}/fake.gguf must be a GGUF file, but does not begin as one; download it again"),
         ("./good", {"weights": "pretrained"}, "`weights=pretrained` needs *.safetensors, but {here}/good has none; use "

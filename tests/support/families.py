@@ -48,7 +48,16 @@ CONFIGS = {
     "nemotron_h": SIZES,  # its body has another name on the disk
     "hrm_text": {**SIZES, "head_dim": 8},  # two layers of the model are one on the disk
     "roberta": SIZES,
-}
+    "mamba2": {  # one of its values is infinite
+        "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 16, "state_size": 8,
+        "n_groups": 1, "chunk_size": 4,
+    },
+    "gemma4_text": {  # its layers differ in the width of a head
+        **KV, "head_dim": 8, "global_head_dim": 16, "vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 4,
+        "layer_types": ["sliding_attention", "full_attention"], "num_kv_shared_layers": 0,
+    },
+    "apertus": KV,  # its activation has buffers that only its own constructor knows
+}  # fmt: skip
 
 
 def made(name: str, tied: bool | None = None, seed: int = 0) -> PreTrainedModel:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from zobench.engine.base import EngineConfig
 from zobench.engine.blocks import Unit, is_tuned
 from zobench.engine.factors import LowRank
+from zobench.engine.logits import holder_of, may_adopt, unused_beside
 from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import CheckpointTier, DiskTier, Extent, Hosts, HostTier, NoTier, Tier, allocate
 from zobench.engine.wire import FORMATS
@@ -171,14 +172,11 @@ def check_kind(model: nn.Module) -> None:
 def _check_head(model: nn.Module) -> None:
     """Refuses parameters beside the head that its holder does not use."""
     head = model.get_output_embeddings()  # type: ignore[operator]
-    holder = next(module for module in model.modules() if head in module.children())
+    holder = holder_of(head, model)
     used = set(head.parameters())
     for name, parameter in holder.named_parameters(recurse=False):
-        if parameter not in used:
-            raise ValueError(
-                f"{type(holder).__name__} must hold no parameters but its head's, but got {name}, which nothing uses; "
-                "build the model with tied embeddings"
-            )
+        if parameter not in used and not may_adopt(head, name, parameter):
+            raise ValueError(f"{unused_beside(holder, name)}; build the model with tied embeddings")
 
 
 def slot_maker(config: EngineConfig) -> Callable[[int], Tensor]:

@@ -27,7 +27,7 @@ from zobench.engine.core import judged
 from zobench.engine.drive import Drive, plain
 from zobench.engine.head import Head
 from zobench.engine.lanes import Event
-from zobench.engine.logits import Driven, drive_to_head
+from zobench.engine.logits import Driven, adopt_bias, drive_to_head
 from zobench.engine.loss import averaged, counted
 from zobench.engine.noise import TorchNoise
 from zobench.engine.objective import Objective
@@ -56,6 +56,7 @@ class Backprop:
     ) -> None:  # fmt: skip
         _check(model, config, weights, zo_layers)
         self.model, self.config = model.eval(), config
+        self._give_back_bias = adopt_bias(model)
         self._drive, self._packer = drive, Packer(model, config, drive)
         self._optimizer: torch.optim.Optimizer | None = None
         self._closed = False
@@ -243,6 +244,7 @@ class Backprop:
         """Frees gradients and state; the model's forward and what it trains are its own again."""
         if not self._closed:
             self._closed = True
+            self._give_back_bias()
             self.discard()
             self._optimizer, self._state = None, {}
             for block in self._checkpointed:

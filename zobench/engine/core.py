@@ -32,7 +32,7 @@ from zobench.engine.factors import LowRank
 from zobench.engine.follow import Marks
 from zobench.engine.interface import GradientEngine, Start
 from zobench.engine.lanes import Event, Lanes
-from zobench.engine.logits import drive_to_head
+from zobench.engine.logits import adopt_bias, drive_to_head
 from zobench.engine.loss import averaged
 from zobench.engine.objective import Objective
 from zobench.engine.packing import Packer
@@ -81,6 +81,7 @@ class Engine:
         self.before_change: Callable[[Unit], None] = lambda unit: None
         self.journal: list[Entry] = []
         self.failed = self._closed = False
+        self._give_back_bias = adopt_bias(model)
         source = Source(weights=weights or ModelWeights(model), state=state, start=start)
         built = build(
             model, config, source, self.journal, self.touch,
@@ -324,6 +325,8 @@ class Engine:
         self.forwards.close()
         if not (self._closed or self.failed):
             self._hand_back()
+        if not self._closed:
+            self._give_back_bias()
         self._closed = True
         self.arithmetic.close()
         self.rest.close()

@@ -69,7 +69,7 @@ def split(value: Any, copies: int, batch: int, follows: Follows = UNKNOWN, path:
         return follows.cut(path, value, copies, batch) or [value] * copies
     if isinstance(value, (tuple, list)):
         cut = [split(item, copies, batch, follows, (*path, number)) for number, item in enumerate(value)]
-        return [type(value)(item[copy] for item in cut) for copy in range(copies)]
+        return [_like(value, [item[copy] for item in cut]) for copy in range(copies)]
     if isinstance(value, dict):
         by_key = {key: split(item, copies, batch, follows, (*path, key)) for key, item in value.items()}
         return [{key: item[copy] for key, item in by_key.items()} for copy in range(copies)]
@@ -87,10 +87,17 @@ def join(outputs: Sequence[Any], batch: int = 1, follows: Follows = UNKNOWN, pat
         return follows.whole(path, outputs, batch)
     if isinstance(first, (tuple, list)):
         groups = enumerate(zip(*outputs, strict=True))
-        return type(first)(join(items, batch, follows, (*path, number)) for number, items in groups)
+        return _like(first, [join(items, batch, follows, (*path, number)) for number, items in groups])
+    if isinstance(first, dict):
+        return type(first)(**{key: join([own[key] for own in outputs], batch, follows, (*path, key)) for key in first})
     if first is None:
         return None
-    raise TypeError(f"a folded module must return tensors, tuples or None, but returned {type(first).__name__}")
+    raise TypeError(f"a folded module must return tensors, tuples, dicts or None, but returned {type(first).__name__}")
+
+
+def _like(value: Any, items: list[Any]) -> Any:
+    """A tuple, named tuple or list of the class of ``value`` with other items."""
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
 def fold(

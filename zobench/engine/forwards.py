@@ -174,6 +174,6 @@ class Forwards:
         """The word embedding: only the rows of the batch are looked at, in a copy."""
         tied = unit in self.head.units
         self._locate(unit, changes=self.arithmetic.in_place or not tied)
-        own = ids[: self._rows]
+        own = ids[: self._rows].long()
         lookup = functools.partial(embedding.lookup, module, forward, own, args, kwargs)
         return torch.cat(self.arithmetic.embed(unit, own.reshape(-1), self.points, lookup, tied))

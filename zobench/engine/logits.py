@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ _VALUES = {
     if hasattr(torch.Tensor, name)
 } | {torch.tanh, torch.mul, torch.div, functional.tanh}  # fmt: skip
 """What changes each number by itself."""
+_SUMS = {torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__}
 _ROWS = {torch.Tensor.contiguous, torch.Tensor.__getitem__, torch.Tensor.clone, torch.Tensor.detach}
 """What chooses or moves rows."""
 
@@ -60,6 +61,7 @@ class _Standing(Tensor):
     """The head's input in the place of its output. Operations on numbers are noted; those on rows are done."""
 
     notes: tuple[Note, ...] = ()
+    bias: Tensor | None = None
 
     @classmethod
     def __torch_function__(
@@ -78,19 +80,26 @@ class _Standing(Tensor):
                 return output
             if func not in _ROWS or output.shape[-1] != own.shape[-1] or output.ndim != own.ndim:
                 raise ValueError(_unknown(func))
-            return _standing(output, own.notes)
+            return _standing(output, own.notes, own.bias)
 
 
 def _noted(own: _Standing, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Standing:
     others = args[1:]
+    if own.bias is not None and func in _SUMS and any(item is own.bias for item in args):
+        return _standing(own.as_subclass(Tensor), (*own.notes, Note(_with_bias, (), {})), own.bias)
     if args[0] is not own or any(isinstance(item, Tensor) and item.numel() > 1 for item in others):
         raise ValueError(_unknown(func))
-    return _standing(own.as_subclass(Tensor), (*own.notes, Note(func, tuple(others), kwargs)))
+    return _standing(own.as_subclass(Tensor), (*own.notes, Note(func, tuple(others), kwargs)), own.bias)
 
 
-def _standing(states: Tensor, notes: tuple[Note, ...]) -> _Standing:
+def _with_bias(output: Tensor) -> Tensor:
+    """The head's output as it is: its holder would add the bias that the head has added (:func:`adopt_bias`)."""
+    return output
+
+
+def _standing(states: Tensor, notes: tuple[Note, ...], bias: Tensor | None) -> _Standing:
     standing = states.as_subclass(_Standing)
-    standing.notes = notes
+    standing.notes, standing.bias = notes, bias
     return standing
 
 
@@ -103,10 +112,44 @@ def _unknown(func: Callable[..., Any]) -> str:
     )
 
 
+def holder_of(head: nn.Module, model: nn.Module) -> nn.Module:
+    """The module of ``model`` that holds its head."""
+    return next(module for module in model.modules() if head in module.children())
+
+
+def may_adopt(head: nn.Module, key: str, parameter: Tensor) -> bool:
+    """Whether a parameter of the head's holder may be a bias that the holder adds to the head's output, as ESM's."""
+    own = head._parameters
+    return key == "bias" and own.get("bias") is None and parameter.shape == cast("Tensor", own["weight"]).shape[:1]
+
+
+def adopt_bias(model: nn.Module) -> Callable[[], None]:
+    """Makes the bias that the head's holder adds the head's own too, so that both move together, until what it gives
+    back is called. A pass over a model whose holder does not add it is a ``ValueError`` (:func:`drive_to_head`)."""
+    head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+    bias = holder_of(head, model)._parameters.get("bias")
+    if bias is None or not may_adopt(head, "bias", bias):
+        return lambda: None
+
+    def give_back() -> None:
+        head._parameters["bias"] = None
+        del head.has_adopted
+
+    head._parameters["bias"] = bias
+    head.has_adopted = True  # type: ignore[assignment]
+    return give_back
+
+
+def unused_beside(holder: nn.Module, key: str) -> str:
+    """Why a parameter of the head's holder is refused."""
+    return f"{type(holder).__name__} must hold no parameters but its head's, but got {key}, which nothing uses"
+
+
 @contextmanager
 def standing(head: nn.Module) -> Iterator[None]:
     """Inside, the head returns its input, as what notes are made on."""
-    head.forward = lambda states: _standing(states, ())
+    bias = head._parameters["bias"] if getattr(head, "has_adopted", False) else None
+    head.forward = lambda states: _standing(states, (), bias)
     try:
         yield
     finally:
@@ -118,11 +161,14 @@ def drive_to_head(drive: Drive, model: nn.Module, input_ids: Tensor, attention_m
 
     Raises ``ValueError``, one line, where the head does not make the model's logits.
     """
-    with standing(model.get_output_embeddings()):  # type: ignore[operator]
+    head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+    with standing(head):
         logits = drive(model, input_ids, attention_mask)
     if not isinstance(logits, _Standing):
         raise ValueError(
             f"a model's logits must be its head's output, but {type(model).__name__} makes them without calling its "
             "head; use a model that calls it"
         )
+    if logits.bias is not None and not any(note.function is _with_bias for note in logits.notes):
+        raise ValueError(f"{unused_beside(holder_of(head, model), 'bias')}; use another model")
     return Driven(logits.as_subclass(Tensor), logits.notes)

@@ -9,6 +9,7 @@ import json
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -20,6 +21,7 @@ from zobench.data.batch import IGNORED, Batch
 from zobench.engine.base import BASE, EngineConfig, Entry, Point
 from zobench.engine.drive import outputs
 from zobench.engine.follow import Marks, observe
+from zobench.engine.loss import next_tokens
 from zobench.engine.shrink import shrunk, special_tokens
 from zobench.models import blocks as find_blocks
 from zobench.models import is_masked
@@ -111,7 +113,7 @@ def _judged(model: nn.Module, config: EngineConfig, make: Make, dtype: torch.dty
     twin, batches = _runnable(model)
     marks = _observed(twin, batches)
     config = EngineConfig(noise=config.noise, granularity=config.granularity, tier="pageable", slots=2)
-    with _one_line(model):
+    with _one_line(model, marks):
         _compare(twin, batches, lambda own: make(own, config, marks), CLOSE)
         if dtype in (torch.float16, torch.bfloat16):
             low = _built(type(model), twin.config, dtype)
@@ -218,6 +220,21 @@ def own_loss(model: nn.Module, batch: Batch) -> float:
     return float(_own(model, batch, labels=batch.labels)["loss"])
 
 
+@torch.no_grad()
+def as_taken(model: nn.Module, batch: Batch) -> Batch:
+    """``batch`` with the labels that the model's own forward takes for the loss of the next token: shifted ones, where
+    its loss shifts none, as that of BART's decoder."""
+    if is_masked(model) or not _near(own_loss(model, batch), _cross_entropy(model, batch, batch.labels), CLOSE):
+        return batch
+    return replace(batch, labels=next_tokens(batch.labels).view_as(batch.labels))
+
+
+def _cross_entropy(model: nn.Module, batch: Batch, targets: Tensor) -> float:
+    """The mean cross-entropy of the model's own logits (rows, tokens, vocabulary) of ``targets`` (rows, tokens)."""
+    logits = _own(model, batch)["logits"].float()
+    return float(functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED))
+
+
 def _own(model: nn.Module, batch: Batch, **inputs: Any) -> Any:
     return outputs(model, input_ids=batch.input_ids, attention_mask=batch.attention_mask, **inputs)
 
@@ -244,17 +261,18 @@ def _call_rows(twin: nn.Module, batch: Batch, rows: int) -> None:
 def _compare(twin: nn.Module, batches: Sequence[Batch], make: Callable[[nn.Module], _Engine], close: float) -> None:
     """Raises ``ValueError`` unless an engine's losses at W, W + eps z and W - eps z are the model's own."""
     plain, points = copy.deepcopy(twin), [BASE, Point(SEED, EPS), Point(SEED, -EPS)]
+    given = [as_taken(plain, batch) for batch in batches]
     engine = make(twin)
     try:
         z = _directions(engine, plain)
         mine = [engine.probe(batch, points) for batch in batches]
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(given):
             own = own_loss(plain, batch)
             if not _near(mine[number][0], own, close):
                 raise ValueError(_reason(plain, batch, own, mine[number][0]))
         for number, point in enumerate(points[1:], start=1):
             _move(plain, z, point.scale)
-            for losses, batch in zip(mine, batches, strict=True):
+            for losses, batch in zip(mine, given, strict=True):
                 if not _near(losses[number], own := own_loss(plain, batch), close):
                     raise ValueError(
                         f"losses at perturbed weights must be those of {type(twin).__name__} itself, but "
@@ -318,15 +336,13 @@ def _near(one: float, other: float, close: float) -> bool:
 @torch.no_grad()
 def _reason(model: nn.Module, batch: Batch, own: float, mine: float) -> str:
     """What the model does differently, in one line."""
-    name, logits = type(model).__name__, _own(model, batch)["logits"].float()
-    same = float(functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORED))
-    shifted = functional.pad(batch.labels[:, 1:], (0, 1), value=IGNORED)
-    following = float(functional.cross_entropy(logits.flatten(0, 1), shifted.flatten(), ignore_index=IGNORED))
-    expected, other = (same, following) if is_masked(model) else (following, same)
-    if not _near(own, expected, CLOSE):
+    name = type(model).__name__
+    same = _cross_entropy(model, batch, batch.labels)
+    following = _cross_entropy(model, batch, next_tokens(batch.labels))
+    if not _near(own, same if is_masked(model) else following, CLOSE) and not _near(own, same, CLOSE):
         what = "is no mean cross-entropy of its logits"
-        if _near(own, other, CLOSE):
-            what = "is that of the next token" if is_masked(model) else "does not shift its labels"
+        if _near(own, following, CLOSE):
+            what = "is that of the next token"
         return f"a model's loss must be the mean cross-entropy of its targets, but {name}'s {what}; use another model"
     where = "a padded batch" if batch.attention_mask is not None else "its logits"
     return (
@@ -336,16 +352,19 @@ def _reason(model: nn.Module, batch: Batch, own: float, mine: float) -> str:
 
 
 @contextmanager
-def _one_line(model: nn.Module) -> Iterator[None]:
-    """Inside, whatever a model's own code raises, driven as it was not written for, becomes a refusal."""
+def _one_line(model: nn.Module, marks: Marks) -> Iterator[None]:
+    """Inside, whatever a model's own code raises, driven as it was not written for, becomes a refusal. The likely cause
+    is an embedding that takes no rows of the batch, of relative positions: at several points it has several outputs."""
     try:
         yield
     except ValueError:
         raise
     except Exception as error:
+        alone = [name for name, follows in marks.items() if follows.nothing]
         raise ValueError(
-            f"a model must run on several copies of a batch, module by module, but {type(model).__name__} does not "
-            f"({_first_line(error)}); use another model"
+            f"a model must run on several copies of a batch, module by module, but {type(model).__name__} "
+            + (f"reshapes the output of {alone[0]}, which is one for all rows" if alone else "does not")
+            + f" ({_first_line(error)}); use another model"
         ) from error
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
-from typing import Any
 
 from zobench.models import identity
 from zobench.models.build import build_config
-from zobench.models.inspection import config_of
+from zobench.models.inspection import config_of, values_of
 from zobench.models.registry import get
 
 _ALSO = ("activation_function", "hidden_act", "attention_bias", "mlp_bias", "enable_bias")
@@ -29,7 +27,7 @@ def check(name: str, tied: bool | None, folder: str) -> None:
     if kind != wanted.model_type:
         differs = [f"model_type={kind} and not {wanted.model_type}"]
     else:
-        ours, theirs = (_told(one) for one in (build_config(name), config_of(path)[0]))
+        ours, theirs = (values_of(config) for config in (build_config(name), config_of(path)[0]))
         stated = [*wanted.settings(None, None), *(key for key in _ALSO if key in ours)]
         keys = [key for key in stated if not _says_nothing(key, tied)]
         differs = [f"{key}={theirs.get(key)} and not {ours[key]}" for key in keys if theirs.get(key) != ours[key]]
@@ -38,11 +36,6 @@ def check(name: str, tied: bool | None, folder: str) -> None:
             f"`weights_path` must hold {wanted.name}, but {folder}/config.json has {', '.join(differs)}; "
             f"use --model {folder}"
         )
-
-
-def _told(config: Any) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
-    return values
 
 
 def _says_nothing(key: str, tied: bool | None) -> bool:

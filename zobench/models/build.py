@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
 
 from zobench.models.registry import Model, get
 from zobench.runspec.registries import MODELS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
-    from torch import Tensor, nn
+    from torch import nn
     from transformers import PreTrainedConfig, PreTrainedModel
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -43,50 +43,34 @@ def build(
     config = build_config(model, tie_embeddings, positions)
     family = AutoModelForMaskedLM if get(model).masked else AutoModelForCausalLM
     kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, DTYPES[dtype])
-    with torch.device("meta"):
+    with _empty_parameters():
         built = family.from_config(config, dtype=kind)  # type: ignore[no-untyped-call]
     built.tie_weights()  # transformers 5.0 leaves a model on the meta device untied
-    _compute_buffers(built)
     built.eval()
     return cast("PreTrainedModel", built)
 
 
-def _compute_buffers(model: PreTrainedModel) -> None:
-    """Gives every module that owns buffers the values that the same module has when it is built on the CPU.
-
-    Buffers such as the rotary frequencies are in no checkpoint. The model's own initialisation computes them, as when
-    transformers loads a checkpoint; what it leaves alone only the module's constructor knows. Raises ``ValueError`` for
-    a module of neither kind.
-    """
-    for module in list(model.modules()):
-        if buffers := dict(module.named_buffers(recurse=False)):
-            values = _initialised(model, module, buffers) or _constructed(model, module, buffers)
-            for key, value in values.items():
-                setattr(module, key, value)
-
-
-def _initialised(model: PreTrainedModel, module: nn.Module, buffers: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-    """What the model's initialisation writes into ``buffers`` on the CPU; None if it does not write all of each."""
+@contextmanager
+def _empty_parameters() -> Iterator[None]:
+    """Inside, a module is built as on the CPU, its buffers with their values, but each of its parameters goes to the
+    meta device as soon as the module has it: memory that nobody has written yet costs nothing. Random buffers are those
+    of one seed."""
     import torch
+    from torch import nn
+    from torch.nn.modules.module import register_module_parameter_registration_hook
 
-    tried = []
-    for start in (0, 1):
-        for key, buffer in buffers.items():
-            setattr(module, key, torch.full_like(buffer, start, device="cpu"))
-        model._init_weights(module)  # type: ignore[no-untyped-call]  # of its parameters on the meta device nothing
-        tried.append(dict(module.named_buffers(recurse=False)))
-    return tried[0] if all(torch.equal(tried[0][key], tried[1][key]) for key in buffers) else None
+    def emptied(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None or parameter.is_meta:  # a tied one is there already
+            return None
+        return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
 
-
-def _constructed(model: PreTrainedModel, module: nn.Module, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    hook = register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]
     try:
-        fresh = type(module)(model.config)
-    except (TypeError, AttributeError) as error:
-        raise ValueError(
-            f"the buffers of {type(module).__name__} must be had without its checkpoint, but neither its constructor "
-            f"nor {type(model).__name__}'s initialisation gives them; use another model"
-        ) from error
-    return {key: fresh.get_buffer(key) for key in buffers}
+        with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            yield
+    finally:
+        hook.remove()
 
 
 def is_masked(model: nn.Module) -> bool:
@@ -100,20 +84,24 @@ def is_masked(model: nn.Module) -> bool:
 
 
 def blocks(model: nn.Module) -> nn.ModuleList:
-    """The model's transformer blocks: the ``ModuleList`` with the most parameters.
+    """The model's transformer blocks: the ``ModuleList`` with the most parameters. Where several layers share a module
+    of that list, as in ALBERT, the one block is the module that holds the list and runs it.
 
     Raises ``ValueError`` if there is none, or if it holds less than half of what is in neither embeddings nor head.
     """
     from torch.nn import Embedding, ModuleList
 
-    lists = [module for module in model.modules() if isinstance(module, ModuleList)]
-    sizes = [_size(modules) for modules in lists]
-    if not any(sizes):
+    lists = [module for module in model.modules() if isinstance(module, ModuleList) and _size(module)]
+    if not lists:
         raise ValueError(
             f"the model must hold its transformer blocks in one ModuleList, but {type(model).__name__} has none; "
             f"use one of {', '.join(MODELS.names())}"
         )
-    most = max(sizes)
+    found = max(lists, key=_size)
+    config: Any = getattr(model, "config", None)
+    if hasattr(config, "num_hidden_groups") and len(found) < config.num_hidden_layers:
+        found = ModuleList([next(module for module in model.modules() if found in module.children())])
+    most = _size(found)
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]
     apart = [module for module in model.modules() if isinstance(module, Embedding) or module is head]
     whole = _size(model) - _size(*apart)
@@ -122,7 +110,7 @@ def blocks(model: nn.Module) -> nn.ModuleList:
             "the model's blocks must hold half of its parameters beside embeddings and head, but the largest "
             f"ModuleList of {type(model).__name__} holds {most} of {whole}; use another model"
         )
-    return lists[sizes.index(most)]
+    return found
 
 
 def _size(*modules: nn.Module) -> int:

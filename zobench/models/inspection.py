@@ -81,8 +81,16 @@ def config_of(folder: Path) -> tuple[PreTrainedConfig, bool]:
         raise ValueError(f"{folder} must hold a model of transformers, but model_type={kind} is not one ({foreign})")
     causal, masked = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if not causal and not masked:
-        raise ValueError(f"{folder} must hold a language model, causal or masked, but model_type={kind} is neither")
+        raise ValueError(
+            f"{folder} must hold a model that AutoModelForCausalLM or AutoModelForMaskedLM builds, but "
+            f"model_type={kind} is none of theirs; use another model"
+        )
     named = str(told.get("architectures") or "")
+    if told.get("is_encoder_decoder") and named and "ForCausalLM" not in named:
+        raise ValueError(
+            f"{folder} must hold a causal or masked language model, but {told['architectures'][0]} has an encoder and "
+            "a decoder; use another model"
+        )
     is_masked = masked and ("ForMaskedLM" in named or not causal or not (named or told.get("is_decoder")))
     with _mendable(f"{folder}/config.json must suit {kind}, but does not"):
         return AutoConfig.from_pretrained(str(folder), trust_remote_code=False), is_masked
@@ -90,10 +98,11 @@ def config_of(folder: Path) -> tuple[PreTrainedConfig, bool]:
 
 def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
     text: Any = config.get_text_config()
-    positions = next((n for key in POSITIONS_KEYS if isinstance(n := getattr(text, key, None), int)), ANY_LENGTH)
+    limits = (getattr(text, key, None) for key in POSITIONS_KEYS)
+    positions = next((n for n in limits if isinstance(n, int) and n > 0), ANY_LENGTH)
     with _mendable(f"transformers must be able to build the {config.model_type} of {folder}/config.json, but cannot"):
         identity.check_layers(config)
-        heads = int(getattr(text, "num_attention_heads", None) or 1)
+        heads = _most(text, "num_attention_heads", 1)
         if not int(text.vocab_size):
             raise ValueError("vocab_size=0 leaves it no tokens")
         blank = Inspected(
@@ -106,7 +115,7 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
     found = blocks(model)
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in found]
     largest = found[sizes.index(max(sizes))]
-    hidden = int(getattr(text, "hidden_size", 0) or _first_table(model).shape[1])
+    hidden = _most(text, "hidden_size", _first_table(model).shape[1])
     return dataclasses.replace(
         blank, layers=len(sizes), hidden=hidden, tied=_is_tied(model), embedding_width=_first_table(model).shape[1],
         attention_widths=_attention_widths(text, heads, hidden), block=max(sizes), all_blocks=sum(sizes),
@@ -120,8 +129,19 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
 
 def _settings(config: PreTrainedConfig) -> str:
     """The whole configuration, defaults included, so that the model can be built again where the folder is not."""
-    told = json.loads(config.to_json_string(use_diff=False))
-    return json.dumps({key: value for key, value in told.items() if key not in ("model_type", "use_cache", "dtype")})
+    values = values_of(config)
+    return json.dumps({key: value for key, value in values.items() if key not in ("model_type", "use_cache", "dtype")})
+
+
+def values_of(config: PreTrainedConfig) -> dict[str, Any]:
+    """Every value of a configuration, defaults included. transformers writes an infinite number as a dictionary of the
+    one key ``__float__``, which becomes a number again."""
+
+    def read(pairs: dict[str, Any]) -> Any:
+        return float(pairs["__float__"]) if pairs.keys() == {"__float__"} else pairs
+
+    values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False), object_hook=read)
+    return values
 
 
 def _matrices(block: nn.Module) -> list[tuple[int, int]]:
@@ -140,8 +160,14 @@ def _norms(block: nn.Module, hidden: int, heads: int) -> int:
 
 
 def _attention_widths(text: Any, heads: int, hidden: int) -> tuple[int, int]:
-    head = int(getattr(text, "head_dim", None) or hidden // heads)
-    return heads * head, int(getattr(text, "num_key_value_heads", None) or heads) * head
+    head = _most(text, "head_dim", hidden // heads)
+    return heads * head, _most(text, "num_key_value_heads", heads) * head
+
+
+def _most(text: Any, key: str, default: int) -> int:
+    """A number of a text configuration, of its layers the largest; ``default`` where it has none."""
+    layers = list(text.per_layer_config) if getattr(text, "is_heterogeneous", False) else [text]
+    return max(int(getattr(layer, key, None) or default) for layer in layers)
 
 
 def _first_table(model: PreTrainedModel) -> Any:

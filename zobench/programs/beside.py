@@ -124,7 +124,8 @@ def _question(spec: RunSpec, folder: Path) -> dict[str, Any]:
     save_checkpoint(model, _tensors(model, initial_weights(spec, model)), folder / "weights")
     (scratch := folder / "scratch").mkdir()
     count, left = spec.warmup + spec.steps, deadline.left()
-    batches = itertools.islice(stream(spec, model.config.vocab_size, model.config.pad_token_id), count)
+    text = model.config.get_text_config()
+    batches = itertools.islice(stream(spec, text.vocab_size, getattr(text, "pad_token_id", None)), count)
     return {
         "spec": {**spec.to_dict(), "device": "cuda" if spec.device.startswith("cuda") else spec.device},
         "weights": str(folder / "weights"), "scratch": str(scratch), "batches": list(map(_listed, batches)),

@@ -143,7 +143,8 @@ def classify(error: BaseException, device: str) -> tuple[Outcome, str]:
 def _measure(
     spec: RunSpec, model: PreTrainedModel, recording: Recording, world: World | None, turn: Turns | None
 ) -> None:
-    batches = stream(spec, model.config.vocab_size, model.config.pad_token_id)
+    text = model.config.get_text_config()
+    batches = stream(spec, text.vocab_size, getattr(text, "pad_token_id", None))
     with tuner(spec, model=model, world=world) as built:
         engine, method = built.engine, built.method
         tier = TIERS[spec.tier]
