@@ -1,12 +1,16 @@
-"""Draws the static pictures of the pages, light and dark: ``python docs/pictures.py`` writes docs/pictures/*.svg."""
+"""Draws the static pictures of the pages, light and dark: ``python docs/pictures.py`` writes docs/pictures/*.svg;
+with ``--predict`` it first makes the steps of several GPUs anew, on the virtual clock."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "pictures"
+RANKS = FOLDER.parent / "ranks.json"
 THEMES: Mapping[str, Mapping[str, str]] = {
     "light": {"ink": "#1c2733", "soft": "#5b6b7b", "line": "#b9c4cf", "rest": "#eceff3", "mark": "#b3261e",
               "up": "#c8dcf3", "go": "#cfe9d2", "down": "#f6dfc0"},
@@ -153,9 +157,47 @@ def tiers(theme: Theme) -> Parts:
     )
 
 
+def ranks(theme: Theme) -> Parts:
+    """The lanes of one rank of 1, 2, 4 and 8 GPUs over a step, as docs/ranks.json has them of the virtual clock."""
+    rows = json.loads(RANKS.read_text(encoding="utf-8"))
+    longest = max(end for row in rows for _, _, end in row["events"])
+    yield title("Predicted: a step of OPT-1.3B on 1, 2, 4 and 8 H20s, the lanes of one rank", theme)
+    for number, row in enumerate(rows):
+        y = 44 + number * 68
+        yield text(16, y + 17, row["name"], theme, weight="600")
+        yield text(16, y + 36, f"{row['seconds']:.3f} s", theme, ink="soft", size=12)
+        for kind, begin, end in row["events"]:
+            lane = ("upload", "compute", "offload").index(kind)
+            x, width = 124 + begin / longest * 630, (end - begin) / longest * 630
+            yield (
+                f'<rect x="{x:.1f}" y="{y + lane * 17}" width="{width:.1f}" height="14" '
+                f'fill="{theme[("up", "go", "down")[lane]]}" stroke="{theme["line"]}" stroke-width="0.6"/>'
+            )
+    yield below(
+        330, "Each row from above: upload, compute, offload. A box is a block; time goes to the right.", theme
+    )
+
+
+def predict_ranks() -> None:
+    """Writes docs/ranks.json: a settled step of each on the virtual clock. It needs torch; drawing does not."""
+    from zobench import models
+    from zobench.finetune.virtual import virtual_step
+    from zobench.predict import hardware
+    from zobench.runspec import RunSpec
+
+    rows = []
+    for gpus, way, name in ((1, "none", "ZO2"), (2, "pertp", "2, PertP"), (4, "2d", "4, 2D"), (8, "2d", "8, 2D")):
+        spec = RunSpec(model="OPT-1.3B", engine="offload", dtype="fp16", batch_size=8, gpus=gpus, parallel=way)
+        step = virtual_step(models.checked(spec, "cuda"), hardware.load("h20"))
+        first = min(event[3] for event in step.timeline)
+        events = [[event[1], round(event[3] - first, 6), round(event[4] - first, 6)] for event in step.timeline]
+        rows.append({"name": name, "seconds": round(step.prediction.step_seconds, 6), "events": events})
+    RANKS.write_text(json.dumps(rows) + "\n", encoding="utf-8")
+
+
 PICTURES: Mapping[str, tuple[int, Callable[[Theme], Parts]]] = {
     "step": (232, step), "points": (304, points), "entries": (210, entries), "cells": (204, cells),
-    "tiers": (292, tiers),
+    "tiers": (292, tiers), "ranks": (342, ranks),
 }  # fmt: skip
 """The height and the drawing of each; all are 778 wide."""
 
@@ -174,6 +216,8 @@ def draw(name: str, theme: Theme) -> str:
 
 
 if __name__ == "__main__":
+    if "--predict" in sys.argv:
+        predict_ranks()
     for name in PICTURES:
         for called, theme in THEMES.items():
             (FOLDER / f"{name}-{called}.svg").write_text(draw(name, theme), encoding="utf-8")

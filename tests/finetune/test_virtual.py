@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from zobench.predict import gpu, hardware
 from zobench.predict.clock import Clock
 from zobench.runspec import RunSpec
 
+DOCS = Path(__file__).parents[2] / "docs"
 CARD = hardware.load("a100-80gb-sxm")
 EXACT = dataclasses.replace(
     CARD, sms=1.0, clock=2.0**37, fp32=2.0**44, tf32=2.0**44, fp16=2.0**44, bf16=2.0**44, fp32_products=1.0,
@@ -128,12 +131,29 @@ def test_the_timeline_is_that_of_one_step() -> None:
     assert computed[-1][2] <= found.prediction.step_seconds
 
 
+def test_a_rank_with_one_sign_that_is_exact_is_predicted_to_draw_twice_as_much() -> None:
+    """Three moves and the update, not W + eps z and the update: OPT-1.3B on two H20s."""
+    fields = {"engine": "offload", "dtype": "fp16", "batch_size": 2, "gpus": 2, "parallel": "pertp"}
+    spec, card = models.checked(RunSpec(model="OPT-1.3B", **fields), "cuda"), hardware.load("h20")
+    half, whole = (gpu.predict(own, card).parts["noise"] for own in (spec, spec.replace(exact=True)))
+    assert 1.7 < whole / half < 2.1
+
+
+def test_the_page_shows_seconds_of_several_gpus_as_they_are_predicted() -> None:
+    rows = json.loads((DOCS / "ranks.json").read_text(encoding="utf-8"))
+    page = (DOCS / "distzo2.md").read_text(encoding="utf-8")
+    for row, (gpus, way) in zip(rows, ((1, "none"), (2, "pertp"), (4, "2d"), (8, "2d")), strict=True):
+        fields = {"engine": "offload", "dtype": "fp16", "batch_size": 8, "gpus": gpus, "parallel": way}
+        spec = models.checked(RunSpec(model="OPT-1.3B", **fields), "cuda")
+        assert row["seconds"] == pytest.approx(gpu.predict(spec, hardware.load("h20")).step_seconds, rel=0.01)
+        assert f"| {row['seconds']:.3f} | {rows[0]['seconds'] / row['seconds']:.2f} |" in page
+
+
 @pytest.mark.parametrize(
     ("form", "told"),
     [
         ({"method": "fo-adam"}, "a predicted timeline needs a method without a backward pass, but got"),
         ({"engine": "offload", "wire": "fp8"}, "a predicted timeline needs wire=none, but got"),
-        ({"engine": "offload", "gpus": 2, "parallel": "pertp"}, "a predicted timeline needs gpus=1, but got"),
     ],
 )
 def test_what_has_no_timeline_says_why(form: dict[str, Any], told: str) -> None:

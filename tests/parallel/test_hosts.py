@@ -99,7 +99,7 @@ def plain_cases(gpus):
     return [
         a_case(model, gpus, transfers, engine)
         for model in ("opt-tiny", "qwen3-tiny")
-        for transfers in ("whole", "sliced")
+        for transfers in ("whole", "sliced", "naive")
         for number, engine in enumerate(ENGINES)
         if number % 2 == (model == "opt-tiny") or (gpus == 2 and model == "opt-tiny")  # time is short
     ]
@@ -213,6 +213,26 @@ def test_a_silent_rank_is_named(monkeypatch):
         counts.wait(0, 0, 1)
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_naive_offload_writes_every_copy_back_and_the_others_a_copy_together(ranks):
+    """In bytes of one block, after a write-back by each rank (DistZO2, section 6.1)."""
+    size, counted = 4096 * ranks, {}
+    for way, gather, naive in (("naive", None, True), ("whole", None, False), ("sliced", lambda *_: None, False)):
+        block, slot = torch.zeros(size, dtype=torch.uint8), torch.arange(size).to(torch.uint8)
+        counts = torch.zeros(4, 1, ranks, dtype=torch.int64)
+        tiers = [
+            hosts.SharedTier(
+                [block], hosts.Counts(counts, rank), gather, coordinated=True, pinned=False, device="cpu", naive=naive
+            )
+            for rank in range(ranks)
+        ]
+        for tier in tiers:
+            tier.offload(0, slot)
+        assert torch.equal(block, slot)
+        counted[way] = [tier.written for tier in tiers]
+    assert counted == {"naive": [size] * ranks, "whole": [4096] * ranks, "sliced": [4096] * ranks}
+
+
 def a_spec(**changes):
     return RunSpec(**a_case("opt-tiny", 4, "auto", {})["spec"]).replace(**changes)
 
@@ -222,6 +242,7 @@ def a_spec(**changes):
     [
         (a_spec(), ("whole", "transfers: whole, because processes on a CPU have no link but its memory")),
         (a_spec(transfers="sliced"), ("sliced", "transfers: sliced, as asked")),
+        (a_spec(transfers="naive"), ("naive", "transfers: naive, as asked")),
         (a_spec(tier="disk"), ("own", "transfers: each rank has a file of its own, because tier=disk is not shared")),
         (a_spec(engine="resident", tier="device"), ("own", "")),
     ],

@@ -40,7 +40,7 @@ def run_ranks(cases, gpus, folder):
     tensors = [
         [load_file(folder / f"out.{number}.{rank}.safetensors") for rank in range(gpus)] for number in range(len(cases))
     ]
-    assert [interfaces for _, _, interfaces in told] == [["lo", "=lo"]] * gpus  # where the ranks listen
+    assert [interfaces for _, _, interfaces in told] == [["lo", "=lo", True]] * gpus  # where the ranks listen, and sums
     return [ranks for ranks, _, _ in told], tensors, [sent for _, sent, _ in told]
 
 

@@ -26,7 +26,10 @@ def test_a_rank_holds_the_activations_of_its_shard_and_of_its_sign_and_what_else
     parallel: str, gpus: int, rows: int, points: int, noise: str
 ) -> None:
     alone, rank = shared_out(noise=noise), shared_out(parallel, gpus, noise=noise)
-    assert memory(alone)[0] - memory(rank)[0] == footprint.activations(alone) - footprint.activations(rank)
+    beside = 50_272 * 2048 * 2 if noise == "torch" and points == 1 else 0  # W + eps z of the head's table
+    assert memory(alone)[0] - memory(rank)[0] == footprint.activations(alone) - footprint.activations(rank) - beside
+    exact = rank.replace(exact=points == 1)
+    assert memory(rank)[0] - memory(exact)[0] == beside
     shard = shared_out(noise=noise, batch_size=rows)
     assert footprint.activations(rank) == footprint.activations(shard) - rows * 2048 * 2 * 2048 * 2 * (2 - points)
 
@@ -81,3 +84,16 @@ def test_backpropagation_saves_its_moments_too() -> None:
     saved = plain.replace(checkpoint="sync", checkpoint_every=5)
     assert memory(saved)[2] == 3 * 3 * 2 * models.parameter_count("OPT-1.3B")
     assert memory(saved)[:2] == memory(plain)[:2]
+
+
+@pytest.mark.parametrize(("method", "gpus"), [("fo-sgd", 2), ("fo-adam", 4)])
+def test_first_order_methods_need_as_many_gpus_as_the_paper_used(method: str, gpus: int) -> None:
+    """OPT-13B, batch 4, 400 tokens, on A100s of 80 GB (ZO-Bench, table 4)."""
+
+    def need(count: int) -> int:
+        way = {"gpus": count, "parallel": "fsdp"} if count > 1 else {}
+        fields = {"engine": "resident", "dtype": "fp32", "seq_len": 400, **way}
+        return memory(RunSpec(model="OPT-13B", batch_size=4, method=method, **fields).resolve("cuda:0"))[0]
+
+    fitting = [count for count in (1, 2, 4) if need(count) < 80e9]
+    assert fitting[0] == gpus

@@ -4,15 +4,17 @@ import itertools
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 
 from zobench import Engine, EngineConfig, RunSpec, methods, models
 from zobench.data.tokens import stream
 from zobench.models import weights
 from zobench.parallel import ParallelEngine, join
-from zobench.parallel.world import world_of
+from zobench.parallel.world import group, world_of
 from zobench.runspec.words import SIGNED
 
 
@@ -29,11 +31,18 @@ def engine(case, spec):
     return Engine(model, config, weights=start, rule=rule, thresholds=thresholds)
 
 
+def adds_up_to_what_is_gathered(world):
+    """Whether an all_reduce, here Gloo's, gives the rows that are gathered."""
+    row = torch.tensor([world.rank + 0.1, 1 / (3 + world.rank), 1e-300, -0.7], dtype=torch.float64)
+    ranks = tuple(range(world.local_ranks))
+    return torch.equal(replace(world, reducing=group(ranks, "gloo", "reduced")).gather(row), world.gather(row))
+
+
 def main():
     cases, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     told, sent = [], []
     with join(RunSpec(**cases[0]["spec"])) as first:
-        rank = first.rank
+        rank, reduced = first.rank, adds_up_to_what_is_gathered(first)
         for number, case in enumerate(cases):
             spec = RunSpec(**case["spec"])
             world = world_of(spec, "cpu")
@@ -46,7 +55,7 @@ def main():
                 sent.append(world.traffic.taken)
                 save_file(dict(parallel.named_tensors()), f"{out}.{number}.{world.rank}.safetensors")
     interfaces = [os.environ[f"{library}_SOCKET_IFNAME"] for library in ("GLOO", "NCCL")]
-    Path(f"{out}.{rank}.json").write_text(json.dumps([told, sent, interfaces]))
+    Path(f"{out}.{rank}.json").write_text(json.dumps([told, sent, [*interfaces, reduced]]))
 
 
 if __name__ == "__main__":

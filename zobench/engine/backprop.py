@@ -60,10 +60,7 @@ class Backprop:
         self._drive, self._packer = drive, Packer(model, config, drive)
         self._optimizer: torch.optim.Optimizer | None = None
         self._closed = False
-        if weights is None:
-            model.to(config.device)
-        else:
-            materialise(model, weights, config.device)  # type: ignore[arg-type]
+        self._place(model, weights)
         self._head = Head(model.get_output_embeddings(), config.logits_bytes)  # type: ignore[operator]
         trainable = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
         below = self._below(zo_layers) if zo_layers else set()
@@ -85,24 +82,7 @@ class Backprop:
 
         ``scale``: a power of two that the loss is multiplied by on its way down, so that small gradients survive fp16.
         """
-        self._open()
-        self.discard()
-        total = counted(self.model, batch) if self.config.accumulate > 1 else 1
-
-        def backpropagated(part: Batch) -> list[float]:
-            weight = counted(self.model, part) / total if self.config.accumulate > 1 else 1.0
-            with precision(self.config):
-                loss = self._loss(part)
-            if loss.requires_grad:
-                (loss * (scale * weight)).backward()
-            return [_value(loss)]
-
-        with torch.enable_grad():
-            [loss] = averaged(self.model, batch, self.config.accumulate, backpropagated)
-        if scale != 1.0:
-            for gradient in self._gradients():
-                gradient.mul_(1 / scale)
-        return loss
+        return self._descend(batch, scale)
 
     def gradient_norm(self) -> float:
         """The Euclidean norm of all gradients, of which it is finite only if all of them are; 0 without any."""
@@ -262,6 +242,34 @@ class Backprop:
         self.close()
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _place(self, model: nn.Module, weights: Weights | None) -> None:
+        """Puts the weights on the device."""
+        if weights is None:
+            model.to(self.config.device)
+        else:
+            materialise(model, weights, self.config.device)  # type: ignore[arg-type]
+
+    def _descend(self, batch: Batch, scale: float, share: float = 1.0) -> float:
+        """See :meth:`backward`; the gradients are ``share`` times those of the batch's mean loss."""
+        self._open()
+        self.discard()
+        total = counted(self.model, batch) if self.config.accumulate > 1 else 1
+
+        def backpropagated(part: Batch) -> list[float]:
+            weight = counted(self.model, part) / total if self.config.accumulate > 1 else 1.0
+            with precision(self.config):
+                loss = self._loss(part)
+            if loss.requires_grad:
+                (loss * (scale * weight * share)).backward()
+            return [_value(loss)]
+
+        with torch.enable_grad():
+            [loss] = averaged(self.model, batch, self.config.accumulate, backpropagated)
+        if scale != 1.0:
+            for gradient in self._gradients():
+                gradient.mul_(1 / scale)
+        return loss
 
     def _open(self) -> None:
         if self._closed:

@@ -20,16 +20,17 @@ from zobench.methods.engines import EngineParts
 from zobench.models.gguf_weights import GGUFWeights
 from zobench.models.identity import GGUF
 from zobench.models.weights import PretrainedWeights, RandomWeights, Weights
+from zobench.parallel.mesh import is_out_of_place
 from zobench.predict import interval
 from zobench.predict.footprint import SHARED_BLOCKS, fit, memory
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES
-from zobench.runspec.words import SIGNED
 from zobench.schemes.base import Scheme
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from zobench.engine.backprop import Backprop
     from zobench.engine.tiers import Hosts
     from zobench.parallel import World
 
@@ -92,6 +93,7 @@ def _build(
         thresholds=methods.thresholds(spec, model, start), directions=methods.directions(spec), start=kept,
         hosts=_hosts(spec, world),
         shared_out=None if world is None else functools.partial(_shared_out, world),
+        sharded=None if world is None else functools.partial(_sharded, world),
     )  # fmt: skip
     return Tuner(methods.engine(spec, built_from), methods.make(spec), scheme, trained)
 
@@ -100,6 +102,12 @@ def _shared_out(world: World, engine: Engine) -> TunedEngine:
     from zobench.parallel import ParallelEngine
 
     return ParallelEngine(engine, world)
+
+
+def _sharded(world: World, *given: Any, **named: Any) -> Backprop:
+    from zobench.parallel.gradients import ShardedBackprop
+
+    return ShardedBackprop(world, *given, **named)
 
 
 def _hosts(spec: RunSpec, world: World | None) -> Hosts | None:
@@ -143,7 +151,7 @@ def engine_config(spec: RunSpec) -> EngineConfig:
         noise=spec.noise, granularity=spec.granularity, writeback_every=spec.writeback_every, wire=spec.wire,
         autocast=spec.autocast, resident_blocks=spec.resident_blocks, compile=spec.compile,
         packed=spec.packed, accumulate=spec.accumulate,
-        out_of_place=spec.parallel in SIGNED and not spec.exact,
+        out_of_place=is_out_of_place(spec),
         consolidate_after=None if every is None else every.steps,
     )  # fmt: skip
 

@@ -21,6 +21,7 @@ from zobench.engine.lanes import Action, Event, VirtualLanes
 from zobench.engine.schedule import Op
 from zobench.finetune.assemble import engine_config
 from zobench.models.weights import RandomWeights
+from zobench.parallel.mesh import divided
 from zobench.predict import footprint, gpu, seconds, sizes
 from zobench.predict.gpu import STEPS, Costs, Prediction
 from zobench.predict.hardware import Gpu
@@ -45,16 +46,23 @@ class VirtualStep:
 
 
 class _Engine(Engine):
-    """The losses are made up, because on the meta device there are none: each point has its own."""
+    """One rank's. The losses are made up, because on the meta device there are none: each point has its own."""
+
+    signs = 1
 
     def probe(self, batch: Batch, points: Sequence[Point], looked: Sequence[int] | None = None) -> list[float]:
-        return [1.0 + 1e-3 * number for number, _ in enumerate(super().probe(batch, points, looked))]
+        if self.config.out_of_place:
+            super().probe(batch, points[:: self.signs])
+        else:
+            super().probe(batch, points, looked if self.signs == 1 else range(0, len(points), self.signs))
+        return [1.0 + 1e-3 * number for number, _ in enumerate(points)]
 
 
 class VirtualRun:
     """Steps of ``spec`` (resolved) on ``device``, ``disk`` bytes/s being those of a tier on one; a context manager.
+    With several ``gpus`` they are one rank's: the others' take as long, and the exchange of losses no time.
 
-    Raises ``ValueError`` for what has no steps of points alone on one device.
+    Raises ``ValueError`` for what has no steps of points alone.
     """
 
     def __init__(self, spec: RunSpec, device: Gpu, disk: float = 0.0) -> None:
@@ -77,11 +85,12 @@ class VirtualRun:
             model, dataclasses.replace(config, **changes), weights=RandomWeights(model, 0), lanes=self.lanes,
             rule=methods.rule(spec), directions=methods.directions(spec),
         )  # fmt: skip
+        self.engine.signs = divided(spec)[1]
         forwards = self.engine.forwards
         forwards.judge = self.priced.judging()(forwards.judge)  # type: ignore[method-assign]
         self._method = methods.make(spec)
         self._period = self.engine.config.keep_steps if self._costs.kept else LONGEST + 1
-        ids = torch.empty(spec.batch_size, spec.seq_len, dtype=torch.long, device="meta")
+        ids = torch.empty(sizes.rows(spec), spec.seq_len, dtype=torch.long, device="meta")
         self._batch = Batch(ids, ids)
         stream = self.engine.rest.stream
         self._sizes, self._written = ((), ()) if stream is None else (stream.sizes, stream.written)
@@ -151,10 +160,10 @@ class VirtualRun:
 
 
 def check(spec: RunSpec) -> None:
-    """Raises ``ValueError`` for a spec whose steps are more than points, or on more than one device."""
+    """Raises ``ValueError`` for a spec whose steps are more than points."""
     kind = METHODS.get(spec.method)
     wants = {
-        "gpus=1": spec.gpus == 1, "task=none": spec.task == "none", "scheme=full": spec.scheme == "full",
+        "task=none": spec.task == "none", "scheme=full": spec.scheme == "full",
         "a method without a backward pass": not kind.backpropagates and not kind.tangents,
         "a method without thresholds": kind.thresholds is None,
         "wire=none": not WIRES[spec.wire].is_packed or not (WIRES[spec.wire].is_scaled or WIRES[spec.wire].bits),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineParts:
     """What an engine is built of (see :class:`zobench.engine.Engine`). ``shared_out`` makes the engine of all ranks of
-    one rank's, None if there is one rank."""
+    one rank's, None if there is one rank; ``sharded`` then builds what backpropagates instead of Backprop."""
 
     model: nn.Module
     config: EngineConfig
@@ -37,6 +37,7 @@ class EngineParts:
     start: Start | None = None
     hosts: Hosts | None = None
     shared_out: Callable[[Engine], TunedEngine] | None = None
+    sharded: Callable[..., Backprop] | None = None
 
 
 def streaming(spec: RunSpec, parts: EngineParts) -> TunedEngine:
@@ -50,7 +51,7 @@ def streaming(spec: RunSpec, parts: EngineParts) -> TunedEngine:
 
 def backpropagating(spec: RunSpec, parts: EngineParts) -> TunedEngine:
     """The resident engine of gradients, below which ``spec.zo_layers`` layers move along directions."""
-    return Backprop(
+    return (parts.sharded or Backprop)(
         parts.model, parts.config, weights=parts.weights, state=parts.state, drive=parts.drive,
         checkpointing=spec.checkpointing, zo_layers=spec.zo_layers,
     )  # fmt: skip

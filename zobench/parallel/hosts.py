@@ -8,6 +8,9 @@ each rank uploads all parts, so ranks have to wait for each other:
 - an upload waits until every rank has written its part back as often as this one;
 - a write-back waits until every rank has uploaded the block as often as this one.
 
+*Naive* transfers are whole both ways (section 6.1, "naive ZO2 offloading"; table 2 without CommOpt): each rank writes
+its whole copy back, and as all copies are equal, so is what they leave.
+
 All ranks make the same transfers of a block in the same order (the same schedule over the same points and entries), so
 an upload finds exactly what the last write-backs left, all of it and nothing newer. No rank waits for ever: each wait,
 as each edge of a schedule and each exchange of losses, is for something that comes before in the order in which every
@@ -59,7 +62,7 @@ def own(nbytes: int, rank: int, ranks: int) -> tuple[int, int]:
 def transfers(spec: RunSpec, local_ranks: int) -> tuple[str, str]:
     """How the ranks of a node move the streamed weights of ``spec`` (resolved), and why, in a line for a result.
 
-    "sliced" or "whole" from one shared copy, or "own": each rank has a copy of its own. The same on all ranks.
+    "sliced", "whole" or "naive" from one shared copy, or "own": each rank has a copy of its own. The same on all ranks.
     """
     if not ENGINES[spec.engine].is_streamed or local_ranks == 1:
         return "own", ""
@@ -101,7 +104,7 @@ def hosts_for(spec: RunSpec, world: World) -> SharedHosts | None:
     kind, _ = transfers(spec, world.local_ranks)
     if kind == "own":
         return None
-    return SharedHosts(world, sliced=kind == "sliced", coordinated=spec.weights != "shared")
+    return SharedHosts(world, sliced=kind == "sliced", naive=kind == "naive", coordinated=spec.weights != "shared")
 
 
 class SharedHosts:
@@ -111,13 +114,13 @@ class SharedHosts:
     do not wait for each other.
     """
 
-    def __init__(self, world: World, *, sliced: bool, coordinated: bool = True) -> None:
+    def __init__(self, world: World, *, sliced: bool, naive: bool = False, coordinated: bool = True) -> None:
         self._rank, self._ranks = world.local_rank, world.local_ranks
         first = world.rank - world.local_rank
         members = tuple(range(first, first + world.local_ranks))
         self._talk = group(members, "gloo", "blocks")
         self._link = group(members, "nccl", "blocks") if sliced and world.device.startswith("cuda") else self._talk
-        self._sliced, self._coordinated = sliced, coordinated
+        self._sliced, self._naive, self._coordinated = sliced, naive, coordinated
         self.waits = coordinated and not sliced
 
     def padded(self, nbytes: int) -> int:
@@ -141,8 +144,9 @@ class SharedHosts:
         blocks = list(memory[head:].split(sizes))
         gather = functools.partial(_gather, self._link) if self._sliced else None
         return SharedTier(
-            blocks, Counts(table, self._rank), gather, coordinated=self._coordinated, pinned=pinned, device=device
-        )
+            blocks, Counts(table, self._rank), gather, coordinated=self._coordinated, pinned=pinned, device=device,
+            naive=self._naive,
+        )  # fmt: skip
 
     def _map(self, nbytes: int) -> Tensor:
         """Maps ``nbytes`` of zeros that all ranks share, and that are gone when the last of them has ended.
@@ -234,6 +238,7 @@ class Counts:
 
 class SharedTier:
     """Blocks in shared memory: see the module's docstring. ``gather`` makes a slot whole; None: transfers are whole.
+    ``written``: bytes that this rank has written back.
 
     With a CUDA device, sliced transfers are asynchronous on the current stream; whole ones are done on return.
     """
@@ -242,9 +247,10 @@ class SharedTier:
 
     def __init__(
         self, blocks: list[Tensor], counts: Counts, gather: Callable[[Tensor, Tensor], None] | None, *,
-        coordinated: bool, pinned: bool, device: str,
+        coordinated: bool, pinned: bool, device: str, naive: bool = False,
     ) -> None:  # fmt: skip
-        self._blocks, self._counts, self._gather = blocks, counts, gather
+        self._blocks, self._counts, self._gather, self._naive = blocks, counts, gather, naive
+        self.written = 0
         self._coordinated, self._pinned, self._device = coordinated, pinned, device
         self._rank, self._ranks = counts.rank, counts.ranks
         self._uploads, self._writes = [0] * len(blocks), [0] * len(blocks)
@@ -287,12 +293,14 @@ class SharedTier:
     def offload(self, block: int, slot: Tensor, first: int = 0) -> None:
         assert first == 0, "ranks share out whole blocks"
         block %= len(self._blocks)
-        first, last = own(self._blocks[block].numel(), self._rank, self._ranks)
+        size = self._blocks[block].numel()
+        first, last = (0, size) if self._naive else own(size, self._rank, self._ranks)
         last = min(last, slot.numel())
         if self._coordinated:
             self._counts.wait(UPLOADS, block, self._uploads[block])
         if first < last:
             self._blocks[block][first:last].copy_(slot[first:last], non_blocking=self._pinned)
+            self.written += last - first
         if self._coordinated:
             self._writes[block] += 1
             if self._gather is None:

@@ -55,3 +55,8 @@ def divided(spec: RunSpec) -> tuple[int, int]:
     """Into how many shards the batches of ``spec`` are cut, and how many signs of a pair of points are shared out."""
     signs = 2 if spec.parallel in SIGNED else 1
     return spec.gpus // signs, signs
+
+
+def is_out_of_place(spec: RunSpec) -> bool:
+    """Whether a rank goes straight to its own sign: then W + c z is made beside W (DistZO2, section 4.2)."""
+    return spec.parallel in SIGNED and not spec.exact

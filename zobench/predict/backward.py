@@ -14,14 +14,21 @@ LOGITS_BYTES = 32 << 20
 def peak(spec: RunSpec) -> int:
     """Bytes at the peak of a first-order or hybrid run on one device, without dropout, as zobench's engine runs it.
 
+    With parallel=fsdp a rank holds its share of weights, gradients and state, and whole what is used just then: the
+    weights outside the blocks and their gradients, and of two blocks weights and gradients.
+
     The peak is at one of three moments of a later step: where backward begins (what the forward kept, the logarithms
     of all tokens' probabilities, and the head's gradients), where it ends (all gradients; a tied table's exists three
     times), or in the optimizer's step (gradients and what Adam makes of all tensors at once with ``foreach``).
     ZO-Bench's table 5 has the same terms: |x|, sum_l max(|a_l|, |x_l|), and 2 or 3 |x| for Adam.
     """
     width = WIDTHS[spec.dtype]
-    weights = models.parameter_count(*models.variant(spec)) * width + _adapters(spec)
-    tuned, table = _gradients(spec), table_bytes(spec)
+    ranks = spec.gpus if spec.parallel == "fsdp" else 1
+    weights = models.parameter_count(*models.variant(spec)) * width // ranks + _adapters(spec)
+    tuned, table = _gradients(spec) // ranks, table_bytes(spec)
+    if ranks > 1:
+        whole = models.resident_parameter_count(*models.variant(spec))
+        weights += 2 * (whole + 2 * models.block_parameter_count(models.of(spec))) * width
     copies = METHODS.get(spec.method).states
     state = copies * tuned
     temporary = (tuned if spec.foreach else _largest(spec)) if copies else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from zobench.predict import links, sizes
 from zobench.predict.footprint import fit, streamed_layers
-from zobench.predict.seconds import Rates, by_its_rates, forward_seconds, pending, sharers, transfer_seconds
+from zobench.predict.seconds import Rates, by_its_rates, draws, forward_seconds, pending, sharers, transfer_seconds
 from zobench.result import Result
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import NOISES
@@ -27,7 +27,7 @@ def step_seconds(spec: RunSpec, rates: Rates) -> float:
 def compute_seconds(spec: RunSpec, rates: Rates) -> float:
     """Seconds of a step's forwards and noise on each rank, which work at the same time: T_comp of equation 4.
 
-    PertP halves a rank's forwards and data parallelism its rows; z is drawn for every point, whatever a rank looks at.
+    PertP halves a rank's forwards and data parallelism its rows; with exact=true z is drawn for both points.
     """
     return forward_seconds(spec, rates) + _noise_seconds(spec, rates)
 
@@ -46,6 +46,6 @@ def _noise_seconds(spec: RunSpec, rates: Rates) -> float:
         return 0.0
     parameters = sizes.drawn(spec) * spec.queries
     if NOISES[spec.noise].in_place:
-        return NOISES[spec.noise].draws(kind.draws) * kind.normals * parameters / rates.noise["torch"]
-    draws = (kind.counter_draws + pending(spec)) * kind.normals
-    return draws * parameters / (rates.noise["fused"] / sharers(spec))
+        return NOISES[spec.noise].draws(draws(spec)) * kind.normals * parameters / rates.noise["torch"]
+    counted = (kind.counter_draws + pending(spec)) * kind.normals
+    return counted * parameters / (rates.noise["fused"] / sharers(spec))

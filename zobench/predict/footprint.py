@@ -7,7 +7,7 @@ import os
 from zobench import models
 from zobench.engine.base import CONSOLIDATE_AFTER as CONSOLIDATE_AFTER
 from zobench.engine.base import CUDA_CONSOLIDATE_AFTER as CUDA_CONSOLIDATE_AFTER
-from zobench.parallel.mesh import divided
+from zobench.parallel.mesh import divided, is_out_of_place
 from zobench.predict import backward, sizes
 from zobench.runspec import METHODS, RunSpec, scheme_of, size_text
 from zobench.runspec.kinds import ENGINES, GRANULARITIES, NOISES, TIERS, WIDTHS, WIRES
@@ -263,6 +263,7 @@ def _scratch(spec: RunSpec) -> int:
     if NOISES[spec.noise].in_place:
         largest = _largest_trained(spec) if on_cuda else 0
         together = spec.queries if definition.rule else 1  # a rule needs all of a step's directions at once
+        heap += _beside(spec) if is_out_of_place(spec) else 0
         noise = largest * (together * kind.normals * sizes.trained_width(spec) + 4 * definition.copies)
         noise += _stored(spec)
         return noise + heap + (models.block_parameter_count(models.of(spec)) * WIDTHS[spec.dtype] if packed else 0)
@@ -283,6 +284,13 @@ def _stored(spec: RunSpec) -> int:
         return 0
     directions = 1 if kind.tangents else spec.queries
     return directions * kind.normals * (sizes.trained_count(spec) + sizes.trained(spec)[1]) * sizes.trained_width(spec)
+
+
+def _beside(spec: RunSpec) -> int:
+    """Bytes of the largest unit that is tuned, which W + c z is written into: a block, or the head's table."""
+    if not sizes.tunes_all(spec):
+        return max(sizes.trained(spec)) * sizes.trained_width(spec)
+    return max(models.block_parameter_count(models.of(spec)) * WIDTHS[spec.dtype], backward.table_bytes(spec))
 
 
 def _made(spec: RunSpec) -> int:

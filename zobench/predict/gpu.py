@@ -16,6 +16,7 @@ from pathlib import Path
 from zobench import models
 from zobench.engine import schedule
 from zobench.engine.schedule import Op
+from zobench.parallel.mesh import is_out_of_place
 from zobench.predict import backward, footprint, links, low_rank, seconds, shapes, sizes
 from zobench.predict.allocator import Allocator
 from zobench.predict.clock import Clock
@@ -233,9 +234,12 @@ class Costs:
             return {"upload": up * ranks / self.disk, "offload": down * ranks / self.disk}
         rate = gpu.pcie * (gpu.link_both if both else gpu.link_one) if TIERS[spec.tier].is_pinned else gpu.pageable / 2
         way = links.Links(link=rate, peers=gpu.nvlink or None)
-        sliced = ranks > 1 and spec.transfers != "whole" and (spec.transfers == "sliced" or gpu.nvlink > rate)
+        sliced = (
+            ranks > 1 and spec.transfers not in ("whole", "naive") and (spec.transfers == "sliced" or gpu.nvlink > rate)
+        )
         move = links.sliced_seconds if sliced else links.whole_seconds
-        return {"upload": move(up, ranks, way), "offload": links.offload_seconds(down, ranks, way)}
+        back = links.whole_seconds if spec.transfers == "naive" else links.offload_seconds
+        return {"upload": move(up, ranks, way), "offload": back(down, ranks, way)}
 
     def lanes(self, *, writes: bool) -> dict[str, float]:
         """Seconds of each lane of transfers in one way through the model, which is one that ``writes`` back or not."""
@@ -249,13 +253,22 @@ class Costs:
         """Seconds of a step whose blocks compute for ``blocks`` seconds: in the mean of those that write back and
         those that do not. A further upload of a method writes nothing back."""
         if not footprint.streamed_layers(self.spec):
-            return blocks + outside
+            return max(blocks, self._gathering()) + outside
         uploads = sizes.uploads(self.spec)
         reads = (
             self._traversal(blocks / uploads, outside / uploads, writes=False) if self.kept < 1 or uploads > 1 else 0
         )
         writes = self._traversal(blocks / uploads, outside / uploads, writes=True) if self.kept else 0
         return self.kept * writes + (uploads - self.kept) * reads
+
+    def _gathering(self) -> float:
+        """Seconds in which ranks that share gradients out gather the blocks' weights, for the forward and for the
+        backward pass, and add up their gradients: each time what the others hold, over NVLink or the host's link."""
+        spec, gpu = self.spec, self.gpu
+        if spec.parallel != "fsdp":
+            return 0.0
+        weights = models.blocks_parameter_count(models.of(spec)) * WIDTHS[spec.dtype]
+        return 3 * weights * (spec.gpus - 1) / spec.gpus / (gpu.nvlink or gpu.pcie)
 
     def _traversal(self, blocks: float, outside: float, *, writes: bool) -> float:
         """Seconds of one way through the model, or of two without the fused update."""
@@ -346,7 +359,7 @@ class Costs:
         width, queries = sizes.trained_width(spec), spec.queries
         state = price.passes(elements * sizes.optimizer_width(spec) * 2, 0)
         if NOISES[spec.noise].in_place:
-            moves, noise = (kind.draws - 1) * spec.accumulate, NOISES[spec.noise]
+            moves, noise = (seconds.draws(spec) - 1) * spec.accumulate, NOISES[spec.noise]
             drawn = price.normals(noise.draws(moves + 1) * kind.normals * elements, width)
             copied = STORED_WIDTHS * (moves + 1) * kind.normals if noise.is_stored else 0
             passes = price.passes(elements * width * (MOVE_WIDTHS * moves + UPDATE_WIDTHS + copied), 0)
@@ -355,7 +368,8 @@ class Costs:
         draws = (looks + seconds.pending(spec) * spec.accumulate) * kind.normals * queries
         drawn = draws * elements / self.gpu.normals_per_second(width, counter=True)
         made = price.passes(elements * width * (PERTURB_WIDTHS * looks * queries + KEEP_WIDTHS), 0)
-        flipped = price.passes(elements * width * FLIP_WIDTHS * looks * queries, 0)
+        flips = 0 if is_out_of_place(spec) else looks * queries
+        flipped = price.passes(elements * width * FLIP_WIDTHS * flips, 0)
         return max(drawn, made) + flipped + state, 2.0 * looks * queries * units
 
     def _update(self) -> float:

@@ -27,8 +27,8 @@ FREE = frozenset({
 })  # fmt: skip
 """Operators that launch nothing."""
 PRODUCTS = frozenset({"mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_"})
-ON_WEIGHTS = frozenset({"normal_", "mul_", "add_", "sub_"})
-"""What in-place noise issues, on weights that lie flat."""
+ON_WEIGHTS = frozenset({"normal_", "mul_", "add_", "sub_", "add"})
+"""What torch's noise issues, on weights that lie flat; only "add" writes elsewhere than to its first operand."""
 GATHERS = frozenset({"embedding", "index_select", "index", "gather"})
 """Operators that read only as much of their operand as they make."""
 ROW = 8
@@ -95,7 +95,7 @@ class Priced(TorchDispatchMode):
         elif name == "normal_":
             self.seconds["noise"] += self._price.normals(given[0].numel(), given[0].element_size())
         elif name in ON_WEIGHTS and given[0].dim() == 1:
-            self.seconds["noise"] += self._price.passes(sum(map(_bytes, given)) + _bytes(given[0]), 0)
+            self.seconds["noise"] += self._price.passes(sum(map(_bytes, given)) + (name != "add") * _bytes(given[0]), 0)
         else:
             new = [one for one in made if all(one is not other for other in given)]
             nbytes = 2 * sum(map(_bytes, new)) if name in GATHERS else self._moved(name, given, new)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zobench import models
-from zobench.parallel.mesh import divided
+from zobench.parallel.mesh import divided, is_out_of_place
 from zobench.predict import interval, links, shapes, sizes
 from zobench.predict.footprint import (
     consolidate_after,
@@ -241,6 +241,13 @@ def forward_seconds(spec: RunSpec, rates: Rates) -> float:
     nbytes = logits * (2 * 4 + (width + 4 if width < 4 else 0))
     products = (operations(spec) + low_rank_operations(spec)) / rates.flops[precision]
     return (products + attention_operations(spec) / own["attention"] + nbytes / own["losses"]) * sharers(spec)
+
+
+def draws(spec: RunSpec) -> int:
+    """Draws of z with torch noise in a step, for each query: four for a pair, its three moves and the update; two by a
+    rank with one sign that does not go through the other (DistZO2, section 4.2)."""
+    kind = METHODS.get(spec.method)
+    return kind.draws - (2 if kind.has_pairs and is_out_of_place(spec) else 0)
 
 
 def pending(spec: RunSpec) -> float:

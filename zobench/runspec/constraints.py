@@ -147,16 +147,21 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
     NeedsMethod("packed", (), lambda kind: kind.structure is None or not kind.structure.is_apart,
                 "a population's members have rows of their own; use packed=false"),
     Needs("aligned", (), "task", _unaligned, "only its prompt can be left out; use aligned=true"),
-    NeedsMethod("parallel", (), lambda kind: not kind.backpropagates,
-                "gradients would have to travel; use a zeroth-order method"),
+    NeedsMethod("parallel", ("ddp", *SIGNED), lambda kind: not kind.backpropagates,
+                "gradients would have to travel; use parallel=fsdp"),
+    NeedsMethod("parallel", ("fsdp",), lambda kind: kind.backpropagates and "zo_layers" not in kind.takes,
+                "nothing else has gradients of all weights; use parallel=ddp"),
+    Needs("parallel", ("fsdp",), "scheme", "full", "an adapter's gradients fit one device; use scheme=full"),
+    Needs("parallel", ("fsdp",), "task", "none", "it is there for the cost of a step; fine-tune with parallel=none"),
+    Needs("parallel", ("fsdp",), "checkpoint", "none", "its weights lie in shares; use checkpoint=none"),
     NeedsMethod("parallel", SIGNED, lambda kind: kind.has_pairs,
                 "it has no pair of points to share out; use parallel=ddp"),
     Needs("exact", (), "parallel", SIGNED, "others look at both signs anyway; leave exact out"),
     Needs("parallel", (), "survival", False, "it is a single device's look at its weights; use survival=false"),
-    Needs("transfers", ("sliced",), "engine", "offload",
+    Needs("transfers", ("sliced", "naive"), "engine", "offload",
           "a resident model's weights do not travel; use transfers=auto"),
-    Needs("transfers", ("sliced",), "tier", ("auto", "pinned", "pageable"),
-         "slices lie in host memory that the ranks share; use tier=auto"),
+    Needs("transfers", ("sliced", "naive"), "tier", ("auto", "pinned", "pageable"),
+         "they are of blocks in host memory that the ranks share; use tier=auto"),
     Needs("checkpoint", (), "weights", ("random", "pretrained"), "shared weights are not worth keeping; use none"),
     Needs("checkpoint", ("async",), "engine", "offload", "it saves what rests in a tier; use checkpoint=journal"),
     NeedsMethod("checkpoint", ("async", "journal"), lambda kind: not kind.backpropagates,
@@ -205,15 +210,15 @@ def _check_world(spec: SpecFields) -> None:
             f"`parallel=2d` needs an even number of gpus on each node, so that pairs stay inside, but got gpus={gpus}, "
             f"nodes={nodes}; use parallel=ddp"
         )
-    shards = {"ddp": gpus, "2d": gpus // 2, "2d-outer": gpus // 2}.get(parallel, 1)
+    shards = {"ddp": gpus, "fsdp": gpus, "2d": gpus // 2, "2d-outer": gpus // 2}.get(parallel, 1)
     if batch % shards:
         raise ValueError(
             f"`batch_size` must be a multiple of {shards}, the shards of parallel={parallel} with gpus={gpus}, but got "
             f"batch_size={batch}; use batch_size={-(-batch // shards) * shards}"
         )
-    if spec.value("transfers") == "sliced" and gpus == nodes:
+    if (moved := spec.value("transfers")) in ("sliced", "naive") and gpus == nodes:
         raise ValueError(
-            f"`transfers=sliced` needs two gpus on a node, but got gpus={gpus}, nodes={nodes}; use transfers=auto"
+            f"`transfers={moved}` needs two gpus on a node, but got gpus={gpus}, nodes={nodes}; use transfers=auto"
         )
     if gpus > 1 and ":" in (device := spec.value("device")):
         raise ValueError(f"`gpus={gpus}` needs device=cuda or cpu, but got device={device}; leave the number out")

@@ -263,16 +263,16 @@ class RunSpec:
         1, "machines that they are on", since=RANKS, lowest=1, paced=True, remedy="use nodes=1 for one machine",
     ))
     parallel: str = declare(Word(
-        "none", "what they share out: signs of the perturbation, rows of the batch, or both (DistZO2)", since=RANKS,
-        known=("none", "pertp", "ddp", "2d", "2d-outer"), paced=True,
+        "none", "what they share out: signs of the perturbation, rows of the batch, or both (DistZO2); of first-order "
+        "methods rows and weights", since=RANKS, known=("none", "pertp", "ddp", "2d", "2d-outer", "fsdp"), paced=True,
     ))
     exact: bool = declare(Switch(
         False, "of a rank with one sign: whether it goes through the other too, so that it rounds as one device does",
         since=DISTZO2, paced=True,
     ))
     transfers: str = declare(Word(
-        "auto", "whether each uploads whole blocks or a slice", since=RANKS, known=("auto", "whole", "sliced"),
-        paced=True,
+        "auto", "whether each moves a slice of a block or uploads all of it; naive: writes all of it back too",
+        since=RANKS, known=("auto", "whole", "sliced", "naive"), paced=True,
     ))
     checkpoint: str = declare(Word(
         "none", "how the weights are saved between steps", since=RANKS, known=("none", "sync", "async", "journal"),
