@@ -173,9 +173,7 @@ def ranks(theme: Theme) -> Parts:
                 f'<rect x="{x:.1f}" y="{y + lane * 17}" width="{width:.1f}" height="14" '
                 f'fill="{theme[("up", "go", "down")[lane]]}" stroke="{theme["line"]}" stroke-width="0.6"/>'
             )
-    yield below(
-        330, "Each row from above: upload, compute, offload. A box is a block; time goes to the right.", theme
-    )
+    yield below(330, "Each row from above: upload, compute, offload. A box is a block; time goes to the right.", theme)
 
 
 def predict_ranks() -> None:
