@@ -61,6 +61,14 @@ def test_a_run_of_very_many_queries_is_refused_at_once(tmp_path: Path) -> None:
     assert done.code == 2
 
 
+def test_a_refusal_that_quotes_a_million_characters_is_short(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(f"{MODEL}[axes]\nseed = [1]\n[[exclude]]\ndtype = '{'x' * 900_000}'\n")
+    done = bounded(tmp_path, "sweep", "mine.toml", "--dry-run", "--device", "cpu")
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert done.err.startswith("zobench: mine.toml: `dtype` must be ")
+    assert len(done.err) < 1_600
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "other.safetensors", "model.safetensors.index.json"])
 def test_a_pipe_among_a_models_files_is_not_read(tmp_path: Path, name: str) -> None:
     (folder := tmp_path / "m").mkdir()

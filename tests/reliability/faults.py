@@ -377,10 +377,23 @@ def clocks(bench: Bench) -> Iterator[dict[str, Any]]:
         yield disturbed.run("by up to a day, forward and back", jumping)
 
 
+def clock_set_back(bench: Bench) -> Iterator[dict[str, Any]]:
+    """The wall clock is set back once, in the run."""
+    for disturbed in bench.all("clock set back"):
+        yield disturbed.run("by an hour, once, in the run", set_back)
+
+
 def jumping(folder: Path) -> None:
     """From now on this process's wall clock jumps."""
     random_, real = random.Random(5), time.time
     time.time = lambda: real() + random_.uniform(-DAY, DAY)  # type: ignore[assignment]
+
+
+def set_back(folder: Path) -> None:
+    """After the twentieth look at it this process's wall clock is an hour behind, as after a correction, and stays so;
+    what follows is written with earlier times than what was before."""
+    looks, real = itertools.count(), time.time
+    time.time = lambda: real() - 3600.0 * (next(looks) >= 20)  # type: ignore[assignment]
 
 
 def two_users(bench: Bench) -> Iterator[dict[str, Any]]:
@@ -556,7 +569,7 @@ def _day(told: Path, steps: int, folder: Path) -> None:
 
 FAULTS: dict[str, Callable[[Bench], Iterator[dict[str, Any]]]] = {
     "disk full": full_disks, "tmpfs": small_disks, "lossy mount": lossy_mounts, "read-only": read_only,
-    "clocks": clocks, "two users": two_users,
+    "clocks": clocks, "clock set back": clock_set_back, "two users": two_users,
 }  # fmt: skip
 
 
@@ -603,11 +616,13 @@ def summary(log: Log) -> str:
     return "\n".join(lines)
 
 
-_PLACE = re.compile(r": (operation \d+|\d+ KiB are free|from the beginning|another user's folder|by up to a day.*)$")
+_PLACE = re.compile(
+    r": (operation \d+|\d+ KiB are free|from the beginning|another user's folder|by up to a day.*|by an hour.*)$"
+)
 """What of a case is not its workload."""
 _ORDER = (
     "disk full", "tmpfs", "lossy mount", "read-only folder", "read-only mount", "mount that becomes read-only",
-    "clock jumps", "two users", "24 hours in simulated time",
+    "clock jumps", "clock set back", "two users", "24 hours in simulated time",
 )  # fmt: skip
 
 

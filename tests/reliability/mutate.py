@@ -28,6 +28,19 @@ NUMBERS = (
 )  # fmt: skip
 
 
+GROWING = 0.02
+"""The share of mutations by which an input grows, up to some millions of items or bytes."""
+
+
+def grown(random_: random.Random) -> Any:
+    """A list, an object or a text that is very long."""
+    count = random_.choice((300, 10_000, 600_000))
+    kind = random_.randrange(4)
+    if kind == 0:
+        return dict.fromkeys(map(str, range(count)), 0)
+    return "x" * count if kind == 1 else [[] if kind == 2 else 0.5] * count
+
+
 def nested(random_: random.Random) -> Any:
     """Lists or objects in each other, some deeper than any parser goes."""
     tree: Any = 0
@@ -39,6 +52,8 @@ def nested(random_: random.Random) -> Any:
 def value(random_: random.Random) -> Any:
     """Something that nobody expects there."""
     kind = random_.randrange(10)
+    if random_.random() < GROWING:
+        return grown(random_)
     if kind < 3:
         return random_.choice(EVIL)
     if kind < 6:
@@ -51,8 +66,12 @@ def value(random_: random.Random) -> Any:
 
 
 def flipped(random_: random.Random, data: bytes) -> bytes:
-    """``data`` with some bytes changed, lost, doubled or put in, or cut off."""
+    """``data`` with some bytes changed, lost, doubled or put in, or cut off, or some of them very many times."""
     changed = bytearray(data)
+    if random_.random() < GROWING:
+        place = random_.randrange(len(changed) + 1)
+        piece = changed[place : place + random_.randrange(1, 8)] or b"["
+        changed[place:place] = piece * random_.choice((300, 10_000, 1_000_000))
     for _ in range(random_.choice((1, 1, 1, 2, 5))):
         place, kind = random_.randrange(len(changed) + 1), random_.randrange(7)
         if kind == 0:

@@ -19,12 +19,14 @@ from zobench.durable import journal, snapshot
 from zobench.durable.snapshot import SnapshotStart, Writer
 from zobench.execute import jobs, rates
 from zobench.finetune import seal
+from zobench.machine.texts import toml_of
 from zobench.models import checkpoint, identity, inspection
 from zobench.predict import Rates
 from zobench.report import load_table
 from zobench.report.artifacts import load_file
 from zobench.report.render import render
 from zobench.result import Result
+from zobench.runspec import RunSpec
 
 LINES = "x\n| y |"
 
@@ -175,3 +177,25 @@ def test_a_recipe_nested_without_end_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "deep.toml").write_text(f"title = {'[' * 3000}{']' * 3000}\n")
     with pytest.raises(ValueError, match=r"^deep\.toml: lists and sections must be nested 50 levels at most"):
         load_table(tmp_path / "deep.toml")
+
+
+def test_a_recipe_of_many_megabytes_is_not_parsed(tmp_path: Path) -> None:
+    """tomllib took more than five seconds for one of seven."""
+    (path := tmp_path / "x.toml").write_text("title = 'x'\n" + "x = [[],\n" * 200_000)
+    with pytest.raises(ValueError, match="a TOML file must have at most 1,000,000 characters, but this has 1,800,012"):
+        toml_of(path)
+
+
+@pytest.mark.parametrize("values", [5, [], "x", None])
+def test_a_stored_spec_of_another_kind_is_one_line(values: Any) -> None:
+    with pytest.raises(ValueError, match="a stored spec must be a table, but is ") as error:
+        RunSpec.from_stored(values)
+    one_line(error)
+
+
+def test_a_damaged_header_of_safetensors_is_one_line(tmp_path: Path) -> None:
+    header = b'{"a\\n\\nb": {"dtype": "x\\n\\n# y", "shape": [1], "data_offsets": [0, 1]}}'
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"0")
+    with pytest.raises(ValueError, match="must hold whole safetensors, but ") as error:
+        checkpoint.tensors(tmp_path)
+    one_line(error)

@@ -16,6 +16,7 @@ from zobench.cli import calibrate, campaign, finetune, forecast, jobs, measure, 
 from zobench.cli.common import FIELDS_ARE_LISTED, app
 from zobench.cli.usage import Command
 from zobench.machine import files
+from zobench.machine.errors import shortened
 from zobench.version import __version__
 
 _LEADER_SECONDS = 10.0
@@ -82,7 +83,7 @@ def _fail(code: int, text: str) -> int:
 
     rank = "" if leads() else f"rank {os.environ['RANK']}: "
     if not rank or code != 2:
-        print(f"zobench: {rank}{printable(' '.join(text.split()))}", file=sys.stderr)
+        print(f"zobench: {rank}{printable(shortened(text))}", file=sys.stderr)
     else:  # ranks of torchrun find the same fault in what they were told: the leader says it
         time.sleep(_LEADER_SECONDS)  # torchrun ends all ranks when the first has gone: it must not be a silent one
     return code

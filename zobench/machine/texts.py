@@ -12,6 +12,9 @@ from typing import Any, TextIO
 DEEPEST = 50
 """Levels of lists and sections in each other; what zobench writes has ten."""
 
+LARGEST = 1_000_000
+"""Characters of a TOML file, which people write: tomllib takes seconds for more."""
+
 
 class CsvWriter:
     """Writes CSV in which no cell is a formula for the spreadsheet that opens it: text of others could be one.
@@ -52,9 +55,13 @@ def json_of(text: str | bytes) -> Any:
 
 
 def toml_of(path: Path) -> dict[str, Any]:
-    """What a TOML file says. Raises ``ValueError`` as :func:`json_of` does, and ``OSError``."""
+    """What a TOML file says. Raises ``ValueError`` as :func:`json_of` does, and for a file larger than :data:`LARGEST`,
+    and ``OSError``."""
+    text = path.read_text(encoding="utf-8")
+    if len(text) > LARGEST:
+        raise ValueError(f"a TOML file must have at most {LARGEST:,} characters, but this has {len(text):,}; cut it")
     try:
-        body: dict[str, Any] = _checked(tomllib.loads(path.read_text(encoding="utf-8")))
+        body: dict[str, Any] = _checked(tomllib.loads(text))
         return body
     except RecursionError:
         raise _too_deep() from None

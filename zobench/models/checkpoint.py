@@ -139,7 +139,7 @@ def _names(file: Path) -> set[str]:
             return set(handle.keys())
     except SafetensorError as error:
         raise ValueError(
-            f"`weights_path` must hold whole safetensors, but {file} is damaged ({error}); copy it again"
+            f"`weights_path` must hold whole safetensors, but {file} is damaged ({first_line(error)}); copy it again"
         ) from error
 
 

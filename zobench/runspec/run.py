@@ -373,7 +373,11 @@ class RunSpec:
     def from_stored(cls, values: Mapping[str, Any]) -> RunSpec:
         """The spec that :meth:`to_dict` of this version, or of an earlier one, gave for a file. Before the field
         ``exact`` every rank with one sign was exact."""
-        return cls.from_dict({**({"exact": True} if values.get("parallel") in SIGNED else {}), **values})
+        if not isinstance(values, Mapping):
+            raise ValueError(f"a stored spec must be a table, but is {str(values)[:40]!r}; run it again")
+        if values.get("parallel") in SIGNED:
+            values = {"exact": True, **values}
+        return cls.from_dict(values)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
