@@ -10,6 +10,7 @@ import torch
 from tests.support.fast import EPS, LR, RUN_SEED, batches, run
 from zobench import ZOSGD, Engine, EngineConfig, Entry, models
 from zobench.engine import head, linear
+from zobench.engine.base import Point
 from zobench.engine.loss import RunningLoss
 from zobench.engine.tiers import HostTier
 from zobench.models import weights
@@ -177,3 +178,17 @@ def test_a_direction_that_is_not_finite_is_left_out_and_counted():
     assert not result.applied
     assert method.skipped == 1
     assert [(e.g, e.weight_decay) for e in engine.entries] == [(0.5, 0.1)]
+
+
+def test_what_a_probe_rounds_is_in_an_offloaded_block_as_in_a_resident_one():
+    """MeZO's +eps, -2 eps, +eps leaves roundings in the weights, also in a step whose update is skipped: they are
+    written back to the tier."""
+    tensors = {}
+    for placement in ("resident", "offload"):
+        model = models.build("opt-tiny", "fp32")
+        with Engine(model, EngineConfig(placement=placement), weights=weights.RandomWeights(model, 3)) as engine:
+            before = dict(engine.named_tensors())
+            engine.probe(batches("opt-tiny", count=1)[0], [Point(3, EPS), Point(3, -EPS)])
+            tensors[placement] = dict(engine.named_tensors())
+        assert any(not torch.equal(tensors[placement][name], before[name]) for name in before)
+    assert all(torch.equal(tensors["resident"][name], tensors["offload"][name]) for name in before)

@@ -83,3 +83,13 @@ def test_chunks_of_a_table_hold_whole_rows():
     starts = [(start, z.numel()) for _, start, _, z in noise.draw(0, 0, [table])]
     assert len(starts) > 1
     assert all(start % 1024 == 0 and count % 1024 == 0 for start, count in starts)
+
+
+def test_only_the_wanted_seeds_are_remembered() -> None:
+    shape = [[(torch.Size([32]), torch.float32)], [(torch.Size([32]), torch.float32)]]
+    noise, tensor = TorchNoise(shape), torch.zeros(32)
+    for seed in range(5):
+        for unit in range(2):
+            list(noise.draw(seed, unit, [tensor]))
+        noise.keep({seed})
+    assert set(noise._states) == {4}

@@ -142,3 +142,9 @@ def test_rates_of_a_busy_machine_serve_the_next_commands_for_a_while(
     [kept] = (own_cache / "busy-rates").iterdir()
     os.utime(kept, (0, time.time() - rates.BUSY_SECONDS - 1))
     assert rates.calibration(tmp_path / "two", MACHINE, "cpu", tmp_path) == CALIBRATION
+
+
+def test_a_rate_is_implausible_below_a_third_of_the_earlier_one() -> None:
+    now, before = {"fp32": 1.0, "bf16": 1.0}, {"fp32": 3.5, "bf16": 2.5}
+    told = rates._slower({"matmul_flops_per_second": now}, {"matmul_flops_per_second": before})
+    assert told == ["matmul fp32"]

@@ -1,5 +1,6 @@
 """The sampler: light, honest about what it cannot read, and gone when its parent is."""
 
+import json
 import mmap
 import os
 import signal
@@ -246,3 +247,24 @@ def test_survives_ctrl_c_and_a_watched_process_that_ends():
         time.sleep(0.1)
     assert sampler.samples.series["rss_bytes"][0] > 0
     assert sampler.samples.series["rss_bytes"][-1] is None
+
+
+def test_readings_that_cost_much_are_taken_less_often() -> None:
+    """A reading of 10 ms of CPU may come every 2 s: half a percent of a core (COST_LIMIT), not every 20 ms."""
+    slow = (
+        "import time, zobench.measure.sampler as sampler\n"
+        "class Slow(sampler.HostReader):\n"
+        "    def read(self):\n"
+        "        begin = time.process_time()\n"
+        "        while time.process_time() - begin < 0.01: pass\n"
+        "        return super().read()\n"
+        "sampler.HostReader = Slow\n"
+        f"sampler.main({os.getpid()}, 0.02, None, False)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", slow], cwd=SOURCE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(1.0)
+    output, _ = process.communicate("stop\n", timeout=20)
+    assert len(json.loads(output)["series"]["t"]) <= 4  # at the start, once or twice, at the end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support.stores import ENVIRONMENT, MACHINE, command, run, specs
 from zobench.result import Outcome, Result
+from zobench.result.rounds import Round
 from zobench.runspec import FIELDS, RunSpec
 from zobench.store import BusyError, Store, frame, query
 from zobench.store.merge import merge
@@ -255,6 +257,11 @@ def with_steps(count: int, outcome: Outcome = Outcome.OK) -> Result:
     )
 
 
+def of_round(began: float) -> Result:
+    """Five steps of the first round of a sweep that began then."""
+    return replace(with_steps(5), round=Round(number=0, began=began, place=0, cells=1, seed=0))
+
+
 @pytest.mark.parametrize(
     ("there", "new", "wins"),
     [
@@ -263,6 +270,8 @@ def with_steps(count: int, outcome: Outcome = Outcome.OK) -> Result:
         (with_steps(5), with_steps(6), "new"),
         (with_steps(6), with_steps(5), "there"),
         (with_steps(5), run(SPECS[0], samples={"step_seconds": [2.0] * 5}), "there"),
+        (of_round(100.0), of_round(200.0), "new"),
+        (of_round(200.0), of_round(100.0), "there"),
     ],
 )
 def test_of_two_runs_of_a_cell_the_better_one_stays_and_the_choice_is_told(

@@ -1,0 +1,21 @@
+"""Fitness shaping against its definitions by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from zobench.methods.shaping import centred_ranks, z_scores
+
+
+def test_z_scores_are_about_the_mean_of_a_group_over_the_deviation_of_all() -> None:
+    spread = math.sqrt(sum((x - 5.5) ** 2 for x in (0, 1, 10, 11)) / 4)
+    expected = [-0.5 / spread, 0.5 / spread, -0.5 / spread, 0.5 / spread]
+    assert z_scores([0.0, 1.0, 10.0, 11.0], 2, 0.0) == pytest.approx(expected)
+    assert z_scores([3.0, 3.0], 2, 0.0) == [0.0, 0.0]
+
+
+def test_ranks_are_within_a_group_and_ties_share_a_place() -> None:
+    assert centred_ranks([5.0, 1.0, 30.0, 20.0], 2, 0.0) == [0.5, -0.5, 0.5, -0.5]
+    assert centred_ranks([1.0, 2.0, 2.0], 1, 0.0) == [-0.5, 0.25, 0.25]

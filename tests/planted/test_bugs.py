@@ -1,0 +1,22 @@
+"""The list of planted bugs fits the code: each can be planted, changes what runs, and names tests that are there."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.planted import ROOT, Bug, bugs
+
+
+@pytest.mark.parametrize("bug", bugs(), ids=lambda bug: bug.name)
+def test_each_can_be_planted(bug: Bug) -> None:
+    text = (ROOT / bug.file).read_text()
+    planted = bug.planted_in(text)
+    assert ast.dump(ast.parse(planted)) != ast.dump(ast.parse(text))
+    assert all((ROOT / path).is_file() for path in bug.tests)
+
+
+def test_a_bug_whose_place_is_gone_is_told() -> None:
+    with pytest.raises(ValueError, match=r"must have its text once in x.py, but it is there 2 times"):
+        Bug(name="b", file="x.py", old="a", new="c", tests=[]).planted_in("a a")
