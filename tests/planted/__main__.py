@@ -5,42 +5,60 @@ the tree, and tells which of its nearest tests finds it. Exit status 1 if one is
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.planted import ROOT, Bug, bugs
 
-LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "report", "runs")
+TREE = ("zobench", "tests", "runners", "campaigns", "tables", "plots", "results", "docs", "pyproject.toml", "README.md")
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the tree, without what is built or hidden."""
+    """A copy of what the tests need of the tree."""
     copy = folder / "zobench"
-    shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+    copy.mkdir()
+    for name in TREE:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+        else:
+            shutil.copy(ROOT / name, copy / name)
     return copy
 
 
-def finders(copy: Path, bug: Bug) -> list[str]:
-    """The names of the tests that fail with ``bug`` in ``copy``, which is then as before."""
+def failing(copy: Path, tests: Sequence[str], cache: str) -> list[str]:
+    """The first of ``tests`` in ``copy`` that fails, or nothing. Raises ``RuntimeError`` where they do not run."""
+    environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["NUMBA_CACHE_DIR"] = str(copy.parent / cache)
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    found = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
+    if done.returncode not in (0, 1) and not found:
+        raise RuntimeError(f"{tests} did not run: {done.stdout[-500:]}{done.stderr[-500:]}")
+    return found
+
+
+def finder(copy: Path, bug: Bug) -> str:
+    """The name of a test that fails with ``bug`` in ``copy`` and passes without it, or "". The copy is then as before.
+
+    Raises ``RuntimeError`` where a test fails without the bug too, so that it says nothing.
+    """
     path = copy / bug.file
     plain = path.read_text()
     path.write_text(bug.planted_in(plain))
-    environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    cache = "planted" if bug.file.startswith("zobench/kernels/") else "plain"  # compiled kernels do not see constants
-    environment["NUMBA_CACHE_DIR"] = str(copy.parent / cache)
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", *bug.tests]
+    in_kernels = bug.file.startswith("zobench/kernels/")  # of which compiled ones do not see a changed constant
     try:
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+        found = failing(copy, bug.tests, "planted" if in_kernels else "plain")
     finally:
         path.write_text(plain)
-    found = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    if done.returncode not in (0, 1) and not found:
-        raise RuntimeError(f"the tests of {bug.name!r} did not run: {done.stdout[-500:]}{done.stderr[-500:]}")
-    return found
+    if found and failing(copy, found[:1], "plain"):
+        raise RuntimeError(f"{found[0]} fails without the bug {bug.name!r} too")
+    return found[0] if found else ""
 
 
 def main(words: list[str]) -> int:
@@ -51,10 +69,9 @@ def main(words: list[str]) -> int:
         copy = copied(Path(folder))
         for bug in chosen:
             begin = time.monotonic()
-            found = finders(copy, bug)
+            found = finder(copy, bug)
             missed += not found
-            by = found[0] if found else "NO TEST"
-            print(f"{time.monotonic() - begin:5.0f} s  {bug.name}: {by}", flush=True)
+            print(f"{time.monotonic() - begin:5.0f} s  {bug.name}: {found or 'NO TEST'}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} planted bugs are found")
     return int(missed > 0)
 
