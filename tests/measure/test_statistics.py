@@ -1,13 +1,15 @@
 """The interval of the median, against published order-statistic tables and against coverage in simulation."""
 
+import math
 import random
-from statistics import median
+from statistics import fmean, median, stdev
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from zobench.measure.statistics import median_interval
+from zobench.measure.statistics import median_interval, repeats_interval
 
 
 @pytest.mark.parametrize(("n", "low", "high"), [(6, 1, 6), (10, 2, 9), (20, 6, 15), (30, 10, 21), (100, 40, 61)])
@@ -34,3 +36,10 @@ def test_coverage_in_simulation():
 def test_interval_holds_the_median(values):
     low, high = median_interval(values)
     assert min(values) <= low <= median(values) <= high <= max(values)
+
+
+def test_the_interval_of_few_processes_is_students_of_the_logarithms():
+    values = [1.0, 1.1, 1.3]
+    logs = [math.log(value) for value in values]
+    low, high = stats.t.interval(0.95, 2, loc=fmean(logs), scale=stdev(logs) / math.sqrt(3))
+    assert repeats_interval(values) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
