@@ -92,7 +92,7 @@ def test_a_checkpoint_in_another_dtype_cannot_be_the_tier(tmp_path):
 
 def test_nothing_is_written_while_updates_are_deferred(monkeypatch):
     written = []
-    monkeypatch.setattr(HostTier, "offload", lambda self, block, slot: written.append(block))
+    monkeypatch.setattr(HostTier, "offload", lambda self, block, slot, first=0: written.append(block))
     run("opt-tiny", "fp32", True, 0.0, 1, count=5, writeback_every="inf")
     assert not written
     written.clear()
