@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.planted import ROOT, Bug, bugs
+from tests.support.planted import ROOT, Bug, bugs
 
 TREE = ("zobench", "tests", "runners", "campaigns", "tables", "plots", "results", "docs", "pyproject.toml", "README.md")
 
