@@ -72,7 +72,8 @@ def test_the_page_of_the_results_schema_has_every_key_of_a_stored_result() -> No
     assert told - stored <= set(Result.__dataclass_fields__)
 
 
-def test_what_the_pages_programs_import_is_on_the_page_of_the_api() -> None:
+def test_what_the_pages_programs_import_is_on_the_page_of_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))  # as docs/conf.py does
     others = runpy.run_path(str(DOCS / "generated.py"))["OTHERS"]
     used = {
         (node.module, alias.name)

@@ -1,4 +1,4 @@
-"""Bugs that tests must find: tests/planted/bugs.toml lists them, and ``python -m tests.planted`` plants them in a copy."""
+"""Bugs that tests must find: tests/planted/bugs.toml lists them, ``python -m tests.planted`` plants them in a copy."""
 
 from __future__ import annotations
 
