@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from zobench import models
+from tests.support.rates import RATES
+from zobench import models, recipes
 from zobench.engine import schedule
 from zobench.engine.schedule import Op
 from zobench.finetune.virtual import VirtualRun, virtual_step
-from zobench.predict import gpu, hardware
+from zobench.predict import Rates, gpu, hardware, here
 from zobench.predict.clock import Clock
+from zobench.recipes import campaign
 from zobench.runspec import RunSpec
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -177,3 +179,24 @@ def test_what_directions_of_low_rank_take_is_priced_as_the_engine_issues_it(form
         assert abs(found.parts[part] - known.parts[part]) <= 0.08 * known.step_seconds, part
     if spec.method == "lozo":
         assert known.parts["products"] == pytest.approx(found.parts["products"], rel=0.02)
+
+
+def test_in_the_short_ablation_a_step_without_overlap_is_longer_by_what_the_engines_own_schedule_says() -> None:
+    """With a disk of 3 GB/s, as on two measured cores: on the virtual clock all transfers then lie between products."""
+    rates = dataclasses.replace(RATES, disk_both=3e9)
+    parts = campaign.load(recipes.find("campaigns", "small-cpu")).parts
+    cells = next(part for part in parts if part.name == "ablation-short").load("cpu").cells
+    ratios = []
+    for seconds in (lambda spec: here.predict(spec, rates).step_seconds, lambda spec: virtual(spec, rates)):
+        plain, serial = map(seconds, (cells[1], next(cell for cell in cells if not cell.overlap)))
+        ratios.append(serial / plain)
+    moved = sum(here.predict(cells[1], rates).parts[way] for way in ("upload", "offload"))
+    assert serial - plain == pytest.approx(moved, rel=0.01)
+    assert ratios[0] == pytest.approx(ratios[1], rel=0.01)
+    assert ratios[0] > 1.2, "transfers weigh"
+
+
+def virtual(spec: RunSpec, rates: Rates) -> float:
+    """Seconds of a settled step of the engine on this machine's rates."""
+    with VirtualRun(spec, here.device(spec, rates), rates.disk_both) as run:
+        return run.settled().prediction.step_seconds

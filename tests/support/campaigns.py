@@ -63,11 +63,12 @@ def run(spec: RunSpec, round_: Round, luck: random.Random) -> Result:
     parts = {name: [1.0, 1.1] for name in ("upload_seconds", "offload_seconds")} if spec.parts else {}
     if spec.checkpoint != "none":
         parts |= {"checkpoint_stall_seconds": [0.1], "checkpoint_seconds": [2.0]}
+    saved = [["save", "save", 0, 0.0, 0.1]] if spec.checkpoint != "none" else []
     rows = [["upload", "upload", 0, 0.0, 0.1], ["compute", "compute", 0, 0.1, 0.3]] if spec.engine == "offload" else []
     return Result(
         spec=spec, outcome=Outcome.OK, environment=environment(spec.device.partition(":")[0]), parts=parts,
         samples={"step_seconds": [slow * luck.uniform(0.99, 1.01) for _ in range(spec.steps)]},
-        memory={"device_peak_bytes": 2**30, "checkpoint_bytes": 0}, timeline=rows, round=round_,
+        memory={"device_peak_bytes": 2**30, "checkpoint_bytes": 0}, timeline=rows + saved, round=round_,
     )  # fmt: skip
 
 

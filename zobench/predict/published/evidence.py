@@ -88,6 +88,18 @@ def _reference() -> tuple[Row, ...]:
     return Reference.load().rows
 
 
+@functools.cache
+def allocations() -> tuple[tuple[Row, Row], ...]:
+    """(a cell without reusable memory, that without overlap) of each model of ZO2's table 3, where nothing contradicts
+    either of them: what the seconds of an allocation are fitted on."""
+    table = [row for row in rows("throughput", "tokens/s") if (row["paper"], row["artifact"]) == ("zo2", "table3")]
+    cells = {(row["model"], row["switch"]): row for row in table if not contradiction(row)}
+    fresh = [
+        (row, cells.get((model, "no_overlap"))) for (model, how), row in cells.items() if how == "no_reusable_memory"
+    ]
+    return tuple((row, other) for row, other in fresh if other is not None)
+
+
 def repeats(row: Row) -> bool:
     """Whether the value of ``row`` is, by the papers' own words or to the digit, a fitted one or another's copy."""
     paper, artifact = row["paper"], row["artifact"]
@@ -97,7 +109,8 @@ def repeats(row: Row) -> bool:
             return True
         return row["value"] in _fitted_values().get((row["model"], row["method"], row["dtype"]), ())
     if paper == "zo2":
-        again = {"table1": True, "table3": not row["switch"], "table6": usual, "table7": usual}
+        fitted = not row["switch"] or any(row is fresh for fresh, _ in allocations())
+        again = {"table1": True, "table3": fitted, "table6": usual, "table7": usual}
     else:
         inner = row["method"] != "mezo" and "(outer)" not in row["setting"]
         again = {

@@ -1,7 +1,8 @@
 """Fits what a GPU reaches of its data sheet: ``python -m zobench.predict.published.fit`` (needs ``zobench[report]``).
 
-Eight constants from ZO2's table 1, throughput, alone, which go into ``zobench/predict/constants.toml``; and two of the
-H20 from two of its cells, into its own file. A weak prior holds what one table cannot tell apart (docs/predictions.md).
+Eight constants from ZO2's table 1, throughput, alone, and one from its table 3, which go into
+``zobench/predict/constants.toml``; and two of the H20 from two of its cells, into its own file. A weak prior holds what
+one table cannot tell apart (docs/predictions.md).
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import dataclasses
 import datetime
 import math
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zobench.predict import hardware
+from zobench.predict import hardware, shapes
 from zobench.predict.hardware import SHARES, Gpu
 from zobench.predict.published import evidence
 from zobench.predict.published.cell import Cell, cell_of
@@ -49,6 +51,20 @@ def fit() -> dict[str, float]:
     cells = [(cell, value) for cell, value, _ in measured(*evidence.FITTED)]
     gpu = papers_gpus(anchored=False)["A100-80GB"]
     return _solved(gpu, cells, PRIOR, PRIOR_WEIGHT, loss="soft_l1", f_scale=LOSS_SCALE)
+
+
+def malloc() -> float:
+    """Microseconds of one cudaMalloc with its cudaFree: the median of the models of :func:`evidence.allocations`.
+
+    Memory that is not reused leaves ZO2's program no overlap either, because a cudaFree waits for the device. So a step
+    without reusable memory takes what one without overlap takes, and an allocation for each tensor of each block.
+    """
+    found = []
+    for fresh, kept in evidence.allocations():
+        cell = cell_of(fresh)
+        more = cell.batch * cell.seq * (1 / float(fresh["value"]) - 1 / float(kept["value"]))
+        found.append(1e6 * more / (cell.model.layers * len(shapes.block(cell.model).tensors)))
+    return statistics.median(found)
 
 
 def anchor(gpu: Gpu, cells: Sequence[tuple[Cell, float]]) -> dict[str, float]:
@@ -93,7 +109,7 @@ def _write(path: Path, values: Mapping[str, float]) -> None:
 
 def main() -> None:
     """Fits, writes the two files, and prints what was fitted."""
-    values = fit()
+    values = {**fit(), "malloc_us": malloc()}
     h20 = changed(papers_gpus(anchored=False)["H20-96GB"], values)
     anchors = [(cell, value) for cell, value, row in measured("distzo2", "table1") if evidence.is_anchor(row)]
     own = anchor(h20, anchors)
