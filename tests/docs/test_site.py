@@ -45,6 +45,28 @@ def test_readme_is_short_and_its_links_lead_somewhere() -> None:
     assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
+def test_readmes_table_is_the_published_one() -> None:
+    """Every value with its interval as `zobench table zo2/table1` shows it, the paper's 2048 tokens first."""
+    from zobench.report import artifacts, render
+    from zobench.store import Store
+
+    published = Store(ROOT / "results" / "published").load()
+    text = render(artifacts.load("zo2/table1"), published, "terminal", machine="epyc-2c-2ca1ff", width=400)
+    shown = {
+        row: " ".join(line for line in text.splitlines() if line.strip().startswith(row + "¹"))
+        for row in ("OPT-125M", "OPT-125M, 512 tokens")
+    }
+    rows = re.findall(r"^\| .*, (?:FP32|BF16) \| (.*) \|$", README, re.M)
+    assert len(rows) == 8
+    for number, row in enumerate(rows):
+        for cell in row.split(" | "):
+            value, _, span = cell.rstrip(")").partition(" (")
+            wanted = rf"(?<![\d.]){re.escape(value)}(?![\d.]).*?" + (rf"\(x[\d.]+, {re.escape(span)}\)" if span else "")
+            assert re.search(wanted, shown["OPT-125M" if number < 4 else "OPT-125M, 512 tokens"]), cell
+    assert "1.20 times as fast" in README
+    assert "(x1.20, 1.08 to 1.35)" in shown["OPT-125M"]
+
+
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_page_answers_the_question_in_its_title_one_click_from_the_front(name: str) -> None:
     assert QUESTIONS[name] in title(DOCS / f"{name}.md")

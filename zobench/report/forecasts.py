@@ -111,7 +111,8 @@ def _program(row: Mapping[str, str], metric: str, place: Gpu) -> Forecast:
     cell, memory = cell_of(row), metric == "gpu_memory"
     share = (memory_share(row) if memory else None) or errors(place)["memory" if memory else "throughput"]
     full = device_bytes(cell) > place.memory
-    notes = [FITTED] if not memory and (evidence.repeats(row) or evidence.is_anchor(row)) else []
+    fitted = evidence.gave_group(row) if memory else evidence.repeats(row) or evidence.is_anchor(row)
+    notes = [FITTED] if fitted else []
     if (reason := evidence.contradiction(row)) and not memory:
         notes.append(f"What the paper reports is contradicted: {reason}.")
     value = None if full else _PROGRAMS[metric](cell, place)

@@ -31,6 +31,10 @@ class Program:
     driver_bytes: int = 1310 * MIB
 
 
+GROUP_BYTES = 1817 * MIB
+"""What a rank's GPU holds for each group of ranks it exchanges with (PertP's pair, DDP's): fitted on one value, OPT-13B
+with PertP in DistZO2's table 1. As large for OPT-1.3B as for OPT-30B, so it is neither weights nor activations."""
+
 _OLD = Program(live_blocks=4, driver_bytes=500 * MIB)
 _ZO2 = Program()
 _QWEN3 = Program(fused_attention=True, keeps_keys=False, float32_loss=True)
@@ -49,7 +53,8 @@ PROGRAMS: Mapping[tuple[str, str], Program] = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
     """``offloaded``: ZO2, else MeZO. ``wire``: of the link, "" as ``dtype``. ``shards``: among how many of the ``gpus``
-    the batch is divided; ``forwards``: of a rank in a step, 1 where two ranks share the signs of the perturbation."""
+    the batch is divided; ``forwards``: of a rank in a step, 1 where two ranks share the signs of the perturbation;
+    ``groups``: of ranks that it exchanges with, one for the signs, one for the batch."""
 
     program: Program
     model: Model
@@ -65,6 +70,7 @@ class Cell:
     gpus: int = 1
     shards: float = 1
     forwards: int = 2
+    groups: int = 0
 
     @property
     def precision(self) -> str:
@@ -108,5 +114,5 @@ def cell_of(row: Mapping[str, str]) -> Cell:
         wire=row["wire_dtype"], overlap=row["switch"] not in ("no_overlap", "no_reusable_memory"),
         reusable_memory=row["switch"] != "no_reusable_memory", fused_update=row["switch"] != "no_fused_update",
         batch=int(row["batch_size"]), seq=int(row["seq_len"]), gpus=gpus, forwards=2 // signs,
-        shards=gpus / signs if "ddp" in shared else 1,
+        shards=gpus / signs if "ddp" in shared else 1, groups=len(shared),
     )  # fmt: skip

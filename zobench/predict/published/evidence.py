@@ -120,6 +120,12 @@ def repeats(row: Row) -> bool:
     return again.get(artifact, False)
 
 
+def gave_group(row: Row) -> bool:
+    """Whether the memory of ``row`` is what :data:`zobench.predict.published.cell.GROUP_BYTES` is fitted on."""
+    place = row["paper"], row["artifact"], row["metric"], row["model"], row["setting"]
+    return place == ("distzo2", "table1", "gpu_memory", "OPT-13B", "pertp")
+
+
 def is_anchor(row: Row) -> bool:
     """Whether ``row`` is one of the two cells that anchor a second GPU."""
     table = row["paper"] == "distzo2" and row["artifact"] == "table1" and row["method"] == "mezo"

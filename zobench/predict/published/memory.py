@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from zobench.predict import shapes
 from zobench.predict.allocator import Allocator, Piece
-from zobench.predict.published.cell import MIB, Cell
+from zobench.predict.published.cell import GROUP_BYTES, MIB, Cell
 
 STEPS = 3
 """Steps of ZO2 after which its memory is settled; MeZO's is after two."""
@@ -33,7 +33,7 @@ def device_bytes(cell: Cell) -> int:
     """Bytes that NVML shows for ``cell`` on one device."""
     trace = _Zo2(cell) if cell.offloaded else _Mezo(cell)
     trace.run()
-    return trace.allocator.reserved + cell.program.driver_bytes
+    return trace.allocator.reserved + cell.program.driver_bytes + cell.groups * GROUP_BYTES
 
 
 class _Trace(abc.ABC):

@@ -93,6 +93,7 @@ def memory_errors() -> list[Error]:
         Error(row, device_bytes(cell_of(row)) / MIB / float(row["value"]) - 1)
         for row in evidence.rows("gpu_memory", "MB")
         if row["paper"] != evidence.COPY and (row["artifact"] == "table1" or not evidence.repeats(row))
+        if not evidence.gave_group(row)
     ]
 
 
@@ -107,7 +108,7 @@ def memory_share(row: Row) -> float | None:
 @functools.cache
 def _memory_share(paper: str, *, alone: bool) -> float:
     rows = [row for row in evidence.rows("gpu_memory", "MB") if row["paper"] == paper]
-    like = [row for row in rows if (row["gpus"] == "1") == alone]
+    like = [row for row in rows if (row["gpus"] == "1") == alone and not evidence.gave_group(row)]
     return Spread.of(Error(row, device_bytes(cell_of(row)) / MIB / float(row["value"]) - 1) for row in like).p90
 
 
