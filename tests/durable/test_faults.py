@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from zobench.durable import journal, snapshot
 from zobench.durable.journal import JournalError
 from zobench.durable.replay import pass_records
 from zobench.durable.snapshot import SnapshotStart
+from zobench.engine import EngineConfig
 from zobench.finetune import Hooks, Interrupted, run
 from zobench.finetune.examine import best_weights
 from zobench.methods import ZOSGD
@@ -303,6 +305,10 @@ def test_a_run_that_is_told_to_end_does_so_between_two_steps(spec: Any, go: Run,
 def test_a_step_of_another_run_is_not_gone_over() -> None:
     class NoEngine:
         parts = 1
+
+        @property
+        def local(self):
+            return SimpleNamespace(config=EngineConfig())
 
     mine, other = ZOSGD(lr=1.0, seed=1), ZOSGD(lr=1.0, seed=2)
     seed = other._draw(1)[0]

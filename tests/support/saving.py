@@ -12,7 +12,8 @@ class Recorder:
     def __init__(self, engine):
         self.moments = []
         self._watch(engine, "probe", lambda batch, points: () if list(points) == [BASE] else tuple(points))
-        self._watch(engine, "tangent", lambda batch, seed: ())
+        for name in ("evaluate", "tangent"):
+            self._watch(engine, name, lambda *_: ())
         commit = engine.commit
 
         def noted(entries):

@@ -49,7 +49,7 @@ class Tuner:
 @contextmanager
 def tuner(
     spec: RunSpec, snapshot: Path | None = None, model: PreTrainedModel | None = None, *,
-    start: Start | None = None, world: World | None = None,
+    start: Start | None = None, world: World | None = None, ran: RunSpec | None = None,
 ) -> Iterator[Tuner]:  # fmt: skip
     """A tuner for ``spec`` (resolved, and planned where ``device_memory`` is given); its engine is closed at the end.
 
@@ -58,12 +58,14 @@ def tuner(
 
     ``snapshot``: a folder of safetensors with trained tensors and optimizer state by name; what is not there is as at
     the start of a run. ``start``: an earlier run's weights at rest (:class:`zobench.engine.Engine`). ``model``: the
-    spec's, built already (:func:`empty_model`).
+    spec's, built already (:func:`empty_model`). ``ran``: the spec of the ranks whose journal this one device goes
+    over: a rank with one sign rounds its weights in other places than a device with both.
     """
     with ExitStack() as during:
         if world is None and spec.gpus > 1:
             world = during.enter_context(_joined(spec))
-        built = _build(spec, snapshot, empty_model(spec) if model is None else model, start, world)
+        config = replace(engine_config(spec), out_of_place=is_out_of_place(ran or spec))
+        built = _build(spec, config, snapshot, empty_model(spec) if model is None else model, start, world)
         during.enter_context(built.engine)
         yield built
 
@@ -75,10 +77,11 @@ def _joined(spec: RunSpec) -> AbstractContextManager[World]:
 
 
 def _build(
-    spec: RunSpec, snapshot: Path | None, model: PreTrainedModel, kept: Start | None, world: World | None
-) -> Tuner:
+    spec: RunSpec, config: EngineConfig, snapshot: Path | None, model: PreTrainedModel, kept: Start | None,
+    world: World | None,
+) -> Tuner:  # fmt: skip
     """Builds the tuner. After that only the engine holds weights: random initial values must not count as memory."""
-    plain, config = initial_weights(spec, model), engine_config(spec)
+    plain = initial_weights(spec, model)
     if world is not None:
         config = replace(config, device=world.device)
     scheme = schemes.apply(spec, model)

@@ -75,6 +75,6 @@ def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], No
     journal.check_header(folder / JOURNAL, header, origin.header_of(spec, empty_model(spec)))
     items = items[: next(n for n, item in enumerate(items) if isinstance(item, EvaluationItem) and item.step == step)]
     start = replay.newest(folder, header, items, say)
-    with tuner(alone, start=start) as built:
+    with tuner(alone, start=start, ran=spec) as built:
         replay.bring(built.engine, built.method, items, start)
         yield built
