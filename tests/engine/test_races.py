@@ -19,6 +19,7 @@ from zobench.engine.lanes import ThreadLanes
 from zobench.engine.pipeline import Pipeline
 from zobench.engine.tiers import HostTier
 from zobench.models.weights import RandomWeights
+from zobench.predict.clock import Clock
 
 MOODS = ("random", "eager", "slow-upload", "slow-offload")
 SWITCHES = [
@@ -271,6 +272,46 @@ def test_without_overlap_transfers_run_between_the_computes_in_their_thread(monk
     calls, threads = counted_steps(monkeypatch, overlap=False)
     assert calls == {"upload": 8, "offload": 8, "allocate": 0}
     assert threads == {"upload": {"MainThread"}, "offload": {"MainThread"}}
+
+
+class CountedSeconds(ThreadLanes):
+    """The engine's threads, each with a clock that only counts the stated seconds of what it runs."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds, self.clocks, self.ends = seconds, {}, {}
+
+    def _run(self, op, action, after, ticket):
+        def counted():
+            action()
+            waits = [self.ends[earlier] for earlier in after]
+            thread = threading.current_thread().name
+            self.clocks[thread] = max([self.clocks.get(thread, 0.0), *waits]) + self.seconds(op)
+            self.ends[ticket] = self.clocks[thread]
+
+        super()._run(op, counted, after, ticket)
+
+
+@pytest.mark.parametrize("compute", [0.5, 3.0], ids="a product of {} s".format)
+def test_at_a_stated_rate_of_the_disk_no_overlap_lengthens_a_step_by_what_the_schedules_simulation_says(compute):
+    """Eight blocks in three slots, the disk at a block per second: shorter and longer products than transfers."""
+    n_blocks, slots, found, ids = 8, 3, {}, torch.arange(10).view(1, 10)
+
+    def seconds(op):
+        return 1.0 if op.kind in ("upload", "offload") else compute
+
+    for overlap in (True, False):
+        lanes, clock = CountedSeconds(seconds), Clock()
+        simulated = [clock.run(schedule.prologue(n_blocks, slots, overlap), seconds)]
+        skeleton, config = model(n_blocks), EngineConfig(tier="disk", slots=slots, overlap=overlap)
+        with Engine(skeleton, config, weights=RandomWeights(skeleton, 0), lanes=lanes) as engine:
+            for _ in range(5):
+                ZOSGD(lr=1e-3).step(engine, Batch(ids, ids))
+                engine.pipeline.drain()
+                simulated.append(clock.run(schedule.step(n_blocks, slots, overlap), seconds))
+                assert max(lanes.clocks.values()) == pytest.approx(simulated[-1])
+        found[overlap] = simulated[-1] - simulated[-2]
+    assert found == pytest.approx({True: n_blocks * max(1.0, compute), False: n_blocks * (2.0 + compute)}, rel=0.1)
 
 
 def test_lanes_that_fail_to_close_leave_no_tier_open(monkeypatch):
