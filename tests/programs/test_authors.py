@@ -245,6 +245,15 @@ def test_what_a_program_cannot_do_is_refused_in_one_line(changes: dict[str, Any]
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"program": "zo-llm", "weight_decay": 0.0}, {"program": "zo2", "engine": "offload", "device": "cuda"}],
+)
+def test_every_program_takes_sentences_in_place_of_random_tokens(changes: dict[str, Any]) -> None:
+    spec = SPEC.replace(data="sst2", **changes)
+    authors.AUTHORS[spec.program].check(spec)
+
+
 def test_a_program_that_is_not_here_as_it_was_added_is_refused_and_a_plan_skips_its_cells(
     told: Any, clone: Path, tmp_path: Path
 ) -> None:

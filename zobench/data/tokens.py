@@ -1,4 +1,4 @@
-"""Random token batches: the input of a throughput run, the same for every engine and for a resumed run."""
+"""Token batches of a throughput run, random or cut from a text, the same for every engine and for a resumed run."""
 
 from __future__ import annotations
 
@@ -40,9 +40,27 @@ def ragged_batch(step: int, *, seed: int, batch_size: int, seq_len: int, vocab: 
     )
 
 
-def stream(spec: RunSpec, vocab: int, pad_id: int | None, start: int = 0) -> Iterator[Batch]:
-    """The batches of ``spec`` from step ``start`` on, without end, on the CPU: each depends on (seed, step) only."""
+def text_batch(step: int, *, seed: int, batch_size: int, seq_len: int, text: np.ndarray) -> Batch:
+    """Rows of ``seq_len`` successive ids of ``text`` (n,), from a random place on, and from its beginning past its
+    end: shapes, dtypes and labels are those of :func:`random_batch`."""
+    begins = np.random.default_rng((seed, step)).integers(0, len(text), size=batch_size)
+    ids = torch.from_numpy(text[(begins[:, None] + np.arange(seq_len)) % len(text)])
+    return Batch(ids, ids)
+
+
+def stream(
+    spec: RunSpec, vocab: int, pad_id: int | None, start: int = 0, text: np.ndarray | None = None
+) -> Iterator[Batch]:
+    """The batches of ``spec`` from step ``start`` on, without end, on the CPU: each depends on (seed, step) only.
+
+    ``text``: the token ids (n,), int64, that data=sst2 cuts its rows from; without it ``ValueError`` is raised.
+    """
     for step in itertools.count(start):
+        if spec.data == "sst2":
+            if text is None:
+                raise ValueError(f"`data={spec.data}` needs token ids, but got none; give text=IDS or use data=random")
+            yield text_batch(step, seed=spec.seed, batch_size=spec.batch_size, seq_len=spec.seq_len, text=text)
+            continue
         if spec.data == "ragged":
             yield ragged_batch(
                 step,

@@ -24,8 +24,8 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
         tokenizer: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except (OSError, ValueError, ImportError) as error:  # ImportError: a format that needs another package
         raise ValueError(
-            f"`task={spec.task}` needs the tokenizer of {spec.model}, but {place!r} gives none ({first_line(error)}); "
-            f"{models.tokenizer_remedy(spec)}"
+            f"{models.tokenizer_asker(spec)} needs the tokenizer of {spec.model}, but {place!r} gives none "
+            f"({first_line(error)}); {models.tokenizer_remedy(spec)}"
         ) from error
     known = models.of(spec).vocab
     if len(tokenizer) > known:

@@ -24,7 +24,14 @@ def tokenizer_place(spec: RunSpec) -> tuple[str, str]:
     if hub_id:
         return hub_id, "because the weights' folder has none" if folder else "this model's on the hub"
     where = f"{folder} has none of {', '.join(FILES)}" if folder else "it is on no hub"
-    raise ValueError(f"`task={spec.task}` needs the tokenizer of {spec.model}, but {where}; {tokenizer_remedy(spec)}")
+    raise ValueError(
+        f"{tokenizer_asker(spec)} needs the tokenizer of {spec.model}, but {where}; {tokenizer_remedy(spec)}"
+    )
+
+
+def tokenizer_asker(spec: RunSpec) -> str:
+    """What of ``spec`` needs a tokenizer, as an error names it: its task, or the text of a run without one."""
+    return f"`data={spec.data}`" if spec.task == "none" else f"`task={spec.task}`"
 
 
 def tokenizer_remedy(spec: RunSpec) -> str:

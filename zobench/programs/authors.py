@@ -13,11 +13,11 @@ from zobench.runspec import DECLARED, RunSpec
 
 TAKEN = frozenset({
     "model", "name", "model_path", "config_hash", "weights", "weights_path", "weights_hash", "tie_embeddings", "dtype",
-    "batch_size", "seq_len", "steps", "warmup", "seed", "lr", "eps", "device", "tier", "program",
+    "batch_size", "seq_len", "steps", "warmup", "seed", "lr", "eps", "device", "tier", "program", "data",
 })  # fmt: skip
-"""Fields that every one of them takes; in all others a spec must have the usual value, or what a program needs. Not
-data=ragged: the first token of a padded row is predicted from padding, whose output differs among transformers'
-versions."""
+"""Fields that every one of them takes; in all others a spec must have the usual value, or what a program needs.
+None takes data=ragged: the first token of a padded row is predicted from padding, whose output differs among
+transformers' versions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +39,7 @@ class Authors:
     def check(self, spec: RunSpec) -> None:
         """Raises ``ValueError``, one line, for the first thing that ``spec`` asks for and the program has not."""
         self._expect("weights", spec.weights in ("random", "pretrained"), "random or pretrained", spec)
+        self._expect("data", spec.data != "ragged", "random", spec)
         for name, declared in DECLARED.items():
             if name not in TAKEN | self.takes:
                 wanted = self.needs.get(name, declared.default)

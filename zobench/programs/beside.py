@@ -16,7 +16,6 @@ import torch
 
 from zobench import models
 from zobench.data.batch import Batch
-from zobench.data.tokens import stream
 from zobench.durable.scratch import scratch
 from zobench.engine.checkpoint import save_checkpoint
 from zobench.finetune.assemble import disk_dir, empty_model, initial_weights
@@ -31,6 +30,7 @@ from zobench.programs import authors, clones
 from zobench.programs.asking import Asked, ProgramError, asking
 from zobench.programs.cell import END_SECONDS, classify
 from zobench.programs.clones import Clone
+from zobench.programs.text import batches
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, provenance
 
@@ -124,11 +124,10 @@ def _question(spec: RunSpec, folder: Path) -> dict[str, Any]:
     save_checkpoint(model, _tensors(model, initial_weights(spec, model)), folder / "weights")
     (scratch := folder / "scratch").mkdir()
     count, left = spec.warmup + spec.steps, deadline.left()
-    text = model.config.get_text_config()
-    batches = itertools.islice(stream(spec, text.vocab_size, getattr(text, "pad_token_id", None)), count)
+    fed = [_listed(batch) for batch in itertools.islice(batches(spec, model), count)]
     return {
         "spec": {**spec.to_dict(), "device": "cuda" if spec.device.startswith("cuda") else spec.device},
-        "weights": str(folder / "weights"), "scratch": str(scratch), "batches": list(map(_listed, batches)),
+        "weights": str(folder / "weights"), "scratch": str(scratch), "batches": fed,
         "seeds": drawn(np.random.default_rng(spec.seed), count),
         "end": None if left is None else time.monotonic() + left - END_SECONDS,
     }  # fmt: skip

@@ -18,7 +18,6 @@ import torch
 
 from zobench import finetune, kernels, methods, models
 from zobench.data.batch import Batch
-from zobench.data.tokens import stream
 from zobench.durable.replay import local
 from zobench.engine.core import judged
 from zobench.engine.interface import MeasuredEngine, TunedEngine
@@ -36,6 +35,7 @@ from zobench.measure.turns import Turns
 from zobench.methods import Method
 from zobench.predict.footprint import PARTS_STEPS
 from zobench.programs.saving import Checkpoints, checkpoints
+from zobench.programs.text import batches
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, provenance
 from zobench.runspec.kinds import NOISES, TIERS
@@ -80,6 +80,10 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     model = empty_model(spec)  # its imports are baseline
     if not NOISES[spec.noise].in_place:
         kernels.prepare(device)  # its compiler is baseline too
+    try:
+        fed = batches(spec, model)  # a tokenizer is baseline too
+    except (ValueError, ImportError) as error:
+        return _failed(spec, error)
     recording = Recording(warnings=models.differences(spec))
     chosen, plan = planned(spec)
     with suppress(ValueError):  # its memory is baseline too; a refusal is this cell's outcome, when the engine is built
@@ -94,7 +98,7 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     observer = Observer(device, alone=world is None and turn is None)
     outcome, reason, trace = Outcome.OK, "", ""
     try:
-        _measure(chosen, model, recording, world, turn)
+        _measure(chosen, model, fed, recording, world, turn)
     except Exception as error:  # any failure is this cell's outcome, with its traceback, and never ends a sweep
         outcome, reason = classify(error, device)
         trace = traceback.format_exc()
@@ -122,9 +126,14 @@ def _tuned(spec: RunSpec) -> Result:
     try:
         return finetune.cell(spec)
     except Exception as error:  # as above
-        outcome, reason = classify(error, spec.device)
-        facts = environment(spec.device)
-        return Result(spec=spec, outcome=outcome, reason=reason, traceback=traceback.format_exc(), environment=facts)
+        return _failed(spec, error)
+
+
+def _failed(spec: RunSpec, error: Exception) -> Result:
+    """The result of a run that ended with ``error``, which is being handled, before anything was measured."""
+    outcome, reason = classify(error, spec.device)
+    facts = environment(spec.device)
+    return Result(spec=spec, outcome=outcome, reason=reason, traceback=traceback.format_exc(), environment=facts)
 
 
 def classify(error: BaseException, device: str) -> tuple[Outcome, str]:
@@ -141,10 +150,9 @@ def classify(error: BaseException, device: str) -> tuple[Outcome, str]:
 
 
 def _measure(
-    spec: RunSpec, model: PreTrainedModel, recording: Recording, world: World | None, turn: Turns | None
-) -> None:
-    text = model.config.get_text_config()
-    batches = stream(spec, text.vocab_size, getattr(text, "pad_token_id", None))
+    spec: RunSpec, model: PreTrainedModel, fed: Iterator[Batch], recording: Recording, world: World | None,
+    turn: Turns | None,
+) -> None:  # fmt: skip
     with tuner(spec, model=model, world=world) as built:
         engine, method = built.engine, built.method
         tier = TIERS[spec.tier]
@@ -152,7 +160,7 @@ def _measure(
             recording.warnings += _disk_warnings(engine)
         recording.memory = {"blocks_at_rest_bytes": engine.bytes_at_rest}
         recording.memory["pinned_bytes"] = engine.bytes_at_rest if tier.is_pinned else 0
-        work = zip(batches, _rates(spec), strict=False)
+        work = zip(fed, _rates(spec), strict=False)
         watch = None if world is None else world.traffic
         recording.warmup = _steps(engine, method, work, spec.warmup, recording, turn)
         survival = Survival(local(engine)) if spec.survival else None
@@ -177,7 +185,7 @@ def _measure(
             if world is not None:
                 recording.parts |= links.alone(own.pipeline, len(own.blocks), world.barrier, PARTS_REPEATS)
             engine.drain()
-            recording.parts |= _parts(own, lambda: method.step(engine, next(batches)), spec.device)
+            recording.parts |= _parts(own, lambda: method.step(engine, next(fed)), spec.device)
 
 
 def _rates(spec: RunSpec) -> Iterator[float]:

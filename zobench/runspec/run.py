@@ -178,8 +178,8 @@ class RunSpec:
         form="auto|(cpu|cuda)(:.*)?", form_noun="auto, cpu, cuda or cuda:N", remedy="use device=auto",
     ))
     data: str = declare(Word(
-        "random", "tokens of a run without a task: sequences of one length, or ragged ones", since=FIRST_RESULTS,
-        known=("random", "ragged"), order=2, timing=3,
+        "random", "tokens of a run without a task: sequences of one length, ragged ones, or SST-2's sentences",
+        since=FIRST_RESULTS, known=("random", "ragged", "sst2"), order=2, timing=3,
     ))
     parts: bool = declare(Switch(
         False, "measure transfers alone and products alone too", since=FIRST_RESULTS, told=APART, free=True,
