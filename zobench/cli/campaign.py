@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=MEASURE)
 def campaign(
     name: Annotated[str | None, typer.Argument(metavar="[NAME|FILE]", help="A campaign [list them].")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Show the parts, what is done and predicted, and stop.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", "--dry-run", help="Show the parts, what is done and predicted, and stop.")
+    ] = False,
     part: Annotated[str | None, typer.Option(metavar="PART", help="Only this part.")] = None,
     more: Annotated[bool, typer.Option("--more", help="Also the parts beyond what the campaign is for.")] = False,
     gpu: Annotated[
