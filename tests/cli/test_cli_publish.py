@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from tests.support.tables import result
 from zobench import recipes
 from zobench.programs.cell import run as measured
+from zobench.report import artifacts, frames
 from zobench.store import Store
 
 TINY_RUNNER = """
@@ -180,3 +182,18 @@ def test_a_sweep_whose_cells_have_no_place_in_a_table_says_what_it_needs(here: P
     code, _, err = zobench("table", "zo2/table1")
     assert code == 0
     assert "none of these 1 results belongs in zo2/table1: it needs seq_len=2048" in err
+
+
+def test_a_table_is_a_frame_that_python_csv_and_parquet_get(zobench: Any, tmp_path: Path) -> None:
+    stored = Path(__file__).parents[2] / "results" / "published"
+    frame = artifacts.frame("zo2/table3", Store(stored).load(), "epyc-2c-2ca1ff")
+    assert set(frame["source"]) == {"measured", "predicted", "paper"}
+    ahead = frame[(frame["source"] == "predicted") & frame["value"].notna()]
+    assert all((ahead["low"] < ahead["value"]) & (ahead["value"] < ahead["high"]))
+    asked = ("table", "zo2/table3", "--results", str(stored), "--machine", "epyc-2c-2ca1ff")
+    code, out, _ = zobench(*asked, "--format", "parquet", "--out", str(tmp_path / "t.parquet"))
+    assert (code, out) == (0, "")
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), frame)
+    assert zobench(*asked, "--format", "csv")[1] == frames.csv(frame)
+    code, _, err = zobench(*asked, "--format", "parquet")
+    assert (code, "add --out table.parquet" in err) == (2, True)

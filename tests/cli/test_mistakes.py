@@ -79,7 +79,7 @@ from zobench.runspec import RunSpec
         ("sweep bad_key.toml", "bad_key.toml: unknown key 'axis' in the file; did you mean axes?"),
         ("sweep bad_table.toml", "no such recipe in tables or plots: 'zo2/tabel1'; did you mean zo2/table1"),
         ("table zo2/tabl1", "no such recipe in tables or plots: 'zo2/tabl1'; did you mean zo2/table1"),
-        ("table zo2/table1 --format pdf", "unknown format 'pdf'; use one of terminal, markdown, latex, csv"),
+        ("table zo2/table1 --format pdf", "unknown format 'pdf'; use one of terminal, markdown, latex, csv, parquet"),
         ("table zo2/table1 --machine ../x", "no results of machine '../x', nor of any other; run a sweep first"),
         ("table zo2/table1 --results file/x", "`--results` must be a folder, but got "),
         ("list model", "unknown list 'model'; did you mean models?"),

@@ -76,7 +76,7 @@ def test_report_names_a_remedy_for_what_is_missing(tmp_path, monkeypatch, fake_n
     assert {line.status for line in lines} <= {"ok", "missing", "info"}
     assert found["NVML"].status == "missing"
     assert "driver not loaded" in found["NVML"].value
-    assert found["pandas"].value == "needed for results as a data frame: pip install 'zobench[report]'"
+    assert found["pyarrow"].value == "needed for results as Parquet: pip install 'zobench[report]'"
     assert {"noise torch", "noise counter", "noise fused"} < set(found)
     assert found["noise fused"].value.endswith(" G elements/s")
     assert found["disk read"].value.endswith("GB/s")

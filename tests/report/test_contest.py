@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -208,13 +206,14 @@ def test_a_stored_run_of_a_model_that_is_not_here_any_more_hides_no_table(table:
 
 
 def test_the_numbers_are_all_runs_of_both_stages(table: ContestTable, folder: Path) -> None:
-    text = artifacts.make(table, stored(folder), Reference.load())[0].numbers
-    read = list(csv.DictReader(io.StringIO(text)))
+    frame = artifacts.make(table, stored(folder), Reference.load())[0].frame
+    assert frame is not None
+    read = frame.to_dict("records")
     tests = [row for row in read if row["quantity"] == "test_accuracy"]
     assert len(tests) == 9
     assert {row["stage"] for row in tests} == {"final"}
     assert sum(row["quantity"] == "dev_loss" for row in read) == 15
-    assert {(row["method"], float(row["value"])) for row in tests if row["seed"] == "2"} == {
+    assert {(row["method"], row["value"]) for row in tests if row["seed"] == 2} == {
         (header, TEST[header] + 0.02) for header in TEST
     }
 

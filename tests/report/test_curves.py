@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.tables import tuned
 from zobench.recipes.reference import Reference
-from zobench.report import artifacts
+from zobench.report import artifacts, frames
 from zobench.report.chart import Chart
 from zobench.report.curves import curves
 from zobench.report.plot import Plot
@@ -71,7 +71,7 @@ def test_what_was_not_finite_leaves_a_gap_and_a_failed_run_is_not_drawn() -> Non
 
 def test_the_numbers_of_the_figure_are_written_beside_it() -> None:
     artifact, _ = artifacts.make(figure(), [run((100, 0.6, 0.7))], Reference.load())
-    assert artifact.numbers.splitlines() == [
+    assert frames.csv(artifact.frame).splitlines() == [
         "figure,quantity,series,x,value",
         "finetune_curves,Accuracy on dev (%),ZO-SGD,0.0,50.0",
         "finetune_curves,Accuracy on dev (%),ZO-SGD,100.0,70.0",

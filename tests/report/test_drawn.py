@@ -16,7 +16,7 @@ from matplotlib.collections import PolyCollection
 from tests.support.charts import bars, lines, points
 from tests.support.tables import rows
 from zobench.recipes.reference import Reference
-from zobench.report import artifacts, figures
+from zobench.report import artifacts, figures, frames
 from zobench.report.book import Artifact
 from zobench.report.chart import Chart
 from zobench.report.formats import latex, markdown
@@ -51,7 +51,7 @@ def near(value: float) -> str:
 def test_bars_lines_and_maps_show_the_numbers_that_are_written(name: str, stored: Sequence[Result]) -> None:
     plot = PLOTS[name]
     artifact = made(plot, stored)
-    written = rows(artifact.numbers)
+    written = rows(frames.csv(artifact.frame))
     machines = sorted({row["machine"] for row in written if row["machine"]}) or [""]
     assert len(artifact.charts) == len(machines)
     for chart, machine in zip(artifact.charts, machines, strict=True):
@@ -82,7 +82,7 @@ def expected(plot: Plot, own: Sequence[dict[str, str]]) -> dict[str, list[str]]:
         cells: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
         for row in own:
             if row["metric"] == metric.name:
-                source = row["source"] if row["source"] in ("measured", "predicted") else "paper"
+                source = "measured" if row["machine"] else row["source"]
                 cells.setdefault((row["row"], row["column"]), {})[source] = row
         for cell in cells.values():
             if cell.get("measured", {"status": "skipped"})["status"] != "skipped":
@@ -132,7 +132,7 @@ def test_the_tables_print_the_numbers_of_the_csv(name: str, stored: Sequence[Res
                     printed.setdefault(frozenset(heads), set()).add(entry.text)
     texts = {"md": markdown.write(artifact.sheets), "tex": latex.write(artifact.sheets)}
     metrics = {metric.name: metric for metric in table.metrics}
-    for row in rows(artifact.numbers):
+    for row in rows(frames.csv(artifact.frame)):
         if row["value"] and row["source"] in ("measured", "predicted"):
             metric = metrics[row["metric"]]
             told = rounded(float(row["value"]) / metric.scale, metric.format)
@@ -147,7 +147,7 @@ def test_timelines_curves_and_points_are_those_of_their_csv(stored: Sequence[Res
         if plot.table is None:
             artifact = made(plot, stored)
             for chart in artifact.charts:
-                told = [row for row in rows(artifact.numbers) if row.get("figure", chart.name) == chart.name]
+                told = [row for row in rows(frames.csv(artifact.frame)) if row.get("figure", chart.name) == chart.name]
                 _check_recorded(plot, chart, told)
 
 

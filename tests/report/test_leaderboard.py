@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +122,10 @@ def test_each_row_has_its_numbers_commit_date_and_run() -> None:
     assert (told["Memory (MB) ↓"], told["J/token ↓"], told["Runs"]) == ("300", "—", "6")
     assert (told["Commit"], told["Date"]) == ("ee3ca2f17f", "2026-11-10")
     assert told["Run"] == f"fast/OPT-125M-resident-fp32-{MEZO.hash}.json"
-    rows = list(csv.DictReader(io.StringIO(made.numbers)))
-    speeds = [row for row in rows if row["metric"] == "throughput"]
-    assert [(row["machine"], row["rank"]) for row in speeds] == [("fast", "1"), ("slow", "2")]
-    assert float(speeds[0]["low"]) < float(speeds[0]["value"]) < float(speeds[0]["high"])
+    assert made.frame is not None
+    speeds = made.frame[made.frame["metric"] == "throughput"].to_dict("records")
+    assert [(row["machine"], row["rank"]) for row in speeds] == [("fast", 1), ("slow", 2)]
+    assert speeds[0]["low"] < speeds[0]["value"] < speeds[0]["high"]
 
 
 def test_a_run_during_which_others_were_busy_carries_the_warning() -> None:

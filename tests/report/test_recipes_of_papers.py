@@ -16,12 +16,11 @@ from tests.support.tables import tuned
 from zobench import recipes
 from zobench.predict.budget import price
 from zobench.recipes import matrix
-from zobench.report import claims
+from zobench.report import claims, frames
 from zobench.report.artifacts import load, shows
 from zobench.report.cells import conditions, fill, is_meant, lacking
 from zobench.report.compose import measured_sheet, paper_sheet
 from zobench.report.facts import Facts
-from zobench.report.formats import tidy
 from zobench.report.plot import Plot
 from zobench.report.table import Table
 from zobench.result import Result
@@ -312,8 +311,9 @@ def test_the_one_value_that_the_paper_leaves_out_is_marked_as_inferred() -> None
     sheet = paper_sheet(table, fill(table, [], REFERENCE), None)
     marked = [entry.text for row in sheet.groups[0].body for entry in row if entry.marks]
     assert (marked, [note.partition(":")[0] for note in sheet.notes]) == (["89.4"], ["Inferred"])
-    lines = tidy.write(table, [(None, fill(table, [], REFERENCE))]).splitlines()
-    assert [line.split(",")[4:6] for line in lines if ",inferred," in line] == [["ZO-SGD", "SST2 aligned"]]
+    numbers = frames.of_cells(table, [(None, fill(table, [], REFERENCE))])
+    marked = numbers[numbers["status"] == "inferred"]
+    assert marked[["row", "column"]].to_numpy().tolist() == [["ZO-SGD", "SST2 aligned"]]
 
 
 def test_zo_bench_s_figure_1_has_every_scheme_and_method() -> None:
@@ -367,9 +367,10 @@ def test_real_accuracy_shows_zero_shot_a_mean_over_seeds_with_its_range_and_wils
     assert told["ZO-SGD, LoRA"] == "64.0 [60.8, 67.1]"
     assert "The mean over seed 0, 1, 2; in brackets the least and the most." in sheet.notes
     assert "In brackets after Test (%): the 95 % interval." in sheet.remarks
-    numbers = tidy.write(table, [("box", fill(table, seeds, REFERENCE))]).splitlines()
-    (row,) = [line for line in numbers if ",accuracy," in line]
-    assert all(run.spec.hash in row for run in seeds)
+    numbers = frames.of_cells(table, [("box", fill(table, seeds, REFERENCE))])
+    (row,) = numbers[numbers["metric"] == "accuracy"].itertuples()
+    assert all(run.spec.hash in row.spec_hash for run in seeds)
+    assert (row.value, row.low, row.high) == (pytest.approx(0.65), 0.61, 0.7)
 
 
 def test_two_models_of_one_name_are_told_apart() -> None:

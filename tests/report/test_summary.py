@@ -102,11 +102,11 @@ def test_machines_are_never_mixed(table: Table) -> None:
 def test_the_comparison_has_a_row_for_every_measured_value_in_base_units(table: Table) -> None:
     rows = list(csv.DictReader(io.StringIO(publish.comparison(filled(table, RESULTS)))))
     assert [(r["row"], r["column"], r["metric"], r["reported"], r["measured"], r["ratio"]) for r in rows] == [
-        ("M1", "A", "gpu_memory", repr(400.0 * MIB), repr(200 * MIB), "0.5"),
-        ("M1", "B", "gpu_memory", repr(100.0 * MIB), repr(50 * MIB), "0.5"),
+        ("M1", "A", "gpu_memory", repr(400.0 * MIB), repr(200.0 * MIB), "0.5"),
+        ("M1", "B", "gpu_memory", repr(100.0 * MIB), repr(50.0 * MIB), "0.5"),
         ("M1", "A", "throughput", "50.0", "100.0", "2.0"),
         ("M1", "B", "throughput", "80.5", "50.0", repr(50 / 80.5)),
-        ("M2", "B", "gpu_memory", repr(300.0 * MIB), repr(600 * MIB), "2.0"),
+        ("M2", "B", "gpu_memory", repr(300.0 * MIB), repr(600.0 * MIB), "2.0"),
     ]
     assert {(r["machine"], r["measured_on"], r["reported_in"], r["reported_on"]) for r in rows} == {
         ("box", "1x BOX", "p t1", "1x G-1")

@@ -119,13 +119,13 @@ def test_csv_has_one_row_per_value_in_base_units_and_full_precision(tiny: Table)
     told = rows(render(tiny, [third, RESULTS[2]], "csv", reference=PAPER))
     measured = [row for row in told if row["source"] == "measured"]
     assert [(r["row"], r["metric"], r["unit"], r["value"], r["status"]) for r in measured] == [
-        ("M1", "gpu_memory", "bytes", "123456789", "ok"),
+        ("M1", "gpu_memory", "bytes", "123456789.0", "ok"),
         ("M1", "throughput", "tokens/s", repr(100 / 0.3), "ok"),
         ("M2", "gpu_memory", "bytes", "", "oom"),
         ("M2", "throughput", "tokens/s", "", "oom"),
     ]
     assert {(r["machine"], r["hardware"]) for r in measured} == {("box", "1x BOX")}
-    paper = [row for row in told if row["source"] == "p t1"]
+    paper = [row for row in told if (row["source"], row["reported_in"]) == ("paper", "p t1")]
     assert len(paper) == len(told) - 4 == len(PAPER.rows)
     assert paper[0]["value"] == repr(400.0 * MIB)
     assert {row["hardware"] for row in paper} == {"1x G-1"}

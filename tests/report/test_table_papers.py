@@ -28,7 +28,7 @@ def test_the_papers_columns_equal_the_reported_values_cell_by_cell(name: str) ->
     reported = [row for row in Reference.load().rows if row["paper"] == "zo2" and row["artifact"] == artifact]
     told = [row for row in rows(render(table, [], "csv")) if row["source"] != "predicted"]
     assert len(told) == len(reported) == {"table1": 56, "table3": 35}[artifact]
-    assert all(row["source"] == f"zo2 {artifact}" and row["hardware"] == "1x A100-80GB" for row in told)
+    assert all(row["reported_in"] == f"zo2 {artifact}" and row["hardware"] == "1x A100-80GB" for row in told)
 
     def method(row: dict[str, str]) -> tuple[str, str]:
         words = {"no scheduler overlap": "no_overlap", "no efficient update": "no_fused_update"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ def table(
         ),
     ],
     results: Stored = Path("results"),
-    form: Annotated[str, typer.Option("--format", help="terminal, markdown, latex or csv.")] = "terminal",
+    form: Annotated[str, typer.Option("--format", help="terminal, markdown, latex, csv or parquet.")] = "terminal",
     machine: Annotated[str | None, typer.Option(help="Only this machine's results.")] = None,
     output: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to a file.")] = None,
     price: Annotated[float | None, typer.Option(metavar="PRICE", help="Of an hour of the machine, for `cost`.")] = None,
@@ -40,6 +40,8 @@ def table(
     target = None if accuracy is None else parse_percent("--accuracy", accuracy)
     check_there(results)
     said = {"price_per_hour": price, "target_accuracy": target}
+    if form == "parquet":
+        return _write_parquet(name, results, machine, said, output)
     text = table_text(name, results, form, machine, said=said)
     if output is None:
         print(text, end="")
@@ -81,9 +83,7 @@ def table_text(
     if item.is_figure:
         raise ValueError(f"`zobench table` shows tables, but {name!r} is a figure; use zobench figure {name}")
     store = Store(results)
-    known = {key: value for key, value in (said or {}).items() if value is not None}
-    stored = [replace(run, environment={**run.environment, **known}) if known else run for run in store.runs()]
-    shown = _with_fresh(stored, fresh or ())
+    shown = _with_fresh(_saying(store.runs(), said or {}), fresh or ())
     screen = answer_console()
     for problem in store.problems if fresh is None else ():
         print(f"not read: {problem}", file=sys.stderr)
@@ -97,6 +97,24 @@ def table_text(
     if not shown:
         tell_empty([results], "only the paper's values are shown")
     return text
+
+
+def _saying(runs: Iterable[Any], said: Mapping[str, Any]) -> list[Any]:
+    """``runs``, each with what else is known of it, in place of what its environment says."""
+    known = {key: value for key, value in said.items() if value is not None}
+    return [replace(run, environment={**run.environment, **known}) if known else run for run in runs]
+
+
+def _write_parquet(name: str, results: Path, machine: str | None, said: Mapping[str, Any], output: Path | None) -> None:
+    """Writes the table's data frame."""
+    from zobench.report import artifacts, publish
+    from zobench.store import Store
+
+    if output is None:
+        raise ValueError("`--format parquet` must have a file, but --out is missing; add --out table.parquet")
+    publish.check_extras("a Parquet file", ("pyarrow",))
+    shown = _with_fresh(_saying(Store(results).runs(), said), ())
+    artifacts.frame(name, shown, machine).to_parquet(output, index=False)
 
 
 def _with_fresh(stored: Sequence[Any], fresh: Sequence[Any]) -> list[Any]:

@@ -12,7 +12,6 @@ from zobench.machine.nvml import Nvml
 from zobench.measure import calibrate, environment
 
 OPTIONAL = {
-    "pandas": ("results as a data frame", "zobench[report]"),
     "matplotlib": ("figures", "zobench[report]"),
     "jinja2": ("the HTML report", "zobench[report]"),
     "scipy": ("comparing runs", "zobench[report]"),

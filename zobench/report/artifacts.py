@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import singledispatch
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zobench import recipes
 from zobench.machine.texts import toml_of
 from zobench.recipes.reference import PAPERS, Reference
-from zobench.report import contest, contest_sheets, fits, leaderboard, opening
+from zobench.report import contest, contest_sheets, fits, frames, leaderboard, opening
 from zobench.report import facts as fact_tables
 from zobench.report.book import Artifact, Book
 from zobench.report.cells import belongs, meets
@@ -20,10 +21,9 @@ from zobench.report.contest import ContestTable
 from zobench.report.curves import curves
 from zobench.report.draw import blank, chart, timelines
 from zobench.report.facts import Facts
-from zobench.report.formats import tidy
 from zobench.report.pareto import pareto
 from zobench.report.plot import Plot, load_plot
-from zobench.report.render import grids, sheets, shown
+from zobench.report.render import grids, of_machine, sheets, shown
 from zobench.report.sheet import Sheet
 from zobench.report.summary import Filled
 from zobench.report.summary import sheets as summary_sheets
@@ -31,6 +31,9 @@ from zobench.report.table import Table, load_table
 from zobench.result import Result
 from zobench.runspec import RunSpec
 from zobench.store import machine_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Recipe = Table | Facts | Plot | ContestTable
 """What differs among them is one function for each below; all have a name, a title, a paper, a runner and what lacks,
@@ -119,7 +122,7 @@ def make(item: Recipe, results: Sequence[Result], reference: Reference) -> tuple
 @make.register
 def _(item: Table, results: Sequence[Result], reference: Reference) -> tuple[Artifact, Filled | None]:
     filled = grids(item, results, None, reference)
-    artifact = _artifact(item, list(sheets(item, filled)), tidy.write(item, filled))
+    artifact = _artifact(item, list(sheets(item, filled)), frames.of_cells(item, filled))
     return artifact, Filled(table=item, grids=tuple(filled)) if item.paper else None
 
 
@@ -128,22 +131,32 @@ def _(item: Plot, results: Sequence[Result], reference: Reference) -> tuple[Arti
     return _figure(item, results, reference), None
 
 
+def frame(name: str, results: Sequence[Result], machine: str | None = None) -> pd.DataFrame:
+    """The numbers of the table or figure called ``name``, filled with ``results`` (of ``machine``): a line per value,
+    with unit, interval and source (measured, predicted, paper). ``ValueError`` for an unknown name, or one without
+    numbers."""
+    numbers = make(load(name), of_machine(results, machine), Reference.load())[0].frame
+    if numbers is None:
+        raise ValueError(f"{name} must have numbers, but nothing of it was recorded yet; zobench reproduce {name}")
+    return numbers
+
+
 def _figure(plot: Plot, results: Sequence[Result], reference: Reference) -> Artifact:
     if plot.contest is not None:
         return _artifact(plot, [], contest_sheets.numbers(plot.contest, results), _named(pareto(plot, results)))
     if plot.table is None:
         of_runs = curves if plot.kind == "curves" else timelines
         charts = _named(of_runs(plot, results)) if plot.lanes else [blank(plot)]
-        return _artifact(plot, [], tidy.events(charts), charts)
+        return _artifact(plot, [], frames.of_charts(charts), charts)
     filled = grids(plot.table, results, None, reference)
     charts = _named([(machine, chart(plot, grid, machine)) for machine, grid in filled])
-    return _artifact(plot, list(sheets(plot.table, filled)), tidy.write(plot.table, filled), charts)
+    return _artifact(plot, list(sheets(plot.table, filled)), frames.of_cells(plot.table, filled), charts)
 
 
-def _artifact(item: Recipe, own: Sequence[Sheet], numbers: str, charts: Sequence[Chart] = ()) -> Artifact:
+def _artifact(item: Recipe, own: Sequence[Sheet], frame: pd.DataFrame | None, charts: Sequence[Chart] = ()) -> Artifact:
     return Artifact(
         name=item.name, kind="figure" if item.is_figure else "table", title=item.title, paper=item.paper,
-        runner=item.runner, lacks=item.lacks, sheets=tuple(own), numbers=numbers, charts=tuple(charts),
+        runner=item.runner, lacks=item.lacks, sheets=tuple(own), frame=frame, charts=tuple(charts),
     )  # fmt: skip
 
 

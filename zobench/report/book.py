@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zobench.report.chart import Chart
 from zobench.report.sheet import Sheet
 from zobench.result import Result
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Artifact:
     """One table or figure. ``name`` like "zo2/table5"; ``paper`` its paper's short name, or "" for zobench's own.
 
     ``runner``: the matrix that measures it, or "". ``lacks``: what stands in the way of measuring it here, or "".
     ``command``: what makes it, if it is not ``zobench reproduce NAME``.
-    ``sheets``: its tables (of a figure: the numbers that it draws); ``numbers``: the same as CSV; ``charts``: one per
+    ``sheets``: its tables (of a figure: the numbers that it draws); ``frame``: the same as data; ``charts``: one per
     machine.
     """
 
@@ -26,7 +30,7 @@ class Artifact:
     runner: str
     lacks: str
     sheets: tuple[Sheet, ...]
-    numbers: str = ""
+    frame: pd.DataFrame | None = None
     charts: tuple[Chart, ...] = ()
     command: str = ""
 

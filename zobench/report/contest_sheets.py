@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from zobench.machine.texts import CsvWriter
-from zobench.report import spread
+from zobench.report import frames, spread
 from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, Ratio, verdict
 from zobench.report.contest import ContestTable, Ranking, Standing, rankings, unmeasured
 from zobench.report.quantity import rounded
-from zobench.report.sheet import CellText, Group, Sheet, number
+from zobench.report.sheet import CellText, Sheet, of_frame
 from zobench.report.table import Claim
 from zobench.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NONE, BLANK = "—", "·"
 MEBIBYTE = 2**20
@@ -73,19 +75,12 @@ def _made(
     body: Sequence[Sequence[CellText]], remarks: Sequence[str],
 ) -> Sheet:  # fmt: skip
     """``about``: what the sheet says, and of which runs; ``rows``: their common heading, and their own."""
+    import pandas as pd
+
     what, key = about
-    group = Group(header=_label(""), columns=tuple(map(_label, headers)), body=tuple(map(tuple, body)))
-    return number(
-        Sheet(
-            label="-".join(filter(None, (table.name, what, key))), title=": ".join(filter(None, (table.title, what))),
-            source=source, row_header=rows[0], rows=tuple(map(_label, rows[1])), groups=(group,),
-            remarks=tuple(remarks),
-        )
-    )  # fmt: skip
-
-
-def _label(text: str) -> CellText:
-    return CellText(text=text, tone="label")
+    frame = pd.DataFrame(body, index=pd.Index(rows[1], name=rows[0]), columns=list(headers))
+    label, title = "-".join(filter(None, (table.name, what, key))), ": ".join(filter(None, (table.title, what)))
+    return of_frame(frame, label=label, title=title, source=source, remarks=remarks)
 
 
 def _accuracy(table: ContestTable, ranking: Ranking) -> list[Column]:
@@ -337,19 +332,16 @@ def _held(claim: Claim, found: Ratio | None) -> str:
 COLUMNS = ("table", "machine", "model", "task", "method", "stage", "seed", "point", "spec_hash", "quantity", "value")
 
 
-def numbers(table: ContestTable, results: Sequence[Result]) -> str:
-    """CSV with a row for each number of each run, of both stages, in base units and full precision."""
-    stream = io.StringIO()
-    writer = CsvWriter(stream)
-    writer.writerow(COLUMNS)
-    for ranking in rankings(table, results):
-        for one in ranking.standings:
-            for stage, run in [*(("tuning", run) for run in one.tuned), *(("final", run) for run in one.runs)]:
-                place = (table.name, ranking.machine, run.spec.model, run.spec.task_name, one.header, stage)
-                for quantity, value in _values(one, run):
-                    point = " ".join(f"{key}={run.spec.value(key)}" for key in one.contender.fields)
-                    writer.writerow([*place, run.spec.seed, point, run.spec.hash, quantity, repr(value)])
-    return stream.getvalue()
+def numbers(table: ContestTable, results: Sequence[Result]) -> pd.DataFrame:
+    """A line for each number of each run, of both stages, in base units."""
+    lines = (
+        (table.name, ranking.machine, run.spec.model, run.spec.task_name, one.header, stage, run.spec.seed,
+         " ".join(f"{key}={run.spec.value(key)}" for key in one.contender.fields), run.spec.hash, quantity, value)
+        for ranking in rankings(table, results) for one in ranking.standings
+        for stage, runs in (("tuning", one.tuned), ("final", one.runs)) for run in runs
+        for quantity, value in _values(one, run)
+    )  # fmt: skip
+    return frames.made((dict(zip(COLUMNS, line, strict=True)) for line in lines), COLUMNS)
 
 
 def _values(one: Standing, run: Result) -> Iterator[tuple[str, float]]:

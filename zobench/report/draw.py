@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zobench.predict import timelines as foretold
 from zobench.predict.hardware import load as hardware_of
 from zobench.predict.timelines import Timeline
+from zobench.report import frames
 from zobench.report.ahead import joined, places, whose
-from zobench.report.cells import TableCell, meets
+from zobench.report.cells import TableCell, meets, not_run
 from zobench.report.chart import Chart, Event, Mark, Panel, Series
 from zobench.report.compose import Grid, hardware, measurable, measured_on, needs, ratio, relative
 from zobench.report.plot import Plot, TimelinePanel
-from zobench.report.sheet import WARNING, ranges
+from zobench.report.sheet import WARNING, plain, ranges
 from zobench.report.table import Metric
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, INCIDENTAL
 from zobench.runspec.registries import METRICS
 from zobench.store import place_of
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+Key = tuple[str, str, str]
+"""Row, column and metric of a cell."""
+
 
 def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
     """The figure of one machine's filled cells."""
+    assert plot.table is not None
     cells = [cell for row in grid for group in row for cell in group]
     if not cells:  # all of its rows are shown only where they were measured
         return _nothing(plot, _message(plot, grid))
@@ -30,15 +39,15 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
     if not any(cell.paper_value is not None for cell in cells) and plot.paper:
         remarks.append("The paper prints no numbers for this figure.")
     remarks += _caveats(cells)
-    marks = {_key(cell): _mark(cell) for cell in cells}
+    marks, reported = _drawn(frames.of_cells(plot.table, [(machine, grid)]), plot.table.metrics)
     if plot.kind == "heatmap":
         panels = _maps(plot, grid, machine)
     else:
-        panels = [_panel(plot, grid, j, marks) for j in range(len(grid[0]))]
+        panels = [_panel(plot, grid, j, marks, reported) for j in range(len(grid[0]))]
     told = "; ".join(
         [
             *([measured_on(cells, machine)] if machine else []),
-            *_predicted_for(cells, marks),
+            *_predicted_for(cells),
             *_paper_source(plot, cells),
         ]
     )
@@ -54,9 +63,9 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
     )
 
 
-def _predicted_for(cells: Sequence[TableCell], marks: Mapping[tuple[str, str, str], Mark]) -> list[str]:
+def _predicted_for(cells: Sequence[TableCell]) -> list[str]:
     """For which GPU and program the marks are predicted, and how far off they may be."""
-    ahead = [cell for cell in cells if cell.forecast and marks[_key(cell)].source == "predicted"]
+    ahead = [cell for cell in cells if cell.forecast and not_run(cell)]
     if not ahead:
         return []
     told = [f"predicted for {places(ahead)}, {whose(ahead)}"]
@@ -64,8 +73,8 @@ def _predicted_for(cells: Sequence[TableCell], marks: Mapping[tuple[str, str, st
     return [*told, f"nine of ten of the papers' values were within {within} % of such"]
 
 
-def _key(cell: TableCell) -> tuple[str, str, str]:
-    return cell.row.header, cell.column.header, cell.metric.name
+def _key(cell: TableCell) -> Key:
+    return plain(cell.row.header), plain(cell.column.header), cell.metric.name
 
 
 def _caveats(cells: Sequence[TableCell]) -> list[str]:
@@ -106,15 +115,17 @@ def _nothing(plot: Plot, message: str) -> Chart:
     return Chart(name=plot.name, kind=plot.kind, title=plot.title, source="", panels=panels, remarks=remarks)
 
 
-def _panel(plot: Plot, grid: Grid, j: int, marks: Mapping[tuple[str, str, str], Mark]) -> Panel:
+def _panel(
+    plot: Plot, grid: Grid, j: int, marks: Mapping[Key, Mark], reported: Mapping[Key, float | None]
+) -> Panel:  # fmt: skip
     """Bars or lines of metric ``j``: a row per position, a column per series."""
     metric = grid[0][j][0].metric
     rows = [row[j] for row in grid]
     headers = tuple(cells[0].row.header for cells in rows)
     series = []
     for k, cell in enumerate(rows[0]):
-        told = tuple(marks[_key(cells[k])] for cells in rows)
-        paper = tuple(_in_unit(cells[k].paper_value, metric) for cells in rows)
+        told = tuple(marks.get(_key(cells[k]), Mark()) for cells in rows)
+        paper = tuple(reported.get(_key(cells[k])) for cells in rows)
         if any(mark.value is not None or mark.failure for mark in told) or any(value is not None for value in paper):
             series.append(Series(label=cell.column.header, marks=told, paper=paper))
     limit = plot.axes.limit if metric.name == "gpu_memory" else None
@@ -136,24 +147,30 @@ def _in_unit(value: float | None, metric: Metric) -> float | None:
     return None if value is None else value / metric.scale
 
 
-def _mark(cell: TableCell) -> Mark:
-    """What was measured; else why a run ended without it; else what is predicted on the paper's GPU."""
-    if cell.result is not None and cell.result.outcome is Outcome.OK:
-        low, high = cell.interval if cell.interval and cell.value is not None else (None, None)
-        value, least, most = (_in_unit(number, cell.metric) for number in (cell.value, low, high))
-        return Mark(value=value, low=least, high=most, source=cell.quantity.source)
-    if cell.result is not None and cell.result.outcome is not Outcome.SKIPPED:
-        oom = cell.result.outcome is Outcome.OOM
-        return Mark(failure="out of memory" if oom else "did not finish")
-    return _foretold(cell) if cell.forecast else Mark()
+def _drawn(frame: pd.DataFrame, metrics: Sequence[Metric]) -> tuple[dict[Key, Mark], dict[Key, float | None]]:
+    """What is drawn of each cell, in the unit of its axis, and what the paper reports: of ``frame`` the measured line,
+    or the predicted one where nothing was run."""
+    scales = {metric.name: metric.scale for metric in metrics}
+    marks: dict[Key, Mark] = {}
+    reported: dict[Key, float | None] = {}
+    for line in frame.itertuples():
+        key = line.row, line.column, line.metric
+        value, low, high = (
+            None if math.isnan(one) else one / scales[line.metric] for one in (line.value, line.low, line.high)
+        )
+        if line.source == "paper":
+            reported[key] = value
+        elif line.machine and line.status != "skipped":
+            failure = _ENDINGS.get(line.status, "did not finish")
+            marks[key] = Mark(value=value, low=low, high=high, source=line.source, failure=failure)
+        elif not line.machine:  # whose interval is another than one of 95 %
+            failure = "predicted out of memory" if value is None else ""
+            marks.setdefault(key, Mark(value=value, source="predicted", failure=failure))
+    return marks, reported
 
 
-def _foretold(cell: TableCell) -> Mark:
-    """What is predicted of the cell on the paper's GPU."""
-    assert cell.forecast is not None
-    if cell.forecast.value is None:
-        return Mark(source="predicted", failure="predicted out of memory")
-    return Mark(value=cell.forecast.value / cell.metric.scale, source="predicted")
+_ENDINGS = {"ok": "", "n/a": "", "oom": "out of memory"}
+"""How a run ended -> why its place has no value; others did not finish."""
 
 
 def _maps(plot: Plot, grid: Grid, machine: str | None) -> list[Panel]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from zobench import models
 from zobench.predict.footprint import memory
 from zobench.report import toml
-from zobench.report.sheet import CellText, Group, Sheet, number
+from zobench.report.sheet import Sheet, of_frame
 from zobench.report.toml import check
 from zobench.runspec import RunSpec, suggestion
 
@@ -135,18 +135,9 @@ def _registered(model: str, fact: str) -> str:
 
 
 def _sheet(facts: Facts, kind: str, source: str, text: Callable[[Fact, int], str], remarks: list[str]) -> Sheet:
-    body = tuple(
-        tuple(CellText(text=text(row, k), tone="reported") for k in range(len(facts.columns))) for row in facts.rows
-    )
-    headers = tuple(CellText(text=header, tone="label") for header, _ in facts.columns)
-    return number(
-        Sheet(
-            label=f"{facts.name}-{kind}",
-            title=facts.title,
-            source=source,
-            row_header=facts.row_header,
-            rows=tuple(CellText(text=row.header, tone="label") for row in facts.rows),
-            groups=(Group(header=CellText(text="", tone="label"), columns=headers, body=body),),
-            remarks=tuple(remarks),
-        )
-    )
+    import pandas as pd
+
+    body = [[text(row, k) for k in range(len(facts.columns))] for row in facts.rows]
+    index = pd.Index([row.header for row in facts.rows], name=facts.row_header)
+    frame = pd.DataFrame(body, index=index, columns=[header for header, _ in facts.columns])
+    return of_frame(frame, label=f"{facts.name}-{kind}", title=facts.title, source=source, remarks=remarks)

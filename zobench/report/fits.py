@@ -8,7 +8,7 @@ from zobench.predict import fits
 from zobench.predict.fits import Fit
 from zobench.report.book import Artifact
 from zobench.report.chart import Chart, Mark, Panel, Series
-from zobench.report.sheet import CellText, Group, Sheet, number
+from zobench.report.sheet import CellText, Sheet, of_frame
 
 NAME, TITLE = "what_fits_where", "What fits where: models and GPUs that nobody ran here"
 SOURCE = "predicted, not measured: fp16, one sequence of 2048 tokens, one GPU in a slot of its own PCIe generation"
@@ -17,6 +17,8 @@ UNFIT = "does not fit"
 
 def artifact() -> Artifact:
     """From the file that docs/fits.md is written with."""
+    import pandas as pd
+
     known = fits.stored()
     shares = sorted({one.share for one in known})
     within = " to ".join(f"{100 * share:.1f} %" for share in (shares[0], shares[-1]))
@@ -29,8 +31,7 @@ def artifact() -> Artifact:
     )
     return Artifact(
         name=NAME, kind="figure", title=TITLE, paper="", runner="", lacks="",
-        sheets=tuple(_sheet(host, known, (marks, *remarks)) for host in fits.HOSTS),
-        numbers=fits.DATA.read_text(encoding="utf-8"),
+        sheets=tuple(_sheet(host, known, (marks, *remarks)) for host in fits.HOSTS), frame=pd.read_csv(fits.DATA),
         charts=tuple(_chart(host, known, remarks) for host in fits.HOSTS),
     )  # fmt: skip
 
@@ -55,20 +56,12 @@ def _mark(rate: float | None) -> Mark:
 
 
 def _sheet(host: int, known: Sequence[Fit], remarks: Sequence[str]) -> Sheet:
-    found = {(one.model, one.gpu): one.text for one in known if one.host == host}
-    body = tuple(tuple(_text(found[model, gpu]) for gpu in fits.GPUS) for model in fits.MODELS)
-    columns = tuple(CellText(text=fits.heading(gpu), tone="label") for gpu in fits.GPUS)
-    return number(
-        Sheet(
-            label=f"{NAME}-{host}gb",
-            title=f"What fits where with {host} GB of host memory",
-            source=SOURCE,
-            row_header="Model",
-            rows=tuple(CellText(text=model, tone="label") for model in fits.MODELS),
-            groups=(Group(header=CellText(text="tokens/s", tone="label"), columns=columns, body=body),),
-            remarks=tuple(remarks),
-        )
-    )
+    import pandas as pd
+
+    texts = pd.Series({(one.model, one.gpu): _text(one.text) for one in known if one.host == host})
+    frame = texts.unstack().loc[list(fits.MODELS), list(fits.GPUS)].rename(columns=fits.heading).rename_axis("Model")
+    title = f"What fits where with {host} GB of host memory"
+    return of_frame(frame, label=f"{NAME}-{host}gb", title=title, source=SOURCE, heading="tokens/s", remarks=remarks)
 
 
 def _text(text: str) -> CellText:

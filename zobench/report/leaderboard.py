@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import datetime
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from zobench.machine.texts import CsvWriter, toml_of
-from zobench.report import toml
+from zobench.machine.texts import toml_of
+from zobench.report import frames, toml
 from zobench.report.book import Artifact
 from zobench.report.cells import meets
 from zobench.report.quantity import rounded
-from zobench.report.sheet import WARNING, CellText, Group, Sheet, number
+from zobench.report.sheet import WARNING, CellText, Sheet, of_frame
 from zobench.report.table import USUAL
 from zobench.report.toml import Where
 from zobench.result import Result
@@ -22,6 +22,9 @@ from zobench.runspec.registries import METRICS
 from zobench.store import Store, evidence, machine_of, place_of
 from zobench.store.compare import cell_of, commit_of
 from zobench.store.pack import doubt
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NAME, TITLE = "leaderboard", "Machines, ranked by a few cells"
 CELLS = Path(__file__).with_name("leaderboard.toml")
@@ -127,7 +130,7 @@ def artifact(results: Sequence[Result]) -> Artifact:
     return Artifact(
         name=NAME, kind="table", title=TITLE, paper="", runner="", lacks="", command="zobench campaign",
         sheets=tuple(_sheet(one, () if i else _RULES) for i, one in enumerate(found)) or (_empty(),),
-        numbers=_numbers(found),
+        frame=_numbers(found),
     )  # fmt: skip
 
 
@@ -140,21 +143,16 @@ def _empty() -> Sheet:
 
 def _sheet(ranking: Ranking, rules: Sequence[str]) -> Sheet:
     """``rules``: what is said of all rankings, once, below the first."""
+    import pandas as pd
+
     count = len({place_of(entry.result) for entry in ranking.entries})
     source = f"measured on {count} machines" if count > 1 else "measured on one machine: nothing is ranked"
-    body = tuple(tuple(_line(entry.result)) for entry in ranking.entries)
-    columns = tuple(CellText(text=header, tone="label") for header in _HEADERS)
-    return number(
-        Sheet(
-            label=f"{NAME}-{ranking.entries[0].result.spec.hash}",
-            title=ranking.cell.title,
-            source=source,
-            row_header="Rank",
-            rows=tuple(CellText(text="-" if entry.rank is None else str(entry.rank), tone="label")
-                       for entry in ranking.entries),
-            groups=(Group(header=CellText(text="", tone="label"), columns=columns, body=body),),
-            remarks=(f"The run: {ranking.label}.", *rules),
-        )
+    ranks = ["-" if entry.rank is None else str(entry.rank) for entry in ranking.entries]
+    lines = [_line(entry.result) for entry in ranking.entries]
+    return of_frame(
+        pd.DataFrame(lines, index=pd.Index(ranks, name="Rank"), columns=list(_HEADERS)),
+        label=f"{NAME}-{ranking.entries[0].result.spec.hash}", title=ranking.cell.title, source=source,
+        remarks=(f"The run: {ranking.label}.", *rules),
     )  # fmt: skip
 
 
@@ -210,23 +208,14 @@ def _date(result: Result) -> str:
     return datetime.datetime.fromtimestamp(max(began), datetime.UTC).date().isoformat() if began else ""
 
 
-def _numbers(found: Sequence[Ranking]) -> str:
-    """Every value in base units, one row each."""
-    stream = io.StringIO()
-    writer = CsvWriter(stream, _COLUMNS)
-    for ranking in found:
-        for entry in ranking.entries:
-            one = entry.result
-            place = {
-                "cell": ranking.cell.title, "spec": ranking.label, "rank": entry.rank or "", "machine": place_of(one),
-                "commit": commit_of(one) or "", "date": _date(one), "run": path_of(one),
-            }  # fmt: skip
-            for metric in (_SPEED, _MEMORY, _FLOOR, _ENERGY):
-                quantity = METRICS.get(metric)
-                if (value := quantity.of(one)) is not None:
-                    low, high = quantity.interval(one) or ("", "")
-                    writer.writerow(
-                        {**place, "metric": metric, "unit": quantity.base_unit, "value": repr(value), "low": low,
-                         "high": high}
-                    )  # fmt: skip
-    return stream.getvalue()
+def _numbers(found: Sequence[Ranking]) -> pd.DataFrame:
+    """Every value in base units, a line each."""
+    lines = [
+        {"cell": ranking.cell.title, "spec": ranking.label, "rank": entry.rank or "", "commit": commit_of(one) or "",
+         "date": _date(one), "machine": place_of(one), "run": path_of(one), "metric": metric,
+         "unit": quantity.base_unit, "value": value, "low": interval[0], "high": interval[1]}
+        for ranking in found for entry in ranking.entries for metric in (_SPEED, _MEMORY, _FLOOR, _ENERGY)
+        for one, quantity in ((entry.result, METRICS.get(metric)),) if (value := quantity.of(one)) is not None
+        for interval in (quantity.interval(one) or (None, None),)
+    ]  # fmt: skip
+    return frames.made(lines, _COLUMNS)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from zobench.machine.texts import CsvWriter
 from zobench.recipes.reference import Reference
-from zobench.report import artifacts, figures, html, opening
+from zobench.report import artifacts, figures, frames, html, opening
 from zobench.report.book import Artifact, Book
-from zobench.report.compose import hardware
 from zobench.report.formats import latex, macros, markdown
-from zobench.report.sheet import plain
-from zobench.report.summary import Filled, compared
+from zobench.report.summary import Filled
 from zobench.result import Result
-from zobench.runspec.registries import METRICS
-from zobench.store import metrics
 
 PAGE, SUMMARY, COMPARISON, NUMBERS = "index.html", "summary.md", "comparison.csv", "numbers.tex"
 Tell = Callable[[str, int, int], None]
@@ -65,7 +59,7 @@ def publish(results: Sequence[Result], problems: Sequence[str], out: Path, tell:
 def write_artifact(artifact: Artifact, out: Path) -> list[Path]:
     """The files of one table or figure, below ``out/tables`` or ``out/figures``."""
     stem = f"{artifact.kind}s/{clean(artifact.name)}"
-    written = [_write(out, f"{stem}.csv", artifact.numbers)] if artifact.numbers else []
+    written = [_write(out, f"{stem}.csv", frames.csv(artifact.frame))] if artifact.frame is not None else []
     if artifact.sheets:
         written.append(_write(out, f"{stem}.md", markdown.write(artifact.sheets)))
         written.append(_write(out, f"{stem}.tex", latex.write(artifact.sheets)))
@@ -94,42 +88,18 @@ def _write(out: Path, name: str, text: str) -> Path:
     return path
 
 
-COLUMNS = (
-    *("table", "row", "column", "metric", "unit", "reported", "measured", "ratio", "reported_in", "reported_on"),
-    *("machine", "measured_on", "floor_share", "spec_hash", "deviations"),
-)
-
-
 def comparison(filled: Sequence[Filled]) -> str:
     """Every reported value beside its measured one, in base units: one row per value and machine."""
-    stream = io.StringIO()
-    writer = CsvWriter(stream, COLUMNS)
-    for item in filled:
-        for row in _compared(item):
-            writer.writerow(row)
-    return stream.getvalue()
+    import pandas as pd
+
+    every = pd.concat([frames.compared(frames.of_cells(item.table, item.grids)) for item in filled])
+    return frames.csv(every[list(_COMPARED)].rename(columns=_COMPARED))
 
 
-def _compared(item: Filled) -> Iterator[dict[str, str]]:
-    for machine, grid in item.grids:
-        for cell in compared(grid):
-            assert cell.paper is not None
-            assert cell.result is not None
-            share = metrics(cell.result).get("floor_share")
-            yield {
-                "table": item.table.name,
-                "row": plain(cell.row.header),
-                "column": plain(cell.column.header),
-                "metric": cell.metric.name,
-                "unit": METRICS.get(cell.metric.name).base_unit,
-                "reported": repr(cell.paper_value),
-                "measured": repr(cell.value),
-                "ratio": repr(cell.ratio),
-                "reported_in": f"{cell.paper['paper']} {cell.paper['artifact']}",
-                "reported_on": hardware(cell.paper),
-                "machine": machine or "",
-                "measured_on": plain(str(cell.result.environment.get("description", ""))),
-                "floor_share": "" if share is None else repr(share),
-                "spec_hash": cell.result.spec.hash,
-                "deviations": plain(" ".join(cell.deviations)),
-            }
+_COMPARED = {
+    **{name: name for name in ("table", "row", "column", "metric", "unit")},
+    "value_paper": "reported", "value": "measured", "paper_ratio": "ratio", "reported_in_paper": "reported_in",
+    "hardware_paper": "reported_on", "machine": "machine", "hardware": "measured_on", "floor_share": "floor_share",
+    "spec_hash": "spec_hash", "deviations": "deviations",
+}  # fmt: skip
+"""Column of :func:`zobench.report.frames.compared` -> column of the comparison."""

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import singledispatch
+from typing import Any
 
 from zobench.recipes.reference import Reference
-from zobench.report import contest_sheets, facts, forecasts
+from zobench.report import contest_sheets, facts, forecasts, frames
 from zobench.report.cells import fill
 from zobench.report.compose import Grid, measured, measured_sheet, paper_sheet, predicted_sheet
 from zobench.report.contest import ContestTable
 from zobench.report.facts import Facts
-from zobench.report.formats import latex, markdown, terminal, tidy
+from zobench.report.formats import latex, markdown, terminal
 from zobench.report.sheet import Sheet
 from zobench.report.table import Table
 from zobench.result import Result
 from zobench.runspec import suggestion
 from zobench.store import machine_of, place_of
 
+Filling = tuple[Sequence[Sheet], Any]
+"""The sheets of a filled table, and the same as a data frame."""
 FORMATS = ("terminal", "markdown", "latex", "csv")
+"""Texts; ``zobench table`` also writes Parquet, from the same frame."""
 
 
 def render(
@@ -38,10 +42,10 @@ def render(
     unknown format or machine.
     """
     if fmt not in FORMATS:
-        raise ValueError(f"unknown format {fmt!r}; {suggestion(fmt, FORMATS)}")
+        raise ValueError(f"unknown format {fmt!r}; {suggestion(fmt, (*FORMATS, 'parquet'))}")
     own, numbers = shown(item, results, machine, reference or Reference.load())
     if fmt == "csv":
-        return numbers
+        return frames.csv(numbers)
     if fmt == "markdown":
         return markdown.write(own)
     if fmt == "latex":
@@ -50,31 +54,27 @@ def render(
 
 
 @singledispatch
-def shown(
-    item: object, results: Sequence[Result], machine: str | None, reference: Reference
-) -> tuple[Sequence[Sheet], str]:
-    """The sheets of ``item``, a table, a table of facts or one of a protocol, and the same as CSV."""
+def shown(item: object, results: Sequence[Result], machine: str | None, reference: Reference) -> Filling:
+    """The sheets of ``item``, a table, a table of facts or one of a protocol, and the same as data."""
     raise TypeError(f"a table of some kind must be given, but got {type(item).__name__}")
 
 
 @shown.register
-def _(item: Facts, results: Sequence[Result], machine: str | None, reference: Reference) -> tuple[Sequence[Sheet], str]:
+def _(item: Facts, results: Sequence[Result], machine: str | None, reference: Reference) -> Filling:
     own = facts.sheets(item)
-    return own, tidy.texts(own)
+    return own, frames.of_sheets(own)
 
 
 @shown.register
-def _(
-    item: ContestTable, results: Sequence[Result], machine: str | None, reference: Reference
-) -> tuple[Sequence[Sheet], str]:
-    own = _of_machine(results, machine)
+def _(item: ContestTable, results: Sequence[Result], machine: str | None, reference: Reference) -> Filling:
+    own = of_machine(results, machine)
     return contest_sheets.sheets(item, own), contest_sheets.numbers(item, own)
 
 
 @shown.register
-def _(item: Table, results: Sequence[Result], machine: str | None, reference: Reference) -> tuple[Sequence[Sheet], str]:
+def _(item: Table, results: Sequence[Result], machine: str | None, reference: Reference) -> Filling:
     filled = grids(item, results, machine, reference)
-    return list(sheets(item, filled, apart=False)), tidy.write(item, filled)
+    return list(sheets(item, filled, apart=False)), frames.of_cells(item, filled)
 
 
 def grids(
@@ -83,7 +83,7 @@ def grids(
     """Filled cells of each machine that has any result in this table; without one, the empty table once.
     ``foretold``: with a forecast in each cell of a paper's table that can have one."""
     by_machine: dict[str, list[Result]] = {}
-    for result in _of_machine(results, machine):
+    for result in of_machine(results, machine):
         by_machine.setdefault(place_of(result), []).append(result)
     filled = [
         (name, forecasts.here(table, fill(table, by_machine[name], reference), by_machine[name]))
@@ -94,7 +94,7 @@ def grids(
     return [(name, forecasts.added(table, grid) if foretold else grid) for name, grid in shown]
 
 
-def _of_machine(results: Sequence[Result], machine: str | None) -> list[Result]:
+def of_machine(results: Sequence[Result], machine: str | None) -> list[Result]:
     """The results of ``machine``, by its name or that of a place on it; all without one."""
     if machine is None:
         return list(results)

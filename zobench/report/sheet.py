@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WARNING = "Warning: "
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
@@ -72,6 +76,24 @@ def number(sheet: Sheet) -> Sheet:
         remarks=tuple(map(plain, sheet.remarks)),
         notes=tuple(notes),  # last: the lines above fill it
     )
+
+
+def of_frame(
+    frame: pd.DataFrame, *, label: str, title: str, source: str, remarks: Sequence[str], heading: str = "",
+    tone: str = "reported",
+) -> Sheet:  # fmt: skip
+    """The numbered sheet of ``frame``: its index down, below the index's name, its columns across, below ``heading``.
+    Each place is a :class:`CellText`, or a text of ``tone``, a dot where it is empty."""
+    body = [
+        tuple(one if isinstance(one, CellText) else CellText(text=one or "·", tone=tone) for one in line)
+        for line in frame.itertuples(index=False, name=None)
+    ]
+    rows, columns = ([CellText(text=text, tone="label") for text in axis] for axis in (frame.index, frame.columns))
+    group = Group(header=CellText(text=heading, tone="label"), columns=tuple(columns), body=tuple(body))
+    return number(
+        Sheet(label=label, title=title, source=source, row_header=frame.index.name, rows=tuple(rows), groups=(group,),
+              remarks=tuple(remarks))
+    )  # fmt: skip
 
 
 def _merged(sheet: Sheet) -> Sheet:

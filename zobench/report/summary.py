@@ -11,7 +11,7 @@ from zobench.report import claims
 from zobench.report.cells import TableCell
 from zobench.report.compose import Grid, joined, measurable, needs
 from zobench.report.forecasts import FITTED
-from zobench.report.sheet import WARNING, CellText, Group, Sheet, number
+from zobench.report.sheet import WARNING, Sheet, of_frame
 from zobench.report.table import Table
 from zobench.runspec.registries import METRICS
 from zobench.store import metrics
@@ -332,20 +332,7 @@ def _sheet(
     body: Sequence[Sequence[str]], remarks: Sequence[str],
 ) -> Sheet:  # fmt: skip
     """A sheet of texts under one heading."""
-    return number(
-        Sheet(
-            label=f"summary-{label}",
-            title=title,
-            source=source,
-            row_header=header,
-            rows=tuple(CellText(text=row, tone="label") for row in rows),
-            groups=(
-                Group(
-                    header=CellText(text="", tone="label"),
-                    columns=tuple(CellText(text=column, tone="label") for column in columns),
-                    body=tuple(tuple(CellText(text=text or "·", tone="reported") for text in line) for line in body),
-                ),
-            ),
-            remarks=tuple(remarks),
-        )
-    )
+    import pandas as pd
+
+    frame = pd.DataFrame(body, index=pd.Index(rows, name=header), columns=list(columns))
+    return of_frame(frame, label=f"summary-{label}", title=title, source=source, remarks=remarks)

@@ -279,10 +279,7 @@ def row(result: Result) -> dict[str, Any]:
 
 def frame(results: Iterable[Result]) -> pd.DataFrame:
     """One :func:`row` per result, a column per name."""
-    try:
-        import pandas as pd
-    except ImportError:
-        raise ImportError("a data frame needs pandas, but it is not installed; pip install 'zobench[report]'") from None
+    import pandas as pd
 
     rows = [row(result) for result in results]
     rest = sorted({key for values in rows for key in values} - set(COLUMNS))

@@ -1,0 +1,137 @@
+"""The numbers of an artifact as one data frame, a line per value: what CSV, Parquet, charts and Python are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from zobench.machine.texts import not_a_formula
+from zobench.predict.forecast import Forecast
+from zobench.report.cells import TableCell
+from zobench.report.chart import Chart
+from zobench.report.compose import Grid, hardware
+from zobench.report.sheet import Sheet, plain
+from zobench.report.table import Table
+from zobench.result import Outcome
+from zobench.runspec.registries import METRICS
+from zobench.store import metrics
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NUMBERS = ("value", "low", "high", "paper_ratio", "floor_share")
+COLUMNS = (
+    *("table", "source", "machine", "hardware", "reported_in", "row", "column", "metric", "unit", "value", "low"),
+    *("high", "status", "reason", "device", "dtype", "tier", "spec_hash", "paper_ratio"),
+    *("floor_share", "deviations", "notes"),
+)
+"""``source``: measured, predicted or paper. ``value``, and ``low`` to ``high``, its interval, are in ``unit``; they are
+missing where a run ended otherwise, as ``status`` says. ``machine``: where it was measured. ``paper_ratio``: what
+was measured over what the paper reports. ``floor_share``: the share of the machine's floor that the run reached."""
+_PLACE = ["row", "column", "metric"]
+
+
+def made(lines: Iterable[Mapping[str, Any]], columns: Sequence[str] = COLUMNS) -> pd.DataFrame:
+    """``lines`` below ``columns``; a text that a line lacks is empty."""
+    import pandas as pd
+
+    blank = {name: None if name in NUMBERS else "" for name in columns}
+    frame = pd.DataFrame([{**blank, **line} for line in lines], columns=list(columns))
+    return frame.astype({name: float for name in columns if name in NUMBERS})
+
+
+def csv(frame: pd.DataFrame | None) -> str:
+    """``frame`` as CSV in full precision, without formulas for a spreadsheet; "" where there is none."""
+    return "" if frame is None else str(frame.map(not_a_formula).to_csv(index=False, lineterminator="\n"))
+
+
+def of_cells(table: Table, grids: Iterable[tuple[str | None, Grid]]) -> pd.DataFrame:
+    """What was measured on every machine, then what is predicted and what the papers report, once each."""
+    cells = [(machine, cell) for machine, grid in grids for row in grid for group in row for cell in group]
+    frame = made({**_place(table, cell), **line} for machine, cell in cells for line in _lines(cell, machine))
+    layers = frame["source"].map({"measured": 0, "predicted": 1, "paper": 2}).where(frame["machine"] == "", 0)
+    kept = frame.loc[layers.sort_values(kind="stable").index].drop_duplicates([*_PLACE, "source", "machine"])
+    return kept.reset_index(drop=True)
+
+
+def compared(frame: pd.DataFrame) -> pd.DataFrame:
+    """The lines of what was measured that have a ratio to the paper's value, and that value's line as ``*_paper``."""
+    measured, paper = frame[frame["paper_ratio"].notna()], frame[frame["source"] == "paper"]
+    return measured.merge(paper, on=["table", *_PLACE, "unit"], suffixes=("", "_paper"))
+
+
+def _place(table: Table, cell: TableCell) -> dict[str, str]:
+    return {
+        "table": table.name, "row": plain(cell.row.header), "column": plain(cell.column.header),
+        "metric": cell.metric.name, "unit": METRICS.get(cell.metric.name).base_unit,
+    }  # fmt: skip
+
+
+def _lines(cell: TableCell, machine: str | None) -> Iterator[dict[str, Any]]:
+    if machine is not None and cell.result is not None:
+        yield _measured(cell, machine)
+    if cell.forecast is not None:
+        yield _predicted(cell.forecast)
+    if cell.paper is not None:
+        yield {
+            "source": "paper", "hardware": hardware(cell.paper), "value": cell.paper_value,
+            "reported_in": f"{cell.paper['paper']} {cell.paper['artifact']}", "status": cell.paper["status"],
+            "dtype": cell.paper["dtype"],
+        }  # fmt: skip
+
+
+def _measured(cell: TableCell, machine: str) -> dict[str, Any]:
+    """``source`` is "predicted" where the column shows what is computed of the run."""
+    assert cell.result is not None
+    result, spec = cell.result, cell.result.spec
+    low, high = cell.interval if cell.interval and cell.value is not None else (None, None)
+    available = result.outcome is not Outcome.OK or cell.value is not None
+    return {
+        "source": cell.quantity.source, "machine": machine, "value": cell.value, "low": low, "high": high,
+        "hardware": plain(str(result.environment.get("description", ""))), "reason": plain(result.reason),
+        "status": str(result.outcome) if available else "n/a", "device": plain(spec.device), "dtype": spec.dtype,
+        "tier": spec.tier, "spec_hash": " ".join(one.spec.hash for one in cell.results),
+        "paper_ratio": cell.ratio, "floor_share": metrics(result).get("floor_share"),
+        "deviations": plain(" ".join(cell.deviations)), "notes": plain(" ".join((*cell.caveats, *cell.notes))),
+    }  # fmt: skip
+
+
+def _predicted(known: Forecast) -> dict[str, Any]:
+    low, high = known.interval or (None, None)
+    program = "zobench's engine" if known.own else "the paper's program"
+    return {
+        "source": "predicted", "hardware": known.gpu.name, "value": known.value, "low": low, "high": high,
+        "status": "oom" if known.value is None else "ok",
+        "notes": " ".join((f"Predicted for {program}.", *known.notes)),
+    }  # fmt: skip
+
+
+def of_sheets(sheets: Sequence[Sheet]) -> pd.DataFrame:
+    """What stands in each place of ``sheets``, for tables that hold no measurements."""
+    lines = (
+        {"source": sheet.source, "row": label.text, "column": column.text, "text": entry.text}
+        for sheet in sheets for group in sheet.groups
+        for label, entries in zip(sheet.rows, group.body, strict=True)
+        for column, entry in zip(group.columns, entries, strict=True)
+    )  # fmt: skip
+    return made(lines, ("source", "row", "column", "text"))
+
+
+def of_charts(charts: Sequence[Chart]) -> pd.DataFrame | None:
+    """The points of curves, in the units of their axes, or the operations of timelines, in seconds from a step's
+    first one; None where there is neither."""
+    points = [
+        {"figure": plain(chart.name), "quantity": panel.y_label, "series": plain(series.label), "x": x,
+         "value": mark.value}
+        for chart in charts for panel in chart.panels for series in panel.series
+        for x, mark in zip(panel.xs, series.marks, strict=True) if mark.value is not None
+    ]  # fmt: skip
+    if points:
+        return made(points, ("figure", "quantity", "series", "x", "value"))
+    columns = ("figure", "panel", "lane", "kind", "block", "start_s", "end_s")
+    events = [
+        dict(zip(columns, (plain(chart.name), plain(panel.title), plain(event.lane), plain(event.kind), event.block,
+                           event.start, event.end), strict=True))
+        for chart in charts for panel in chart.panels for event in panel.events
+    ]  # fmt: skip
+    return made(events, columns) if events else None
