@@ -6,7 +6,7 @@ RESULTS ?= results
 WORKERS ?= auto
 BIN = $(VENV)/bin
 
-.PHONY: sweep report test quick docs nullcuda nullcuda-quick check smoke dist clean
+.PHONY: sweep report test quick bench docs nullcuda nullcuda-quick check smoke dist clean
 
 sweep: $(VENV)/.run
 	$(BIN)/zobench sweep main_table --budget $(BUDGET) --results $(RESULTS)
@@ -20,6 +20,13 @@ test: $(VENV)/.dev
 
 quick: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.quick -n $(WORKERS) --dist load --maxschedchunk 4
+
+# Steps in units of a plain MeZO loop's, taken in turn: `make bench SAVE=before`, a change, `make bench`. It fails where a
+# median is a fifth above what was saved last on this machine.
+bench: $(VENV)/.dev
+	@test -n "$(SAVE)" || ls .benchmarks/*/*.json >/dev/null 2>&1 || { echo "nothing is saved to compare with: make bench SAVE=before"; exit 1; }
+	$(BIN)/python -m pytest tests/benchmarks/test_fast.py -k plain_steps --benchmark-time-unit=s \
+	    $(if $(SAVE),--benchmark-save=$(SAVE),--benchmark-compare --benchmark-compare-fail=median:20%)
 
 # The pages as one site, with every table and figure; what Sphinx warns of ends the build.
 docs: $(VENV)/.docs
