@@ -212,6 +212,7 @@ OTHERS: Mapping[str, Sequence[str]] = {
     "zobench.methods.eggroll": ("EGGROLL",),
     "zobench.data.tasks.task": ("Task", "Example", "words"),
     "zobench.programs": ("Program",),
+    "zobench.report.artifacts": ("frame",),
     "zobench.result": ("Outcome",),
     "zobench.result.quantity": ("Quantity",),
     "zobench.hf": ("ZOTrainer", "ZOMixin"),

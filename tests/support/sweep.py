@@ -1,15 +1,18 @@
 """Every class that transformers maps to a causal or a masked language model: is what the engine computes equal to what
 transformers computes, is it refused in one line, or is it wrong?
 
-``python -m tests.support.sweep docs/families.md`` writes the table; class names after the file keep it to these.
+``python -m tests.support.sweep docs/families.md`` writes the table; with model types or classes after the file, only
+those rows.
 """
 
+import collections
 import functools
 import itertools
 import json
 import multiprocessing
 import re
 import sys
+import tempfile
 import traceback
 import warnings
 from dataclasses import asdict, dataclass
@@ -19,8 +22,13 @@ import torch
 import transformers
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-from zobench import Batch, Engine, EngineConfig, Point
+from zobench import Batch, Engine, EngineConfig, Point, models
 from zobench.engine.shrink import shrunk, special_tokens
+from zobench.finetune.assemble import tuner
+from zobench.predict import choices, hardware
+from zobench.programs import cell
+from zobench.recipes import matrix
+from zobench.result import Outcome
 
 MAPPINGS = {"causal": MODEL_FOR_CAUSAL_LM_MAPPING, "masked": MODEL_FOR_MASKED_LM_MAPPING}
 EQUAL, REFUSED, WRONG, CRASHED, NOT_BUILT = "equal", "refused", "wrong", "crashed", "not built"
@@ -30,7 +38,7 @@ CLOSE = 2e-5
 SEED, EPS = 5, 1e-2
 HOW = ({}, {"heads": 4}, {"layers": False})
 """Ways to make a configuration small, of which the first that works is taken."""
-LIMIT = 180
+LIMIT = 300
 """Seconds of a class."""
 LARGEST = 200_000_000
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
@@ -74,12 +82,25 @@ OVERRIDES = {
 """Of a class or a model type: what its default configuration, which cannot be built or called, lacks."""
 
 
+SHIFTED = {
+    f"{name}ForCausalLM"
+    for name in (
+        "Bart", "BigBirdPegasus", "Blenderbot", "BlenderbotSmall", "CpmAnt", "MBart", "Marian", "Mvp", "PLBart",
+        "Pegasus", "TrOCR", "Whisper",
+    )
+}  # fmt: skip
+"""Classes that take the labels of the next tokens, because their loss moves no labels."""
+
+
 @dataclass(frozen=True)
 class Row:
+    """What was found of one class: ``verdict`` of a model in memory, ``folder`` of the same one read from a folder."""
+
     kind: str
     model_type: str
     name: str
     verdict: str
+    folder: str
     reason: str = ""
 
 
@@ -129,7 +150,10 @@ def batches(model):
 
 @torch.no_grad()
 def own_loss(model, batch):
-    return float(model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels)["loss"])
+    labels = batch.labels
+    if type(model).__name__ in SHIFTED:
+        labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)
+    return float(model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=labels)["loss"])
 
 
 @torch.no_grad()
@@ -167,7 +191,7 @@ def apart(one, other):
 
 def judge(kind, config_class, model_class):
     """The row of one class."""
-    row = Row(kind, config_class.model_type, model_class.__name__, "")
+    names = kind, config_class.model_type, model_class.__name__
     errors = []
     for how in HOW:
         try:
@@ -176,31 +200,82 @@ def judge(kind, config_class, model_class):
         except Exception as error:
             errors.append(error)
     else:
-        return Row(*list(asdict(row).values())[:3], NOT_BUILT, first_line(errors[0]))
+        return Row(*names, NOT_BUILT, NOT_BUILT, first_line(errors[0]))
     again = functools.partial(build, config_class, model_class, **how)
+    verdict, reason = _verdict(lambda: memory_distances(again, own))
+    folder, why = _verdict(lambda: folder_distances(again, own))
+    if folder != REFUSED or verdict != REFUSED:
+        reason = "; ".join(f"{what}: {line}" for what, line in (("memory", reason), ("folder", why)) if line)
+    return Row(*names, verdict, folder, reason)
+
+
+def _verdict(distances):
+    """(verdict, reason) of what is measured by ``distances``, by name."""
     try:
-        found = {
-            "resident": engine_losses(again, placement="resident")[0],
-            "offload": engine_losses(again, slots=2)[0],
-            "counter resident": engine_losses(again, placement="resident", noise="counter")[0],
-            "counter offload": engine_losses(again, slots=2, noise="counter")[0],
-        }
+        found = distances()
     except ValueError as error:
         lines = str(error).splitlines()
-        return Row(*list(asdict(row).values())[:3], REFUSED if len(lines) == 1 else CRASHED, lines[0])
+        return (REFUSED if len(lines) == 1 else CRASHED), lines[0]
     except Exception as error:
         traceback.print_exc()
-        return Row(*list(asdict(row).values())[:3], CRASHED, first_line(error))
-    distances = {
+        return CRASHED, first_line(error)
+    wrong = {name: distance for name, distance in found.items() if not distance <= CLOSE}
+    return (WRONG, json.dumps(wrong)) if wrong else (EQUAL, "")
+
+
+def memory_distances(again, own):
+    """How far the losses of engines over a model in memory are from its ``own``."""
+    found = {
+        "resident": engine_losses(again, placement="resident")[0],
+        "offload": engine_losses(again, slots=2)[0],
+        "counter resident": engine_losses(again, placement="resident", noise="counter")[0],
+        "counter offload": engine_losses(again, slots=2, noise="counter")[0],
+    }
+    return {
         "resident": apart(found["resident"], own),
         "offload": apart(found["offload"], own),
         "counter": apart(found["counter offload"], found["counter resident"]),
-        "counter at W": apart([one[:1] for one in found["counter resident"]], [one[:1] for one in own]),
+        "counter at W": apart(_at_w(found["counter resident"]), _at_w(own)),
     }
-    wrong = {name: distance for name, distance in distances.items() if not distance <= CLOSE}
-    if wrong:
-        return Row(*list(asdict(row).values())[:3], WRONG, json.dumps(wrong))
-    return Row(*list(asdict(row).values())[:3], EQUAL)
+
+
+def folder_distances(again, own):
+    """The same of the model saved by transformers, planned, run and read from there; and of what an engine saves of it,
+    read by transformers and by an engine. Raises ``ValueError`` with the line that a user sees."""
+    with tempfile.TemporaryDirectory() as place:
+        first, second = f"{place}/model", f"{place}/saved"
+        again().save_pretrained(first)
+        values = {"model": first, "seq_len": 7, "batch_size": 2, "warmup": 0, "weights": "pretrained", "dtype": "fp32"}
+        try:
+            choices.choices(values, choices.Place(gpu=hardware.load("rtx-4090"), host=64 << 30, disk=0))
+            for engine in ("resident", "offload"):
+                spec = matrix.single({**values, "engine": engine, "tier": "pageable", "steps": 1}, "cpu")
+                result = cell.run(spec)
+                if result.outcome is not Outcome.OK:
+                    raise (RuntimeError if re.match(r"\w+Error: ", result.reason) else ValueError)(result.reason)
+            losses = folder_losses(spec, second)
+            loaded = type(again()).from_pretrained(second).eval()
+            saved = matrix.single({**values, "model": second, "steps": 1}, "cpu")
+            return {
+                "folder": apart(losses, own),
+                "saved, by transformers": apart([[own_loss(loaded, batch)] for batch in batches(loaded)], _at_w(own)),
+                "saved": apart(folder_losses(saved, f"{place}/third"), own),
+            }
+        except ValueError as error:
+            raise ValueError(str(error).replace(f"{first}/", "").replace(first, "the folder")) from error
+
+
+def folder_losses(spec, target):
+    """The losses of the engine over a spec's folder, which is then saved to the folder ``target``."""
+    with tuner(models.checked(spec, "cpu")) as built:
+        points = [Point(), Point(SEED, EPS), Point(SEED, -EPS)]
+        losses = [tuple(built.engine.probe(batch, points)) for batch in batches(built.engine.model)]
+        built.engine.save_pretrained(target)
+    return losses
+
+
+def _at_w(losses):
+    return [own[:1] for own in losses]
 
 
 def first_line(error):
@@ -209,6 +284,7 @@ def first_line(error):
 
 
 def _work(kind, config_class, model_class, pipe):
+    torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     pipe.send(judge(kind, config_class, model_class))
@@ -217,7 +293,9 @@ def _work(kind, config_class, model_class, pipe):
 def judged_apart(kind, config_class, model_class):
     """The same in a process of its own, which may crash or never end."""
     here, there = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=_work, args=(kind, config_class, model_class, there))
+    apart_from = multiprocessing.get_context("forkserver")  # a fork of a process that computes has its broken threads
+    apart_from.set_forkserver_preload([__name__ if __name__ != "__main__" else "tests.support.sweep"])
+    process = apart_from.Process(target=_work, args=(kind, config_class, model_class, there))
     process.start()
     there.close()
     try:
@@ -227,45 +305,53 @@ def judged_apart(kind, config_class, model_class):
         row, reason = None, "its process ended"
     process.kill()
     process.join()
-    return row or Row(kind, config_class.model_type, model_class.__name__, CRASHED, reason)
+    return row or Row(kind, config_class.model_type, model_class.__name__, CRASHED, CRASHED, reason)
 
 
 HEAD = """# Which models
 
 Over every class that transformers {version} maps to a causal or a masked language model, at a small configuration: is
 the engine's loss, and its losses at perturbed weights, that of transformers' own forward (to 2e-5), resident and
-offloaded? What is refused is refused before anything runs, in the line that stands here, and comes first. "Not built"
-says nothing of zobench: transformers itself did not build or call a small one with the configuration that was tried.
+offloaded? "Memory" is a model that a program built. "Folder" is the same model saved with its config.json: planned, run
+in both placements, read back, saved by zobench, and read again by transformers and by zobench. What is refused is
+refused before anything runs, in the line that stands here, and comes first. "Not built" says nothing of zobench:
+transformers itself did not build or call a small one with the configuration that was tried.
 Made by `python -m tests.support.sweep docs/families.md`; `pytest -m sweep` holds it.
 
 {counts}
 
-| kind | model type | class | verdict | reason |
-|---|---|---|---|---|
+| kind | model type | class | memory | folder | reason |
+|---|---|---|---|---|---|
 """
 
 
 def page(rows):
-    rows = sorted(rows, key=lambda row: (VERDICTS.index(row.verdict), row.kind, row.model_type, row.name))
-    counts = ", ".join(f"{sum(row.verdict == one for row in rows)} {one}" for one in sorted({r.verdict for r in rows}))
-    lines = [
-        f"| {row.kind} | {row.model_type} | {row.name} | {row.verdict} | {row.reason.replace('|', '/')} |"
-        for row in rows
-    ]
-    head = HEAD.format(version=transformers.__version__, counts=f"Of {len(rows)} entries: {counts}.")
+    rows = sorted(rows, key=lambda row: (_rank(row), row.kind, row.model_type, row.name))
+    lines = ["| " + " | ".join(str(cell).replace("|", "/") for cell in asdict(row).values()) + " |" for row in rows]
+    memory, folder = (_counts(getattr(row, column) for row in rows) for column in ("verdict", "folder"))
+    counts = f"Of {len(rows)} entries in memory: {memory}. As folders: {folder}."
+    head = HEAD.format(version=transformers.__version__, counts=counts)
     return head + "\n".join(lines) + "\n"
+
+
+def _rank(row):
+    """The worse of its two verdicts."""
+    return min(VERDICTS.index(row.verdict), VERDICTS.index(row.folder))
+
+
+def _counts(verdicts):
+    counted = collections.Counter(verdicts)
+    return ", ".join(f"{counted[verdict]} {verdict}" for verdict in sorted(counted))
 
 
 def read(path):
     """The rows of a page."""
-    found = re.findall(r"^\| (causal|masked) \| (.*?) \| (.*?) \| (.*?) \| (.*?) ?\|$", Path(path).read_text(), re.M)
-    return [Row(*row) for row in found]
+    columns = r" \| ".join([r"^\| (causal|masked)", *[r"(.*?)"] * 4, r"(.*?) ?\|$"])
+    return [Row(*row) for row in re.findall(columns, Path(path).read_text(), re.M)]
 
 
 def main(out, *only):
-    kind, _, *first = next(own for own in classes() if own[1] == "llama")
-    judge(kind, *first)  # what a class needs first, its children then have
-    rows = []
+    rows = [row for row in read(out) if row.model_type not in only and row.name not in only] if only else []
     for kind, model_type, config_class, model_class in classes():
         if only and model_type not in only and model_class.__name__ not in only:
             continue
