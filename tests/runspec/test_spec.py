@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zobench.predict import budget
 from zobench.result import Outcome, Result
 from zobench.runspec import CHOICES, DECLARED, FIELDS, METHODS, RunSpec, parse_value, suggestion
 from zobench.runspec.fields import Since
@@ -520,3 +521,11 @@ def test_what_is_no_result_of_this_version_is_refused(changes: dict[str, Any], t
 def test_what_papers_call_a_method_leads_to_its_name() -> None:
     with pytest.raises(ValueError, match=r"but got 'MeZO'; MeZO is zo-sgd here$"):
         RunSpec(model="opt-tiny", method="MeZO")
+
+
+@pytest.mark.parametrize("changes", [{"parallel": "pertp", "exact": True}, {"parallel": "pertp"}, {"parallel": "ddp"}])
+def test_ranks_have_a_run_on_one_device(changes: dict[str, Any]) -> None:
+    """Their weights are evaluated by one device, and a protocol counts their forwards as one device's."""
+    ranks = RunSpec(model="OPT-125M", gpus=2, batch_size=2, engine="offload", **changes)
+    assert ranks.alone() == RunSpec(model="OPT-125M", batch_size=2, engine="offload")
+    assert budget.forwards(ranks) == 2

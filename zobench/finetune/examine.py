@@ -66,7 +66,7 @@ def examined(
 @contextmanager
 def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], None]) -> Iterator[Tuner]:
     """A tuner with the weights after ``step`` steps: from their snapshot, or an earlier one and the journal."""
-    alone = planned(spec if spec.gpus == 1 else spec.replace(gpus=1, nodes=1, parallel="none", transfers="auto"))[0]
+    alone = planned(spec.alone())[0]
     if METHODS.get(spec.method).backpropagates:
         with tuner(alone, snapshot.place(folder, step)) as built:
             yield built

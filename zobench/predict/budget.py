@@ -18,7 +18,7 @@ def forwards(spec: RunSpec) -> float:
     A backward pass counts as two, as one where the weights are frozen; a forward derivative as two more than the
     forward that it comes with.
     """
-    return passes(spec.replace(gpus=1, nodes=1, parallel="none", transfers="auto"))
+    return passes(spec.alone())
 
 
 def moved_bytes(spec: RunSpec) -> float:

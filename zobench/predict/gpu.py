@@ -299,8 +299,12 @@ class Costs:
 
     @property
     def malloc(self) -> float:
-        """Seconds in which an upload gets its slot, where that is not there for good."""
-        return 0.0 if self.spec.reusable_memory else self.gpu.malloc * len(self._block.tensors) / self._pieces
+        """Seconds in which an upload gets its slot, where that is not there for good: an allocation for each tensor, or
+        one for a unit on a packed wire, or of which ranks upload shares."""
+        if self.spec.reusable_memory:
+            return 0.0
+        is_one = self.spec.wire != "none" or self.spec.gpus > 1
+        return self.gpu.malloc * (1 if is_one else len(self._block.tensors) / self._pieces)
 
     def _forward(self, block: shapes.Block) -> dict[str, float]:
         """Of one forward of one block, without its kernels' own seconds."""

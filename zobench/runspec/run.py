@@ -356,6 +356,10 @@ class RunSpec:
             raise ValueError("`tier=pinned` needs a CUDA device, but got device=cpu; use tier=pageable or tier=disk")
         return self.replace(device=device, tier=tier)
 
+    def alone(self) -> RunSpec:
+        """The same run on one device, with the same batch."""
+        return self.replace(gpus=1, nodes=1, parallel="none", transfers="auto", exact=False)
+
     def option(self, name: str) -> Any:
         """The value of an option: as it was told, else its declared default; None where nothing declares it."""
         return self.options[name] if name in self.options else declared_options(self).get(name)
