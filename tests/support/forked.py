@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 from zobench import models
 from zobench.programs.cell import run
 from zobench.runspec import RunSpec
 
+M_MMAP_THRESHOLD = -3
+ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 4 << 20)  # as GLIBC_TUNABLES has it in a cell's process: it does not rise
 models.build("opt-tiny", "fp32")  # transformers loads a model's module at first use
 
 

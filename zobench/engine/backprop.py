@@ -260,7 +260,7 @@ class Backprop:
             weight = counted(self.model, part) / total if self.config.accumulate > 1 else 1.0
             with precision(self.config):
                 loss = self._loss(part)
-            if loss.requires_grad:
+            if loss.requires_grad and weight:
                 (loss * (scale * weight * share)).backward()
             return [_value(loss)]
 

@@ -39,7 +39,8 @@ def averaged(model: nn.Module, batch: Batch, count: int, numbers: Callable[[Batc
         return list(numbers(batch))
     shards = [batch.shard(index, count) for index in range(count)]
     weights, rows = [counted(model, shard) for shard in shards], [numbers(shard) for shard in shards]
-    columns = zip(*rows, strict=True)
+    rows = [row for weight, row in zip(weights, rows, strict=True) if weight] or rows  # a mean of nothing is no number
+    columns, weights = zip(*rows, strict=True), [weight for weight in weights if weight] or [1] * count
     return [sum(map(operator.mul, weights, column)) / sum(weights) for column in columns]
 
 

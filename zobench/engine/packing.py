@@ -68,6 +68,9 @@ def attend(
     """Causal attention among the tokens of each row, as transformers calls attention functions: ``query`` (b, heads, t,
     width), ``key`` and ``value`` (b, key heads, t, width); the output is (b, t, heads, width)."""
     layout = _LAYOUT.get()
+    window = options.get("sliding_window")
+    if window is not None and len(layout.paths) > window * layout.rows:
+        raise ValueError(f"packed rows must be no longer than attention reaches, {window} tokens; use packed=false")
     query, key, value = layout.apart(query), layout.apart(key), layout.apart(value)
     options["is_causal"] = True  # a row ends with what its tokens do not see
     output, _ = sdpa_attention_forward(module, query, key, value, None, **options)

@@ -144,6 +144,8 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
     NeedsMethod("accumulate", (), lambda kind: kind.structure is None or not kind.structure.is_apart,
                 "a population's members have rows of their own; use accumulate=1"),
     Needs("accumulate", (), "gpus", 1, "the ranks share a batch out already; use accumulate=1"),
+    Needs("packed", (), "checkpointing", False,
+          "a block that is computed again does not know the rows; use packed=false"),
     NeedsMethod("packed", (), lambda kind: kind.structure is None or not kind.structure.is_apart,
                 "a population's members have rows of their own; use packed=false"),
     Needs("aligned", (), "task", _unaligned, "only its prompt can be left out; use aligned=true"),
