@@ -175,7 +175,7 @@ def test_the_bytes_over_the_link_are_those_that_the_engine_moves(
     seen, every = Counter[str](), int(spec.writeback_every)
 
     def moves(way: str) -> Callable[..., None]:
-        def move(tier: NoTier, block: int, slot: Tensor) -> None:
+        def move(tier: NoTier, block: int, slot: Tensor, first: int = 0) -> None:
             seen[way] += _bytes(slot)
 
         return move

@@ -36,6 +36,8 @@ NO_FORWARDS = dataclasses.replace(
 
 def ranks(parallel: str = "none", gpus: int = 1, device: str = "cuda:0", **changes: Any) -> RunSpec:
     fields = {"engine": "offload", "batch_size": 4, "parallel": parallel, "gpus": gpus, **changes}
+    if parallel in ("pertp", "2d", "2d-outer"):
+        fields["exact"] = True  # as one device: without it a rank with one sign draws torch's z twice, not four times
     return RunSpec(**{"model": "OPT-1.3B", **fields}).resolve(device)
 
 

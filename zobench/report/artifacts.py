@@ -116,7 +116,8 @@ def _(item: Table) -> Table | None:
 @singledispatch
 def make(item: Recipe, results: Sequence[Result], reference: Reference) -> tuple[Artifact, Filled | None]:
     """One artifact; of a paper's table also its cells, for the comparison."""
-    return _artifact(item, *shown(item, results, None, reference)), None
+    own, numbers = shown(item, results, None, reference)
+    return _artifact(item, own, numbers()), None
 
 
 @make.register

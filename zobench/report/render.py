@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -19,8 +19,8 @@ from zobench.result import Result
 from zobench.runspec import suggestion
 from zobench.store import machine_of, place_of
 
-Filling = tuple[Sequence[Sheet], Any]
-"""The sheets of a filled table, and the same as a data frame."""
+Filling = tuple[Sequence[Sheet], Callable[[], Any]]
+"""The sheets of a filled table, and what makes a data frame of the same: a terminal needs no pandas."""
 FORMATS = ("terminal", "markdown", "latex", "csv")
 """Texts; ``zobench table`` also writes Parquet, from the same frame."""
 
@@ -45,7 +45,7 @@ def render(
         raise ValueError(f"unknown format {fmt!r}; {suggestion(fmt, (*FORMATS, 'parquet'))}")
     own, numbers = shown(item, results, machine, reference or Reference.load())
     if fmt == "csv":
-        return frames.csv(numbers)
+        return frames.csv(numbers())
     if fmt == "markdown":
         return markdown.write(own)
     if fmt == "latex":
@@ -62,19 +62,19 @@ def shown(item: object, results: Sequence[Result], machine: str | None, referenc
 @shown.register
 def _(item: Facts, results: Sequence[Result], machine: str | None, reference: Reference) -> Filling:
     own = facts.sheets(item)
-    return own, frames.of_sheets(own)
+    return own, lambda: frames.of_sheets(own)
 
 
 @shown.register
 def _(item: ContestTable, results: Sequence[Result], machine: str | None, reference: Reference) -> Filling:
     own = of_machine(results, machine)
-    return contest_sheets.sheets(item, own), contest_sheets.numbers(item, own)
+    return contest_sheets.sheets(item, own), lambda: contest_sheets.numbers(item, own)
 
 
 @shown.register
 def _(item: Table, results: Sequence[Result], machine: str | None, reference: Reference) -> Filling:
     filled = grids(item, results, machine, reference)
-    return list(sheets(item, filled, apart=False)), frames.of_cells(item, filled)
+    return list(sheets(item, filled, apart=False)), lambda: frames.of_cells(item, filled)
 
 
 def grids(
