@@ -73,7 +73,7 @@ def test_offloaded_runs_have_the_resident_models_numbers_and_a_wrong_block_is_fo
     (found,) = engines.offloading(HERE)
     assert (found.status, found.numbers) == (Status.OK, {"runs": 6})
     upload = HostTier.upload
-    monkeypatch.setattr(HostTier, "upload", lambda tier, block, *where: upload(tier, 0 if block == 1 else block, *where))
+    monkeypatch.setattr(HostTier, "upload", lambda tier, block, *at: upload(tier, 0 if block == 1 else block, *at))
     (found,) = engines.offloading(HERE)
     assert found.status is Status.FAILED
     assert found.told.startswith("torch noise, fp32: the loss of step 1 is ")
