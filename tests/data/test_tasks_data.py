@@ -167,6 +167,24 @@ def test_evaluation_covers_a_split_once_in_order_and_bounded(tmp_path: Path, tok
     assert all(batch.choices is not None and batch.choices.loss == "choice" for batch in batches)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_evaluation_batch_holds_no_more_than_a_micro_batch_of_training(
+    packed: bool, tmp_path: Path, tokenizer: Any
+) -> None:
+    run = spec("sst2", batch_size=16, accumulate=4, train_size=40, dev_size=60, packed=packed)
+    data = load(run, tokenizer, sst2(tmp_path, 120, 21))
+    longest = max(len(item.rows[0]) for item in data.splits["train"])
+    groups = data.groups("dev")
+    assert sorted(id(item) for group in groups for item in group) == sorted(map(id, data.splits["dev"]))
+    for group in groups:
+        rows = [row for item in group for row in item.rows]
+        assert len(rows) * max(map(len, rows)) <= 2 * 4 * longest or (len(rows) <= 8 and not packed)
+    if packed:  # shorter texts, more of them, and of like length
+        assert max(map(len, groups)) > 2 * 4
+        lengths = [item.length for group in groups for item in group]
+        assert lengths == sorted(lengths)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=3), min_size=1, max_size=40),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from zobench import kernels
-from zobench.kernels import Span
+from zobench.kernels import Span, philox
 
 COUNT = 1 << 22
 SIGMAS = 5.0
@@ -135,3 +135,34 @@ def test_small_faults_are_found(z):
     assert kolmogorov_smirnov(z + 0.005) > CRITICAL
     assert deviation_of_correlation(z[:-1], z[1:] + 0.005 * z[:-1]) > SIGMAS
     assert deviation_of_correlation(squares(z), squares(z.roll(1) * 0.99 + z * 0.1)) > SIGMAS
+
+
+@pytest.fixture(scope="module")
+def signs():
+    return draw(SEED | philox.SIGNS)
+
+
+class TestSigns:
+    """Random signs: every bit of a counter is fair, and nothing correlates."""
+
+    def test_each_of_a_counters_128_signs_is_fair(self, signs):
+        assert bool((signs.abs() == 1).all())
+        means = signs.view(-1, 128).mean(0) * math.sqrt(COUNT / 128)
+        assert means.abs().max() < SIGMAS
+
+    @pytest.mark.parametrize("lag", [1, 2, 3, 4, 31, 32, 64, 127, 128, 129])
+    def test_neighbours_do_not_correlate(self, signs, lag):
+        assert deviation_of_correlation(signs[:-lag], signs[lag:]) < SIGMAS
+
+    @pytest.mark.parametrize("other", [{"seed": SEED}, {"seed": SEED + 1 | philox.SIGNS}, {"tensor_id": TENSOR + 1}])
+    def test_streams_do_not_correlate(self, signs, other):
+        y = draw(**{"seed": SEED | philox.SIGNS, **other})
+        assert deviation_of_correlation(signs, y) < SIGMAS
+
+    def test_sums_are_those_of_a_random_walk(self, signs):
+        walks = signs.view(-1, 1024).sum(1) / 32
+        assert deviation_of_correlation(walks, walks.roll(1)) < SIGMAS
+        assert abs(walks.square().mean().item() - 1) < SIGMAS * math.sqrt(2 / walks.numel())
+        assert (
+            kolmogorov_smirnov(walks + torch.rand_like(walks) / 16 - 1 / 32) < CRITICAL
+        )  # sums come in steps of 1 / 16

@@ -12,6 +12,7 @@ from tests.support.devices import ON_GPU
 from tests.support.kernels import DTYPES, STARTS, UPDATES, WORD, agree, drawn, needs_triton, run_interpreted, same
 from zobench import kernels
 from zobench.kernels import Span, philox
+from zobench.runspec.kinds import LAWS
 
 ANSWERS = [
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
@@ -77,6 +78,24 @@ def test_normals_are_what_the_definition_says(start):
     got = drawn(philox, 2**63 + 11, Span(77, start), 64)
     for i, z in enumerate(got.tolist()):
         assert z == pytest.approx(python_normal(2**63 + 11, 77, start + i), rel=6e-7, abs=1e-12)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_signs_are_what_the_definition_says(start):
+    seed = 11 | philox.SIGNS
+    for i, z in enumerate(drawn(philox, seed, Span(77, start), 300).tolist()):
+        element = start + i
+        block = element // 128
+        x = python_philox((block & WORD, block >> 32, 77, 1), (seed & WORD, seed >> 32))
+        assert z == (-1 if x[element // 32 % 4] >> element % 32 & 1 else 1)
+
+
+def test_the_law_is_in_the_two_highest_bits_of_a_seed():
+    signs = [
+        bool((drawn(kernels, seed, Span(0), 50).abs() == 1).all()) for seed in (5, 5 | 1 << 62, 3 << 62, 1 << 63, -1)
+    ]
+    assert signs == [False, True, False, False, False]
+    assert LAWS == {"normal": 0, "rademacher": philox.SIGNS}
 
 
 def test_normals_are_within_a_few_ulp_of_float64():

@@ -61,10 +61,11 @@ def test_the_lists_are_what_they_were_when_they_were_written_by_hand() -> None:
     assert set(table.FREE) == {
         "model", "weights", "weights_path", "tie_embeddings", "tier", "steps", "warmup", "seed", "lr", "eps", "device",
         "parts", "eval_every", "name", "model_path", "config_hash", "weights_hash", "task_file", "packed",
+        "attention",
     }  # fmt: skip
     assert set(here._PACED) == {
         "engine", "tier", "dtype", "noise", "autocast", "method", "scheme", "gpus", "nodes", "parallel", "exact",
-        "transfers", "checkpoint", "program", "options", "packed",
+        "transfers", "checkpoint", "program", "options", "packed", "attention", "law",
     }  # fmt: skip
 
 

@@ -15,7 +15,11 @@ from zobench.kernels import Flat, Segment, Span, Update, philox
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 STARTS = [0, 1, 2, 3, 1021, 2**32 - 6, 2**34 - 3, 2**34 + 1]
-UPDATES = [Update(2**63 + 5, 0.7, 0.03, 0.1), Update(-1, -1.3, 0.02), Update(12345678901234, 3e-3, 1.5, 1e-4)]
+UPDATES = [
+    Update(2**63 + 5, 0.7, 0.03, 0.1),
+    Update(-1, -1.3, 0.02),
+    Update(12345678901234 | philox.SIGNS, 3e-3, 1.5, 1e-4),
+]
 WORD = 0xFFFFFFFF
 SMALL = {"sizes": (1, 1027), "lengths": (3,)}
 
@@ -47,7 +51,7 @@ def moved(backend, dtype, shape, span, updates, device="cpu"):
     rebased, both = master.clone(), scratch.clone()
     backend.advance(rebased, span, updates, base, both, mirror, -9, 1e-3)
     only = torch.empty_like(mirror)
-    backend.advance(rebased, span, [], None, None, only, 2**40, 1e-3)
+    backend.advance(rebased, span, [], None, None, only, 2**40 | philox.SIGNS, 1e-3)
     flipped = both.clone()
     backend.flip(rebased, flipped)
     return master, scratch, rebased, both, mirror, only, flipped
@@ -57,7 +61,8 @@ def agree(backend, device="cpu", sizes=(1, 1023, 1025, 2050), dtypes=DTYPES, len
     """Raises unless the back end gives the reference's bits for all it can be asked for."""
     for size, start in itertools.product(sizes, STARTS):
         span = Span(WORD - 6, start)
-        assert same(drawn(backend, 7, span, size, device), drawn(philox, 7, span, size)), (size, start)
+        for seed in (7, 7 | philox.SIGNS):
+            assert same(drawn(backend, seed, span, size, device), drawn(philox, seed, span, size)), (size, start, seed)
     for size, dtype, count in itertools.product(sizes[1:], dtypes, (0, 1, 3)):
         span = Span(3, 5 + count)
         got = moved(backend, dtype, (size,), span, UPDATES[:count], device)

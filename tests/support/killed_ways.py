@@ -16,6 +16,10 @@ ONE: dict[str, dict[str, Any]] = {
         "method": "lozo", "engine": "offload", "noise": "counter", "options": {"interval": 7}, "checkpoint": "journal",
         "checkpoint_every": 10,
     },
+    "packed": {
+        "packed": True, "accumulate": 2, "attention": "fast", "law": "rademacher", "engine": "offload",
+        "noise": "counter", "granularity": "linear",
+    },
 }  # fmt: skip
 NEWER: dict[str, dict[str, Any]] = {
     "lozo-m": {"noise": "counter", "options": {"interval": 7}, "checkpoint": "journal", "checkpoint_every": 10},

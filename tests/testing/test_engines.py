@@ -58,6 +58,17 @@ class TestCounterBlocks(OfEngine):
     config: dict[str, Any] = {}  # noqa: RUF012
 
 
+class TestCounterProducts(OfEngine):
+    """Attention by the kernel that no model has of itself."""
+
+    has_tangent = False
+    config = {"placement": "resident", "attention": ((2048, "products"),)}  # noqa: RUF012
+
+
+class TestCounterPacked(OfEngine):
+    config = {"packed": True, "tier": "disk"}  # noqa: RUF012
+
+
 class TestCounterLinears(OfEngine):
     has_tangent = False
     config = {"granularity": "linear", "resident_blocks": 1}  # noqa: RUF012

@@ -53,6 +53,10 @@ class TestZOSGDWithTorchNoise(OfSpec):
     name, config = "zo-sgd", EngineConfig(slots=2)
 
 
+class TestZOSGDWithSigns(OfSpec):
+    name, changes = "zo-sgd", {"queries": 2, "noise": "counter", "law": "rademacher"}
+
+
 class TestSign(OfSpec):
     name, changes = "zo-sgd-sign", {"lr": 1e-4}
 

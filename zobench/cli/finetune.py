@@ -66,6 +66,7 @@ def finetune(
     from zobench.execute.process import leads, torchrun_ranks
     from zobench.finetune import usual_data_dir
     from zobench.finetune.cautions import trained
+    from zobench.finetune.choices import chosen
     from zobench.finetune.loggers import loggers
     from zobench.measure.threads import settle
 
@@ -74,16 +75,16 @@ def finetune(
     if not silent:
         check_json(output)
     spec, notes = _spec(values, device)
-    folder = _folder(out, spec)
     data_dir = data_dir or usual_data_dir()
-    _check_folders(data_dir, folder, results)
-    if leads():
-        _check_fits({folder: spec})
+    threads = settle() if spec.gpus == 1 else ""
+    _run_folder(out, spec, data_dir, results)
+    spec = chosen(spec, values, out, data_dir, lambda text: None if silent else _say(text))
+    folder = _run_folder(out, spec, data_dir, results)
     if spec.gpus > 1 and not torchrun_ranks():
         places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
         flags = {"--resume": resume, "--verbose": verbose, "--quiet": quiet}
         raise typer.Exit(_as_ranks(_finetune_again(options, device, places, flags, log or ()), spec))
-    notes = [*notes, *filter(None, [settle() if spec.gpus == 1 else ""]), f"folder: {folder}"]
+    notes = [*notes, *filter(None, [threads]), f"folder: {folder}"]
     bar = TuningBar(console.error_console(), verbose=verbose)
     result = _trained(spec, folder, data_dir, () if silent else notes, resume, None if silent else bar, logged)
     if leads():
@@ -103,10 +104,16 @@ def _trained(
 
     errors = console.error_console()
     for note in notes:
-        errors.print(note, style="dim", markup=False, soft_wrap=True)
+        _say(note)
     with _told(errors, folder, spec.device), bar or nullcontext():
         hooks = bar.hooks(spec) if bar else None
         return run(spec, folder=folder, data_dir=data_dir, progress=hooks, resume=resume, callbacks=logged())
+
+
+def _say(note: str) -> None:
+    from zobench.cli import console
+
+    console.error_console().print(note, style="dim", markup=False, soft_wrap=True)
 
 
 def _show(result: Result, folder: Path, output: str | None) -> None:
@@ -246,6 +253,17 @@ def _axes(changes: list[str]) -> tuple[list[str], Mapping[str, list[Any]]]:
 def _folder(out: Path | None, spec: RunSpec, kind: str = "") -> Path:
     words = (spec.model, spec.task_name, spec.method, spec.scheme, kind or spec.hash)
     return out or Path("runs") / "-".join(words)
+
+
+def _run_folder(out: Path | None, spec: RunSpec, data_dir: Path | None, results: Path) -> Path:
+    """The run's folder, once all folders will do and the run fits this machine."""
+    from zobench.execute.process import leads
+
+    folder = _folder(out, spec)
+    _check_folders(data_dir, folder, results)
+    if leads():
+        _check_fits({folder: spec})
+    return folder
 
 
 def _check_folders(data_dir: Path | None, folder: Path, results: Path) -> None:

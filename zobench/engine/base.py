@@ -124,7 +124,8 @@ class EngineConfig:
     the link. ``autocast``: precision of the products. ``resident_blocks`` of the blocks stay on the device.
     ``compile``: torch.compile of the blocks' forward, once for all of them. ``packed``: the rows of a batch with
     choices are computed as one, without padding (:mod:`zobench.engine.packing`). ``accumulate``: micro-batches that a
-    batch is cut into, one pass over the model for each.
+    batch is cut into, one pass over the model for each. ``attention``: (longest row, kernel) in rising order, the
+    kernels of :mod:`zobench.engine.attention`; empty: the model's own attention.
     ``out_of_place``: with torch noise too W + c z is written into memory of its own, one draw of z for each point, and
     W moves by updates alone: what a rank with one sign of the perturbation needs (DistZO2, section 4.2).
     ``shared_blocks``: this many host blocks serve all layers in turn, so that time and device memory of a model larger
@@ -148,6 +149,7 @@ class EngineConfig:
     compile: bool = False
     packed: bool = False
     accumulate: int = 1
+    attention: tuple[tuple[int, str], ...] = ()
     out_of_place: bool = False
     shared_blocks: int | None = None
     disk_dir: Path | None = None

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from zobench.data.batch import IGNORED, Batch
+from zobench.engine import attention
 from zobench.engine.base import EngineConfig
 from zobench.engine.drive import Drive, call, plain
 from zobench.engine.shrink import shrunk, special_tokens
@@ -73,7 +71,7 @@ def attend(
         raise ValueError(f"packed rows must be no longer than attention reaches, {window} tokens; use packed=false")
     query, key, value = layout.apart(query), layout.apart(key), layout.apart(value)
     options["is_causal"] = True  # a row ends with what its tokens do not see
-    output, _ = sdpa_attention_forward(module, query, key, value, None, **options)
+    output, _ = attention.attend(module, query, key, value, None, **options)
     return layout.together(output), None
 
 
@@ -82,19 +80,25 @@ ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Packed:
-    """A batch of one row: its choices name the packed tokens. ``positions`` (1, t): of each token in its row."""
+    """A batch of one row: its choices name the packed tokens. ``positions`` (1, t): of each token in its row.
+    ``kernels``: of attention among the rows."""
 
     batch: Batch
     positions: Tensor
     layout: Layout
+    kernels: attention.Choice = ()
 
     def drive(self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         """A :class:`~zobench.engine.drive.Drive` over copies (k, t) of the packed row."""
-        with _attending(model, self.layout):
-            return call(model, input_ids=input_ids, position_ids=self.positions.expand(len(input_ids), -1))
+        token = _LAYOUT.set(self.layout)
+        try:
+            with attention.using(self.kernels), attention.replaced(model, ATTENTION):
+                return call(model, input_ids=input_ids, position_ids=self.positions.expand(len(input_ids), -1))
+        finally:
+            _LAYOUT.reset(token)
 
 
-def packed(batch: Batch, device: torch.device | str = "cpu") -> Packed | None:
+def packed(batch: Batch, device: torch.device | str = "cpu", kernels: attention.Choice = ()) -> Packed | None:
     """``batch`` packed, on ``device``; None where it has no choices, which say all that a loss reads of it, or where
     padding is not at the rows' ends."""
     if batch.choices is None:
@@ -125,29 +129,7 @@ def packed(batch: Batch, device: torch.device | str = "cpu") -> Packed | None:
     ids = torch.tensor([[token for _, token in numbers]])
     layout = Layout(paths.flatten().to(device), places.to(device), len(rows))
     whole = Batch(ids, torch.full_like(ids, IGNORED), None, choices)
-    return Packed(whole, torch.tensor([depths]).to(device), layout)
-
-
-@contextmanager
-def _attending(model: nn.Module, layout: Layout) -> Iterator[None]:
-    """Inside, the model's attention is :func:`attend` over the rows of ``layout``."""
-    config: Any = model.config
-    kept = [(part, part._attn_implementation) for part in _parts(config)]
-    token = _LAYOUT.set(layout)
-    try:
-        for part, _ in kept:
-            part._attn_implementation_internal = ATTENTION
-        yield
-    finally:
-        _LAYOUT.reset(token)
-        for part, name in kept:
-            part._attn_implementation_internal = name
-
-
-def _parts(config: Any) -> list[Any]:
-    """A model's configuration, and those of its parts."""
-    parts = [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
-    return [config, *(part for part in parts if part is not None)]
+    return Packed(whole, torch.tensor([depths]).to(device), layout, kernels)
 
 
 class Packer:
@@ -156,7 +138,8 @@ class Packer:
     and a tuning scheme must put nothing before the tokens."""
 
     def __init__(self, model: nn.Module, config: EngineConfig, drive: Drive) -> None:
-        self._config, self._drive, self._reach = config, drive, 0.0
+        self._config, self._reach = config, 0.0
+        self._drive = attention.driven(drive, config.attention)
         if config.packed:
             if drive is not plain:
                 raise ValueError(
@@ -170,14 +153,15 @@ class Packer:
         """The batch that the model is called on for ``batch``, and what calls it."""
         if not self._config.packed or not isinstance(batch, Batch):
             return batch, self._drive
-        whole = packed(batch, self._config.device) if batch.input_ids.shape[1] <= self._reach else None
+        config, fits = self._config, batch.input_ids.shape[1] <= self._reach
+        whole = packed(batch, config.device, config.attention) if fits else None
         return (batch, self._drive) if whole is None else (whole.batch, whole.drive)
 
 
 def reach(model: nn.Module) -> float:
     """How many tokens back a token of the model sees, at least: rows up to this length can be packed."""
     config: Any = model.config
-    values = [getattr(part, name, None) for part in _parts(config) for name in WINDOWS]
+    values = [getattr(part, name, None) for part in attention.parts(config) for name in WINDOWS]
     return min((value for value in values if isinstance(value, int) and value > 0), default=float("inf"))
 
 

@@ -78,7 +78,7 @@ def judge(model: nn.Module, config: EngineConfig, make: Make, directions: Hashab
         )
     dtype = next(model.parameters()).dtype
     switches = json.dumps(_switches(model), sort_keys=True, default=str)
-    key = (type(model), switches, config.noise, config.granularity, dtype, directions)
+    key = (type(model), switches, config.noise, config.granularity, config.attention, dtype, directions)
     if key not in _VERDICTS:
         try:
             _VERDICTS[key] = _judged(model, config, make, dtype)
@@ -112,7 +112,9 @@ def is_held(model: nn.Module) -> bool:
 def _judged(model: nn.Module, config: EngineConfig, make: Make, dtype: torch.dtype) -> Marks:
     twin, batches = _runnable(model)
     marks = _observed(twin, batches)
-    config = EngineConfig(noise=config.noise, granularity=config.granularity, tier="pageable", slots=2)
+    config = EngineConfig(
+        noise=config.noise, granularity=config.granularity, attention=config.attention, tier="pageable", slots=2
+    )
     with _one_line(model, marks):
         _compare(twin, batches, lambda own: make(own, config, marks), CLOSE)
         if dtype in (torch.float16, torch.bfloat16):

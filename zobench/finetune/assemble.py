@@ -10,11 +10,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from zobench import methods, models, schemes
 from zobench.durable.tensors import SnapshotWeights
-from zobench.engine import Engine, EngineConfig
+from zobench.engine import Engine, EngineConfig, attention
 from zobench.engine.blocks import is_tuned
 from zobench.engine.interface import Start, TunedEngine
+from zobench.engine.wire import FORMATS
 from zobench.methods import Method
 from zobench.methods.engines import EngineParts
 from zobench.models.gguf_weights import GGUFWeights
@@ -24,7 +27,7 @@ from zobench.parallel.mesh import is_out_of_place
 from zobench.predict import interval
 from zobench.predict.footprint import SHARED_BLOCKS, fit, memory
 from zobench.runspec import RunSpec
-from zobench.runspec.kinds import ENGINES
+from zobench.runspec.kinds import AUTOCASTS, ENGINES
 from zobench.schemes.base import Scheme
 
 if TYPE_CHECKING:
@@ -123,7 +126,8 @@ def _hosts(spec: RunSpec, world: World | None) -> Hosts | None:
 
 def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:
     """(the spec with what the planner chose to fit ``device_memory``, what a result says of what was chosen for it:
-    ``memory_plan``, and ``writeback_plan`` where this process was told when to write pending updates).
+    ``memory_plan``, ``writeback_plan`` where this process was told when to write pending updates, and ``attention``,
+    the kernels that were measured).
 
     The spec of the result stays as it was asked for.
     """
@@ -135,6 +139,8 @@ def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:
         plans["memory_plan"] = own | {"predicted_bytes": memory(chosen)[0], "reason": why}
     if (every := interval.told()) is not None:
         plans["writeback_plan"] = asdict(every)
+    if kernels := attention_kernels(chosen):
+        plans["attention"] = attention.told(kernels)
     return chosen, plans
 
 
@@ -153,10 +159,28 @@ def engine_config(spec: RunSpec) -> EngineConfig:
         shared_blocks=SHARED_BLOCKS if spec.weights == "shared" else None, disk_dir=disk_dir(),
         noise=spec.noise, granularity=spec.granularity, writeback_every=spec.writeback_every, wire=spec.wire,
         autocast=spec.autocast, resident_blocks=spec.resident_blocks, compile=spec.compile,
-        packed=spec.packed, accumulate=spec.accumulate,
+        packed=spec.packed, accumulate=spec.accumulate, attention=attention_kernels(spec),
         out_of_place=is_out_of_place(spec),
         consolidate_after=None if every is None else every.steps,
     )  # fmt: skip
+
+
+def attention_shape(spec: RunSpec) -> attention.Shape | None:
+    """The heads and the dtype of the spec's attention; None where it is the model's own, or has no such heads."""
+    architecture = models.of(spec)
+    queries, keys = architecture.attention_widths
+    width = queries // max(architecture.heads, 1)
+    if spec.attention == "model" or not width or keys % width:
+        return None
+    cast = AUTOCASTS[spec.autocast].is_cast
+    dtype = FORMATS.get(spec.autocast if cast else spec.dtype, torch.float32)
+    return attention.Shape(dtype, architecture.heads, keys // width, width)
+
+
+def attention_kernels(spec: RunSpec) -> attention.Choice:
+    """The kernels of attention for each length of rows, timed at the first call in a process."""
+    shape = attention_shape(spec)
+    return () if shape is None else attention.choice_of(shape)
 
 
 def initial_weights(spec: RunSpec, model: PreTrainedModel) -> Weights:

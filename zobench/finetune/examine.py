@@ -66,6 +66,7 @@ def examined(
 @contextmanager
 def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], None]) -> Iterator[Tuner]:
     """A tuner with the weights after ``step`` steps: from their snapshot, or an earlier one and the journal."""
+    origin.same_sums(spec, folder, say)
     alone = planned(spec.alone())[0]
     if METHODS.get(spec.method).backpropagates:
         with tuner(alone, snapshot.place(folder, step)) as built:

@@ -12,7 +12,8 @@ import torch
 from zobench.durable import fingerprint, journal, replay, snapshot
 from zobench.durable.journal import EvaluationItem, Item, JournalFile
 from zobench.durable.snapshot import SnapshotStart
-from zobench.finetune.assemble import Tuner, initial_weights
+from zobench.engine import attention
+from zobench.finetune.assemble import Tuner, attention_kernels, attention_shape, initial_weights
 from zobench.runspec import METHODS, RunSpec
 from zobench.version import __version__
 
@@ -27,8 +28,9 @@ JOURNAL = "journal.bin"
 def header_of(spec: RunSpec, model: PreTrainedModel) -> dict[str, Any]:
     """The journal's header. ``complete``: whether initial weights and journal give the run's weights; a journal has
     nothing of what backpropagation changes. ``threads``: sums on a CPU depend on how many there are. ``zobench``: the
-    version that begins the run; another may go on with it."""
+    version that begins the run; another may go on with it. ``attention``: its kernels, where they were measured."""
     base = fingerprint.of_base(spec, model, initial_weights(spec, model))
+    kernels = attention_kernels(spec)
     return {
         "run": spec.hash,
         "spec": spec.to_dict(),
@@ -36,16 +38,20 @@ def header_of(spec: RunSpec, model: PreTrainedModel) -> dict[str, Any]:
         "complete": not METHODS.get(spec.method).backpropagates,
         "threads": torch.get_num_threads(),
         "zobench": __version__,
+        **({"attention": kernels} if kernels else {}),
     }
 
 
-def same_threads(folder: Path, say: Callable[[str], None]) -> None:
-    """Makes this process compute with as many threads as the run in ``folder`` began with, if one has begun there: only
-    then are its losses the same bits."""
+def same_sums(spec: RunSpec, folder: Path, say: Callable[[str], None]) -> None:
+    """Makes this process compute with as many threads as the run in ``folder`` began with, and with its kernels of
+    attention, if one has begun there: only then are its losses the same bits."""
     path = folder / JOURNAL
     if not path.exists() or not journal.is_begun(path.read_bytes()):
         return
-    begun = journal.read(path)[0].get("threads", torch.get_num_threads())
+    header = journal.read(path)[0]
+    if (shape := attention_shape(spec)) is not None and "attention" in header:
+        attention.adopt(shape, header["attention"])
+    begun = header.get("threads", torch.get_num_threads())
     if begun != torch.get_num_threads():
         torch.set_num_threads(begun)
         say(f"threads: {begun}, as the run began")

@@ -211,8 +211,10 @@ def _trained(
     callbacks: Callbacks,
 ) -> Result:  # fmt: skip
     """Trains and evaluates on dev. Imports and compiled kernels come before the observer starts: its baseline."""
+    origin.same_sums(spec, folder, progress.say)
     chosen, plan = planned(spec)
-    origin.same_threads(folder, progress.say)
+    if "attention" in plan:
+        progress.say(plan["attention"])
     model = empty_model(spec)
     if not NOISES[spec.noise].in_place:
         kernels.prepare(spec.device)

@@ -1,7 +1,8 @@
 """Counter-based noise and the passes over the weights that draw it: z(seed, tensor, element), never stored.
 
-The stream is defined in ``philox``. CPU tensors go to numba, CUDA tensors to Triton, others to torch operations; the
-results have the same bits. Meta tensors are left alone; who asks is told of the passes over them (:func:`watched`).
+The stream is defined in ``philox``: normal numbers, or random signs where the seed says so. CPU tensors go to numba,
+CUDA tensors to Triton, others to torch operations; the results have the same bits. Meta tensors are left alone; who
+asks is told of the passes over them (:func:`watched`).
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ _LN2, _ANGLE = np.float32(philox.LN2), np.float32(philox.ANGLE)
 _L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7 = map(np.float32, philox.LOG)
 _S0, _S1, _S2 = map(np.float32, philox.SIN)
 _C0, _C1, _C2 = map(np.float32, philox.COS)
+_ONE_BITS = np.int32(0x3F800000)
 _HALF, _ONE, _TWO, _UNIT = np.float32(0.5), np.float32(1), np.float32(2), np.float32(2.0**-31)
 
 
@@ -130,22 +131,43 @@ def _box_muller(x, y):
     return radius * cosine, radius * sine
 
 
+@_inlined
+def _philox(key, tensor_id, block, law):
+    """The four words of a counter, in the low halves of uint64."""
+    c0, c1, c2, c3 = block, block >> _SHIFT, tensor_id, law
+    k0, k1 = key & _WORD, key >> _SHIFT
+    for _ in range(_ROUNDS):
+        p0 = (c0 & _WORD) * _MULTIPLIER0
+        p1 = (c2 & _WORD) * _MULTIPLIER1
+        c0, c1, c2, c3 = (p1 >> _SHIFT) ^ c1 ^ k0, p1, (p0 >> _SHIFT) ^ c3 ^ k1, p0
+        k0, k1 = (k0 + _STEP0) & _WORD, (k1 + _STEP1) & _WORD
+    return c0, c1, c2, c3
+
+
+@_compiled
+def _signs(key, tensor_id, first, blocks, z):
+    """z[: 4 * blocks] of a law of signs, from the element 4 * first on: a bit each, 128 of a counter."""
+    count, lead = 4 * blocks, np.int64(first & np.uint64(31)) * 4
+    for number in range((lead + count + 127) // 128):
+        four = _philox(key, tensor_id, (first >> np.uint64(5)) + np.uint64(number), np.uint64(1))
+        for place in range(4):
+            word, begin = np.int32(four[place]), 128 * number + 32 * place - lead
+            for bit in range(-begin if begin < 0 else 0, 32 if count - begin > 32 else count - begin):
+                z[begin + bit] = _from_bits(np.int32(_ONE_BITS | ((word >> np.int32(bit)) << np.int32(31))))
+
+
 @_compiled
 def _draw(key, tensor_id, first, blocks, words, z):
     """z[: 4 * blocks] of the counters first, first + 1, ...; ``words``: room for (4, BLOCKS) int32.
 
     Two loops, integers then floats, and 64-bit lanes in the first: the form that compilers vectorize best.
     """
+    if key >> np.uint64(62) == np.uint64(1):
+        _signs(key, tensor_id, first, blocks, z)
+        return
     w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
     for j in range(blocks):
-        block = first + np.uint64(j)
-        c0, c1, c2, c3 = block, block >> _SHIFT, tensor_id, np.uint64(0)
-        k0, k1 = key & _WORD, key >> _SHIFT
-        for _ in range(_ROUNDS):
-            p0 = (c0 & _WORD) * _MULTIPLIER0
-            p1 = (c2 & _WORD) * _MULTIPLIER1
-            c0, c1, c2, c3 = (p1 >> _SHIFT) ^ c1 ^ k0, p1, (p0 >> _SHIFT) ^ c3 ^ k1, p0
-            k0, k1 = (k0 + _STEP0) & _WORD, (k1 + _STEP1) & _WORD
+        c0, c1, c2, c3 = _philox(key, tensor_id, first + np.uint64(j), np.uint64(0))
         w0[j], w1[j], w2[j], w3[j] = np.int32(c0), np.int32(c1), np.int32(c2), np.int32(c3)
     for j in range(blocks):
         z[4 * j], z[4 * j + 1] = _box_muller(w0[j], w1[j])

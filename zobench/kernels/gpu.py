@@ -1,7 +1,7 @@
 """The kernels on a CUDA device, in Triton: one read and one write per element, normals drawn in registers.
 
-A program draws BLOCK counters and moves the 4 * BLOCK elements that belong to them. 64-bit words travel as two int32,
-so that no value of theirs compiles a kernel anew. No call waits for the device.
+A program draws BLOCK counters (of normal numbers) and moves the 4 * BLOCK elements that belong to them. 64-bit words
+travel as two int32, so that no value of theirs compiles a kernel anew. No call waits for the device.
 
 A pass over a whole unit is one launch: each program finds its tensor in a table of segments on the device, whose six
 columns are its first program, its place in the buffer, its first element, how many it has, its tensor, and whether
@@ -75,19 +75,34 @@ def _box_muller(x, y):
 
 
 @triton.jit
+def _sign(word):
+    """-1 where the lowest bit of a word (uint32) is set, else 1."""
+    return 1.0 - 2.0 * (word & 1).to(tl.int32, bitcast=True).to(tl.float32)
+
+
+@triton.jit
 def _draw(block, k0, k1, tensor_id):
-    """z of the counters ``block`` (int64) under the key's words: 4 normals of each counter, side by side."""
-    c0, c1 = block.to(tl.uint32), (block >> 32).to(tl.uint32)
-    c3 = tl.zeros_like(c0)
-    c2 = c3 + tensor_id.to(tl.uint32, bitcast=True)
+    """z of the elements 4 * ``block`` (int64) and the three after it, side by side, under the key's words: 4 normals of
+    the counter ``block``, or with the law of signs 4 bits of the counter ``block >> 5``."""
     k0, k1 = k0.to(tl.uint32, bitcast=True), k1.to(tl.uint32, bitcast=True)
+    signs = (k1 >> 30) == 1
+    counter = tl.where(signs, block >> 5, block)
+    c0, c1 = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
+    c2 = tl.zeros_like(c0) + tensor_id.to(tl.uint32, bitcast=True)
+    c3 = tl.zeros_like(c0) + signs.to(tl.uint32)
     for _ in tl.static_range(_ROUNDS):
         high0, low0 = tl.umulhi(c0, _MULTIPLIER0), c0 * _MULTIPLIER0
         high1, low1 = tl.umulhi(c2, _MULTIPLIER1), c2 * _MULTIPLIER1
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = k0 + _STEP0, k1 + _STEP1
-    z0, z1 = _box_muller(c0, c1)
-    z2, z3 = _box_muller(c2, c3)
+    if signs:
+        part = (block >> 3).to(tl.int32) & 3
+        word = tl.where(part < 2, tl.where(part == 0, c0, c1), tl.where(part == 2, c2, c3))
+        word = word >> ((block & 7) << 2).to(tl.uint32)
+        z0, z1, z2, z3 = _sign(word), _sign(word >> 1), _sign(word >> 2), _sign(word >> 3)
+    else:
+        z0, z1 = _box_muller(c0, c1)
+        z2, z3 = _box_muller(c2, c3)
     return tl.interleave(tl.interleave(z0, z2), tl.interleave(z1, z3))
 
 

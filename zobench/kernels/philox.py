@@ -7,6 +7,10 @@ of (x2, x3) gives the normals of elements 4 * block + 0..3.
 Box-Muller uses float32 additions, products and square roots and integer operations, each rounded on its own: no
 fused multiply-add, no libm. So the normals have the same bits wherever they are drawn. Largest error measured against
 float64: 1 ulp in the radius, 3 ulp in sine and cosine.
+
+The law of z is part of its seed. Where the seed's two highest bits are 01 (:data:`SIGNS`), z is 1 or -1, each as often:
+counter (block's low word, high word, t, 1), block = i // 128, and z of element i is -1 where bit i % 32 of the word
+x[i // 32 % 4] is set.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ def f32(value: float) -> float:
     return float(torch.tensor(value, dtype=torch.float32))
 
 
+SIGNS = 1 << 62
+"""What the seed of a direction of random signs has beside the run's own number."""
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -106,8 +112,19 @@ def key_of(seed: int) -> tuple[int, int]:
     return seed & WORD, (seed >> 32) & WORD
 
 
+def are_signs(seed: int) -> bool:
+    """Whether the numbers of a seed are random signs, and not normal."""
+    return seed >> 62 & 3 == 1
+
+
 def z_of(seed: int, tensor_id: int, elements: Tensor) -> Tensor:
     """float32 z of the elements (1-D int64 indices)."""
+    if are_signs(seed):
+        block = elements >> 7
+        zero = torch.zeros_like(block)
+        x = words((block & WORD, block >> 32, zero + tensor_id, zero + 1), key_of(seed))
+        word = torch.stack(x).gather(0, (elements >> 5 & 3)[None])[0]
+        return 1.0 - 2.0 * (word >> (elements & 31) & 1).to(torch.float32)
     block = elements >> 2
     zero = torch.zeros_like(block)
     x = words((block & WORD, block >> 32, zero + tensor_id, zero), key_of(seed))

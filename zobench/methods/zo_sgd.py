@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from zobench.engine.base import Entry, PassRecord, Point
 from zobench.methods.base import Direction, StepResult, Taken
-from zobench.runspec.kinds import Definition, MethodKind, UpdateSize
+from zobench.runspec.kinds import LAWS, Definition, MethodKind, UpdateSize
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -48,6 +48,8 @@ class ZOSGD:
 
     fields: ClassVar[tuple[str, ...]] = ("lr", "eps", "seed", "weight_decay", "queries")
     """Its constants that are fields of a spec."""
+    law: int = 0
+    """What the seeds of its directions have beside their number: which law their elements have."""
 
     def __init__(
         self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0, queries: int = 1
@@ -69,7 +71,9 @@ class ZOSGD:
     @classmethod
     def of(cls, spec: RunSpec, **own: Any) -> Self:
         """The method of ``spec``; ``own``: the constants that are no fields of it."""
-        return cls(**{name: getattr(spec, name) for name in cls.fields}, **own)
+        method = cls(**{name: getattr(spec, name) for name in cls.fields}, **own)
+        method.law = LAWS[spec.law]
+        return method
 
     def step(self, engine: SteppingEngine, batch: Batch) -> StepResult:
         """One step on ``batch``; ``lr`` may be changed between steps."""
@@ -111,7 +115,7 @@ class ZOSGD:
         return list(zip(engine.shared(self._draw(len(parts))), parts, strict=True))
 
     def _draw(self, count: int) -> list[int]:
-        return drawn(self._seeds, count)
+        return [seed | self.law for seed in drawn(self._seeds, count)]
 
     def _parts(self, engine: SteppingEngine) -> Sequence[int | None]:
         """The part of the model that each direction of a step moves."""

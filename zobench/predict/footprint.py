@@ -158,6 +158,7 @@ def activations(spec: RunSpec) -> int:
     inner = 2 * architecture.inner
     at_once = together(spec, points, tokens) if GRANULARITIES[spec.granularity].is_block else points
     states = 2 * architecture.hidden * (points + at_once) + inner * at_once
+    states += 4 * architecture.hidden * at_once if spec.packed else 0  # attention's operands and output, row by row
     masked = spec.data == "ragged" or spec.task != "none"
     mask = sizes.rows_at_once(spec) * longest**2 * width if masked else 0
     rows = HEAD_TILE_BYTES // (architecture.hidden * width) if not NOISES[spec.noise].in_place else architecture.vocab

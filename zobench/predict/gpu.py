@@ -156,7 +156,7 @@ class Costs:
 
     @property
     def _tokens(self) -> float:
-        return sizes.rows(self.spec) * sizes.usual(self.spec)
+        return sizes.rows(self.spec) * sizes.computed(self.spec)
 
     @property
     def kept(self) -> float:

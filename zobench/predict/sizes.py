@@ -168,6 +168,11 @@ def usual(spec: RunSpec) -> int:
     return spec.seq_len if spec.task == "none" else min(spec.seq_len, task_of(spec).usual_tokens)
 
 
+def computed(spec: RunSpec) -> int:
+    """Of these, the tokens whose products are computed: packed rows have no padding, and common beginnings once."""
+    return max(1, round(usual(spec) * task_of(spec).packed_share)) if spec.packed else usual(spec)
+
+
 def judged(spec: RunSpec) -> int:
     """Tokens of a batch that count in the loss: all of them, or with a task those of its answer candidates."""
     return rows(spec) * (longest(spec) if spec.task == "none" or task_of(spec).goal.every_token else 8)

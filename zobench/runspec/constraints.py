@@ -95,6 +95,9 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
     Needs("weights", ("shared",), "engine", "offload", "a resident model has no host blocks to share"),
     Needs("noise", ("stored",), "engine", "resident", "z takes as much memory as what it moves; use noise=torch"),
     Needs("granularity", (), "noise", "counter", "torch noise can only be drawn a block at a time; use noise=counter"),
+    Needs("law", (), "noise", "counter", "torch draws normal numbers alone; use noise=counter"),
+    NeedsMethod("law", (), lambda kind: kind.structure is None and kind.thresholds is None and kind.scheme is None,
+                "it is about normal numbers; use law=normal"),
     Needs(
         "writeback_every", (), "noise", "counter",
         "torch noise perturbs the weights in place, so an update that is not written back cannot be exact; "
@@ -148,6 +151,10 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
           "a block that is computed again does not know the rows; use packed=false"),
     NeedsMethod("packed", (), lambda kind: kind.structure is None or not kind.structure.is_apart,
                 "a population's members have rows of their own; use packed=false"),
+    Needs("attention", (), "gpus", 1, "each rank would choose for itself; use attention=model"),
+    Needs("attention", (), "compile", False, "what is compiled keeps one kernel; use attention=model"),
+    NeedsMethod("attention", (), lambda kind: not (kind.backpropagates or kind.tangents),
+                "kernels are timed without derivatives; use attention=model"),
     Needs("aligned", (), "task", _unaligned, "only its prompt can be left out; use aligned=true"),
     NeedsMethod("parallel", ("ddp", *SIGNED), lambda kind: not kind.backpropagates,
                 "gradients would have to travel; use parallel=fsdp"),

@@ -365,6 +365,10 @@ NOISES: Mapping[str, NoiseKind] = MappingProxyType({
 """Every noise by its name."""
 
 
+LAWS: Mapping[str, int] = MappingProxyType({"normal": 0, "rademacher": 1 << 62})
+"""The laws of a direction's elements: what a seed has beside its number (:data:`zobench.kernels.philox.SIGNS`)."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GranularityKind:
     """What a slot holds. ``is_block``: a whole transformer block, else a linear layer of it; ``is_cut``: or only some

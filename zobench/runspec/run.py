@@ -25,7 +25,7 @@ from zobench.runspec.fields import (
     field_of,
     options_of,
 )
-from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, NOISES, TIERS, WIRES
+from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, LAWS, NOISES, TIERS, WIRES
 from zobench.runspec.numeric import Interval, Number, Size
 from zobench.runspec.options import Options, nested, settled
 from zobench.runspec.words import SEQ_LEN, SIGNED
@@ -130,6 +130,10 @@ class RunSpec:
         "counter that makes any part of z",
         since=FIRST_RESULTS, known=tuple(NOISES), told=VALUE, paced=True,
     ))
+    law: str = declare(Word(
+        "normal", "of the elements of z: normal numbers, or random signs, which cost a bit each (FZOO)", since=PACKING,
+        known=tuple(LAWS), told=VALUE, paced=True,
+    ))
     granularity: str = declare(Word(
         "block", "what a slot holds", since=FAST_ENGINE, known=tuple(GRANULARITIES), told=VALUE,
     ))
@@ -157,6 +161,10 @@ class RunSpec:
     packed: bool = declare(Switch(
         False, "with a task: rows are computed without padding, and what rows begin with in common once", since=PACKING,
         told=VALUE, free=True, paced=True,
+    ))
+    attention: str = declare(Word(
+        "model", "on a CPU: the model's own attention, or for each length of rows the faster of two kernels, "
+        "measured when the run begins", since=PACKING, known=("model", "fast"), free=True, paced=True,
     ))
     overlap: bool = declare(Switch(
         True, "whether transfers run beside the products (ablation)", since=FIRST_RESULTS, order=1, ablated=True,
@@ -343,6 +351,8 @@ class RunSpec:
             raise ValueError(
                 "`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16 or autocast=none"
             )
+        if device.startswith("cuda") and self.attention != "model":
+            return self.replace(attention="model").resolve(device)
         if not ENGINES[self.engine].is_streamed:
             return self.replace(device=device, **_unstreamed())
         tier = self.tier

@@ -144,7 +144,7 @@ def _environment(text: Form) -> Form:
         "writeback_plan": _fields({"steps": _number, "reason": lambda reason: _or(text(reason), NOT_SENT)}),
         "plug_ins": _fields(dict.fromkeys(("method", "scheme", "task", "model", "program"), program)),
         "options": lambda options: options if _are_options(options) else _OUT,
-        "notes": text, "definition": text, "threads_reason": text, "transfers": text,
+        "notes": text, "definition": text, "threads_reason": text, "transfers": text, "attention": text,
     })  # fmt: skip
 
     def form(environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,8 +27,6 @@ POINTS = 2
 """Of a step: an evaluation batch has as many rows as both together, so that it takes no more memory than training."""
 FLOOR = 16
 """Rows of an evaluation batch where training has fewer, which an offloaded model, uploaded for each batch, needs."""
-PACKED = 2048
-"""Tokens of an evaluation batch that is packed, as many as the papers' sequences have."""
 GROUPED = 50
 """Batches whose examples are sorted by length together, where ``length_grouping`` asks for it."""
 
@@ -119,18 +117,17 @@ class TaskData:
     def groups(self, name: str) -> list[list[Encoded]]:
         """All examples of the split ``name`` in a fixed order, a few at a time; by length with ``length_grouping``.
 
-        A group has the rows of a step's two points, or up to :data:`FLOOR` while these hold no more tokens than the two
-        points of the longest training texts; packed it has :data:`PACKED` tokens.
+        A group has the rows of a step's two points, of one micro-batch, or up to :data:`FLOOR` while these hold no more
+        tokens than the two points of the longest training texts. Where rows are packed, those tokens alone are the
+        limit, counted with padding (which a batch that cannot be packed has), and texts of like length share a group.
         """
-        items = self.splits[name]
-        if self.spec.packed:
-            return _filled(items, PACKED)
-        if self.spec.length_grouping:
+        items, packed = self.splits[name], self.spec.packed
+        if self.spec.length_grouping or packed:
             items = sorted(items, key=lambda item: item.length)
         trained = [self._trained(item).rows for item in self.splits["train"]]
-        rows = POINTS * self.spec.batch_size * max(map(len, trained))
+        rows = POINTS * (self.spec.batch_size // self.spec.accumulate) * max(map(len, trained))
         tokens = rows * max(len(row) for own in trained for row in own)
-        return _groups(items, rows, tokens)
+        return _groups(items, 0 if packed else rows, sum(len(item.rows) for item in items) if packed else FLOOR, tokens)
 
     def batches(self, name: str) -> list[Batch]:
         """:meth:`groups` as batches."""
@@ -153,31 +150,17 @@ class TaskData:
         return item.only_right() if self.asked.loss == "lm" and item.candidates else item
 
 
-def _groups(items: Sequence[Encoded], rows: int, tokens: int) -> list[list[Encoded]]:
-    """``items`` in order, in groups of at most ``rows`` rows, or :data:`FLOOR` with at most ``tokens`` tokens together,
+def _groups(items: Sequence[Encoded], rows: int, most: int, tokens: int) -> list[list[Encoded]]:
+    """``items`` in order, in groups of at most ``rows`` rows, or ``most`` with at most ``tokens`` tokens together,
     before they are padded to a multiple; an item with more is a group by itself."""
     groups: list[list[Encoded]] = []
     count = longest = 0
     for item in items:
         count, longest = count + len(item.rows), max(longest, *map(len, item.rows))
-        if not groups or (count > rows and (count > FLOOR or count * longest > tokens)):
+        if not groups or (count > rows and (count > most or count * longest > tokens)):
             groups.append([])
             count, longest = len(item.rows), max(map(len, item.rows))
         groups[-1].append(item)
-    return groups
-
-
-def _filled(items: Sequence[Encoded], tokens: int) -> list[list[Encoded]]:
-    """``items`` in order, in groups of at most so many tokens without padding; one with more is a group by itself."""
-    groups: list[list[Encoded]] = []
-    count = 0
-    for item in items:
-        more = sum(map(len, item.rows))
-        if not groups or count + more > tokens:
-            groups.append([])
-            count = 0
-        groups[-1].append(item)
-        count += more
     return groups
 
 

@@ -1,0 +1,119 @@
+"""What a fine-tuning run on a CPU takes where it was not told: packed rows, products in bf16, kernels of attention.
+
+Weights and updates stay in float32, so no update is lost; products alone are in bf16. They are chosen where this
+processor multiplies faster in it and g of the run's own model and data comes out alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from zobench import models
+from zobench.data.tasks.task_data import TaskData
+from zobench.durable import journal
+from zobench.engine import packing
+from zobench.finetune import tokenizer
+from zobench.finetune.assemble import empty_model, planned, tuner
+from zobench.finetune.origin import JOURNAL
+from zobench.measure.calibrate import matmul_rate
+from zobench.runspec import METHODS, RunSpec, scheme_of
+
+FIELDS = ("packed", "autocast", "attention")
+SMALLEST = 50_000_000
+"""Parameters of a model from which anything is chosen: a smaller one's steps take milliseconds."""
+FASTER = 1.5
+"""Times the rate of float32 products from which bf16 is fast."""
+STEPS, APART = 4, 0.3
+"""Steps, of which no weight is moved, whose g are compared; how far the two lists may be apart, relative to float32's
+length: then their correlation is about 0.95 at least."""
+SECONDS = 0.2
+"""For which products are timed in each type."""
+
+
+def chosen(
+    spec: RunSpec, given: Collection[str], folder: Path | None, data_dir: Path | None, say: Callable[[str], None]
+) -> RunSpec:
+    """``spec`` with a value for each of :data:`FIELDS` that is not among ``given``; says which, and why.
+
+    A run that has begun in ``folder`` keeps the values that it has.
+    """
+    begun = None if folder is None else _begun(folder)
+    if begun is not None:
+        return _with(spec, {name: getattr(begun, name) for name in FIELDS if name not in given}) or spec
+    free = spec.device == "cpu" and spec.gpus == 1 and not METHODS.get(spec.method).backpropagates
+    if not free or models.parameter_count(models.of(spec)) < SMALLEST:
+        return spec
+    if "packed" not in given and (packed := _with(spec, {"packed": True})) is not None and _packs(packed):
+        spec = packed
+        say("packed: true, because this model gives the same scores without padding; packed=false pads")
+    if not {"dtype", "autocast"} & set(given) and spec.dtype == "fp32":
+        fast, why = _in_16_bits(spec, given, data_dir, say)
+        say(why)
+        return fast
+    return spec
+
+
+def _begun(folder: Path) -> RunSpec | None:
+    path = folder / JOURNAL
+    if not path.exists() or not journal.is_begun(path.read_bytes()):
+        return None
+    return RunSpec.from_stored(journal.read(path)[0]["spec"])
+
+
+def _with(spec: RunSpec, values: dict[str, Any]) -> RunSpec | None:
+    """The spec with ``values``, None where its method or scheme does not take them."""
+    try:
+        return spec.replace(**values)
+    except ValueError:
+        return None
+
+
+def _packs(spec: RunSpec) -> bool:
+    if scheme_of(spec).virtual_tokens:
+        return False
+    try:
+        packing.check(empty_model(spec))
+    except ValueError:
+        return False
+    return True
+
+
+def _in_16_bits(
+    spec: RunSpec, given: Collection[str], data_dir: Path | None, say: Callable[[str], None]
+) -> tuple[RunSpec, str]:
+    """The spec with products in bf16 where they are fast and g is alike, else itself; and a line that says why."""
+    fast = _with(spec, {"autocast": "bf16", **({} if "attention" in given else {"attention": "fast"})})
+    if fast is None:
+        return spec, f"autocast: none, because {spec.method} with scheme={spec.scheme} takes no other"
+    single, half = (matmul_rate("cpu", name, SECONDS) for name in ("fp32", "bf16"))
+    rates = f"products reach {half / 1e9:.0f} GFLOP/s in bf16 and {single / 1e9:.0f} in fp32 here"
+    if half < FASTER * single:
+        return spec, f"autocast: none, because {rates}"
+    say(f"autocast: {rates}; comparing g of {STEPS} steps in both")
+    words, _ = tokenizer.load(spec)
+    masked = models.of(spec).masked
+    data = TaskData.load(spec, words, positions=models.position_count(spec), masked=masked, data_dir=data_dir)
+    apart = distance(gradients(spec, data), gradients(fast, data))
+    told = f"g of {STEPS} steps is {apart:.0%} from float32's (at most {APART:.0%})"
+    if apart > APART:
+        return spec, f"autocast: none, because {told}"
+    return fast, f"autocast: bf16, weights and updates in fp32, because {rates} and {told}; autocast=none ends that"
+
+
+def gradients(spec: RunSpec, data: TaskData) -> list[float]:
+    """g of each direction of the first :data:`STEPS` steps with lr = 0, all at the weights that the run begins with."""
+    found: list[float] = []
+    with tuner(planned(spec)[0]) as built:
+        for step in range(STEPS):
+            built.method.lr = 0.0
+            found += built.method.step(built.engine, data.train_batch(step)).gradients
+    return found
+
+
+def distance(exact: Sequence[float], other: Sequence[float]) -> float:
+    """``|other - exact| / |exact|`` of two lists of as many numbers; infinite where one is not finite."""
+    size = math.dist(exact, other) / (math.hypot(*exact) or math.inf)
+    return size if math.isfinite(size) else math.inf
