@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from zobench.cli.found import closing, compared, sweep_command
 from zobench.result import Outcome, Result, Round
@@ -54,12 +51,6 @@ def test_of_repeats_the_rounds_are_asked_and_not_the_steps_of_one_process() -> N
     early = rounds([1.0, 2.0, 8.0, 9.0, 10.0, 11.0])  # its last rounds had no partner
     (line,) = compared([early, rounds([0.5, 1.0, 4.0], noise="counter")])
     assert "counter has 2.00x (95 % 2.00 to 2.00) the tokens/s" in line
-
-
-def test_what_was_found_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy", None)
-    cells = [measured(4.0, 1000), measured(1.0, 250, engine="offload", tier="disk", noise="counter")]
-    assert len(compared(cells)) == 1
 
 
 def test_it_is_said_where_all_of_it_is_and_how_to_go_on() -> None:

@@ -12,12 +12,13 @@ import pytest
 from tests.support import contest as support
 from tests.support.small_task import data_dir as data_dir
 from tests.support.small_task import weights_path as weights_path
-from zobench.cli.contest import Second
+from zobench.cli.contest import Stages
 from zobench.execute import sweep
 from zobench.execute.plan import Plan
 from zobench.finetune import examine
 from zobench.programs.cell import run as measured
 from zobench.result import Result
+from zobench.result.examples import unpacked
 from zobench.runspec import RunSpec
 from zobench.store import Store
 
@@ -25,9 +26,10 @@ PROTOCOL = """
 title = "Two methods"
 tables = ["mine"]
 [protocol]
-forwards = 12
+forwards = 21
 points = 2
-tuning_seed = 9
+extra = 1
+tuning_seeds = [9, 10]
 seeds = [0, 1]
 evaluations = 2
 [base]
@@ -93,46 +95,51 @@ def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stop
     running, command = machine_of_cells, ("sweep", "mine", "--device", "cpu")
     code, out, _ = zobench(*command, "--dry-run")
     assert (code, running.ran) == (0, [])
-    assert "4 of 4 cells to run: about " in out
+    assert "8 of 8 cells to run: about " in out
+    assert "at most 1, and the best point of each method with 2 seeds, and the test set (2 not chosen yet: their" in out
+    assert "This protocol can show " in out
     assert (
-        "Then the best point of each method with 2 seeds, and the test set (2 not chosen yet: their first point" in out
+        "with 2 seeds, 16 test examples and 1 methods against one, power 80% at 5% after Holm. Spread of seeds: " in out
     )
 
-    running.stop = 3  # one tuning run is left: only FO-SGD's grid is not whole
+    running.stop = 3  # five tuning runs are left
     assert zobench(*command)[0] == 130
     assert [(spec.method, spec.seed, spec.test_size) for spec in running.ran] == [
         ("zo-sgd", 9, 0), ("fo-sgd", 9, 0), ("zo-sgd", 9, 0),
     ]  # fmt: skip
     assert running.tested == []
-    out = zobench(*command, "--dry-run")[1]
-    assert "1 of 4 cells to run" in out
-    assert "(1 not chosen yet: their first point stands in)" in out
+    assert "5 of 8 cells to run" in zobench(*command, "--dry-run")[1]
 
-    running.stop = 4  # between the stages
+    running.stop = 8  # between the stages
     code, out, _ = zobench(*command)
-    assert (code, len(running.ran), running.tested) == (130, 4, [])
-    assert "2 of 2 points tuned" in out
+    assert (code, len(running.ran), running.tested) == (130, 8, [])
+    assert "2 of at most 3 points tuned" in out
 
-    running.stop = 6
+    running.stop = 14
     assert zobench(*command)[0] == 130
-    assert [(spec.method, spec.seed) for spec in running.ran[4:]] == [
-        ("zo-sgd", 0),
-        ("fo-sgd", 0),
-    ]  # in rounds of seeds
+    added = [(spec.method, spec.seed) for spec in running.ran[8:12]]  # of two points the best is always an end
+    assert added == [("zo-sgd", 9), ("zo-sgd", 10), ("fo-sgd", 9), ("fo-sgd", 10)]
+    assert [(spec.method, spec.seed) for spec in running.ran[12:]] == [("zo-sgd", 0), ("fo-sgd", 0)]  # rounds of seeds
 
     code, out, err = zobench(*command)
     assert code == 0
-    assert [(spec.method, spec.seed) for spec in running.ran[6:]] == [("zo-sgd", 1), ("fo-sgd", 1)]
-    assert len({spec.hash for spec in running.ran}) == 8  # nothing ran twice
-    assert [spec.hash for spec in running.tested] == [spec.hash for spec in running.ran[4:]]  # each winner's run, once
+    assert [(spec.method, spec.seed) for spec in running.ran[14:]] == [("zo-sgd", 1), ("fo-sgd", 1)]
+    assert len({spec.hash for spec in running.ran}) == 16  # nothing ran twice
+    assert [spec.hash for spec in running.tested] == [spec.hash for spec in running.ran[12:]]  # each winner's run, once
     results = {one.spec.hash: one for one in Store(here / "results").load(machine)}
-    assert len(results) == 8
-    for final in running.ran[4:]:
-        grid = [one for one in results.values() if (one.spec.method, one.spec.seed) == (final.method, 9)]
-        best = min(grid, key=lambda one: one.rank_on_dev)
-        assert (final.lr, final.steps) == (best.spec.lr, best.spec.steps)
+    assert len(results) == 16
+    for final in running.ran[12:]:
+        tuning = [one for one in results.values() if one.spec.method == final.method and one.spec.seed in (9, 10)]
+        losses = {one.spec.lr: [] for one in tuning}
+        for one in tuning:
+            losses[one.spec.lr].append(one.rank_on_dev[0])
+        assert len(losses) == 3
+        assert final.lr == min(losses, key=lambda lr: sum(losses[lr]))
         assert ("test" in results[final.hash].evaluation, final.test_size) == (True, 16)
-        assert all("test" not in one.evaluation for one in grid)
+        assert (
+            unpacked(results[final.hash].evaluation).right.mean() == results[final.hash].evaluation["test"]["accuracy"]
+        )
+        assert all("test" not in one.evaluation for one in tuning)
     assert "Two methods: accuracy" in out
     assert "Less ZO-SGD (points)" in out
     assert "wait" not in err
@@ -141,33 +148,63 @@ def test_a_protocol_tunes_then_runs_its_winners_and_goes_on_wherever_it_was_stop
     assert len(running.ran) == before  # all is done
 
 
-def test_the_budget_holds_for_both_stages(here: Path, machine_of_cells: Machine, zobench: Command) -> None:
+def test_the_budget_holds_for_all_stages(here: Path, machine_of_cells: Machine, zobench: Command) -> None:
     code, _, err = zobench("sweep", "mine", "--device", "cpu", "--budget", "0.001s")
     assert len(machine_of_cells.ran) == 1  # where nothing fits the first is tried
-    assert "7 cells wait for more time; to go on: zobench sweep mine --device cpu" in err
+    assert "11 cells wait for more time; to go on: zobench sweep mine --device cpu" in err
     code, _, err = zobench("sweep", "mine", "--device", "cpu", "--budget", "1h")
-    assert (code, len(machine_of_cells.ran)) == (0, 8)
+    assert (code, len(machine_of_cells.ran)) == (0, 16)
     assert "wait for more time" not in err
+
+
+def test_a_part_of_a_campaign_is_some_methods_of_a_protocol_through_all_stages(
+    here: Path, machine_of_cells: Machine, zobench: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "campaigns").mkdir()
+    head = 'title = "Mine"\ndevice = "cpu"\nlongest = "2h"\ntimeout = "10m"\nrepeats = 1\n'
+    parts = [
+        f'[[parts]]\nname = "{name}"\nmatrix = "mine"\nreason = "why"\nmethods = ["{method}"]\n'
+        for name, method in (("first", "ZO-SGD"), ("second", "FO-SGD"))
+    ]
+    (here / "campaigns" / "c.toml").write_text(head + "".join(parts))
+    running, command = machine_of_cells, ("campaign", "c", "--busy")
+    code, out, _ = zobench(*command, "--plan")
+    assert code == 0
+    assert [line.split()[:6] for line in out.splitlines()[2:4]] == [
+        [name, "6", "1", "0", "of", "6"] for name in ("first", "second")
+    ]  # two points with two seeds, and the best with two
+    running.stop = 5
+    assert zobench(*command, "--part", "first")[0] == 130
+    assert {spec.method for spec in running.ran} == {"zo-sgd"}
+    assert zobench(*command)[0] == 0
+    assert [spec.method for spec in running.ran] == ["zo-sgd"] * 8 + ["fo-sgd"] * 8
+    assert len({spec.hash for spec in running.ran}) == 16
+    code, out, _ = zobench(*command)
+    assert (code, len(running.ran)) == (0, 16)
+    assert "all parts are done" in out
+    (here / "campaigns" / "c.toml").write_text(head.replace("repeats = 1", "repeats = 2") + parts[0])
+    told = "part first: a protocol runs once, as its seeds repeat it, but another part has its runs, or `repeats` is "
+    assert told in zobench("campaign", "c", "--plan")[2]
 
 
 def test_a_method_that_learns_nothing_keeps_no_sweep_waiting(tmp_path: Path) -> None:
     found = support.contest(support.write(tmp_path))
-    good, *bad = found.tuning.values()
-    tuned = [support.result(spec, dev=[0.5, 0.7]) for spec in good]
-    diverged = [support.result(spec, dev=[0.5, 0.5], loss=None) for specs in bad for spec in specs]
+    header, *bad = found.tuning
+    tuned = support.tuned(found.only([header]), lambda spec: abs(spec.lr - 3e-3))
+    diverged = support.tuned(found.only(bad), lambda spec: None)
     shown: list[str] = []
-    second = Second(
+    stages = Stages(
         contest=found, known=dict, plan=lambda specs: Plan(steps=[], rates={}),
         show=lambda title, *_: shown.append(title), run=lambda *_: sweep.Summary(),
     )  # fmt: skip
-    cases = (tuned + diverged, True, 0), (tuned + diverged[2:], True, 3), (diverged, False, 3)
+    cases = (tuned + diverged, True, 0), (tuned + diverged[1:], True, 3), (diverged, False, 3)
     for results, begun, waiting in cases:
         known = len(shown)
-        assert second.follow(sweep.Summary(list(results)), None, 0.0)[1:] == ([], waiting)
+        assert stages.follow(sweep.Summary(list(results)), None, 0.0)[1:] == ([], waiting)
         assert len(shown) - known == begun
-    assert second.follow(sweep.Summary([*tuned, *diverged], interrupted=True), None, 0.0)[2] == 3  # the winner's
-    Second.foresee(dataclasses.replace(second, known=lambda: {one.spec.hash: one for one in [*tuned, *diverged]}))
-    assert shown[-1] == "Then the best point of each method with 3 seeds, and the test set"
+    assert stages.follow(sweep.Summary([*tuned, *diverged], interrupted=True), None, 0.0)[2] == 3  # the winner's
+    dataclasses.replace(stages, known=lambda: {one.spec.hash: one for one in [*tuned, *diverged]}).foresee()
+    assert shown[-1].endswith("at most 2, and the best point of each method with 3 seeds, and the test set")
 
 
 def test_a_protocol_is_submitted_nowhere(here: Path, machine_of_cells: Machine, zobench: Command) -> None:

@@ -31,6 +31,9 @@ def test_judging_by_hand() -> None:
     softmax = [np.log(1 + np.exp(-1)), np.log(np.exp([-3.0, -1, -2]).sum()) + 3]
     assert (found.right, found.count) == (1, 2)
     assert found.loss_sum == pytest.approx(sum(softmax), rel=1e-6)
+    assert [right for right, _ in found.examples] == [True, False]
+    assert [loss for _, loss in found.examples] == pytest.approx(softmax, rel=1e-6)
+    assert (found + found).examples == found.examples * 2
     found = judge(choices([2, 3], [1, 0], "lm"), torch.tensor([-2.0, -1.0, -3.0, -1.0, -2.0]))
     assert found == Score(1, 2, 4.0)
     assert Score(1, 2, 4.0) + Score(0, 1, 0.5) == Score(1, 3, 4.5)

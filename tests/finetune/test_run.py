@@ -30,6 +30,7 @@ from zobench.methods.base import Taken
 from zobench.predict import sizes
 from zobench.programs.cell import run as measured
 from zobench.result import Outcome, Result
+from zobench.result.examples import unpacked
 from zobench.runspec import METHODS, RunSpec
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -282,6 +283,9 @@ def test_the_saved_model_is_the_best_and_judges_as_the_run_did(spec: Any, data_d
         loss -= float(scores.log_softmax(-1)[int(label)]) / len(rows)
     assert result.evaluation["test"]["accuracy"] == right / len(rows)
     assert result.evaluation["test"]["loss"] == pytest.approx(loss, rel=1e-5)
+    each = unpacked(result.evaluation)
+    assert each is not None
+    assert (each.right.sum(), each.loss.mean(dtype=float)) == (right, pytest.approx(loss, rel=1e-3))
 
 
 @pytest.mark.parametrize("way", ["resident", "lazy", "wire", "adam"])

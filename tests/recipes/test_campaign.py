@@ -79,6 +79,10 @@ def test_a_mistake_is_one_line_that_names_the_file(here: Path, text: str, told: 
     ("more", "told"),
     [
         ("base = { stepz = 3 }", "part a: mine.toml: unknown key 'stepz'; did you mean steps?"),
+        (
+            'methods = ["ZO-SGD"]',
+            "part a: mine.toml: `methods` of a part choose those of a protocol, but the file has none; leave it out",
+        ),
         ("axes = { seed = 3 }", "part a: mine.toml: axis 'seed' must be a list, but got 3; write seed = [3]"),
         (
             'base = { dtype = "fastest 16-bit" }',

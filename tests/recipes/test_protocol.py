@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.contest import PROTOCOL, contest, result, write
+from tests.support.contest import PROTOCOL, contest, result, tuned, write
 from tests.support.rates import RATES
 from zobench import models
 from zobench.predict import budget, here
@@ -29,8 +29,16 @@ def test_equal_forwards_buy_each_method_the_steps_that_they_pay_for(tmp_path: Pa
     assert {spec.eval_every for spec in found.tuning["Four queries"]} == {4}  # after 4, 8, 12 and 15
     assert [spec.lr for spec in found.tuning["ZO-SGD"]] == [1e-3, 3e-3]
     assert [spec.lr for spec in found.tuning["FO-SGD"]] == [1e-2, 1e-1]
-    assert {(spec.seed, spec.test_size) for spec in found.cells} == {(9, 0)}
-    assert [spec.queries for spec in found.cells] == [1, 4, 1, 1, 4, 1]  # a point of every method after the other
+    assert [(spec.seed, spec.test_size) for spec in found.cells] == [(9, 0)] * 6 + [(10, 0)] * 6
+    assert [spec.queries for spec in found.cells] == [1, 4, 1] * 4  # a point of every method after the other
+
+
+def test_evaluations_are_paid_for_by_the_budget(tmp_path: Path) -> None:
+    """Five evaluations of dev_size / batch_size = 2 forwards, each with the start's."""
+    text = PROTOCOL.replace("warmup = 0", "warmup = 0\nbatch_size = 2")
+    assert {spec.steps for spec in load(tmp_path, text).tuning["ZO-SGD"]} == {(140 - 5 * 2) // 2}
+    shots = PROTOCOL.replace("warmup = 0", "warmup = 0\nshots = 3")  # dev has three of both classes
+    assert {spec.steps for spec in load(tmp_path, shots).tuning["ZO-SGD"]} == {(140 - 5 * 6) // 2}
 
 
 def test_what_methods_have_in_common_can_be_changed_and_multiples_follow(tmp_path: Path) -> None:
@@ -40,16 +48,17 @@ def test_what_methods_have_in_common_can_be_changed_and_multiples_follow(tmp_pat
 
 
 def test_budgets_in_seconds_and_in_weights_moved(tmp_path: Path) -> None:
-    text = PROTOCOL.replace("forwards = 120", "gigabytes = 0.2")
+    text = PROTOCOL.replace("forwards = 140", "gigabytes = 0.2")
     for specs in load(tmp_path, text).tuning.values():
         for spec in specs:
             moved = budget.moved_bytes(spec)
-            assert spec.steps * moved <= 0.2e9 < (spec.steps + 1) * moved
-    path = write(tmp_path, PROTOCOL.replace("forwards = 120", "seconds = 1.5"))
+            evaluated = 5 * 4 * moved / budget.forwards(spec)
+            assert spec.steps * moved <= 0.2e9 - evaluated < (spec.steps + 1) * moved
+    path = write(tmp_path, PROTOCOL.replace("forwards = 140", "seconds = 1.5"))
     cells = matrix.load(path, "cpu", price=lambda unit, spec: budget.price(unit, spec, lambda: RATES)).cells
     for spec in cells:
         step = here.predict(spec, RATES).step_seconds
-        assert spec.steps * step <= 1.5 < (spec.steps + 1) * step
+        assert spec.steps * step <= 1.5 - 5 * 4 * step / budget.forwards(spec) < (spec.steps + 1) * step
     with pytest.raises(ValueError, match=r"^mine\.toml: a budget in seconds needs this machine's rates, but none are "):
         contest(path)
 
@@ -66,37 +75,72 @@ def test_the_bytes_that_a_step_moves_are_those_of_its_transfers_or_of_its_passes
     assert budget.moved_bytes(streamed.replace(noise="counter", writeback_every=4)) == 1.25 * blocks
 
 
-def test_the_winner_has_the_least_loss_on_dev_and_waits_for_its_whole_grid(tmp_path: Path) -> None:
-    found = load(tmp_path)
-    (small, large), other = found.tuning["ZO-SGD"], found.tuning["FO-SGD"]
+def test_the_winner_has_the_least_mean_loss_on_dev_and_waits_for_its_whole_grid(tmp_path: Path) -> None:
+    found = load(tmp_path, PROTOCOL.replace("extra = 2", "extra = 0"))
+    small, large = found.tuning["ZO-SGD"]
 
-    def of(*results: Any) -> Any:
-        known = {one.spec.hash: one for one in results}
-        return found.winner("ZO-SGD", known), found.finals(known)
+    def of(*losses: float | None, dev: float = 0.7, last: Outcome = Outcome.OK) -> Any:
+        """The winner, of the losses of small and large with the first seed and then with the second."""
+        runs = [point.replace(seed=seed) for seed in (9, 10) for point in (small, large)]
+        made = [result(run, dev=[0.5, 0.7], loss=loss) for run, loss in zip(runs, losses, strict=False)]
+        if len(losses) == 4:
+            made[3] = result(runs[3], dev=[0.5, dev], loss=losses[3], outcome=last)
+        known = {one.spec.hash: one for one in made}
+        return found.winner("ZO-SGD", known), found.is_tuned("ZO-SGD", known), found.finals(known)
 
-    good, bad = result(small, dev=[0.5, 0.7], loss=0.4), result(large, dev=[0.5, 0.8], loss=0.6)
-    finals = tuple(small.replace(seed=seed, test_size=1000) for seed in (0, 1, 2))
-    assert of(good) == (None, ())
-    assert of(good, bad) == (small, finals)
-    assert of(good, result(large, dev=[0.5, 0.8], loss=0.4)) == (
-        large,
-        of(good, result(large, dev=[0.5, 0.8], loss=0.4))[1],
-    )
-    assert of(good, result(large, dev=[0.5, 0.7], loss=0.4))[0] == small  # a tie: the first
-    assert of(good, result(large, dev=[0.5, 0.9], loss=None))[0] == small  # it diverged
-    diverged = [result(spec, dev=[0.5, 0.9], loss=None) for spec in (small, large)]
-    assert of(*diverged) == (None, ())
-    for results, tuned in ((diverged, True), (diverged[:1], False)):
-        assert found.is_tuned("ZO-SGD", {one.spec.hash: one for one in results}) == tuned
+    assert of(0.4, 0.6, 0.4) == (None, False, ())
+    assert of(0.4, 0.6, 0.4, 0.6) == (small, True, tuple(small.replace(seed=i, test_size=1000) for i in (0, 1, 2)))
+    assert of(0.4, 0.5, 0.6, 0.4)[0] == large  # by the mean over seeds
+    assert of(0.5, 0.5, 0.5, 0.5, dev=0.8)[0] == large  # of equal losses the higher score
+    assert of(0.5, 0.5, 0.5, 0.5)[0] == small  # a tie: the first
+    assert of(0.5, 0.1, 0.5, None)[0] == small  # it diverged with one seed
+    assert of(None, None, None, None) == (None, True, ())
     for outcome, waits in {
         Outcome.SKIPPED: True, Outcome.FAILED: True, Outcome.CONTAMINATED: True, Outcome.OOM: False,
         Outcome.TIMEOUT: False,
     }.items():  # fmt: skip
-        ended = result(large, dev=[0.5], outcome=outcome, evaluation={})
-        assert of(good, ended)[0] == (None if waits else small)
-    first, second = (result(spec, dev=[0.5, 0.7], loss=loss) for spec, loss in zip(other, (0.6, 0.5), strict=True))
-    seeds = [(spec.seed, spec.method) for spec in of(good, bad, first, second)[1]]
-    assert seeds == [(seed, method) for seed in (0, 1, 2) for method in ("zo-sgd", "fo-sgd")]  # in rounds
+        assert of(0.4, 0.6, 0.4, 0.6, last=outcome)[1] != waits
+
+
+def test_a_grid_whose_best_point_is_an_end_grows_until_it_is_interior_or_its_points_are_used_up(tmp_path: Path) -> None:
+    text = PROTOCOL.replace('lr = ["x1", "x3"]', 'lr = ["x0.3", "x1", "x3", "x10"]', 1).replace(
+        "points = 2", "points = 4"
+    )
+    text = text.replace('lr = ["x1", "x3"]', 'lr = ["x1", "x2", "x4", "x8"]').replace(
+        'method = "fo-sgd"\nlr = ["x10", "x100"]', 'method = "zo-sgd-mmt"\nlr = [1e-2, 1e-1]\nmomentum = [0.5, 0.75]'
+    )
+    found = load(tmp_path, text)
+
+    def tried(header: str, loss: Any) -> tuple[list[tuple[float, float]], Any, bool]:
+        known = {one.spec.hash: one for one in tuned(found.only([header]), loss)}
+        state = found.search(header, known)
+        return [(one.lr, one.momentum) for one in state.points[4:]], state.best, bool(state.beyond)
+
+    assert [tried("ZO-SGD", lambda spec: abs(spec.lr - 1e-3))[i] for i in (0, 2)] == [[], False]  # interior already
+    up = tried("ZO-SGD", lambda spec: abs(spec.lr - 0.03))
+    assert [lr for lr, _ in up[0]] == [0.03, 0.1]  # the grid's factors go on
+    assert (up[1].lr, up[2]) == (0.03, False)  # a neighbour on either side is worse
+    used = tried("ZO-SGD", lambda spec: -spec.lr)
+    assert ([lr for lr, _ in used[0]], used[2]) == ([0.03, 0.1], True)  # still an end: an edge
+    down = tried("ZO-SGD", lambda spec: spec.lr if spec.lr > 1e-4 else None)  # 1e-4 diverges
+    assert ([lr for lr, _ in down[0]], down[1].lr, down[2]) == ([1e-4], 3e-4, False)
+    both = tried("FO-SGD", lambda spec: abs(spec.lr - 0.1) + abs(spec.momentum - 0.75))
+    assert both[0] == [
+        (1.0, 0.75),
+        (0.1, 0.875),
+    ]  # beside the best point alone, on each axis; momentum in what it leaves
+    assert (both[1].lr, both[1].momentum, both[2]) == (0.1, 0.75, False)
+
+
+def test_methods_go_on_in_rounds_of_seeds(tmp_path: Path) -> None:
+    found = load(tmp_path)
+    known = {one.spec.hash: one for one in tuned(found, lambda spec: spec.lr)}
+    methods = [(spec.seed, spec.method, spec.queries) for spec in found.finals(known)]
+    assert methods == [(i, *one) for i in (0, 1, 2) for one in (("zo-sgd", 1), ("zo-sgd", 4), ("fo-sgd", 1))]
+    assert set(found.foreseen(known)) == {*found.cells, *found.added(known), *found.finals(known)}
+    assert len(found.foreseen({})) == len(found.cells) + 9  # first points stand for the best
+    with pytest.raises(ValueError, match="a protocol has no method 'ZO-SDG'; did you mean ZO-SGD"):
+        found.only(["ZO-SDG"])
 
 
 @pytest.mark.parametrize(
@@ -108,32 +152,33 @@ def test_the_winner_has_the_least_loss_on_dev_and_waits_for_its_whole_grid(tmp_p
             "every method must have 3 points in its grid, as [protocol] says, but ZO-SGD has 2; give all as many",
         ),
         (
-            "forwards = 120",
+            "forwards = 140",
             "",
             "[protocol] must have one budget, but got none; give one of forwards, seconds, gigabytes",
         ),
         (
-            "forwards = 120",
-            "forwards = 120\nseconds = 3",
+            "forwards = 140",
+            "forwards = 140\nseconds = 3",
             "[protocol] must have one budget, but got forwards and seconds; give one of forwards, seconds, gigabytes",
         ),
         (
-            "forwards = 120",
-            "forwards = 7",
-            "a budget must buy a step, but 7 forwards buy none of Four queries, which costs 8 a step; raise it",
+            "forwards = 140",
+            "forwards = 27",
+            "a budget must buy a step, but 27 forwards buy none of Four queries, which costs 8 a step and 4 for each "
+            "of 5 evaluations; raise it",
         ),
-        ("forwards = 120", "forwards = 0", "`forwards > 0` must hold in [protocol], but got 0; raise it"),
+        ("forwards = 140", "forwards = 0", "`forwards > 0` must hold in [protocol], but got 0; raise it"),
         ("points = 2", "", "`points` must be given in [protocol], but is missing; write points = 4 for grids of four"),
         ("points = 2", "points = 2\nround = 3", "unknown key 'round' in [protocol]; use "),
         (
-            "tuning_seed = 9",
-            "tuning_seed = 1",
-            "`tuning_seed` must be none of seeds, but got 1; write tuning_seed = 100",
+            "tuning_seeds = [9, 10]",
+            "tuning_seeds = [9, 1]",
+            "`tuning_seeds` must be none of seeds, but both have 1; write tuning_seeds = [100, 101]",
         ),
         (
             "seeds = [0, 1, 2]",
             "seeds = [1]",
-            "`seeds` in [protocol] must be two or more that differ, but got [1]; write [0, 1, 2]",
+            "`seeds` in [protocol] must be two or more that differ, but got [1]; write seeds = [0, 1, 2]",
         ),
         (
             "warmup = 0",
@@ -149,7 +194,7 @@ def test_the_winner_has_the_least_loss_on_dev_and_waits_for_its_whole_grid(tmp_p
         (
             "queries = 4",
             "queries = 4\nseed = [1, 2]",
-            "`seed` must not be in [[methods]], but is; tuning_seed and seeds decides it",
+            "`seed` must not be in [[methods]], but is; tuning_seeds and seeds decides it",
         ),
         (
             'header = "FO-SGD"',
@@ -163,6 +208,12 @@ def test_the_winner_has_the_least_loss_on_dev_and_waits_for_its_whole_grid(tmp_p
             "the points of all grids must differ, but two are the same run; ",
         ),
         ("lr = 1e-3", "", "`lr = 'x1'` needs a lr in [base] that it multiplies, but there is none"),
+        ("extra = 2", "extra = -1", "`extra >= 0` must hold in [protocol], but got -1; write extra = 4, or 0 for "),
+        (
+            "queries = 4",
+            'dtype = ["fp32", "bf16"]',
+            "`dtype` in [[methods]] must list numbers, which a grid can go beyond, ",
+        ),
         ("[base]", '[axes]\nmethod = ["zo-sgd"]\n[base]', "unknown key 'axes' in the file; "),
     ],
 )
@@ -186,7 +237,7 @@ def test_a_mistake_in_a_protocol_is_one_line(old: str, new: str, told: str, tmp_
         ),
         (
             {"seed": 5},
-            "`seed` must be left to a protocol, but is given; tuning_seed and seeds in [protocol] decides it",
+            "`seed` must be left to a protocol, but is given; tuning_seeds and seeds in [protocol] decides it",
         ),
     ],
 )
@@ -195,12 +246,12 @@ def test_what_the_methods_state_cannot_be_changed(changes: Any, told: str, tmp_p
         load(tmp_path, **changes)
 
 
-def test_the_shipped_protocol_compares_at_least_ten_methods_with_three_seeds() -> None:
+def test_the_shipped_protocol_compares_18_methods_with_five_seeds() -> None:
     found = contest(Path("runners/methods_2026.toml"))
-    assert len(found.tuning) >= 10
-    assert len(found.protocol.seeds) >= 3
+    assert len(found.tuning) == 18
+    assert (len(found.protocol.seeds), len(found.protocol.tuning_seeds)) == (5, 2)
+    assert {spec.lr_schedule for spec in found.cells} == {"linear"}
     for specs in found.tuning.values():
-        rates = [spec.lr for spec in specs]
+        rates = sorted({spec.lr for spec in specs})
         assert all(2.9 < b / a < 3.5 for a, b in itertools.pairwise(rates))
-        assert all(spec.steps * budget.forwards(spec) <= found.protocol.amount for spec in specs)
-        assert all((spec.steps + 1) * budget.forwards(spec) > found.protocol.amount for spec in specs)
+        assert all(spec.steps == found.protocol.steps(spec, budget.price) for spec in specs)

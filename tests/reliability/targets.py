@@ -289,7 +289,7 @@ def recipe_files(kind: str) -> Callable[[Path], Feed]:
         def feed(random_: random.Random) -> bool:
             path.write_bytes(drawn(random_, texts, toml_text, trees))
             if kind == "runners":
-                matrix.load(path, random_.choice(("cpu", "cuda")), price=lambda unit, spec: 1.0)
+                matrix.load(path, random_.choice(("cpu", "cuda")), price=lambda unit, spec: (1.0, 0.0))
             else:
                 artifacts.load_file(path)
             return True

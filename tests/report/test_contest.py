@@ -16,10 +16,10 @@ from tests.support import contest as support
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures, render
 from zobench.report.contest import ContestTable, rankings
-from zobench.report.contest_sheets import groups, places
 from zobench.report.figures import pareto
 from zobench.report.figures.pareto import front
 from zobench.result import Outcome, Result
+from zobench.result.examples import KEY
 from zobench.result.record import DISTURBED, DOUBTFUL
 
 TEST = {"ZO-SGD": 0.70, "Four queries": 0.71, "FO-SGD": 0.85}
@@ -69,34 +69,53 @@ def test_the_costs_say_that_runs_were_disturbed(table: ContestTable, folder: Pat
     assert busy in remarks([replace(run, warnings=[told]) for run in calm])
 
 
-def test_the_table_shows_means_ties_and_what_was_chosen(table: ContestTable, folder: Path) -> None:
-    shown = rows(table, stored(folder), 0)
-    assert list(shown) == ["FO-SGD", "Four queries", "ZO-SGD"]  # by their means
+def test_the_table_shows_paired_differences_and_what_was_chosen(table: ContestTable, folder: Path) -> None:
+    results = stored(folder, lambda header, seed: TEST[header] + 0.01 * seed + 0.001 * (seed == 1) * (header[0] == "F"))
+    shown = rows(table, results, 0)
+    assert list(shown) == ["FO-SGD", "Four queries", "ZO-SGD"]  # by their losses
     first, second, base = shown.values()
     assert first["Chosen"] == "lr 0.1"  # the point with the least loss on dev
-    assert first["Test (%) ↑"] == "86.0 (83.7 to 88.0)"
-    assert first["Range over seeds"] == "85.0 to 87.0 of 3"
-    assert (first["Tied"], second["Tied"], base["Tied"]) == ("a", "b", "b")
-    assert second["Less ZO-SGD (points)"].startswith("+1.0 (-")
-    assert first["Less ZO-SGD (points)"].startswith("+15.0 (+")
-    assert base["Less ZO-SGD (points)"] == "—"
-    assert (first["Place per seed"], base["Place per seed"]) == ("1 1 1", "3 3 3")
-    text = render(table, stored(folder), "markdown")
-    assert "compared on dev with seed 9 alone; the best one runs with seeds 0, 1, 2" in text
-    assert "Kendall's W of the places over 3 seeds: 1.00" in text
-    assert "Least detectable difference of two (one test, power 80%): 6." in text
+    assert (first["Test loss ↓"], first["Test (%) ↑"]) == ("0.1397", "86.0 (83.7 to 88.0)")
+    assert first["Less ZO-SGD"] == "-0.1503 (-0.1518 to -0.1489)"  # of -0.150, -0.151, -0.150: t 4.303 / sqrt(3)
+    assert (first["Shown"], second["Shown"], base["Shown"]) == ("better", "better", "—")
+    assert first["p (Holm)"] == "< 0.0001"
+    assert second["Less ZO-SGD (points)"].startswith("+1.0 (-0.")
+    assert (base["Less ZO-SGD"], base["p (McNemar)"]) == ("—", "·")
+    text = render(table, results, "markdown")
+    assert "compared by the mean loss on dev with seeds 9, 10; the best one runs with seeds 0, 1, 2" in text
+    assert "Reached: 0.00" in text
 
 
-def test_ties_move_with_the_spread_of_the_seeds(table: ContestTable, folder: Path) -> None:
+def test_what_is_shown_moves_with_the_spread_of_the_seeds(table: ContestTable, folder: Path) -> None:
     def wild(header: str, seed: int) -> float:
-        return TEST[header] + (0.0, 0.14, -0.14)[seed]
+        return TEST[header] + (header == "FO-SGD") * (0.0, 0.14, -0.14)[seed]
 
-    for test, tied in ((None, False), (wild, True)):
-        (ranking,) = rankings(table, stored(folder, test))
-        told = groups(ranking)
-        assert bool(set(told["FO-SGD"]) & set(told["ZO-SGD"])) == tied
-    many = stored(folder, lambda header, seed: TEST[header] + 0.001 * seed, count=10**6)
-    assert len(set(groups(rankings(table, many)[0]).values())) == 3  # a large test set shows a point
+    shown = rows(table, stored(folder, wild), 0)["FO-SGD"]
+    assert (shown["Shown"], shown["p (Holm)"]) == ("not shown", "0.2046")  # t = 0.15 / (0.14 / sqrt(3))
+    together = rows(table, stored(folder, lambda header, seed: TEST[header] + (0.0, 0.14, -0.14)[seed]), 0)
+    assert together["FO-SGD"]["Shown"] == "better"  # the seeds move all methods alike: pairs tell them apart
+
+
+def test_a_method_whose_best_point_is_an_end_has_no_claim(table: ContestTable, folder: Path) -> None:
+    found = support.contest(folder / "runners" / "mine.toml")
+    made = support.tuned(found, lambda spec: 1 / spec.lr if spec.method == "fo-sgd" else abs(spec.lr - 3e-3))
+    known = {one.spec.hash: one for one in made}
+    for spec in found.finals(known):
+        share = 0.85 if spec.method == "fo-sgd" else 0.7 + 0.001 * spec.queries * spec.seed
+        made.append(support.result(spec, dev=[0.5, 0.6, 0.7, 0.7, 0.75], test=share))
+    shown, claims = rows(table, made, 0), rows(table, made, 2)
+    assert (shown["FO-SGD"]["Chosen"], shown["FO-SGD"]["Shown"]) == ("lr 10 (edge)", "no claim (edge)")
+    assert shown["FO-SGD"]["p (Holm)"] == "·"
+    assert shown["ZO-SGD"]["Chosen"] == "lr 0.003"
+    assert [row["Verdict"] for row in claims.values()] == ["no claim (edge)", "not shown"]
+    text = render(table, made, "markdown")
+    assert "Edge: its best point is an end of what was tried, so nothing is claimed of this method." in text
+
+
+def test_results_without_their_examples_are_paired_by_seed_alone(table: ContestTable, folder: Path) -> None:
+    results = [replace(run, evaluation={k: v for k, v in run.evaluation.items() if k != KEY}) for run in stored(folder)]
+    shown = rows(table, results, 0)["FO-SGD"]
+    assert (shown["Less ZO-SGD (points)"], shown["p (McNemar)"]) == ("+15.0 (+15.0 to +15.0)", "·")
 
 
 def test_costs_to_the_target_are_those_of_the_first_evaluation_that_reaches_it(
@@ -138,7 +157,7 @@ def test_what_is_not_of_the_protocol_is_not_shown(table: ContestTable, folder: P
     elsewhere = [
         *results,
         *stored(folder, machine="box-2"),
-        support.result(final.spec.replace(batch_size=2), dev=[0.5]),
+        support.result(final.spec.replace(batch_size=2, steps=43), dev=[0.5]),
     ]
     assert [(one.machine, one.spec.batch_size) for one in rankings(table, elsewhere)] == [
         ("box-1", 1), ("box-1", 2), ("box-2", 1),
@@ -149,9 +168,12 @@ def test_points_of_another_grid_are_told(table: ContestTable, folder: Path) -> N
     results = stored(folder)
     assert "other grids" not in render(table, results, "markdown")
     tuned = next(one for one in results if one.spec.method == "fo-sgd" and not one.spec.test_size)
-    other = support.result(tuned.spec.replace(lr=0.02), dev=[0.5, 0.6], loss=0.9)  # of lr=2e-3 in [base]
-    assert "Chosen of 3 points, not of the grid's 2: the store has runs of other grids too" in render(
-        table, [*results, other], "markdown"
+    others = [  # of another lr in [base]
+        support.result(tuned.spec.replace(lr=lr, seed=seed), dev=[0.5, 0.6], loss=0.9)
+        for lr in (0.02, 0.03) for seed in (9, 10)
+    ]  # fmt: skip
+    assert "Chosen of 5 points, more than the 4 that a method may have: the store has runs of other grids" in render(
+        table, [*results, *others], "markdown"
     )
 
 
@@ -162,15 +184,15 @@ def test_a_grid_that_is_not_whole_shows_no_test_and_seeds_that_wait_are_told(tab
         one for one in results if one is not tuning[0]
     ]  # whose winner has run, by an earlier version of the grid
     shown = rows(table, lacking, 0)["ZO-SGD"]
-    assert (shown["Chosen"], shown["Test (%) ↑"], shown["Tied"]) == ("1 of 2 points tuned", "·", "·")
-    assert rows(table, tuning, 0)["ZO-SGD"]["Chosen"] == "2 of 2 points tuned"
+    assert (shown["Chosen"], shown["Test (%) ↑"], shown["Shown"]) == ("2 of at most 4 points tuned", "·", "·")
+    assert rows(table, tuning, 0)["ZO-SGD"]["Chosen"] == "3 of at most 4 points tuned"
+    grid = [one for one in results if one.spec.lr <= 3e-3 or one.spec.method != "zo-sgd"]  # the point beyond is lacking
+    assert rows(table, grid, 0)["ZO-SGD"]["Test loss ↓"] == "·"
     fewer = [one for one in results if not (one.spec.seed == 2 and one.spec.method == "fo-sgd")]
-    (ranking,) = rankings(table, fewer)
-    assert rows(table, fewer, 0)["FO-SGD"]["Range over seeds"] == "85.0 to 86.0 of 2"
-    assert places(ranking)["ZO-SGD"] == [3.0, 3.0]  # of the seeds that all have
-    single = [one for one in results if one.spec.seed in (0, 9)]
-    assert rows(table, single, 0)["FO-SGD"]["Less ZO-SGD (points)"] == "+15.0"  # without an interval
-    assert set(groups(rankings(table, single)[0]).values()) == {"a"}  # and nothing is shown
+    assert rows(table, fewer, 0)["FO-SGD"]["Less ZO-SGD"].startswith("-0.1500 (")
+    single = [one for one in results if one.spec.seed in (0, 9, 10)]
+    assert rows(table, single, 0)["FO-SGD"]["Less ZO-SGD"] == "-0.1500"  # without an interval
+    assert rows(table, single, 0)["FO-SGD"]["Shown"] == "not shown"
     assert "nothing measured yet" in render(table, [], "terminal")
 
 
@@ -198,11 +220,14 @@ def test_a_run_that_has_what_only_another_method_states_is_none_of_it(table: Con
     assert table.protocol.contender(plain.replace(queries=2)) is None
 
 
-def test_a_stored_run_of_a_model_that_is_not_here_any_more_hides_no_table(table: ContestTable, folder: Path) -> None:
+def test_stored_runs_of_a_model_that_is_not_here_are_shown_but_for_its_sizes(table: ContestTable, folder: Path) -> None:
     results = stored(folder)
     gone = {"model": "gone", "model_path": str(folder / "gone"), "config_hash": "0" * 12, "weights_path": ""}
     strangers = [replace(one, spec=one.spec.replace(**gone)) for one in results]
-    assert rows(table, [*strangers, *results], 0) == rows(table, results, 0)
+    assert [one.spec.model for one in rankings(table, [*strangers, *results])] == ["gone", "opt-tiny"]
+    assert rows(table, strangers, 0) == rows(table, results, 0)
+    its, ours = rows(table, strangers, 1)["ZO-SGD"], rows(table, results, 1)["ZO-SGD"]
+    assert its == {**ours, "Weights moved (GB) ↓": "·"}
 
 
 def test_the_numbers_are_all_runs_of_both_stages(table: ContestTable, folder: Path) -> None:
@@ -212,7 +237,7 @@ def test_the_numbers_are_all_runs_of_both_stages(table: ContestTable, folder: Pa
     tests = [row for row in read if row["quantity"] == "test_accuracy"]
     assert len(tests) == 9
     assert {row["stage"] for row in tests} == {"final"}
-    assert sum(row["quantity"] == "dev_loss" for row in read) == 15
+    assert sum(row["quantity"] == "dev_loss" for row in read) == 9 + 2 * 9  # three points of each, of two seeds
     assert {(row["method"], row["value"]) for row in tests if row["seed"] == 2} == {
         (header, TEST[header] + 0.02) for header in TEST
     }

@@ -7,6 +7,7 @@ import gc
 import io
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,9 +23,11 @@ from rich.console import Console
 from tests.support import stores
 from zobench.cli.listing import show_runs
 from zobench.result import Outcome, Result
+from zobench.result.examples import KEY, packed, unpacked
 from zobench.runspec import FIELDS, RunSpec
 from zobench.store import Store, StoreError, frame, metrics
 from zobench.store.compare import compare
+from zobench.store.sendable import sendable
 from zobench.store.trace import trace
 
 MACHINE = "cpu-2c-4f2a91"
@@ -383,6 +386,8 @@ def without(*path: str) -> dict[str, Any]:
         EVALUATION | {"test": SEEN | {"accuracy": None}},
         EVALUATION | {"test": SEEN | {"loss": "low"}},
         EVALUATION | {"test": None},
+        *(EVALUATION | {KEY: one} for one in (None, {}, {"right": "no", "loss": "="}, packed([(True, 0.5)] * 15))),
+        without("test") | {KEY: packed([(True, 0.5)] * 16)},
     ],
 )
 def test_an_evaluation_that_no_run_made_is_no_result(tmp_path: Path, evaluation: dict[str, Any]) -> None:
@@ -394,6 +399,19 @@ def test_an_evaluation_that_no_run_made_is_no_result(tmp_path: Path, evaluation:
     path.write_text(json.dumps(one.to_dict() | {"evaluation": evaluation}))
     assert store.load() == []
     assert "`evaluation` must hold what a fine-tuning run found on dev and test, but does not" in store.problems[0]
+
+
+def test_which_examples_are_right_and_their_losses_are_kept(tmp_path: Path) -> None:
+    told = [(place % 3 == 0, 0.1 * place) for place in range(15)] + [(True, 1e9)]
+    store, one = Store(tmp_path), result(evaluation=EVALUATION | {KEY: packed(told)})
+    store.save(one)
+    known = unpacked(store.load()[0].evaluation)
+    assert known is not None
+    assert list(known.right) == [right for right, _ in told]
+    assert list(known.loss[:15]) == pytest.approx([loss for _, loss in told[:15]], rel=1e-3)
+    assert known.loss[15] == math.inf  # float16 ends at 65504
+    assert sendable(one).evaluation[KEY] == one.evaluation[KEY]
+    assert unpacked(EVALUATION) is None
 
 
 def test_accuracies_are_those_of_the_start_of_the_best_on_dev_and_of_the_test() -> None:

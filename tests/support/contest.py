@@ -10,6 +10,7 @@ from zobench.predict import budget
 from zobench.recipes import matrix
 from zobench.recipes.protocol import Contest
 from zobench.result import Outcome, Result
+from zobench.result.examples import KEY, packed
 from zobench.runspec import RunSpec
 
 ZO_SGD = """[[methods]]
@@ -26,9 +27,10 @@ PROTOCOL = f"""
 title = "Three methods"
 tables = ["mine"]
 [protocol]
-forwards = 120
+forwards = 140
 points = 2
-tuning_seed = 9
+extra = 2
+tuning_seeds = [9, 10]
 seeds = [0, 1, 2]
 evaluations = 4
 [base]
@@ -37,6 +39,7 @@ weights = "pretrained"
 weights_path = "tiny"
 task = "sst2"
 seq_len = 16
+dev_size = 4
 warmup = 0
 lr = 1e-3
 {ZO_SGD}[[methods]]
@@ -90,14 +93,18 @@ def result(
     spec: RunSpec, *, dev: Sequence[float], loss: float | None = 0.5, test: float | None = None, count: int = 1000,
     seconds: float = 0.1, peak: int = 50 << 20, watts: float | None = None, machine: str = "box-1", **changes: Any,
 ) -> Result:  # fmt: skip
-    """A finished run: ``dev``, the accuracy of each evaluation from the start on; ``test``, of ``count`` examples."""
+    """A finished run: ``dev``, the accuracy of each evaluation from the start on; ``test``, of ``count`` examples, of
+    which the first are right, and 1 less than that the loss."""
     steps = [min(spec.steps, number * spec.eval_every) for number in range(len(dev))]
     curve = [[step, loss, share] for step, share in zip(steps, dev, strict=True)]
     points = {
         name: {"step": row[0], "loss": row[1], "accuracy": row[2], "count": 500}
         for name, row in (("start", curve[0]), ("best", curve[-1]))
     }
-    tested = {} if test is None else {"test": {"step": curve[-1][0], "loss": loss, "accuracy": test, "count": count}}
+    tested: dict[str, Any] = {}
+    if test is not None:
+        tested["test"] = {"step": curve[-1][0], "loss": 1 - test, "accuracy": test, "count": count}
+        tested[KEY] = packed([(place < round(test * count), 1 - test) for place in range(count)])
     values: dict[str, Any] = {
         "spec": spec, "outcome": Outcome.OK, "environment": {"machine": machine, "description": "a box"},
         "samples": {name: [seconds] * spec.steps for name in ("step_seconds", "loss", "projected_grad")},
@@ -110,14 +117,20 @@ def result(
     return Result(**{**values, **changes})
 
 
+def tuned(found: Contest, loss: Callable[[RunSpec], float | None], **changes: Any) -> list[Result]:
+    """All tuning results, of the grids and of the points that are added to them; ``loss`` gives that on dev."""
+    made: dict[str, Result] = {}
+    while wanted := [spec for spec in (*found.cells, *found.added(made)) if spec.hash not in made]:
+        own = [result(spec, dev=[0.5, 0.6, 0.6, 0.65, 0.7], loss=loss(spec), **changes) for spec in wanted]
+        made |= {one.spec.hash: one for one in own}
+    return list(made.values())
+
+
 def stored(found: Contest, test: Callable[[str, int], float], *, best: int = 1, **changes: Any) -> list[Result]:
-    """All results of both stages: of each grid the point ``best`` has the least loss on dev; ``test`` gives the
-    accuracy on test of a method's header and a seed."""
-    made = [
-        result(spec, dev=[0.5, 0.6, 0.6, 0.65, 0.7], loss=0.4 if place == best else 0.6, **changes)
-        for specs in found.tuning.values()
-        for place, spec in enumerate(specs)
-    ]
+    """All results of all stages: of each grid the point ``best`` has the least loss on dev; ``test`` gives the accuracy
+    on test of a method's header and a seed."""
+    good = {specs[best].lr for specs in found.tuning.values()}
+    made = tuned(found, lambda spec: 0.4 if spec.lr in good else 0.6, **changes)
     known = {one.spec.hash: one for one in made}
     winners = {found.winner(header, known): header for header in found.tuning}
     for spec in found.finals(known):

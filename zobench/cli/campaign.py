@@ -75,12 +75,13 @@ def campaign(
 def _chosen(found: Campaign, device: str, wanted: str | None, more: bool) -> list[PartOn]:
     """The parts of a campaign on ``device``, with those beyond what it is for if ``more``; or the one called
     ``wanted``."""
+    from zobench.predict.budget import price
     from zobench.runspec import suggestion
 
     names = [part.name for part in found.parts]
     if wanted is not None and wanted not in names:
         raise ValueError(f"`--part` must be one of the campaign's, but got {wanted!r}; {suggestion(wanted, names)}")
-    parts = found.on(device)
+    parts = found.on(device, price)
     if wanted is not None:
         return [on for on in parts if on.part.name == wanted]
     return [on for on in parts if more or not on.part.more]
@@ -187,12 +188,12 @@ class Run:
     def _close(self) -> None:
         """Says what is left of the whole campaign, and how the results are shown and sent."""
         from zobench.cli.campaign_view import beyond
-        from zobench.execute.campaign import fitting, progress
+        from zobench.execute.campaign import fitting, part_progress
 
         runs = self._store.runs(self._here.machine)
         parts = _chosen(self._campaign, self._device, None, self._more)
         here = {on.part.name: fitting(on.cells, runs) for on in parts}
-        waiting = [on.part.name for on in parts if progress(here[on.part.name], on.rounds, runs).left]
+        waiting = [on.part.name for on in parts if part_progress(on, runs).left]
         skipped = sum(len(on.cells) - len(here[on.part.name]) for on in parts)
         folder = shlex.quote(str(self._results))
         where = "" if self._results == Path("results") else f" --results {folder}"

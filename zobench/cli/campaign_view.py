@@ -13,10 +13,11 @@ from rich.text import Text
 from zobench import recipes
 from zobench.cli import plan_view
 from zobench.cli.listing import ListColumn, show
-from zobench.execute.campaign import Outlook, ahead, fitting, progress
+from zobench.execute.campaign import Outlook, ahead, part_progress
 from zobench.execute.plan import duration
 from zobench.measure.environment import fingerprint_without_torch
 from zobench.predict import hardware
+from zobench.predict.budget import price
 from zobench.recipes import campaign as campaigns
 from zobench.recipes.campaign import Campaign, PartOn
 from zobench.store import Store
@@ -45,8 +46,8 @@ def _state(name: str, runs: Sequence[Result]) -> tuple[str, str, str]:
     """(parts done, runs done, title) of a campaign; of one that cannot be read, why."""
     try:
         found = campaigns.load(recipes.find("campaigns", name))
-        parts = [on for on in found.on(_resolved(found.device)) if not on.part.more]
-        known = [progress(fitting(on.cells, runs), on.rounds, runs) for on in parts]
+        parts = [on for on in found.on(_resolved(found.device), price) if not on.part.more]
+        known = [part_progress(on, runs) for on in parts]
     except ValueError as error:  # one bad file of the user's must not hide the others
         return "", "", f"cannot be read: {error}"
     done, wanted = sum(one.done for one in known), sum(len(one.wanted) for one in known)

@@ -1,4 +1,4 @@
-"""The second stage of a protocol in a sweep: the runs of its winners, foreseen before, planned once they are known."""
+"""The later stages of a protocol in a sweep: points beside the best of each grid, then the winners with other seeds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Second:
-    """What a sweep needs for it. ``known``: the machine's results by their hash; ``plan`` plans cells, ``show`` shows
+class Stages:
+    """What a sweep needs for them. ``known``: the machine's results by their hash; ``plan`` plans cells, ``show`` shows
     a plan under a heading, ``run`` runs one within so many seconds (None: as many as it takes)."""
 
     contest: Contest
@@ -27,40 +27,61 @@ class Second:
     run: Callable[[Plan, float | None], Summary]
 
     def foresee(self) -> None:
-        """Shows the plan of the second stage, if there can be one: the winners' runs, and of a method that is not
-        tuned yet those of its first point, which take as long."""
-        results, seeds = self.known(), self.contest.protocol.seeds
+        """Shows the plan of the stages after the grids: the winners' runs, and of a method that is not tuned yet those
+        of its first point, which take as long."""
+        results, protocol = self.known(), self.contest.protocol
         waiting = self._untuned(results)
-        chosen = {header: self.contest.winner(header, results) for header in self.contest.tuning}
-        likely = [spec or self.contest.tuning[one][0] for one, spec in chosen.items() if spec or one in waiting]
-        if not likely:
+        later = self.contest.foreseen(results)[len(self.contest.cells) :]
+        if not later:
             return
-        steps = self.plan([self.contest.final(spec, seed) for seed in seeds for spec in likely]).steps
-        told = f" ({len(waiting)} not chosen yet: their first point stands in)" if waiting else ""
-        self.show(f"Then the best point of each method with {len(seeds)} seeds, and the test set{told}", steps, None)
+        stand = f" ({len(waiting)} not chosen yet: their first point stands in)" if waiting else ""
+        self.show(
+            f"Then points beyond each grid whose best one is its end, at most {protocol.extra}, and the best point of "
+            f"each method with {len(protocol.seeds)} seeds, and the test set{stand}", self.plan(later).steps, None,
+        )  # fmt: skip
+
+    def power(self) -> str:
+        """What the protocol can show, from the spread of seeds in this machine's runs and the published ones."""
+        from zobench import recipes
+        from zobench.report import power
+        from zobench.store import Store
+
+        spec, published = self.contest.cells[0], Store(recipes.folder("published"))
+        paths = [path for path in published.paths() if path.name.startswith(spec.model)]
+        stored = [*self.known().values(), *filter(None, map(published.read, paths))]
+        return power.planned(self.contest.protocol, power.spread_of(spec, stored), self.contest.test_size)
 
     def follow(self, first: Summary, budget: float | None, begin: float) -> tuple[Summary, list[Step], int]:
-        """Runs the winners in what is left of the ``budget`` of seconds since ``begin`` (``time.monotonic()``).
+        """Runs the later stages in what is left of the ``budget`` of seconds since ``begin`` (``time.monotonic()``).
 
-        Returns what both stages came to, the steps of the second, and how many runs are not among these but still to
-        come: of methods that are not tuned yet, or all that are lacking if the second stage did not begin.
+        Returns what all stages came to, the steps of the later ones, and how many runs are not among these but still to
+        come: the last runs of methods that are not tuned yet, or all that are lacking if their stage did not begin.
         """
         from zobench.recipes.protocol import is_done
 
+        steps: list[Step] = []
         known = {**self.known(), **{result.spec.hash: result for result in first.results}}
-        finals = self.contest.finals(known)
-        unknown = len(self._untuned(known)) * len(self.contest.protocol.seeds)
-        left = None if budget is None else budget - (time.monotonic() - begin)
-        if first.interrupted or not finals or (left is not None and left <= 0):
-            return first, [], unknown + sum(not is_done(known.get(spec.hash)) for spec in finals)
-        planned = self.plan(finals)
-        self.show("The best point of each method", planned.steps, left)
-        second = self.run(planned, left)
-        first.results += second.results
-        first.unsaved += second.unsaved
-        first.interrupted = second.interrupted
-        return first, planned.steps, unknown
+        tried: set[str] = set()
+        while True:
+            added = [run for run in self.contest.added(known) if not is_done(known.get(run.hash))]
+            added = [run for run in added if run.hash not in tried]
+            stage = added or [run for run in self.contest.finals(known) if run.hash not in tried]
+            left = None if budget is None else budget - (time.monotonic() - begin)
+            if first.interrupted or not stage or (left is not None and left <= 0):
+                lacking = sum(not is_done(known.get(run.hash)) for run in stage)
+                return first, steps, lacking + len(self._untuned(known)) * len(self.contest.protocol.seeds)
+            planned = self.plan(stage)
+            self.show(
+                "Beside the best point of each grid" if added else "The best point of each method", planned.steps, left
+            )
+            summary = self.run(planned, left)
+            steps += planned.steps
+            tried |= {run.hash for run in stage}
+            known |= {result.spec.hash: result for result in summary.results}
+            first.results += summary.results
+            first.unsaved += summary.unsaved
+            first.interrupted = summary.interrupted
 
     def _untuned(self, results: Mapping[str, Result]) -> list[str]:
-        """The methods whose grids have not run whole; one that is tuned and has no finite loss has no second stage."""
+        """The methods whose grids have not run whole; one that is tuned and has no finite loss has no last stage."""
         return [header for header in self.contest.tuning if not self.contest.is_tuned(header, results)]

@@ -17,6 +17,7 @@ from zobench.cli.here import Here, keeping
 from zobench.cli.show import table_text
 
 if TYPE_CHECKING:
+    from zobench.cli.contest import Stages
     from zobench.execute.plan import Plan, Step
     from zobench.execute.rounds import Repeats
     from zobench.execute.sweep import Summary
@@ -121,7 +122,7 @@ class _Sweep:
 
     def go(self) -> None:
         """See :func:`run_matrix`."""
-        from zobench.cli.contest import Second
+        from zobench.cli import console
         from zobench.cli.found import waiting
         from zobench.cli.selftest_first import selftest_first
         from zobench.execute.campaign import anew
@@ -131,20 +132,19 @@ class _Sweep:
         planned = anew(planned, self._retry) if asked.turns else planned
         self._show(self._matrix.title, planned.steps, self._budget)
         here.say(self._repeats.told)
-        second = self._matrix.contest and Second(
-            contest=self._matrix.contest, known=here.known, plan=lambda specs: here.plan(specs, self._retry, ""),
-            show=self._show, run=self._run,
-        )  # fmt: skip
-        if second:
-            second.foresee()
+        stages = self._stages()
+        if stages:
+            stages.foresee()
+            screen = console.answer_console() if asked.dry_run else self._errors
+            screen.print(stages.power(), markup=False, highlight=False, soft_wrap=True)
         if asked.dry_run:
             return
         if self._selftest is not None:
             selftest_first(asked.results, here.machine, self._device, self._selftest, asked.disk_dir, here.say)
         begin = time.monotonic()
         summary, steps, unknown = self._run(planned, self._budget, whole=asked.turns), planned.steps, 0
-        if second:
-            summary, more, unknown = second.follow(summary, self._budget, begin)
+        if stages:
+            summary, more, unknown = stages.follow(summary, self._budget, begin)
             steps = [*steps, *more]
         self._finish(summary, waiting(steps, summary.results) + unknown)
 
@@ -152,8 +152,19 @@ class _Sweep:
         """See :func:`measure_part`."""
         from zobench.execute.campaign import anew
 
-        first = self._here.plan(self._cells, self._retry, self._note, self._asked.first_round)
+        begin, first = time.monotonic(), self._here.plan(self._cells, self._retry, self._note, self._asked.first_round)
+        if stages := self._stages():
+            return replace(stages, show=lambda *_: None).follow(self._run(first, budget), budget, begin)[0]
         return self._run(anew(first, self._retry), budget, whole=True)
+
+    def _stages(self) -> Stages | None:
+        """What comes after the grids of a protocol; None of any other matrix."""
+        from zobench.cli.contest import Stages
+
+        return self._matrix.contest and Stages(
+            contest=self._matrix.contest, known=self._here.known,
+            plan=lambda specs: self._here.plan(specs, self._retry, ""), show=self._show, run=self._run,
+        )  # fmt: skip
 
     def _show(self, title: str, steps: Sequence[Step], budget: float | None) -> None:
         """Shows a plan of ``budget`` seconds; a row for each cell where that was asked for."""

@@ -70,6 +70,17 @@ def progress(
     return Progress(wanted=tuple(wanted), left=tuple(left))
 
 
+def part_progress(on: PartOn, runs: Sequence[Result], retry: Collection[str] = ()) -> Progress:
+    """How far a part is, less what this machine was found too small for. The runs of a protocol, as far as they can be
+    foreseen, stand each for itself."""
+    if on.contest is None:
+        return progress(fitting(on.cells, runs), on.rounds, runs, retry)
+    known = {run.spec.hash: run for run in runs if number_of(run) == on.first}
+    cells = fitting(on.contest.foreseen(known), runs)
+    left = tuple((cell, on.first) for cell in cells if not is_settled(known.get(cell.hash), retry))
+    return Progress(wanted=tuple((cell, on.first) for cell in cells), left=left)
+
+
 def fitting(cells: Sequence[RunSpec], runs: Sequence[Result]) -> list[RunSpec]:
     """``cells`` less those that this machine was found too small for, and never ran."""
     unfit = {run.spec.hash for run in runs if run.outcome is Outcome.SKIPPED} - {
@@ -108,10 +119,12 @@ def outlook(
     """A part whose cells are resolved for this machine: see :func:`progress`. Without ``rates`` its seconds are nan."""
     earlier = folded(runs)
     first = {run.spec.hash: run for run in runs if number_of(run) == on.first}
-    steps = tuple(decide(spec, first.get(spec.hash), earlier, rates, room, retry) for spec in on.cells)
+    cells = on.contest.foreseen(first) if on.contest else on.cells
+    steps = tuple(decide(spec, first.get(spec.hash), earlier, rates, room, retry) for spec in cells)
     unfit = tuple(step for step in steps if step.action == "skip")
     seconds = {step.spec.hash: step.estimate.seconds if step.estimate else 0.0 for step in steps}
-    known = progress([step.spec for step in steps if step.action != "skip"], on.rounds, runs, retry)
+    fits = [step.spec for step in steps if step.action != "skip"]
+    known = part_progress(on, runs, retry) if on.contest else progress(fits, on.rounds, runs, retry)
     whole, left = (sum(seconds[spec.hash] for spec, _ in some) for some in (known.wanted, known.left))
     return Outlook(on=on, steps=steps, progress=known, whole=whole, left=left, unfit=unfit)
 

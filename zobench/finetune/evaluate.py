@@ -27,5 +27,5 @@ def evaluate(
     first, *others = judge.scores(total)
     return Evaluation(
         split=split, step=step, loss=total.loss_sum / total.count, accuracy=first, count=total.count,
-        names=goal.scores, second=others[0] if others else 0.0,
+        names=goal.scores, second=others[0] if others else 0.0, examples=total.examples,
     )  # fmt: skip

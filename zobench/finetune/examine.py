@@ -21,6 +21,7 @@ from zobench.finetune.progress import Hooks
 from zobench.finetune.stop import Interrupted, Stop
 from zobench.machine.files import sync, writing
 from zobench.result import Result
+from zobench.result.examples import KEY, packed
 from zobench.runspec import METHODS, RunSpec
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def examined(
         return result
     progress.evaluated(seen)
     callbacks.evaluated(seen)
-    return dataclasses.replace(result, evaluation={**result.evaluation, "test": seen.point})
+    each = {KEY: packed(seen.examples)} if seen.examples else {}
+    return dataclasses.replace(result, evaluation={**result.evaluation, "test": seen.point, **each})
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Evaluation:
     ``gained``: whether its loss is below that of the start, which is no result of training and never kept. ``names``:
     what the task's goal is scored by. ``accuracy`` is the first of these scores, of an answer its F1, of plain text the
     perplexity; ``second`` is the other one, where there are two. ``count`` are the tokens of a plain text.
+    ``examples``: of choices that were just evaluated whether each is right, and its loss.
     """
 
     split: str
@@ -42,6 +43,7 @@ class Evaluation:
     gained: bool = True
     names: tuple[str, ...] = ("accuracy",)
     second: float = 0.0
+    examples: tuple[tuple[bool, float], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def scores(self) -> dict[str, float]:

@@ -57,7 +57,8 @@ def run(
 
     Resumes the same run in ``folder`` after the last step in its journal; of a finished run the result is read.
     ``evaluation`` of the result: ``curve``, rows of [step, loss, accuracy] on dev; ``start`` and ``best`` of them;
-    ``test``, looked at once, with the weights of the best row; ``majority``, the accuracy of always giving the most
+    ``test``, looked at once, with the weights of the best row, and ``test_examples``, which of its choices are right
+    and the loss of each (:mod:`zobench.result.examples`); ``majority``, the accuracy of always giving the most
     frequent answer; ``task``, ``definition`` and ``tokenizer``: facts. ``examine`` False leaves the test set alone,
     until a later call with True, and ``test_size=0`` leaves it alone for good; ``seal`` is shared by runs that may look
     at it once together. ``resume``: there must be something to go on with. ``callbacks`` are told of all that happens;

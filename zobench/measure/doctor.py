@@ -14,7 +14,6 @@ from zobench.measure import calibrate, environment
 OPTIONAL = {
     "matplotlib": ("figures", "zobench[report]"),
     "jinja2": ("the HTML report", "zobench[report]"),
-    "scipy": ("comparing runs", "zobench[report]"),
     "pyarrow": ("results as Parquet", "zobench[report]"),
     "peft": ("LoRA, prefixes and prompts", "zobench[tasks]"),
     "datasets": ("tasks from the hub", "zobench[tasks]"),

@@ -2,7 +2,7 @@
 
 The steps of one process have more in common than chance (its place in memory, its threads, the minute in which it
 ran), so an interval from steps alone says how steady that process was, not whether another would take as long. The unit
-of evidence is a process: one value each, the median of its steps. NumPy alone computes it; tests hold it against scipy.
+of evidence is a process: one value each, the median of its steps.
 """
 
 from __future__ import annotations
@@ -12,20 +12,11 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 LEVEL = 0.05
 """Of every interval here: 1 - LEVEL is the coverage."""
 FEW = 6
 """Processes or pairs from which ranks alone reach the level: 2 / 2^6 is 3.1 %. Fewer are taken to be log-normal."""
-_MANY = 1e4
-"""Degrees of freedom from which Student's t is the normal distribution to four digits."""
-_ANGLES = 20_001
-"""Points at which Student's distribution is integrated."""
 _TO_DEVIATION = 1.4826
 """What the median absolute deviation is multiplied by to be the standard deviation of normal values."""
 _APART = 3.5
@@ -112,10 +103,12 @@ def _halves(n: int) -> list[float]:
 
 def _few(values: Sequence[float]) -> tuple[float, float] | None:
     """Student's interval of the mean logarithm: wide, as it must be where so little is known of the spread."""
+    from scipy import special
+
     n, logs = len(values), [math.log(value) for value in values]
     if n < 2:
         return None
-    half = quantile(n - 1, 1 - LEVEL) * statistics.stdev(logs) / math.sqrt(n)
+    half = float(special.stdtrit(n - 1, 1 - LEVEL / 2)) * statistics.stdev(logs) / math.sqrt(n)
     middle = statistics.fmean(logs)
     return math.exp(middle - half), math.exp(middle + half)
 
@@ -209,26 +202,3 @@ def _deviation(values: Sequence[float]) -> float:
     """A standard deviation that outliers do not move."""
     middle = statistics.median(values)
     return _TO_DEVIATION * statistics.median(abs(value - middle) for value in values)
-
-
-def quantile(freedom: float, share: float) -> float:
-    """The t that |T| stays below with probability ``share``, T of Student's distribution."""
-    if freedom >= _MANY:
-        return statistics.NormalDist().inv_cdf((1 + share) / 2)
-    import numpy as np
-
-    angles, within = _within(freedom)
-    return math.sqrt(freedom) * math.tan(float(np.interp(share, within, angles)))
-
-
-@functools.lru_cache(maxsize=512)
-def _within(freedom: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Angles, and the probability that T = sqrt(freedom) tan(angle) is within plus and minus each of them: the integral
-    of cos(angle)^(freedom - 1)."""
-    import numpy as np
-
-    angles = np.linspace(0.0, math.pi / 2, _ANGLES)
-    density = np.cos(angles) ** (freedom - 1)
-    density[-1] = 1.0 if freedom == 1 else 0.0  # cos(pi / 2) is not quite 0
-    summed: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    return angles, np.asarray(summed / summed[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from zobench import models
+from zobench.data.tasks.file import task_of
 from zobench.predict import here, sizes
 from zobench.predict.footprint import fit, streamed_layers
 from zobench.predict.seconds import Rates, passes, pending, transferred
@@ -40,11 +41,23 @@ def moved_bytes(spec: RunSpec) -> float:
     return forwards(spec) * weights + 2 * tuned * (written + sizes.optimizer_width(spec)) + tuned * stored
 
 
-def price(unit: str, spec: RunSpec, rates: Callable[[], Rates] | None = None) -> float:
-    """What a step of ``spec`` costs in ``unit`` of a protocol (:data:`zobench.recipes.protocol.UNITS`).
+def evaluation(spec: RunSpec) -> float:
+    """Forwards of its batch that an evaluation on dev costs: examples of dev over those of a batch."""
+    dev = spec.shots * max(len(task_of(spec).names), 1) if spec.shots else spec.dev_size
+    return dev / spec.batch_size
+
+
+def price(unit: str, spec: RunSpec, rates: Callable[[], Rates] | None = None) -> tuple[float, float]:
+    """What a step of ``spec`` costs in ``unit`` of a protocol (:data:`zobench.recipes.protocol.UNITS`), and what an
+    evaluation on dev costs: as much as so many forwards of a step.
 
     ``rates``: this machine's, which seconds alone need. Raises ``ValueError`` for seconds without them.
     """
+    step = _step_price(unit, spec, rates)
+    return step, step * evaluation(spec) / forwards(spec)
+
+
+def _step_price(unit: str, spec: RunSpec, rates: Callable[[], Rates] | None) -> float:
     if unit not in PRICES:
         if rates is None:
             raise ValueError(

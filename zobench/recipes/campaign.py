@@ -10,7 +10,8 @@ from typing import Any
 from zobench import recipes
 from zobench.machine.texts import toml_of
 from zobench.recipes import matrix
-from zobench.recipes.matrix import PART_KEYS, Matrix
+from zobench.recipes.matrix import PART_KEYS, Matrix, unpriced
+from zobench.recipes.protocol import Contest, Price
 from zobench.runspec import RunSpec, suggestion
 
 _DEVICES = ("cpu", "cuda")
@@ -30,10 +31,11 @@ class Part:
     more: bool = False
     changes: Mapping[str, Any]
 
-    def load(self, device: str) -> Matrix:
+    def load(self, device: str, price: Price = unpriced) -> Matrix:
         """Its cells on ``device``, the same on each machine. Raises ``ValueError`` for what no matrix can be."""
+        path = recipes.find("runners", self.matrix)
         try:
-            return matrix.load(recipes.find("runners", self.matrix), device, narrow=_unnamed, part=self.changes)
+            return matrix.load(path, device, narrow=_unnamed, price=price, part=self.changes)
         except ValueError as error:
             raise ValueError(f"part {self.name}: {error}") from None
 
@@ -49,11 +51,13 @@ def _unnamed() -> str | None:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartOn:
     """A part on a device: its ``cells``, and the number of its ``first`` round. A cell that another part had before has
-    rounds of its own in this one, with the numbers after those, so that it is paired with the cells of both."""
+    rounds of its own in this one, with the numbers after those, so that it is paired with the cells of both.
+    ``contest``: of a part that is a protocol, whose later stages follow its ``cells``."""
 
     part: Part
     cells: tuple[RunSpec, ...]
     first: int
+    contest: Contest | None = None
 
     @property
     def rounds(self) -> range:
@@ -75,15 +79,22 @@ class Campaign:
     selftest: str | None
     parts: tuple[Part, ...]
 
-    def on(self, device: str) -> list[PartOn]:
-        """All parts on ``device``. Raises ``ValueError`` for what no matrix can be."""
+    def on(self, device: str, price: Price = unpriced) -> list[PartOn]:
+        """All parts on ``device``; ``price``: what a step of a protocol costs. Raises ``ValueError`` for what no matrix
+        can be, and for a protocol that repeats, or of which two parts have the same run."""
         found: list[PartOn] = []
         free: dict[str, int] = {}
         for part in self.parts:
-            cells = part.load(device).cells
+            made = part.load(device, price)
+            cells = made.cells
             first = max(free.get(cell.hash, 0) for cell in cells)
+            if made.contest and (first or part.repeats > 1):
+                raise ValueError(
+                    f"part {part.name}: a protocol runs once, as its seeds repeat it, but another part has its runs, "
+                    "or `repeats` is above 1; write repeats = 1"
+                )
             free |= dict.fromkeys((cell.hash for cell in cells), first + part.repeats)
-            found.append(PartOn(part=part, cells=cells, first=first))
+            found.append(PartOn(part=part, cells=cells, first=first, contest=made.contest))
         return found
 
 
@@ -99,6 +110,7 @@ _PART_OPTIONAL = {
     "variants": list,
     "include": list,
     "exclude": list,
+    "methods": list,
 }
 
 
@@ -128,7 +140,7 @@ def _part(data: Any, repeats: int) -> Part:
     count = data.get("repeats", repeats)
     if count < 1:
         raise ValueError(f"`repeats >= 1` must hold, but the part {data['name']!r} has {count}; leave it out")
-    changes = {key: value for key, value in data.items() if key in PART_KEYS}
+    changes = {key: value for key, value in data.items() if key in (*PART_KEYS, "methods")}
     return Part(
         name=data["name"], matrix=data["matrix"], reason=data["reason"], repeats=count,
         turns=data.get("turns", False), more=data.get("more", False), changes=changes,

@@ -53,13 +53,14 @@ NARROW = "fastest 16-bit"
 """As a ``dtype``: whichever 16-bit type this machine multiplies fastest."""
 
 
-def _unpriced(unit: str, spec: RunSpec) -> float:
+def unpriced(unit: str, spec: RunSpec) -> tuple[float, float]:
+    """Raises ``ValueError``: where nobody can say what a step costs."""
     raise ValueError(f"a budget in {unit} must be priced, but nobody here can; run it by `zobench sweep`")
 
 
 def load(
     path: Path, device: str, changes: Mapping[str, Any] | None = None,
-    narrow: Callable[[], str | None] = lambda: "bf16", price: Price = _unpriced, part: Mapping[str, Any] | None = None,
+    narrow: Callable[[], str | None] = lambda: "bf16", price: Price = unpriced, part: Mapping[str, Any] | None = None,
 ) -> Matrix:  # fmt: skip
     """The matrix in ``path`` as it runs on ``device`` ("cpu", "cuda", "cuda:0"), with ``changes`` made to every cell.
 
@@ -68,12 +69,20 @@ def load(
     would run the same computation appear once. A cell that has all values of a rule of ``[[exclude]]`` (after
     ``changes``, defaults included) is left out. An option of a plug-in is given, varied and excluded as
     ``options.NAME``. ``narrow`` is asked for what NARROW stands for, or None: then its cells are left out. A file with
-    a ``[protocol]`` (:mod:`zobench.recipes.protocol`) holds ``[[methods]]``; ``price`` says what a step costs. Raises
-    ``ValueError``, one line that names the file, for an unknown key or an impossible value.
+    a ``[protocol]`` (:mod:`zobench.recipes.protocol`) holds ``[[methods]]``, of which a ``part`` may name some;
+    ``price`` says what a step costs. Raises ``ValueError``, one line that names the file, for an unknown key or an
+    impossible value.
     """
     try:
-        body = _overlay(_body(path, device), _checked_part(part or {}))
+        body, chosen = _body(path, device), dict(part or {})
+        headers = chosen.pop("methods", None)
+        _check_section(chosen, ("base",) if "protocol" in body else PART_KEYS, "a part of a campaign")
+        body = _overlay(body, chosen)
         contest = _contest(body, device, dict(changes or {}), price) if "protocol" in body else None
+        if headers is not None:
+            if contest is None:
+                raise ValueError("`methods` of a part choose those of a protocol, but the file has none; leave it out")
+            contest = contest.only(headers)
         cells: dict[str, RunSpec] = {}
         for cell in contest.cells if contest else _cells(body, device, dict(changes or {}), narrow):
             check_recorded(cell)
@@ -116,11 +125,6 @@ def _notes(path: Path) -> tuple[str, ...]:
 def _narrowed(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What may stand in place of NARROW."""
     return [{"dtype": dtype} for dtype in ("fp16", "bf16")] if values.get("dtype") == NARROW else [{}]
-
-
-def _checked_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    _check_section(part, PART_KEYS, "a part of a campaign")
-    return part
 
 
 def protocol_of(path: Path) -> protocols.Protocol | None:

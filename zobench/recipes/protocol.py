@@ -1,14 +1,16 @@
-"""Protocols: methods compared at one budget. Each has a grid of one size, tuned on dev with a seed of its own; the best
-point runs with the other seeds and sees the test set."""
+"""Protocols: methods compared at one budget. Each has a grid of one size, tuned on dev with seeds of its own, which
+grows until its best point is interior; that runs with the other seeds and sees the test set."""
 
 from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zobench.recipes.grids import untried
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, check_key, check_value, flat, suggestion
 
@@ -16,11 +18,11 @@ UNITS = ("forwards", "seconds", "gigabytes")
 """What a budget can be given in: forwards of one batch (a backward pass is two), seconds of predicted steps, 1e9 bytes
 of weights that the steps move."""
 
-Price = Callable[[str, RunSpec], float]
-"""What a step of a spec costs in a unit of a budget."""
+Price = Callable[[str, RunSpec], tuple[float, float]]
+"""What a step of a spec costs in a unit of a budget, and what an evaluation on dev costs."""
 
-_NEEDED = ("points", "tuning_seed", "seeds", "evaluations")
-_OWN = {"steps": "the budget", "eval_every": "evaluations", "seed": "tuning_seed and seeds"}
+_NEEDED = ("points", "extra", "tuning_seeds", "seeds", "evaluations")
+_OWN = {"steps": "the budget", "eval_every": "evaluations", "seed": "tuning_seeds and seeds"}
 """Field of a spec -> what of the protocol decides it."""
 _TIMES = re.compile(r"x(\d+(?:\.\d+)?(?:e-?\d+)?)")
 
@@ -35,67 +37,128 @@ class Contender:
     fields: Mapping[str, Any]
     others: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The keys that its grid varies."""
+        return tuple(key for key, values in self.fields.items() if isinstance(values, list))
+
     def meets(self, spec: RunSpec) -> bool:
-        """Whether ``spec`` has one of the values that are given for each field, and leaves the others' as they are."""
-        if any(spec.value(key) != value for key, value in self.others.items()):
-            return False
-        given = ((key, _listed(values)) for key, values in self.fields.items())
-        return all(
-            any(_times(value) is not None or spec.value(key) == check_value(key, value) for value in values)
-            for key, values in given
-        )
+        """Whether ``spec`` has the values that are given, any on an axis, and leaves the others' as they are."""
+        fixed = {key: value for key, value in self.fields.items() if key not in self.axes and _times(value) is None}
+        given = {key: check_value(key, value) for key, value in fixed.items()}
+        return all(spec.value(key) == value for key, value in {**self.others, **given}.items())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
-    """What the file says. ``amount`` of ``unit`` is each run's budget; each method has ``points`` points in its grid,
-    which are run with ``tuning_seed``; the winners run with ``seeds``. Every run is evaluated on dev ``evaluations``
-    times after its start."""
+    """What the file says. ``amount`` of ``unit`` is each run's budget; each method has ``points`` points in its grid
+    and may add ``extra``, which are run with each of ``tuning_seeds``; the winners run with ``seeds``. Every run is
+    evaluated on dev before its first step and ``evaluations`` times after it, which the budget pays for too."""
 
     unit: str
     amount: float
     points: int
-    tuning_seed: int
+    extra: int
+    tuning_seeds: tuple[int, ...]
     seeds: tuple[int, ...]
     evaluations: int
     contenders: tuple[Contender, ...]
 
     def steps(self, spec: RunSpec, price: Price) -> int:
-        """The steps that the budget buys of ``spec``; 0 if one is too much."""
-        return math.floor(min(self.amount / price(self.unit, spec) * (1 + 1e-12), 2**62))
+        """The steps that the budget buys of ``spec`` beside its evaluations; 0 if one is too much."""
+        step, evaluation = price(self.unit, spec)
+        left = max(0.0, self.amount - (self.evaluations + 1) * evaluation)
+        return math.floor(min(left / step * (1 + 1e-12), 2**62))
 
     def contender(self, spec: RunSpec) -> Contender | None:
         """The method of which ``spec`` is a run: of those that it meets the one that says most. None: it meets none."""
         met = [one for one in self.contenders if one.meets(spec)]
         return max(met, key=lambda one: len(one.fields), default=None)
 
+    def tuning_runs(self, point: RunSpec) -> tuple[RunSpec, ...]:
+        """The runs of a point of a grid, one for each tuning seed."""
+        return tuple(point.replace(seed=seed) for seed in self.tuning_seeds)
+
+    def search(self, contender: Contender, points: Sequence[RunSpec], results: Mapping[str, Result]) -> Search:
+        """What ``results``, by their hash, say of ``points``, each with the first tuning seed."""
+        runs = {point: [results.get(run.hash) for run in self.tuning_runs(point)] for point in points}
+        waiting = tuple(point for point, own in runs.items() if not all(map(is_done, own)))
+        ranks = {point: _rank([run for run in own if run]) for point, own in runs.items() if point not in waiting}
+        best = min(ranks, key=ranks.__getitem__, default=None)
+        if waiting or best is None or math.isinf(ranks[best][0]):
+            return Search(points=tuple(points), waiting=waiting, best=None, beyond=())
+        beyond = tuple(untried(points, best, contender.axes))
+        return Search(points=tuple(points), waiting=(), best=best, beyond=beyond)
+
+
+def _rank(runs: Sequence[Result]) -> tuple[float, float]:
+    """The mean loss on dev of a point's runs, infinite if one has none, and their mean first score, negative."""
+    losses, scores = zip(*(run.rank_on_dev for run in runs), strict=True)
+    return statistics.fmean(losses), statistics.fmean(scores)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Search:
+    """How far the tuning of a method is. ``points``: those of its grid, then those that were added; ``waiting``: those
+    that have not run with every tuning seed; ``best``: the one with the least mean loss on dev, None as long as any
+    waits or if none has a finite loss; ``beyond``: the neighbours of the best point that were not tried, as changes of
+    it, none if it is interior."""
+
+    points: tuple[RunSpec, ...]
+    waiting: tuple[RunSpec, ...]
+    best: RunSpec | None
+    beyond: tuple[Mapping[str, Any], ...]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contest:
-    """A protocol's runs. ``tuning``: header -> a run for each point of the method's grid, in the file's order; none of
-    them looks at the test set. ``test_size``: the examples that the winners see of it."""
+    """A protocol's runs. ``tuning``: header -> the points of the method's grid with the first tuning seed, in the
+    file's order; none of them looks at the test set. ``test_size``: the examples that the winners see of it. ``price``:
+    what their steps cost."""
 
     protocol: Protocol
     tuning: Mapping[str, tuple[RunSpec, ...]]
     test_size: int
+    price: Price
 
     @property
     def cells(self) -> tuple[RunSpec, ...]:
-        """The tuning runs, a point of every method after the other."""
-        return tuple(spec for point in zip(*self.tuning.values(), strict=True) for spec in point)
+        """The tuning runs of the grids, a point of every method after the other, with one seed and then the next."""
+        points = [spec for point in zip(*self.tuning.values(), strict=True) for spec in point]
+        return tuple(point.replace(seed=seed) for seed in self.protocol.tuning_seeds for point in points)
+
+    def only(self, headers: Sequence[str]) -> Contest:
+        """The runs of these methods alone. Raises ``ValueError`` for a header that is none's."""
+        for header in headers:
+            if header not in self.tuning:
+                raise ValueError(f"a protocol has no method {header!r}; {suggestion(header, self.tuning)}")
+        return replace(self, tuning={header: self.tuning[header] for header in headers})
+
+    def search(self, header: str, results: Mapping[str, Result]) -> Search:
+        """The tuning of a method as far as ``results``, by their hash, tell it: its grid, then the neighbours of the
+        best point until it is interior or the protocol's ``extra`` points are used up."""
+        [contender] = [one for one in self.protocol.contenders if one.header == header]
+        points, most = list(self.tuning[header]), self.protocol.points + self.protocol.extra
+        while True:
+            state = self.protocol.search(contender, points, results)
+            room = most - len(points)
+            if state.best is None or not state.beyond or not room:
+                return state
+            points += [self._bought(header, state.best.replace(**one)) for one in state.beyond[:room]]
 
     def is_tuned(self, header: str, results: Mapping[str, Result]) -> bool:
-        """Whether ``results``, by their hash, hold a whole run of every point of the method's grid."""
-        return all(is_done(results.get(spec.hash)) for spec in self.tuning[header])
+        """Whether ``results`` hold a whole run of every point of the method's grid, and of those that were added."""
+        return not self.search(header, results).waiting
 
     def winner(self, header: str, results: Mapping[str, Result]) -> RunSpec | None:
-        """The method's point with the least loss on dev, of equal ones the highest score, then the first. None until
-        it is tuned, and if no point's loss is finite."""
-        if not self.is_tuned(header, results):
-            return None
-        runs = (results[spec.hash] for spec in self.tuning[header])
-        finished = [run for run in runs if run.rank_on_dev[0] < math.inf]
-        return min(finished, key=lambda run: run.rank_on_dev).spec if finished else None
+        """The method's point with the least mean loss on dev, of equal ones the highest score, then the first. None
+        until it is tuned, and if no point's loss is finite."""
+        return self.search(header, results).best
+
+    def added(self, results: Mapping[str, Result]) -> tuple[RunSpec, ...]:
+        """The runs of points that were added to grids, as far as ``results`` tell them."""
+        more = [self.search(header, results).points[self.protocol.points :] for header in self.tuning]
+        return tuple(run for points in more for point in points for run in self.protocol.tuning_runs(point))
 
     def finals(self, results: Mapping[str, Result]) -> tuple[RunSpec, ...]:
         """The winners' runs, as far as ``results`` tell the winners: all of one seed, then all of the next."""
@@ -105,6 +168,16 @@ class Contest:
     def final(self, spec: RunSpec, seed: int) -> RunSpec:
         """The run of a tuned point with another seed, which looks at the test set."""
         return spec.replace(seed=seed, test_size=self.test_size)
+
+    def foreseen(self, results: Mapping[str, Result]) -> tuple[RunSpec, ...]:
+        """All runs as ``results`` let them be foreseen: of a method that is not tuned its first point stands for the
+        best one, and points that will be added later are not among them."""
+        untuned = [points[0] for header, points in self.tuning.items() if not self.is_tuned(header, results)]
+        likely = [self.final(point, seed) for seed in self.protocol.seeds for point in untuned]
+        return (*self.cells, *self.added(results), *self.finals(results), *likely)
+
+    def _bought(self, header: str, spec: RunSpec) -> RunSpec:
+        return _bought(self.protocol, header, spec, self.price)
 
 
 def is_done(run: Result | None) -> bool:
@@ -124,30 +197,39 @@ def read(stated: Mapping[str, Any], methods: list[Any], base: Mapping[str, Any])
     for key in _NEEDED:
         if key not in stated:
             raise ValueError(f"`{key}` must be given in [protocol], but is missing; {_EXAMPLES[key]}")
-    seeds = stated["seeds"]
-    if not isinstance(seeds, list) or len(seeds) < 2 or len(set(map(repr, seeds))) < len(seeds):
-        raise ValueError(f"`seeds` in [protocol] must be two or more that differ, but got {seeds!r}; write [0, 1, 2]")
-    numbers = {key: stated[key] for key in (*units, "points", "evaluations")}
-    for key, value in numbers.items():
-        whole = key in ("points", "evaluations")
-        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not value > 0:
+    tuning, seeds = _seeds(stated, "tuning_seeds"), _seeds(stated, "seeds")
+    for key in (*units, "points", "extra", "evaluations"):
+        value, kind = stated[key], (int, float) if key in units else int
+        is_number = isinstance(value, kind) and not isinstance(value, bool)
+        if not is_number or not (value > 0 or (key == "extra" and value == 0)):
+            sign = ">=" if key == "extra" else ">"
             raise ValueError(
-                f"`{key} > 0` must hold in [protocol], but got {value!r}; {_EXAMPLES.get(key, 'raise it')}"
+                f"`{key} {sign} 0` must hold in [protocol], but got {value!r}; {_EXAMPLES.get(key, 'raise it')}"
             )
-    tuned, *others = (check_value("seed", seed) for seed in (stated["tuning_seed"], *seeds))
-    if tuned in others:
-        raise ValueError(f"`tuning_seed` must be none of seeds, but got {tuned}; {_EXAMPLES['tuning_seed']}")
+    if shared := set(tuning) & set(seeds):
+        raise ValueError(
+            f"`tuning_seeds` must be none of seeds, but both have {min(shared)}; {_EXAMPLES['tuning_seeds']}"
+        )
     protocol = Protocol(
-        unit=units[0], amount=float(stated[units[0]]), points=stated["points"], tuning_seed=tuned, seeds=tuple(others),
-        evaluations=stated["evaluations"], contenders=_apart(list(map(_contender, methods)), base),
+        unit=units[0], amount=float(stated[units[0]]), points=stated["points"], extra=stated["extra"],
+        tuning_seeds=tuning, seeds=seeds, evaluations=stated["evaluations"],
+        contenders=_apart(list(map(_contender, methods)), base),
     )  # fmt: skip
     _check_contenders(protocol)
     return protocol
 
 
+def _seeds(stated: Mapping[str, Any], key: str) -> tuple[int, ...]:
+    seeds = stated[key]
+    if not isinstance(seeds, list) or len(seeds) < 2 or len(set(map(repr, seeds))) < len(seeds):
+        raise ValueError(f"`{key}` in [protocol] must be two or more that differ, but got {seeds!r}; {_EXAMPLES[key]}")
+    return tuple(check_value("seed", seed) for seed in seeds)
+
+
 _EXAMPLES = {
     "points": "write points = 4 for grids of four",
-    "tuning_seed": "write tuning_seed = 100",
+    "extra": "write extra = 4, or 0 for grids that do not grow",
+    "tuning_seeds": "write tuning_seeds = [100, 101]",
     "seeds": "write seeds = [0, 1, 2]",
     "evaluations": "write evaluations = 6",
 }
@@ -162,8 +244,11 @@ def _contender(data: Any) -> Contender:
         if key in (*_OWN, "device"):
             raise ValueError(f"`{key}` must not be in [[methods]], but is; {_OWN.get(key, '--device')} decides it")
         for value in _listed(values):
-            if _times(value) is None:
-                check_value(key, value)
+            if _times(value) is None and isinstance(check_value(key, value), (bool, str)) and isinstance(values, list):
+                raise ValueError(
+                    f"`{key}` in [[methods]] must list numbers, which a grid can go beyond, but got {value!r}; give "
+                    "each its own [[methods]]"
+                )
     return Contender(header=data["header"], fields=fields)
 
 
@@ -222,7 +307,7 @@ def contest(
     tested = check_value("test_size", common.get("test_size", RunSpec(model="any").test_size))
     if tested < 1:
         raise ValueError("`test_size >= 1` must hold in a protocol, but got test_size=0; its winners see the test set")
-    common |= {"seed": protocol.tuning_seed, "test_size": 0}
+    common |= {"seed": protocol.tuning_seeds[0], "test_size": 0}
     tuning = {
         one.header: tuple(
             _bought(protocol, one.header, make({**common, **_resolved(point, common)}), price)
@@ -233,7 +318,7 @@ def contest(
     hashes = [spec.hash for specs in tuning.values() for spec in specs]
     if len(set(hashes)) < len(hashes):
         raise ValueError("the points of all grids must differ, but two are the same run; change one in [[methods]]")
-    return Contest(protocol=protocol, tuning=tuning, test_size=tested)
+    return Contest(protocol=protocol, tuning=tuning, test_size=tested, price=price)
 
 
 def _resolved(point: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,10 +335,10 @@ def _resolved(point: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, 
 def _bought(protocol: Protocol, header: str, spec: RunSpec, price: Price) -> RunSpec:
     steps = protocol.steps(spec, price)
     if not steps:
-        cost = price(protocol.unit, spec)
+        step, evaluation = price(protocol.unit, spec)
         raise ValueError(
             f"a budget must buy a step, but {protocol.amount:g} {protocol.unit} buy none of {header}, which costs "
-            f"{cost:.3g} a step; raise it"
+            f"{step:.3g} a step and {evaluation:.3g} for each of {protocol.evaluations + 1} evaluations; raise it"
         )
     return spec.replace(steps=steps, eval_every=math.ceil(steps / protocol.evaluations))
 

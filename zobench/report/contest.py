@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from zobench import models, recipes
 from zobench.predict import budget
 from zobench.recipes import matrix
-from zobench.recipes.protocol import Contender, Protocol, is_done
+from zobench.recipes.protocol import Contender, Protocol, Search, is_done
 from zobench.report import toml
 from zobench.report.spread import Scores
 from zobench.report.table import Claim
@@ -94,13 +94,14 @@ def _claim(data: Mapping[str, Any]) -> Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """One method. ``tuned``: the runs of its grid, the best first; ``runs``: those of its best point, by seed, once the
-    whole grid has run."""
+    """One method. ``tuned``: the runs of its grid and of points that were added, the best first; ``search``: what they
+    say; ``most``: the points that it may have; ``runs``: those of its best point, by seed, once it is tuned."""
 
     contender: Contender
-    points: int
+    most: int
     target: float
     tuned: tuple[Result, ...]
+    search: Search
     runs: tuple[Result, ...]
 
     @property
@@ -121,8 +122,19 @@ class Standing:
     @property
     def chosen(self) -> str:
         """The best point, in what the grid varies: ``lr 0.0006``."""
-        fields = [key for key, values in self.contender.fields.items() if isinstance(values, list)]
-        return ", ".join(f"{key} {self.tuned[0].spec.value(key):g}" for key in fields) if self.runs else ""
+        axes = self.contender.axes
+        return ", ".join(f"{key} {self.runs[0].spec.value(key):g}" for key in axes) if self.runs else ""
+
+    @property
+    def is_edge(self) -> bool:
+        """Whether its best point has a neighbour that was not tried, so that nothing is claimed of the method."""
+        return bool(self.search.beyond)
+
+    @property
+    def loss(self) -> float | None:
+        """On test, the mean over seeds; None if a run has none that is finite."""
+        losses = [run.evaluation["test"]["loss"] for run in self.runs]
+        return None if None in losses else _mean(losses)
 
     @property
     def dev(self) -> float | None:
@@ -137,12 +149,14 @@ class Standing:
     @cached_property
     def forwards(self) -> float | None:
         """Of a step."""
-        return budget.forwards(self.runs[0].spec) if self.runs else None
+        return budget.forwards(_sized(self.runs[0].spec)) if self.runs else None
 
     @cached_property
     def moved(self) -> float | None:
-        """Bytes of weights that a run moves, by :func:`zobench.predict.budget.moved_bytes`."""
-        return budget.moved_bytes(self.runs[0].spec) * self.runs[0].spec.steps if self.runs else None
+        """Bytes of weights that a run moves, by :func:`zobench.predict.budget.moved_bytes`; None where the sizes of its
+        model are not known."""
+        spec = self.spec
+        return budget.moved_bytes(spec) * spec.steps if spec and models.is_known(spec) else None
 
     @property
     def step_times(self) -> list[float]:
@@ -163,13 +177,14 @@ class Standing:
     @property
     def forwards_to_target(self) -> list[float]:
         """Of each seed that reached it."""
-        return [step * budget.forwards(run.spec) for run, step in self.reached]
+        return [step * budget.forwards(_sized(run.spec)) for run, step in self.reached]
 
     @property
     def forwards_before_target(self) -> list[float]:
         """Of each seed that reached it, up to the evaluation before the one that did: the truth lies between."""
         return [
-            max((row[0] for row in run.evaluation["curve"] if row[0] < step), default=0) * budget.forwards(run.spec)
+            max((row[0] for row in run.evaluation["curve"] if row[0] < step), default=0)
+            * budget.forwards(_sized(run.spec))
             for run, step in self.reached
         ]
 
@@ -201,7 +216,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranking:
-    """A protocol's runs of one model on one machine; ``standings``: a method each, the highest mean on test first, then
+    """A protocol's runs of one model on one machine; ``standings``: a method each, the least loss on test first, then
     those without one in the protocol's order. ``spec``: a run, for what they have in common."""
 
     machine: str
@@ -217,13 +232,21 @@ class Ranking:
 
 def is_of(protocol: Protocol, spec: RunSpec) -> bool:
     """Whether ``spec`` is a run of one of the protocol's stages: its seed, its steps, and a method's fields. Where the
-    sizes of a stored run's model are not known, nobody can say what its steps cost, and it is none."""
-    tuning = spec.seed == protocol.tuning_seed and spec.test_size == 0
+    sizes of a stored run's model are not known, nobody can say what its steps cost but in forwards."""
+    tuning = spec.seed in protocol.tuning_seeds and spec.test_size == 0
     if spec.task == "none" or not (tuning or (spec.seed in protocol.seeds and spec.test_size)):
         return False
-    if protocol.contender(spec) is None or not models.is_known(spec):
+    if protocol.contender(spec) is None or (protocol.unit != "forwards" and not models.is_known(spec)):
         return False
-    return protocol.unit not in budget.PRICES or spec.steps == protocol.steps(spec, budget.price)
+    return protocol.unit not in budget.PRICES or spec.steps == protocol.steps(_sized(spec), budget.price)
+
+
+def _sized(spec: RunSpec) -> RunSpec:
+    """``spec``; of a model whose sizes are not known here, as of a package that is not installed, with those of
+    another: forwards do not depend on them, but for methods that take layers apart."""
+    if models.is_known(spec):
+        return spec
+    return spec.replace(model="OPT-125M", model_path="", name="", config_hash="", weights_hash="")
 
 
 def rankings(table: ContestTable, results: Sequence[Result]) -> list[Ranking]:
@@ -257,20 +280,24 @@ def _ranking(table: ContestTable, machine: str, results: Sequence[Result]) -> Ra
     standings = [_standing(table, one, by_method.get(one.header, [])) for one in table.protocol.contenders]
     return Ranking(
         machine=machine, spec=results[0].spec, description=str(results[0].environment.get("description", "")),
-        standings=tuple(sorted(standings, key=lambda one: -one.scores.mean if one.scores else 0.0)),
+        standings=tuple(sorted(standings, key=lambda one: math.inf if one.loss is None else one.loss)),
     )  # fmt: skip
 
 
 def _standing(table: ContestTable, contender: Contender, results: Sequence[Result]) -> Standing:
-    protocol = table.protocol
-    done = [run for run in results if run.spec.test_size == 0 and is_done(run)]
-    tuned = sorted(done, key=lambda run: (run.rank_on_dev, run.spec.hash))
+    """A method that is not tuned yet, in the grid or in what may be added to it, has no ``runs``."""
+    protocol, most = table.protocol, table.protocol.points + table.protocol.extra
+    first = protocol.tuning_seeds[0]
+    done = {run.spec.hash: run for run in results if run.spec.test_size == 0 and is_done(run)}
+    points = {run.spec.replace(seed=first).hash: run.spec.replace(seed=first) for run in done.values()}
+    search = protocol.search(contender, list(points.values()), done)
     runs = []
-    if len(tuned) >= protocol.points:
-        best = tuned[0].spec.hash
+    if search.best and len(points) >= (most if search.beyond else protocol.points):
+        best = search.best.replace(seed=0).hash
         ok = [run for run in results if run.outcome is Outcome.OK and "test" in run.evaluation]
-        runs = [run for run in ok if run.spec.replace(seed=protocol.tuning_seed, test_size=0).hash == best]
+        runs = [run for run in ok if run.spec.replace(seed=0, test_size=0).hash == best]
     return Standing(
-        contender=contender, points=protocol.points, target=table.target, tuned=tuple(tuned),
+        contender=contender, most=most, target=table.target, search=search,
+        tuned=tuple(sorted(done.values(), key=lambda run: (run.rank_on_dev, run.spec.hash))),
         runs=tuple(sorted(runs, key=lambda run: run.spec.seed)),
     )  # fmt: skip

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from zobench.report import frames, spread
 from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, Ratio, verdict
 from zobench.report.contest import ContestTable, Ranking, Standing, rankings, unmeasured
+from zobench.report.paired import NO_CLAIM, accuracies, baseline, judged, losses, mcnemar, reached, shown
 from zobench.report.quantity import rounded
 from zobench.report.sheet import CellText, Sheet, of_frame
+from zobench.report.spread import Difference
 from zobench.report.table import Claim
 from zobench.result import Result
 
@@ -53,11 +55,12 @@ def _key(ranking: Ranking) -> str:
 def _how(table: ContestTable) -> str:
     protocol = table.protocol
     unit = {"forwards": "forwards of a batch (a backward pass is two)", "gigabytes": "GB of weights moved"}
-    seeds = ", ".join(map(str, protocol.seeds))
+    tuning, seeds = (", ".join(map(str, own)) for own in (protocol.tuning_seeds, protocol.seeds))
     return (
-        f"Every run has {protocol.amount:g} {unit.get(protocol.unit, protocol.unit)}. {protocol.points} points a grid, "
-        f"compared on dev with seed {protocol.tuning_seed} alone; the best one runs with seeds {seeds}, and its best "
-        "weights on dev see the test set once."
+        f"Every run has {protocol.amount:g} {unit.get(protocol.unit, protocol.unit)}, its evaluations on dev among "
+        f"them. {protocol.points} points a grid and up to {protocol.extra} more beside its best, compared by the mean "
+        f"loss on dev with seeds {tuning}; the best one runs with seeds {seeds}, and its best weights on dev see the "
+        "test set once."
     )
 
 
@@ -84,15 +87,16 @@ def _made(
 
 
 def _accuracy(table: ContestTable, ranking: Ranking) -> list[Column]:
-    base = next((one for one in ranking.finished if one.header == table.baseline), None)
-    shared, placed = groups(ranking), places(ranking)
+    base, adjusted = baseline(table, ranking), judged(table, ranking)
     return [
         ("Chosen", _chosen),
+        ("Test loss ↓", lambda one: _number(one.loss, 1, ".4f", NONE if one.runs else "")),
+        (f"Less {table.baseline}", lambda one: _against(one, base, losses, 1, "+.4f")),
+        ("p (Holm)", lambda one: _text(_p(adjusted.get(one.header)))),
+        ("Shown", lambda one: _text(shown(one, base, adjusted))),
         ("Test (%) ↑", _test),
-        ("Range over seeds", _range),
-        ("Tied", lambda one: _text(shared.get(one.header, ""))),
-        (f"Less {table.baseline} (points)", lambda one: _against(one, base)),
-        ("Place per seed", lambda one: _text(" ".join(f"{place:g}" for place in placed.get(one.header, [])))),
+        (f"Less {table.baseline} (points)", lambda one: _against(one, base, accuracies, 0.01, "+.1f")),
+        ("p (McNemar)", lambda one: _text(_p(mcnemar(one, base)))),
         ("Dev at its best (%) ↑", lambda one: _number(one.dev, 0.01, ".1f")),
     ]
 
@@ -100,18 +104,26 @@ def _accuracy(table: ContestTable, ranking: Ranking) -> list[Column]:
 def _chosen(one: Standing) -> CellText:
     if not one.runs:
         return _waiting(one)
-    if len(one.tuned) == one.points:
-        return _text(one.chosen)
-    note = (
-        f"Chosen of {len(one.tuned)} points, not of the grid's {one.points}: the store has runs of other grids too, as "
-        "of another base value, that cannot be told apart. Sweep each into a folder of its own."
-    )
-    return CellText(text=one.chosen, own=(note,))
+    count = len(one.search.points)
+    notes = []
+    if count > one.most:
+        notes.append(
+            f"Chosen of {count} points, more than the {one.most} that a method may have: the store has runs of other "
+            "grids too, as of another base value, that cannot be told apart. Sweep each into a folder of its own."
+        )
+    if one.is_edge:
+        notes.append("Edge: its best point is an end of what was tried, so nothing is claimed of this method.")
+    return CellText(text=one.chosen + " (edge)" * one.is_edge, own=tuple(notes))
 
 
 def _waiting(one: Standing) -> CellText:
-    told = f"{len(one.tuned)} of {one.points} points tuned" if one.tuned else BLANK
-    own = () if len(one.tuned) < one.points else ("The best point has not run with the protocol's seeds yet.",)
+    count = len(one.search.points) - len(one.search.waiting)
+    told = f"{count} of at most {one.most} points tuned" if one.tuned else BLANK
+    own = (
+        ()
+        if one.search.best is None
+        else ("Its best point has not run with the protocol's seeds, or has neighbours yet to try.",)
+    )
     return CellText(text=told, tone="blank", own=own)
 
 
@@ -122,63 +134,39 @@ def _test(one: Standing) -> CellText:
     return CellText(text=f"{100 * one.scores.mean:.1f}", detail=f"({100 * low:.1f} to {100 * high:.1f})")
 
 
-def _range(one: Standing) -> CellText:
-    if one.scores is None:
-        return _text("")
-    told = f"{100 * min(one.scores.shares):.1f} to {100 * max(one.scores.shares):.1f}"
-    return CellText(text=told, detail=f"of {len(one.runs)}")
+def _p(value: float | None) -> str:
+    return "" if value is None else "< 0.0001" if value < 1e-4 else f"{value:.4f}"
 
 
-def _against(one: Standing, base: Standing | None) -> CellText:
-    if one.scores is None or base is None or base.scores is None:
+def _against(
+    one: Standing, base: Standing | None, of: Callable[[Standing, Standing], Difference | None], unit: float, form: str
+) -> CellText:
+    if not one.runs or base is None:
         return _text("")
-    if one is base:
+    known = None if one is base else of(one, base)
+    if known is None:
         return CellText(text=NONE)
-    told = spread.difference(one.scores, base.scores)
-    if math.isinf(told.high):
-        return CellText(text=f"{100 * told.value:+.1f}", own=("One seed has no spread, so that no interval is known.",))
-    return CellText(text=f"{100 * told.value:+.1f}", detail=f"({100 * told.low:+.1f} to {100 * told.high:+.1f})")
-
-
-def groups(ranking: Ranking) -> dict[str, str]:
-    """Header -> letters; two methods share one unless their difference on test is shown (Holm over all pairs), with the
-    spread of the seeds pooled over the methods."""
-    known = {one.header: one.scores for one in ranking.finished if one.scores is not None}
-    pool = spread.pooled(list(known.values()))
-    pairs = {
-        frozenset((a, b)): spread.difference(known[a], known[b], pool).p for a, b in itertools.combinations(known, 2)
-    }  # fmt: skip
-    return spread.letters(list(known), {pair: p < spread.LEVEL for pair, p in spread.adjusted(pairs).items()})
-
-
-def places(ranking: Ranking) -> dict[str, list[float]]:
-    """Header -> its place of each seed that all finished methods have, 1 for the highest accuracy on test."""
-    by_seed = [{run.spec.seed: run for run in one.runs} for one in ranking.finished]
-    shared = sorted(set.intersection(*(set(runs) for runs in by_seed))) if by_seed else []
-    rows = [[_score(runs[seed]) for runs in by_seed] for seed in shared]
-    ranked = [spread.ranks(row) for row in rows]
-    return {one.header: [row[i] for row in ranked] for i, one in enumerate(ranking.finished)}
-
-
-def _score(run: Result) -> float:
-    return float(run.evaluation["test"][run.scores[0]])
+    value, low, high = (format(number / unit, form) for number in (known.value, known.low, known.high))
+    if math.isinf(known.high):
+        return CellText(text=value, own=("One seed has no spread, so that no interval is known.",))
+    return CellText(text=value, detail=f"({low} to {high})")
 
 
 def _shown(table: ContestTable, ranking: Ranking) -> list[str]:
-    """What differences can be shown at all, and how far the seeds agree."""
-    scores = [one.scores for one in ranking.finished if one.scores is not None]
-    least, told = spread.detectable(scores), []
-    if least is not None:
+    """What the columns mean, and which differences could be shown at all."""
+    told = [
+        f"Less {table.baseline}: paired by seed, in parentheses 95 % by Student's t for the loss, the primary outcome, "
+        "and for accuracies by a bootstrap of seeds and test examples; p of the loss by Holm over all methods. A "
+        "method whose best point is an end of what was tried has no claim."
+    ]
+    known = reached(table, ranking)
+    if known is not None:
+        loss, points, count = known
         told.append(
-            f"Methods that share a letter are tied: their difference is not shown at {spread.LEVEL:.0%} (Holm over all "
-            f"pairs), of the seeds' spread, pooled, and of {scores[0].examples} test examples. Least detectable "
-            f"difference of two (one test, power {spread.POWER:.0%}): {100 * least:.1f} points. In parentheses 95 %: "
-            "of the test set, which all seeds share, and of differences."
+            f"Reached: {loss:.2g} in loss and {100 * points:.1f} points between seeds can be shown, with power "
+            f"{spread.POWER:.0%} at {spread.LEVEL:.0%} after Holm over {count} methods, by the spread of these "
+            "differences."
         )
-    rows = list(zip(*places(ranking).values(), strict=True))
-    agreement = spread.agreement([[-place for place in row] for row in rows])
-    if agreement is not None:
-        told.append(f"Kendall's W of the places over {len(rows)} seeds: {agreement:.2f} (1: every seed has one order).")
     return told
 
 
@@ -242,14 +230,19 @@ def checked(claim: Claim, ranking: Ranking) -> Ratio | None:
         return None
     first, second = sides
     if claim.metric == "accuracy":
-        assert first.scores is not None
-        assert second.scores is not None
-        told = spread.difference(first.scores, second.scores)
-        return Ratio(header=claim.ratio[0], value=told.value, low=told.low, high=told.high)
+        known = accuracies(first, second)
+        return known and Ratio(header=claim.ratio[0], value=known.value, low=known.low, high=known.high)
     values = [_COSTS[claim.metric](one) for one in sides]
     if any(len(own) < len(one.runs) for own, one in zip(values, sides, strict=True)):
         return None
-    told = spread.mean_difference(*([math.log(value) for value in own] for own in values))
+    logs = [
+        dict(zip([run.spec.seed for run in one.runs], map(math.log, own), strict=True))
+        for own, one in zip(values, sides, strict=True)
+    ]
+    shared = [logs[0][seed] - logs[1][seed] for seed in logs[0] if seed in logs[1]]
+    if not shared:
+        return None
+    told = spread.paired(shared)
     earlier = [_earlier(one) if claim.metric == "forwards" else 0.0 for one in sides]
     low, high = told.low - earlier[0], told.high + earlier[1]
     return Ratio(header=claim.ratio[0], value=math.exp(told.value), low=_exp(low), high=_exp(high))
@@ -293,11 +286,13 @@ def _claims(table: ContestTable, ranking: Ranking, source: str) -> Sheet:
     for claim in table.claims:
         found, lacks = checked(claim, ranking), _lacking(claim, ranking)
         told = verdict(claim, (found,)) if found else (UNSHOWN if lacks else OPEN)
-        texts = _NAMES[claim.metric], _bounds(claim), lacks or _held(claim, found), WORDS[told]
+        edge = claim.metric in _TUNED and any(one.runs and one.is_edge for one in _sides(claim, ranking))
+        texts = _NAMES[claim.metric], _bounds(claim), lacks or _held(claim, found), NO_CLAIM if edge else WORDS[told]
         body.append([_text(text) for text in texts])
     remark = (
-        "Holds here: the whole interval is within the bounds; does not: none of it is; not shown: neither. A claim was "
-        f"made of other models and tasks; this is {ranking.spec.model} on {ranking.spec.task_name}."
+        "Holds here: the whole interval is within the bounds; does not: none of it is; not shown: neither; no claim: "
+        "the best point of one of the two is an end of what was tried. A claim was made of other models and tasks; "
+        f"this is {ranking.spec.model} on {ranking.spec.task_name}."
     )
     return _made(
         table, ("the papers' claims", _key(ranking)), source, ("Claim", [claim.text for claim in table.claims]),
@@ -307,6 +302,8 @@ def _claims(table: ContestTable, ranking: Ranking, source: str) -> Sheet:
 
 WORDS = {HOLDS: "holds here", FAILS: "does not", UNSHOWN: UNSHOWN, OPEN: OPEN}
 """A verdict as this table says it."""
+_TUNED = ("accuracy", "forwards")
+"""What depends on the constants that were tuned."""
 _NAMES = {
     "accuracy": "test accuracy (points more)",
     "forwards": "forwards to the target (ratio)",
@@ -349,6 +346,7 @@ def _values(one: Standing, run: Result) -> Iterator[tuple[str, float]]:
     known = {
         f"dev_{first}": best.get(first), "dev_loss": best.get("loss"), "steps": float(run.spec.steps),
         f"test_{first}": run.evaluation.get("test", {}).get(first), "step_seconds": run.step_seconds,
+        "test_loss": run.evaluation.get("test", {}).get("loss"),
         "device_peak_bytes": run.memory.get("device_peak_bytes"),
         "steps_to_target": next((step for own, step in one.reached if own is run), None),
     }  # fmt: skip

@@ -1,6 +1,7 @@
-"""What a comparison of methods can show: intervals from seeds and test examples together, groups of ties, Kendall's W.
+"""What a comparison of two methods shows whose runs share seeds and test examples: paired by both.
 
-NumPy alone computes it; the tests hold it against scipy.
+Losses: the t test of the differences by seed. Accuracies: McNemar's test, and a bootstrap of seeds and examples
+together. What a protocol can show is the least difference that the t test would find.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zobench.measure.statistics import LEVEL as LEVEL
-from zobench.measure.statistics import quantile as quantile
 from zobench.result.quantity import Interval
 from zobench.store.measured import binomial_interval
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 POWER = 0.8
 """With which the least detectable difference would be found."""
-_KNOWN = math.inf
-"""Degrees of freedom of a variance that is taken to be known."""
+DRAWS = 1000
+"""Of a bootstrap; its random numbers are the same each time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,20 +43,10 @@ class Scores:
         """The test set's 95 % of the mean, by Wilson's score. All seeds answer the same examples, which count once."""
         return binomial_interval(self.mean, self.examples)
 
-    @property
-    def of_seeds(self) -> float:
-        """The variance of the mean that comes from the seeds."""
-        return statistics.variance(self.shares) / len(self.shares) if len(self.shares) > 1 else math.inf
-
-    @property
-    def of_examples(self) -> float:
-        """The variance of the mean that comes from the test set: binomial."""
-        return self.mean * (1 - self.mean) / self.examples
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """A difference of two means with its 95 % interval, and the p-value of there being none."""
+    """A mean difference with its 95 % interval, and the p-value of there being none."""
 
     value: float
     low: float
@@ -59,116 +54,65 @@ class Difference:
     p: float
 
 
-def difference(one: Scores, other: Scores, pool: tuple[float, float] | None = None) -> Difference:
-    """``one`` less ``other``: the seeds' error by Welch, the test sets' by the normal distribution, their margins added
-    as independent errors are, so that either makes the interval wider (MOVER: Zou and Donner 2008).
+def paired(differences: Sequence[float]) -> Difference:
+    """The mean of differences by seed, by Student's t test; of one seed alone nothing is known."""
+    from scipy import stats
 
-    Both see the same examples, which only makes the truth sharper. ``pool``: the seeds' variance that all methods are
-    taken to share (:func:`pooled`), in place of the two's own.
-    """
-    seeds = _welch(one.shares, other.shares)
-    if pool is not None:
-        seeds = pool[0] * (1 / len(one.shares) + 1 / len(other.shares)), pool[1]
-    return _told(one.mean - other.mean, [seeds, (one.of_examples + other.of_examples, _KNOWN)])
-
-
-def pooled(scores: Sequence[Scores]) -> tuple[float, float]:
-    """The variance between seeds within methods, and its degrees of freedom: the residual of an analysis of variance.
-    With three seeds two methods alone know theirs too badly for many comparisons at once."""
-    freedom = sum(len(one.shares) - 1 for one in scores)
-    if not freedom:
-        return math.inf, 1.0
-    known = [one.shares for one in scores if len(one.shares) > 1]
-    return math.fsum(statistics.variance(own) * (len(own) - 1) for own in known) / freedom, float(freedom)
-
-
-def mean_difference(one: Sequence[float], other: Sequence[float]) -> Difference:
-    """The difference of two means by Welch's test; of logarithms it is that of a ratio."""
-    return _told(statistics.fmean(one) - statistics.fmean(other), [_welch(one, other)])
-
-
-def _welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
-    """The variance of the difference of two means, and its degrees of freedom (Satterthwaite); of one value alone
-    nothing is known."""
-    if min(len(one), len(other)) < 2:
-        return math.inf, 1.0
-    parts = [(statistics.variance(side) / len(side), len(side) - 1) for side in (one, other)]
-    total = math.fsum(variance for variance, _ in parts)
-    spare = math.fsum(variance**2 / own for variance, own in parts)
-    return total, total**2 / spare if spare else 1.0
-
-
-def _told(value: float, parts: Sequence[tuple[float, float]]) -> Difference:
-    """``parts``: (variance, degrees of freedom) of independent errors."""
-    if math.isinf(sum(variance for variance, _ in parts)):
+    value = statistics.fmean(differences)
+    if len(differences) < 2:
         return Difference(value=value, low=-math.inf, high=math.inf, p=1.0)
-    half, low, high = _margin(parts, LEVEL), 0.0, 1.0
-    for _ in range(40):  # the level at which the interval just reaches 0
-        middle = (low + high) / 2
-        low, high = (middle, high) if _margin(parts, middle) >= abs(value) else (low, middle)
-    return Difference(value=value, low=value - half, high=value + half, p=high)
+    if len(set(differences)) == 1:  # scipy has no p without any spread
+        return Difference(value=value, low=value, high=value, p=float(value == 0))
+    test = stats.ttest_1samp(differences, 0.0)
+    low, high = test.confidence_interval(1 - LEVEL)
+    return Difference(value=value, low=float(low), high=float(high), p=float(test.pvalue))
 
 
-def _margin(parts: Sequence[tuple[float, float]], level: float) -> float:
-    return math.sqrt(math.fsum(variance * quantile(freedom, 1 - level) ** 2 for variance, freedom in parts))
+def joint(differences: NDArray[np.float64]) -> Difference:
+    """The mean of ``differences`` (seeds, examples) of two methods' right answers, each -1, 0 or 1.
+
+    Its interval is Student's with the standard error of a bootstrap that draws seeds and examples, each with
+    replacement (Owen 2007, "The pigeonhole bootstrap"), times sqrt(s / (s - 1)) for s seeds (Hesterberg 2015). p is
+    McNemar's, exact: an example counts for the method that is right on it with more of the seeds.
+    """
+    import numpy as np
+    from scipy import stats
+
+    seeds, count = differences.shape
+    rng, value = np.random.default_rng(0), float(differences.mean())
+    each = differences.sum(axis=0)
+    better, worse = int((each > 0).sum()), int((each < 0).sum())
+    p = float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
+    if seeds < 2:
+        return Difference(value=value, low=-math.inf, high=math.inf, p=p)
+    of_seeds = rng.multinomial(seeds, np.full(seeds, 1 / seeds), DRAWS) / seeds
+    of_examples = rng.multinomial(count, np.full(count, 1 / count), DRAWS) / count
+    drawn = np.einsum("bs,sn,bn->b", of_seeds, differences, of_examples, optimize=True)
+    half = drawn.std(ddof=1) * math.sqrt(seeds / (seeds - 1)) * stats.t.ppf(1 - LEVEL / 2, seeds - 1)
+    return Difference(value=value, low=value - float(half), high=value + float(half), p=p)
 
 
-def adjusted(values: Mapping[frozenset[str], float]) -> dict[frozenset[str], float]:
-    """Holm's p-values: of so many tests together, the chance of one false finding stays below the level."""
-    ordered, highest, found = sorted(values.items(), key=lambda item: item[1]), 0.0, {}
-    for place, (pair, p) in enumerate(ordered):
-        highest = max(highest, min(1.0, (len(ordered) - place) * p))
-        found[pair] = highest
-    return found
+def holm(values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's p-values (1979): of so many tests together, the chance of one false finding stays below the level."""
+    ordered, highest, adjusted = sorted(values.items(), key=lambda item: item[1]), 0.0, {}
+    for rank, (name, p) in enumerate(ordered):
+        highest = max(highest, min(1.0, (len(ordered) - rank) * p))
+        adjusted[name] = highest
+    return adjusted
 
 
-def letters(names: Sequence[str], differs: Mapping[frozenset[str], bool]) -> dict[str, str]:
-    """Letters of which two names share one exactly if they do not differ (insert and absorb, Piepho 2004); ``names``
-    best first, whose groups have the first letters."""
-    groups = [frozenset(names)]
-    for pair in (pair for pair, apart in differs.items() if apart):
-        split = [group - {name} for group in groups if pair <= group for name in pair]
-        kept = [group for group in groups if not pair <= group] + split
-        groups = [group for group in dict.fromkeys(kept) if not any(group < other for other in kept)]
-    ordered = sorted(groups, key=lambda group: [place for place, name in enumerate(names) if name in group])
-    return {name: "".join(_letter(i) for i, group in enumerate(ordered) if name in group) for name in names}
+def detectable(deviation: float, seeds: int, comparisons: int, error: float = 0.0) -> float:
+    """The least mean difference that ``comparisons`` t tests of so many ``seeds`` together, by Holm's first step, find
+    with :data:`POWER`. ``deviation``: of the differences by seed; ``error``: a standard error beside it that seeds do
+    not lessen, as of the test examples."""
+    from scipy import optimize, stats
 
+    freedom, level = seeds - 1, LEVEL / comparisons
+    limit = stats.t.ppf(1 - level / 2, freedom)
 
-def _letter(place: int) -> str:
-    return chr(ord("a") + place) if place < 26 else f"[{place + 1}]"
+    def lacking(shift: float) -> float:
+        return float(stats.nct.sf(limit, freedom, shift) - POWER)
 
-
-def ranks(values: Sequence[float]) -> list[float]:
-    """Places from the highest value, 1, on; equal ones share the mean of theirs."""
-    return [
-        sum(other > value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
-    ]
-
-
-def agreement(rows: Sequence[Sequence[float]]) -> float | None:
-    """Kendall's W of the orders in which each row puts the same values: 1 if all agree, 0 if they have nothing in
-    common; corrected for ties. None for fewer than two rows, fewer than two values, or nothing but ties."""
-    if len(rows) < 2 or len(rows[0]) < 2:
-        return None
-    count, size = len(rows), len(rows[0])
-    placed = [ranks(row) for row in rows]
-    sums = [math.fsum(column) for column in zip(*placed, strict=True)]
-    middle = math.fsum(sums) / size
-    spread = math.fsum((one - middle) ** 2 for one in sums)
-    tied = sum(row.count(value) ** 3 - row.count(value) for row in placed for value in set(row))
-    most = count**2 * (size**3 - size) - count * tied
-    return 12 * spread / most if most else None
-
-
-def detectable(scores: Sequence[Scores]) -> float | None:
-    """The least difference between two typical methods of these that one test would find with ``POWER``; None where
-    the seeds' spread is not known."""
-    known = [one for one in scores if not math.isinf(one.of_seeds)]
-    if not known:
-        return None
-    seeds = statistics.fmean(one.of_seeds for one in known)
-    examples = statistics.fmean(one.of_examples for one in known)
-    own = 2 * (statistics.fmean(len(one.shares) for one in known) - 1)  # as Welch has it for two of one spread
-    parts = ((2 * seeds, own), (2 * examples, _KNOWN))
-    wanted = ((quantile(freedom, 1 - LEVEL) + quantile(freedom, 2 * POWER - 1)) ** 2 for _, freedom in parts)
-    return math.sqrt(math.fsum(variance * factor for (variance, _), factor in zip(parts, wanted, strict=True)))
+    shift = optimize.brentq(lacking, 0.0, 4 * limit + 4)
+    normal = stats.norm.ppf(1 - level / 2) + stats.norm.ppf(POWER)
+    return math.hypot(shift * deviation / math.sqrt(seeds), float(normal) * error)

@@ -45,7 +45,7 @@ def are_alone(one: Result, other: Result) -> bool:
 def times_ratio(one: Result, other: Result) -> Ratio | None:
     """The step time of ``one`` over that of ``other``: from the rounds that both were in, else, of 0 pairs, that of
     their medians, with the interval of their processes, and of two processes alone from their steps. None where a side
-    has no times; no interval where they computed with different numbers of threads. No scipy, as the test's p needs.
+    has no times; no interval where they computed with different numbers of threads.
     """
     if (known := ratio(one, other, STEP_TIME)) is not None:
         return known

@@ -15,6 +15,7 @@ from typing import Any
 from zobench.measure.environment import CPU_FLAGS, PACKAGES, describe
 from zobench.measure.samples import THROTTLE
 from zobench.result import Result
+from zobench.result.examples import KEY as EXAMPLES
 from zobench.result.record import DISTURBED, DOUBTFUL, FEWER
 from zobench.runspec import RunSpec, flat
 from zobench.store.files import without_place
@@ -168,6 +169,7 @@ def _evaluation(text: Form) -> Form:
         task = _of(("longest",)) | dict.fromkeys(("available", "counts", "truncated", "seeds"), counts)
         return dict(_fields({
             "curve": _numbers_alone, "start": point, "best": point, "test": point, "majority": _numbers("dev", "test"),
+            EXAMPLES: _fields(dict.fromkeys(("right", "loss"), _form(r"[A-Za-z0-9+/]{1,200000}={0,2}"))),
             "scores": _items(_form("|".join(SCORES))), "definition": lambda told: _or(text(told), ""),
             "task": _fields(task | dict.fromkeys(("candidates", "labels", "sources", "notes", "task"), text)),
             "tokenizer": text,

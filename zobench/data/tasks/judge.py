@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,18 +17,20 @@ class Score:
     """Of ``count`` examples ``right`` are right; ``loss_sum`` is the sum of their losses, in nats. They add up.
 
     Of answers that were generated ``right`` is the sum of their F1, and ``exact`` of them match exactly. Of plain text
-    ``count`` are the tokens that were predicted, and none is right or wrong.
+    ``count`` are the tokens that were predicted, and none is right or wrong. ``examples``: of choices whether each is
+    right, and its loss.
     """
 
     right: float = 0
     count: int = 0
     loss_sum: float = 0.0
     exact: float = 0
+    examples: tuple[tuple[bool, float], ...] = field(default=(), compare=False, repr=False)
 
     def __add__(self, other: Score) -> Score:
         return Score(
             self.right + other.right, self.count + other.count, self.loss_sum + other.loss_sum,
-            self.exact + other.exact,
+            self.exact + other.exact, self.examples + other.examples,
         )  # fmt: skip
 
 
@@ -48,7 +50,7 @@ def judge(choices: Choices, scores: Tensor, right: Sequence[Sequence[int]] | Non
         own, trained = scores[members], answer - first
         loss = functional.cross_entropy(own, torch.tensor(trained)) if choices.loss == "choice" else -own[trained]
         wins = any(_wins(own, one) for one in (right[example] if right else ()) or (trained,))
-        total += Score(int(wins), 1, float(loss))
+        total += Score(int(wins), 1, float(loss), examples=((wins, float(loss)),))
     return total
 
 
