@@ -161,9 +161,10 @@ class _Sweep:
         """What comes after the grids of a protocol; None of any other matrix."""
         from zobench.cli.contest import Stages
 
-        return self._matrix.contest and Stages(
-            contest=self._matrix.contest, known=self._here.known,
-            plan=lambda specs: self._here.plan(specs, self._retry, ""), show=self._show, run=self._run,
+        contest = self._matrix.contest
+        return None if contest is None else Stages(
+            contest=contest, known=self._here.known, plan=lambda specs: self._here.plan(specs, self._retry, ""),
+            show=self._show, run=self._run,
         )  # fmt: skip
 
     def _show(self, title: str, steps: Sequence[Step], budget: float | None) -> None:

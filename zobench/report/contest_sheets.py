@@ -231,7 +231,9 @@ def checked(claim: Claim, ranking: Ranking) -> Ratio | None:
     first, second = sides
     if claim.metric == "accuracy":
         known = accuracies(first, second)
-        return known and Ratio(header=claim.ratio[0], value=known.value, low=known.low, high=known.high)
+        if known is None:
+            return None
+        return Ratio(header=claim.ratio[0], value=known.value, low=known.low, high=known.high)
     values = [_COSTS[claim.metric](one) for one in sides]
     if any(len(own) < len(one.runs) for own, one in zip(values, sides, strict=True)):
         return None
