@@ -10,8 +10,8 @@ import pytest
 import torch
 
 pytest.register_assert_rewrite("tests.support")
-hypothesis.settings.register_profile("zobench", deadline=None)
-hypothesis.settings.load_profile("zobench")
+hypothesis.settings.register_profile("no-deadline", deadline=None)
+hypothesis.settings.load_profile("no-deadline")
 DATA = os.environ.get("ZOBENCH_DATA_DIR")
 """The folder that holds SST-2/, RTE/ and so on: read here, before ``_without_data_dir`` removes the variable."""
 
