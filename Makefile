@@ -1,4 +1,5 @@
-# On a machine with Python 3.11+ and make: `make sweep`, `make report` and `make test`; while developing `make quick`.
+# On a machine with Python 3.11+ and make: `make sweep`, `make report` and `make test`; while developing `make quick`,
+# before a pull request `make test-all`.
 PYTHON ?= python3
 VENV ?= .venv
 BUDGET ?= 5m
@@ -6,7 +7,7 @@ RESULTS ?= results
 WORKERS ?= auto
 BIN = $(VENV)/bin
 
-.PHONY: sweep report test quick bench docs nullcuda nullcuda-quick check smoke dist clean
+.PHONY: sweep report test test-all quick bench docs nullcuda nullcuda-quick check smoke dist clean
 
 sweep: $(VENV)/.run
 	$(BIN)/zobench sweep main_table --budget $(BUDGET) --results $(RESULTS)
@@ -14,8 +15,16 @@ sweep: $(VENV)/.run
 report: $(VENV)/.report
 	$(BIN)/zobench report --results $(RESULTS) --out report
 
+# Without the tests marked slow; test-all runs these too. Large products of settings are thinned to their pairs, see
+# tests/support/thinned.py; before a release: make test-all PYTEST=--products.
+PYTEST ?=
+TEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/benchmarks --ignore tests/nullcuda $(PYTEST)
+
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/benchmarks --ignore tests/nullcuda
+	$(TEST) -m "not slow"
+
+test-all: $(VENV)/.dev
+	$(TEST)
 	$(BIN)/python -m pytest tests/benchmarks
 
 quick: $(VENV)/.dev

@@ -10,16 +10,27 @@ import pytest
 import torch
 
 pytest.register_assert_rewrite("tests.support")
+
+from tests.support.thinned import left_out  # noqa: E402  # after what says that its asserts are rewritten
+
 hypothesis.settings.register_profile("no-deadline", deadline=None)
 hypothesis.settings.load_profile("no-deadline")
 DATA = os.environ.get("ZOBENCH_DATA_DIR")
 """The folder that holds SST-2/, RTE/ and so on: read here, before ``_without_data_dir`` removes the variable."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--products", action="store_true", help="run every case of the large products of parameters")
+
+
 @pytest.hookimpl(tryfirst=True)  # before ``-m data`` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the tests that use the real data; modules with slow tests come first, so that no worker ends with one. The
-    sweep over transformers runs only where it is asked for."""
+    sweep over transformers, and large products whole, run only where they are asked for."""
+    if not config.option.products and (thinned := left_out(items)):
+        config.hook.pytest_deselected(items=thinned)
+        gone = {id(item) for item in thinned}
+        items[:] = [item for item in items if id(item) not in gone]
     if "sweep" not in (config.option.markexpr or ""):
         asked = [item for item in items if not item.get_closest_marker("sweep")]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(asked)])

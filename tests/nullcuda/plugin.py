@@ -1,17 +1,16 @@
 """pytest on the null GPU: ``-p tests.nullcuda.plugin``. A race fails its test, and so does a skip that is not listed.
 
 This is the one place that says what an emulator cannot do. A listed test that passes is an error too, and a list that
-names a test which is not there. Large products are thinned, see ``thinned``: the run says how many are deselected.
+names a test which is not there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 
 from tests.nullcuda.counts import races, runtime
-from tests.nullcuda.thinned import left_out
 
 IMPOSSIBLE = {
     "tests/gpu/test_cuda.py::test_uploads_run_under_computes": "needs time: nothing takes any on the null GPU",
@@ -50,17 +49,8 @@ def pytest_configure() -> None:
     runtime().nullcuda_collect_races()  # a race in a process that a test starts ends that process
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # before ``-k`` and ``-m`` select, and after
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    _mark_the_listed(config, items)
-    yield
-    if thin := left_out(items):
-        config.hook.pytest_deselected(items=thin)
-        gone = {id(item) for item in thin}
-        items[:] = [item for item in items if id(item) not in gone]
-
-
-def _mark_the_listed(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before ``-k`` and ``-m`` select
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not any("::" in argument for argument in config.args) and (gone := absent({name_of(item) for item in items})):
         raise pytest.UsageError(f"tests/nullcuda/plugin.py lists tests that are not there: {', '.join(gone)}")
     for item in items:

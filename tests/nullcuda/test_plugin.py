@@ -1,6 +1,5 @@
 """What the plugin holds a run on the null GPU to: no skip that is not listed, no listed test that passes."""
 
-import itertools
 import os
 import re
 import subprocess
@@ -8,7 +7,7 @@ import textwrap
 
 import pytest
 
-from tests.nullcuda import build, thinned
+from tests.nullcuda import build
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(build.missing()), reason=build.missing())]
 
@@ -86,37 +85,3 @@ def test_a_listed_test_that_is_not_there_is_an_error(tmp_path):
     found, printed = outcomes(tmp_path, [f"{FILE}::test_renamed"])
     assert found == {}
     assert f"lists tests that are not there: {FILE}::test_renamed" in printed
-
-
-def test_thinned_cases_still_have_every_two_values_together():
-    product = list(itertools.product("abcd", "mn", "xyz", "pq", "0123456789"))
-    cases = [case for case in product if case[0] != "d" or case[1] == "m"]  # what is never together is not asked for
-    chosen = [cases[number] for number in thinned.pairwise(cases)]
-    for first, second in itertools.combinations(range(5), 2):
-        assert {(case[first], case[second]) for case in chosen} == {(case[first], case[second]) for case in cases}
-    assert len(chosen) < 60 < len(cases)
-
-
-def test_a_large_product_is_thinned_and_the_run_says_so(tmp_path):
-    (tmp_path / FILE).write_text(
-        textwrap.dedent("""
-        import itertools
-        import pytest
-
-        @pytest.mark.parametrize("a", range(3))
-        @pytest.mark.parametrize("b", [[0], [1], [2]])
-        @pytest.mark.parametrize("c", range(6))
-        def test_large(a, b, c):
-            pass
-
-        @pytest.mark.parametrize("a", range(40))
-        def test_small(a):
-            pass
-    """)
-    )
-    command = [build.interpreter(), "-m", "pytest", "-p", "tests.nullcuda.plugin", "--rootdir", ".", "."]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    passed, deselected = (int(re.search(rf"(\d+) {word}", done.stdout)[1]) for word in ("passed", "deselected"))
-    assert passed + deselected == 54 + 40
-    assert 18 <= passed - 40 <= 24

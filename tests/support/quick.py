@@ -6,7 +6,7 @@
 A test module is reached when a chain of imports leads from it to a changed module. Imports inside functions count, and
 names of modules in strings, by which tests start processes and registries name what they load. What a chain does not
 show, this cannot see: what a process is told by a file or an entry point, data that a module finds by searching a
-folder, and the versions of libraries. Tests marked slow or gpu are left out. ``make test`` runs everything.
+folder, and the versions of libraries. Tests marked slow or gpu are left out. ``make test-all`` runs everything.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     waiting = sum(WAITING in str(report.longrepr) for report in skipped)
     if waiting:
-        terminalreporter.write_line(f"quick: {waiting} tests did not run, for time; make test runs them")
+        terminalreporter.write_line(f"quick: {waiting} tests did not run, for time; make test-all runs them")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,75 @@
+"""The two programs to start from import nothing of zobench; their losses and weights are the engine's, ``==``."""
+
+import ast
+import importlib
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.parity import materialised
+from zobench import ZOSGD, Batch, Engine, EngineConfig, models
+from zobench.models import weights
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+EPS, LR, SEED, STEPS = 1e-3, 1e-3, 7, 12
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return {name: importlib.import_module(name) for name in ("mezo", "zo2")}
+
+
+def batches():
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(4, 128, (2, 17), generator=generator) for _ in range(STEPS)]
+
+
+def mezo_run(programs):
+    model = materialised("opt-tiny", "fp32", True)
+    drawn = itertools.islice(programs["mezo"].seeds(SEED), STEPS)
+    steps = [programs["mezo"].step(model, ids, s, eps=EPS, lr=LR) for ids, s in zip(batches(), drawn, strict=True)]
+    return steps, dict(model.named_parameters())
+
+
+def equal(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("config", [{"placement": "resident"}, {"placement": "offload", "tier": "pageable"}], ids=str)
+def test_mezo_is_the_engine(programs, config):
+    steps, tuned = mezo_run(programs)
+    model = models.build("opt-tiny", "fp32", True)
+    with Engine(model, EngineConfig(device="cpu", **config), weights=weights.RandomWeights(model, 3)) as engine:
+        method = ZOSGD(lr=LR, eps=EPS, seed=SEED)
+        results = [method.step(engine, Batch(ids, ids)) for ids in batches()]
+        engine.flush()
+        assert [(result.loss, result.projected_grad) for result in results] == steps
+        assert equal(dict(engine.named_tensors()), tuned)
+    assert len({g for _, g in steps}) == STEPS
+
+
+def test_zo2_is_mezo(programs):
+    steps, tuned = mezo_run(programs)
+    model = materialised("opt-tiny", "fp32", True)
+    tuner = programs["zo2"].ZO2(model, torch.device("cpu"), eps=EPS, lr=LR)
+    drawn = itertools.islice(programs["mezo"].seeds(SEED), STEPS)
+    assert [tuner.step(ids, s) for ids, s in zip(batches(), drawn, strict=True)] == steps
+    tuner.finish(model)
+    assert equal(dict(model.named_parameters()), tuned)
+
+
+@pytest.mark.parametrize("name", ["mezo", "zo2"])
+def test_a_program_runs_by_itself_and_saves_what_it_tuned(name, tmp_path):
+    tree = ast.parse((EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert not any(module.startswith("zobench") for module in imported)
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--steps", "10", "--out", str(tmp_path / "tuned")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["step 1", "step 10"]
+    assert (tmp_path / "tuned" / "model.safetensors").exists()
