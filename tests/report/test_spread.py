@@ -105,8 +105,11 @@ def test_the_planned_spread_is_of_runs_that_differ_in_their_seed_alone() -> None
         result(spec.replace(seed=seed, lr=lr), dev=[0.5, 0.6], test=test)
         for (lr, seed), test in zip(itertools.product((1e-3, 1e-2), (0, 1)), (0.7, 0.72, 0.6, 0.66), strict=True)
     ]
-    known = spread_of(spec, [*runs, result(spec.replace(lr=0.1), dev=[0.5, 0.6], test=0.1)])
-    by_hand = math.sqrt(2 * (statistics.variance((0.7, 0.72)) + statistics.variance((0.6, 0.66))) / 2)
+    alone = result(spec.replace(lr=0.1), dev=[0.5, 0.6], test=0.1)  # one seed says nothing
+    known = spread_of(spec, [*runs, alone])
+    by_hand = statistics.stdev([0.72 - 0.66, 0.7 - 0.6])  # of the differences by seed
     assert (known.loss, known.accuracy, known.examples) == pytest.approx((by_hand, by_hand, 1000))
+    single = spread_of(spec, runs[:2])
+    assert single.loss == pytest.approx(math.sqrt(2) * statistics.stdev([0.7, 0.72]))  # two such, independent
     assert "of 4 stored runs of opt-tiny" in known.source
     assert spread_of(spec.replace(task="rte"), runs) is ASSUMED

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zobench.recipes.protocol import Protocol
@@ -34,27 +33,41 @@ DISCORDANT = 0.15
 
 def spread_of(spec: RunSpec, results: Iterable[Result]) -> Spread:
     """That of stored runs of the model and task of ``spec`` that differ in their seed alone; without any,
-    :data:`ASSUMED`. Two methods' errors are taken as independent, so that pairing can only make them less."""
+    :data:`ASSUMED`. What a seed does to all settings that ran with the same seeds is no part of it, as methods are
+    paired by seed: it is of the residuals of an analysis of variance by setting and seed."""
     groups: dict[str, dict[int, Result]] = {}
     for run in results:
         alike = (run.spec.model, run.spec.task) == (spec.model, spec.task)
         if alike and run.is_ok and run.evaluation.get("test", {}).get("loss") is not None:
             groups.setdefault(run.spec.replace(seed=0).hash, {})[run.spec.seed] = run
-    several = [list(own.values()) for own in groups.values() if len(own) > 1]
-    if not several:
+    sets: dict[tuple[int, ...], list[list[Result]]] = {}
+    for own in (own for own in groups.values() if len(own) > 1):
+        sets.setdefault(tuple(sorted(own)), []).append([own[seed] for seed in sorted(own)])
+    if not sets:
         return ASSUMED
-    name, count = several[0][0].scores[0], sum(map(len, several))
-    loss, score = (
-        math.sqrt(
-            2 * statistics.fmean(statistics.variance(run.evaluation["test"][key] for run in own) for own in several)
-        )
-        for key in ("loss", name)
-    )
+    known = next(iter(sets.values()))[0][0]
+    count = sum(len(rows) * len(seeds) for seeds, rows in sets.items())
+    loss, score = (_of_differences(list(sets.values()), key) for key in ("loss", known.scores[0]))
     return Spread(
-        loss=loss, accuracy=score, examples=several[0][0].evaluation["test"]["count"],
-        source=f"of {count} stored runs of {spec.model} on {spec.task_name}, {len(several)} methods and settings with "
-        "several seeds, errors of two methods taken as independent",
+        loss=loss, accuracy=score, examples=known.evaluation["test"]["count"],
+        source=f"of {count} stored runs of {spec.model} on {spec.task_name}, {sum(map(len, sets.values()))} settings "
+        "with several seeds, paired where they share them",
     )  # fmt: skip
+
+
+def _of_differences(sets: Sequence[Sequence[Sequence[Result]]], key: str) -> float:
+    """The standard deviation of a difference of two settings with a seed; each of ``sets`` has a row for each setting,
+    of the same seeds. A setting alone has no partner, and its seeds' variance is taken whole."""
+    import numpy as np
+
+    squares, freedom = 0.0, 0
+    for rows in sets:
+        values = np.array([[run.evaluation["test"][key] for run in row] for row in rows], dtype=float)
+        values -= values.mean(axis=1, keepdims=True)
+        values -= values.mean(axis=0) if len(rows) > 1 else 0.0
+        squares += float((values**2).sum())
+        freedom += max(len(rows) - 1, 1) * (values.shape[1] - 1)
+    return math.sqrt(2 * squares / freedom)
 
 
 def planned(protocol: Protocol, spread: Spread, wanted: int) -> str:

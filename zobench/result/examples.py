@@ -36,10 +36,21 @@ def packed(examples: Sequence[tuple[bool, float]]) -> dict[str, str]:
 
 def unpacked(evaluation: Mapping[str, Any]) -> Examples | None:
     """The examples of a run's ``evaluation``; None of one that has none. Raises ``ValueError`` for other text."""
-    if KEY not in evaluation:
+    known = checked(evaluation)
+    if known is None:
         return None
     import numpy as np
 
+    right, loss = known
+    bits = np.unpackbits(np.frombuffer(right, dtype=np.uint8), count=len(loss) // 2).astype(bool)
+    return Examples(right=bits, loss=np.frombuffer(loss, dtype="<f2"))
+
+
+def checked(evaluation: Mapping[str, Any]) -> tuple[bytes, bytes] | None:
+    """The bits and the losses as bytes, as many as the ``evaluation`` has test examples; see :func:`unpacked`. NumPy is
+    not needed to tell."""
+    if KEY not in evaluation:
+        return None
     count, stored = evaluation.get("test", {}).get("count", 0), evaluation[KEY]
     try:
         right, loss = (base64.b64decode(stored[name], validate=True) for name in ("right", "loss"))
@@ -47,5 +58,4 @@ def unpacked(evaluation: Mapping[str, Any]) -> Examples | None:
         right = loss = b""
     if not right or (len(right), len(loss)) != (-(-count // 8), 2 * count):
         raise ValueError(f"`evaluation` must hold what a fine-tuning run found on dev and test, but does not in {KEY}")
-    bits = np.unpackbits(np.frombuffer(right, dtype=np.uint8), count=count).astype(bool)
-    return Examples(right=bits, loss=np.frombuffer(loss, dtype="<f2"))
+    return right, loss

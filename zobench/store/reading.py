@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from zobench.result import Result
-from zobench.result.examples import unpacked
+from zobench.result.examples import checked
 
 _KINDS: dict[str, type] = {
     "reason": str, "environment": dict, "samples": dict, "warmup": dict, "memory": dict, "power": dict, "parts": dict,
@@ -174,7 +174,7 @@ def _check_evaluation(evaluation: Mapping[str, Any]) -> None:
         and type(evaluation.get("definition")) is str
     ):  # fmt: skip
         raise ValueError("`evaluation` must hold what a fine-tuning run found on dev and test, but does not")
-    unpacked(evaluation)
+    checked(evaluation)
 
 
 def _is_point(point: Any, scores: Sequence[str]) -> bool:
