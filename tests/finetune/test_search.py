@@ -151,7 +151,8 @@ def test_every_method_and_scheme_has_a_grid_that_can_run(spec: Any) -> None:
             grid = grids.shipped(method, scheme)
             assert grids.checked(grid.axes) == grid.axes
             assert grid.source in (
-                "ZO-Bench", "FZOO's program", "ZO-Muon's program", "QZO's program", "QES's program", "choice",
+                "ZO-Bench", "FZOO's program", "ES at Scale's program", "ZO-Muon's program", "QZO's program",
+                "QES's program", "choice",
             )  # fmt: skip
             needs = {"zo_layers": 1} if method == "hybrid" else METHODS.get(method).changes(spec())
             assert len(cells(spec(method=method, scheme=scheme, **needs), grid.axes)) >= 2

@@ -1,12 +1,10 @@
 """Forward-Grad by its formula, on three numbers and on tiny models, resident and offloaded."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
-from tests.support.first_order import batches, without_loss
+from tests.support.first_order import batches
 from tests.support.reference import draw_seeds
 from tests.support.slopes import MODELS, choosing, derivative, directions, engine_of, filled, padded
 from tests.support.slopes import SEED as SLOPE_SEED
@@ -107,25 +105,6 @@ def test_it_learns():
         method = ForwardGrad(lr=1e-3, seed=1)
         losses = [method.step(engine, padded()).loss for _ in range(80)]
     assert sum(losses[-10:]) < 0.97 * sum(losses[:10])
-
-
-def test_a_slope_that_is_not_finite_is_skipped_and_counted():
-    with engine_of("opt-tiny", placement="resident") as engine:
-        before = dict(engine.named_tensors())
-        method = ForwardGrad(lr=LR, seed=SEED)
-        assert not method.step(engine, without_loss()).applied
-        assert method.skipped == 1
-        assert all(torch.equal(tensor, before[key]) for key, tensor in engine.named_tensors())
-
-
-def test_state_goes_through_json():
-    with engine_of("opt-tiny", placement="resident") as engine:
-        method = ForwardGrad(lr=LR, seed=SEED, queries=2)
-        method.step(engine, padded())
-        other = ForwardGrad(lr=LR, seed=0, queries=2)
-        other.restore(json.loads(json.dumps(method.state())))
-        assert other.state() == method.state()
-        assert other.step(engine, padded()).seeds == method.step(engine, padded()).seeds
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,10 @@ from transformers import AutoModelForCausalLM
 from tests.support.reference import draw_seeds, g_of, plain_loss, z_of
 from zobench import RunSpec, models
 from zobench.data.tokens import stream
-from zobench.durable.journal import JournalFile, read
-from zobench.durable.replay import bring
 from zobench.engine.steps import AtLeast, WholeSteps, edges
 from zobench.engine.tiers import DiskTier
 from zobench.finetune.assemble import tuner
-from zobench.methods import make, rule
-from zobench.methods.base import Taken
+from zobench.methods import rule
 from zobench.methods.qes import standardised
 from zobench.models import weights
 from zobench.predict.footprint import memory
@@ -132,50 +129,6 @@ def test_it_is_the_same_run_wherever_the_weights_rest(own):
         again = run(spec_of(**own, **place))
         assert again[:2] == first[:2]
         assert all(torch.equal(tensor, again[2][name]) for name, tensor in first[2].items())
-
-
-JOURNALS = {
-    "qzo, torch noise": {**QZO, "noise": "torch"},
-    "qzo": {**QZO, "noise": "counter"},
-    "qzo, late": {**QZO, "noise": "counter", "writeback_every": 3},
-    "qes": QES,
-    "qes, shipped": {**QES, "definition": "as-shipped", "options": {"group": GROUP, "bits": 8}},
-}
-
-
-@pytest.mark.parametrize("place", [{"engine": "resident"}, DISK], ids=["resident", "disk"])
-@pytest.mark.parametrize("own", JOURNALS.values(), ids=JOURNALS)
-def test_weights_and_residuals_follow_from_the_file_of_a_journal_alone(own, place, tmp_path, monkeypatch):
-    """What a run has kept in its file is gone over from the base, without one forward, wherever the weights rest."""
-    spec = spec_of(**own, **place)
-    with tuner(spec) as built, JournalFile(tmp_path / "journal.bin", {"run": spec.hash, "base": ""}) as file:
-        for number, batch in enumerate(data(spec)):
-            before = built.engine.passes
-            done = built.method.step(built.engine, batch)
-            file.append(taken(spec, number, done, built.engine, built.engine.passes - before))
-        wanted, left = dict(built.engine.named_tensors()), dict(built.engine.state_tensors())
-    items = read(tmp_path / "journal.bin")[1]
-    assert [item.step for item in items] == list(range(STEPS))
-    with tuner(spec) as built:
-        start = dict(built.engine.named_tensors())
-        monkeypatch.setattr(built.engine, "drive", None)  # no forward is taken
-        bring(built.engine, built.method, items, None)
-        found, residuals = dict(built.engine.named_tensors()), dict(built.engine.state_tensors())
-    moved = {name for name, tensor in found.items() if not torch.equal(start[name], tensor)}
-    assert moved == {name for name in found if name.endswith("codes" if own["method"] == "qes" else "scales")}
-    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
-    assert residuals.keys() == left.keys()
-    assert any(tensor.any() for tensor in residuals.values()) == (own["method"] == "qes")
-    assert all(torch.equal(residuals[name], tensor) for name, tensor in left.items())
-
-
-def taken(spec, number, done, engine, passes):
-    """A step as a run's journal has it."""
-    return Taken(
-        step=number, loss=done.loss, lr=spec.lr, seconds=0.0, applied=done.applied, passes=passes,
-        directions=tuple((seed, None) for seed in done.seeds), gradients=done.gradients,
-        entries=tuple(entry for entry in engine.local.journal if entry.step == number),
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("steps", [False, True], ids=["scales", "codes"])
@@ -329,18 +282,6 @@ def test_what_is_saved_loads_as_transformers_own(own, tmp_path):
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "own", dtype=torch.float32).eval()
     with torch.inference_mode():
         assert [own_loss(loaded, batch) for batch in data(spec)] == pytest.approx(losses, rel=1e-6)
-
-
-@pytest.mark.parametrize("own", [QZO, QES], ids=["qzo", "qes"])
-def test_a_step_that_is_not_finite_changes_nothing(own):
-    spec = spec_of(**own)
-    method = make(spec)
-    directions = [(seed, None) for seed in range(spec.queries)]
-    good = [1.0 + n for n in range(spec.queries)]
-    assert len(list(method._entries(directions, good))) == spec.queries
-    assert list(method._entries(directions, [*good[1:], math.nan])) == []
-    assert method._finish(1.0, directions, (*good[1:], math.inf)).applied is False
-    assert method.skipped == 1
 
 
 def test_memory_is_that_of_integers():

@@ -67,7 +67,7 @@ import sys
 import zobench.methods, zobench.schemes
 from zobench.runspec import METHODS, SCHEMES, RunSpec
 from zobench.predict.footprint import memory
-assert len(list(METHODS)) == 23 and len(list(SCHEMES)) == 4
+assert len(list(METHODS)) == 26 and len(list(SCHEMES)) == 4
 plain = RunSpec(model="opt-tiny")
 for kind in METHODS:
     memory(plain.replace(method=kind.name, **kind.changes(plain)).resolve("cpu"))

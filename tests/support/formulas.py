@@ -19,7 +19,7 @@ ZEROTH_ORDER = (
     "zo-sgd", "zo-sgd-sign", "zo-sgd-mmt", "zo-sgd-cons", "zo-adam", "zo-sgd-block", "zo-sgd-sparse",
 )  # fmt: skip
 """Those of ZO-Bench."""
-NEWER = ("fzoo", "hizoo", "sparse-mezo", "conmezo", "meazo")
+NEWER = ("fzoo", "hizoo", "sparse-mezo", "conmezo", "meazo", "es", "r-adazo", "adamezo")
 """Of 2024 and later."""
 SHIPPED = tuple(kind.name for kind in METHODS.own() if kind.as_shipped is not None and kind.name in ZEROTH_ORDER)
 DEFINITIONS = [(name, "as-written") for name in ZEROTH_ORDER] + [(name, "as-shipped") for name in SHIPPED]

@@ -12,7 +12,7 @@ from zobench.finetune.assemble import tuner
 EXTRA = {
     "zo-sgd-sparse": {"sparsity": 0.3}, "hybrid": {"zo_layers": 2}, "fzoo": {"queries": 3},
     "hizoo": {"options": {"smooth": 1e-2}}, "sparse-mezo": {"sparsity": 0.3, "noise": "counter"},
-    "zo-muon": {"queries": 2}, "eggroll": {"queries": 3, "options": {"shards": 3}},
+    "zo-muon": {"queries": 2}, "es": {"queries": 3}, "eggroll": {"queries": 3, "options": {"shards": 3}},
     "qes": {"queries": 3, "noise": "counter", "eps": 0.3, "lr": 0.01},
 }  # fmt: skip
 

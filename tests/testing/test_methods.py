@@ -118,6 +118,22 @@ class TestMEAZO(OfSpec):
     name, changes = "meazo", {"lr": 1e-4, "queries": 2}
 
 
+class TestES(OfSpec):
+    name, changes = "es", {"lr": 1e-4, "queries": 3}
+
+
+class TestRAdaZO(OfSpec):
+    name, changes = "r-adazo", {"lr": 1e-5, "queries": 2}
+
+
+class TestAdaMeZO(OfSpec):
+    name, changes = "adamezo", {"lr": 1e-4, "options": {"horizon": 3}}
+
+
+class TestAdaMeZOWithTorchNoise(OfSpec):
+    name, changes, config = "adamezo", {"lr": 1e-4}, EngineConfig(slots=2)
+
+
 class OfLowRank(OfSpec):
     """With an interval of two steps: the suite looks at the weights after two, when updates stay in any case."""
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from zobench.cli import calibrate, campaign, finetune, forecast, jobs, measure, programs, publish, show, stored  # noqa: F401  their commands are its
+from zobench.cli import calibrate, campaign, finetune, forecast, jobs, measure, model, programs, publish, show, stored  # noqa: F401  their commands are its
 from zobench.cli.common import FIELDS_ARE_LISTED, app
 from zobench.cli.usage import Command
 from zobench.machine import files
@@ -38,7 +38,7 @@ def options(
     """Measure what zeroth-order fine-tuning of a language model costs here, beside what the papers report."""
 
 
-for _command in (*app.registered_commands, *programs.program.registered_commands):
+for _command in (*app.registered_commands, *programs.program.registered_commands, *model.model.registered_commands):
     _command.cls = Command
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of every wrong command, option and argument

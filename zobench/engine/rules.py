@@ -143,6 +143,35 @@ class TorchAdam:
         _descend(weights, m.div_(1 - self.beta1 ** (step + 1)).div_(root), lr, weight_decay)
 
 
+@dataclass(frozen=True)
+class RefinedAdam:
+    """R-AdaZO's Adam, whose second moment is of the first (Shu et al., arXiv 2502.01014), without bias correction.
+
+    ``m = beta1 m + (1 - beta1) ghat``; ``v = beta2 v + (1 - beta2) m^2``;
+    ``w -= lr * (m / sqrt(v + zeta) + weight_decay * w)``. m and v are float32.
+    """
+
+    beta1: float
+    beta2: float
+    zeta: float
+
+    states = ("m", "v")
+
+    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
+        """See :class:`UpdateRule`."""
+        return torch.float32
+
+    def apply(
+        self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
+    ) -> None:
+        """See :class:`UpdateRule`."""
+        m, v = states
+        m.mul_(self.beta1).add_(estimate.mul_(1 - self.beta1))
+        v.mul_(self.beta2).add_(torch.square(m, out=estimate).mul_(1 - self.beta2))
+        root = torch.add(v, self.zeta, out=estimate).sqrt_()
+        _descend(weights, torch.div(m, root, out=estimate), lr, weight_decay)
+
+
 def _descend(weights: Tensor, update: Tensor, lr: float, weight_decay: float) -> None:
     """``weights -= lr * (update + weight_decay * weights)`` in float32, rounded once; ``update`` is overwritten."""
     if weight_decay:

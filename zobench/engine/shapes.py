@@ -181,3 +181,34 @@ class Cone(Shaped):
             m = states[0].float() * (beta * norm / after)
             states[0].copy_(m.add_(estimate * ((1 - beta) / after)))
         self._descend(weights, estimate, states, update)
+
+
+@dataclass(frozen=True)
+class RecentMoments(Shaped):
+    """z = u. The updates of a step are those of the last steps, the newest first, and the moments of Adam are made of
+    all of them, so that none is kept (AdaMeZO).
+
+    With the age k of an update, 0 of the newest: ``m = (1 - beta1) sum of beta1^k g_k u_k``,
+    ``v = (1 - beta2) sum of beta2^k (g_k u_k)^2``, ``w -= lr * (m / sqrt(v + zeta) + weight_decay * w)``; lr and decay
+    are the newest's.
+    """
+
+    beta1: float
+    beta2: float
+    zeta: float
+
+    def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
+        """See :class:`ShapingRule`."""
+        return u
+
+    def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
+        """See :class:`ShapingRule`."""
+        first, second = torch.zeros_like(weights), torch.zeros_like(weights)
+        newest: Update | None = None
+        for age, (update, u) in enumerate(draws):
+            newest = newest or update
+            estimate = u.mul_(update.g)
+            second.add_(estimate.square().mul_((1 - self.beta2) * self.beta2**age))
+            first.add_(estimate.mul_((1 - self.beta1) * self.beta1**age))
+        assert newest is not None, "a step has at least its own update"
+        self._descend(weights, first.div_(second.add_(self.zeta).sqrt_()), states, newest)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, replay, snapshot
-from zobench.durable.journal import EvaluationItem
+from zobench.durable.journal import EvaluationItem, Item
 from zobench.finetune import origin
 from zobench.finetune.assemble import Tuner, empty_model, planned, tuner
 from zobench.finetune.callbacks import Callbacks
@@ -76,8 +76,13 @@ def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], No
         return
     header, items = journal.read(folder / JOURNAL)
     journal.check_header(folder / JOURNAL, header, origin.header_of(spec, empty_model(spec)))
-    items = items[: next(n for n, item in enumerate(items) if isinstance(item, EvaluationItem) and item.step == step)]
+    items = up_to(items, step)
     start = replay.newest(folder, header, items, say)
     with tuner(alone, start=start, ran=spec) as built:
         replay.bring(built.engine, built.method, items, start)
         yield built
+
+
+def up_to(items: list[Item], step: int) -> list[Item]:
+    """What a journal tells before the evaluation after ``step`` steps."""
+    return items[: next(n for n, item in enumerate(items) if isinstance(item, EvaluationItem) and item.step == step)]

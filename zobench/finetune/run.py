@@ -5,6 +5,7 @@ With several ranks all train; the first one alone stores the result and evaluate
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -59,9 +60,10 @@ def run(
     ``evaluation`` of the result: ``curve``, rows of [step, loss, accuracy] on dev; ``start`` and ``best`` of them;
     ``test``, looked at once, with the weights of the best row, and ``test_examples``, which of its choices are right
     and the loss of each (:mod:`zobench.result.examples`); ``majority``, the accuracy of always giving the most
-    frequent answer; ``task``, ``definition`` and ``tokenizer``: facts. ``examine`` False leaves the test set alone,
-    until a later call with True, and ``test_size=0`` leaves it alone for good; ``seal`` is shared by runs that may look
-    at it once together. ``resume``: there must be something to go on with. ``callbacks`` are told of all that happens;
+    frequent answer; ``task``, ``definition`` and ``tokenizer``: facts. Its ``environment`` has the ``journal_sha256``.
+    ``examine`` False leaves the test set alone, until a later call with True, and ``test_size=0`` leaves it alone for
+    good; ``seal`` is shared by runs that may look at it once together. ``resume``: there must be something to go on
+    with. ``callbacks`` are told of all that happens;
     the curve is in ``curve.csv`` and ``curve.jsonl`` in any case. Samples are as in :class:`zobench.result.Result`,
     over all steps; peaks are of this process, so of a resumed run since its resumption. With several ``gpus`` this
     process is one of their ranks.
@@ -77,7 +79,7 @@ def run(
             progress.say(f"finished before: this is its result; to train anew, name another folder than {folder}")
             return result
         words, where = tokenizer.load(spec)
-        data = _data(spec, words, data_dir)
+        data = task_data(spec, words, data_dir)
         for text in (where, *_sizes(data)):
             progress.say(text)
         told = Callbacks([*loggers.always(), *callbacks] if leads else [], progress.say)
@@ -190,7 +192,8 @@ def _check_own(spec: RunSpec, folder: Path) -> None:
         )
 
 
-def _data(spec: RunSpec, words: PreTrainedTokenizerBase, data_dir: Path | None) -> TaskData:
+def task_data(spec: RunSpec, words: PreTrainedTokenizerBase, data_dir: Path | None) -> TaskData:
+    """The examples of the run's task, encoded for its model."""
     masked = models.of(spec).masked
     return TaskData.load(spec, words, positions=models.position_count(spec), masked=masked, data_dir=data_dir)
 
@@ -243,7 +246,14 @@ def _trained(
             skipped = built.method.skipped
     finally:
         seen = observer.stop((begin, time.monotonic()))
+    if world is None or world.leads:
+        facts["journal_sha256"] = sealed(folder / JOURNAL)
     return _result(spec, record, data, where, facts, seen, at_rest, skipped, [another] if another else [])
+
+
+def sealed(path: Path) -> str:
+    """The SHA-256 of a run's journal: with it in the result, no bit of the journal changes unseen."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _without_folders(where: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zobench.methods import (
+    adamezo,
     conmezo,
     eggroll,
+    es,
     first_order,
     forward_grad,
     fzoo,
@@ -17,6 +19,7 @@ from zobench.methods import (
     meazo,
     qes,
     qzo,
+    r_adazo,
     sparse_mezo,
     subzero,
     zo_adam,
@@ -52,8 +55,8 @@ if TYPE_CHECKING:
 KINDS = (
     zo_sgd.KIND, zo_sgd_sign.KIND, zo_sgd_mmt.KIND, zo_sgd_cons.KIND, zo_adam.KIND, zo_sgd_block.KIND,
     zo_sgd_sparse.KIND, lozo.KIND, lozo_m.KIND, subzero.KIND, zo_muon.KIND, eggroll.KIND, fzoo.KIND, hizoo.KIND,
-    sparse_mezo.KIND, conmezo.KIND, meazo.KIND, qzo.KIND, qes.KIND, forward_grad.KIND, hybrid.KIND, first_order.SGD,
-    first_order.ADAM,
+    sparse_mezo.KIND, conmezo.KIND, meazo.KIND, es.KIND, r_adazo.KIND, adamezo.KIND, qzo.KIND, qes.KIND,
+    forward_grad.KIND, hybrid.KIND, first_order.SGD, first_order.ADAM,
 )  # fmt: skip
 """zobench's own methods, in the order in which they are listed."""
 

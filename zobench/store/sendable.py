@@ -146,6 +146,7 @@ def _environment(text: Form) -> Form:
         "plug_ins": _fields(dict.fromkeys(("method", "scheme", "task", "model", "program"), program)),
         "options": lambda options: options if _are_options(options) else _OUT,
         "notes": text, "definition": text, "threads_reason": text, "transfers": text, "attention": text,
+        "journal_sha256": _form("[0-9a-f]{64}"),
     })  # fmt: skip
 
     def form(environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,137 @@
+"""`zobench verify`: a run's journal gives its accuracies again, to the digit, and one bit of it changed gives none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.support.small_task import spec_of, write_data, write_weights
+from zobench import cli
+from zobench.finetune import run
+from zobench.finetune.verify import chance, verify
+from zobench.result import Result
+from zobench.runspec import RunSpec
+from zobench.store.sendable import sendable
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory, weights_path: Path, data_dir: Path) -> tuple[Path, Result]:
+    """The folder of a run that has ended, and its result."""
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    made = spec_of(weights_path, noise="counter", engine="offload", queries=2, lr=1e-2)
+    return folder, run(made, folder=folder, data_dir=data_dir)
+
+
+@pytest.fixture
+def copied(ended: tuple[Path, Result], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ended[0], tmp_path / "copy", ignore=shutil.ignore_patterns("model")))
+
+
+def edited(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    told = json.loads((folder / "result.json").read_text())
+    change(told)
+    (folder / "result.json").write_text(json.dumps(told))
+
+
+def refused(folder: Path, data_dir: Path, **more: Any) -> str:
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (what it says is compared by each test)
+        verify(folder, data_dir=data_dir, **more)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_the_stored_accuracies_come_from_journal_and_base_weights_alone(
+    ended: tuple[Path, Result], copied: Path, data_dir: Path
+) -> None:
+    _, result = ended
+    assert sorted(path.name for path in copied.iterdir() if "snapshot" in path.name) == []
+    for name in ("curve.csv", "curve.jsonl", "progress.jsonl"):
+        (copied / name).unlink()
+    found = verify(copied, data_dir=data_dir)
+    assert [seen.point for seen in found.seen] == [result.evaluation["best"], result.evaluation["test"]]
+    assert sendable(result).environment["journal_sha256"] == result.environment["journal_sha256"]
+    assert found.seconds > 0
+
+
+@pytest.mark.parametrize("sealed", [True, False], ids=["its SHA-256 in the result", "a result from before that"])
+def test_a_journal_with_one_bit_changed_or_an_end_cut_off_is_refused(
+    copied: Path, data_dir: Path, sealed: bool
+) -> None:
+    if not sealed:
+        edited(copied, lambda told: told["environment"].pop("journal_sha256"))
+    path = copied / "journal.bin"
+    whole = path.read_bytes()
+    places = {0, 17, 20, len(whole) // 3, len(whole) // 2, *range(len(whole) - 110, len(whole), 7), len(whole) - 1}
+    for place in sorted(places):
+        for bit in (0, 5):
+            changed = bytearray(whole)
+            changed[place] ^= 1 << bit
+            path.write_bytes(changed)
+            assert "journal.bin" in refused(copied, data_dir), f"bit {bit} of byte {place}"
+    for size in (0, 5, 300, len(whole) - 5 * 52, len(whole) - 52, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        assert "journal.bin" in refused(copied, data_dir), f"{size} bytes"
+    path.write_bytes(whole)
+    verify(copied, data_dir=data_dir)
+
+
+def test_what_is_not_the_run_is_refused(copied: Path, data_dir: Path, tmp_path: Path, weights_path: Path) -> None:
+    other = write_weights(Path(shutil.copytree(weights_path, tmp_path / "other")))
+    tensors = load_file(other / "model.safetensors")
+    first = next(name for name in tensors if tensors[name].dim() == 2)
+    tensors[first][0, 0] += 1
+    save_file(tensors, other / "model.safetensors", {"format": "pt"})
+    assert refused(copied, data_dir, model=str(other)).startswith(
+        "the base weights must be those that the journal began from (sha256 "
+    )
+    moved = Path(shutil.copytree(weights_path, tmp_path / "moved"))
+    assert verify(copied, data_dir=data_dir, model=str(moved)).seen  # the same weights elsewhere
+    data = write_data(tmp_path)
+    rows = (data / "SST-2" / "train.tsv").read_text().replace("\t0", "\t1", 3)
+    (data / "SST-2" / "train.tsv").write_text(rows)
+    assert "the task's data must be those of the run, but its labels are" in refused(copied, data)
+    edited(copied, lambda told: told["evaluation"]["test"].update(accuracy=told["evaluation"]["test"]["accuracy"] / 2))
+    assert "the evaluation on test must be the stored one, but after step" in refused(copied, data_dir)
+    edited(copied, lambda told: told["evaluation"]["curve"][1].__setitem__(2, 0.0))
+    assert "must have the curve on dev that its result says, but has another" in refused(copied, data_dir)
+    (copied / "result.json").unlink()
+    assert refused(copied, data_dir).startswith("`RUN` must be the folder of a run that has ended, but ")
+
+
+def test_a_run_that_backpropagates_has_no_such_journal(
+    tmp_path: Path, data_dir: Path, spec: Callable[..., RunSpec]
+) -> None:
+    run(spec(method="fo-sgd", steps=2), folder=tmp_path / "first", data_dir=data_dir)
+    assert "has method=fo-sgd, task=sst2: no journal tells its weights; name" in refused(tmp_path / "first", data_dir)
+
+
+def test_the_command_says_what_it_saw_and_whether_a_target_is_exceeded(
+    ended: tuple[Path, Result], data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, result = ended
+    accuracy = result.evaluation["test"]["accuracy"]
+    wanted = {"": 0, "5%": 0 if chance(round(accuracy * 16), 16, 0.05) < 0.01 else 1, "99%": 1}
+    for target, code in wanted.items():
+        with pytest.raises(SystemExit) as ended_with:
+            cli.main(["verify", str(folder), "--data-dir", str(data_dir), *(["--target", target] if target else [])])
+        out = capsys.readouterr().out.splitlines()
+        assert ended_with.value.code == code
+        assert out[0] == f"journal: 10 steps, whole, SHA-256 {result.environment['journal_sha256']}"
+        assert f"accuracy {accuracy!r}, as stored" in out[2]
+        assert out[-1] == f"verified: {folder}"
+        assert len(out) == 5 + bool(target)
+
+
+def test_the_chance_is_the_binomial_tail() -> None:
+    assert chance(0, 7, 0.3) == pytest.approx(1)
+    assert chance(9, 10, 0.5) == pytest.approx(11 / 1024)
+    assert chance(872, 872, 0.9) == pytest.approx(0.9**872)
+    draws = torch.distributions.Binomial(2000, torch.tensor(0.85)).sample((20000,))
+    assert chance(1720, 2000, 0.85) == pytest.approx(float((draws >= 1720).float().mean()), abs=0.01)

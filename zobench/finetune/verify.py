@@ -1,0 +1,175 @@
+"""Verifies a run that has ended: its journal is replayed on its base weights, which are then evaluated again.
+
+No direction is searched and no step is taken: a replay needs no forward. What is compared is exact. The result holds
+the SHA-256 of its journal, each record of the journal continues the checksum of the one before it, its header names the
+base weights, and each step's seeds must be those that the run's own seed gives.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zobench import kernels, models
+from zobench.durable import fingerprint, journal, replay
+from zobench.durable.journal import EvaluationItem, Item
+from zobench.finetune import origin, tokenizer
+from zobench.finetune.assemble import empty_model, initial_weights, planned, tuner
+from zobench.finetune.evaluate import evaluate
+from zobench.finetune.examine import up_to
+from zobench.finetune.origin import JOURNAL
+from zobench.finetune.progress import Evaluation
+from zobench.finetune.record import Record
+from zobench.finetune.run import RESULT, sealed, task_data
+from zobench.machine.device import choose_device
+from zobench.machine.waiting import telling
+from zobench.result import Result
+from zobench.runspec import METHODS, RunSpec
+from zobench.runspec.kinds import NOISES
+from zobench.store import reading
+from zobench.version import __version__
+
+LOSS_TOLERANCE = 1e-3
+"""By how much of itself a loss may differ: another processor rounds a forward pass otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A run whose stored evaluations were had again. ``result``: as stored; ``seen``: on dev and, if it has one, on
+    test, with the best weights; ``seconds``: of the steps up to these by the journal, without evaluations."""
+
+    result: Result
+    seen: tuple[Evaluation, ...]
+    seconds: float
+
+
+def verify(
+    folder: Path, *, model: str = "", device: str = "auto", data_dir: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Verified:  # fmt: skip
+    """Verifies the run in ``folder``, of which result.json and journal.bin are needed.
+
+    ``model``: where its base weights lie, if that is not where the result says. ``device``: "auto" is the run's own.
+    Raises ``ValueError``, one line, for a run that has not ended, a journal that was changed, other base weights, other
+    data, and for an evaluation that is not the stored one: scores must be equal to the last digit, losses up to
+    :data:`LOSS_TOLERANCE`.
+    """
+    result, header, items = _sound(folder)
+    chosen, why = choose_device(result.spec.device if device == "auto" else device)
+    say(why)
+    spec = _placed(result.spec, model, chosen)
+    origin.same_sums(spec, folder, say)
+    step = int(result.evaluation["best"]["step"])
+    words, _ = tokenizer.load(spec)
+    data = task_data(spec, words, data_dir)
+    _check_data(result.evaluation["task"], json.loads(json.dumps(data.facts)))
+    base_model = empty_model(spec)
+    _check_base(spec, header, fingerprint.of_base(spec, base_model, initial_weights(spec, base_model)))
+    if not NOISES[spec.noise].in_place:
+        kernels.prepare(spec.device)
+    splits = [split for split in ("dev", "test") if split == "dev" or split in result.evaluation]
+    with tuner(planned(spec.alone())[0], model=base_model, ran=spec) as built:
+        before = up_to(items, step)
+        with telling(say, f"replaying the updates of {step} steps"):
+            replay.bring(built.engine, built.method, before, None)
+        with telling(say, "evaluating"):
+            seen = tuple(evaluate(built.engine, data, split, step) for split in splits)
+    for own in seen:
+        _check_same(own, result.evaluation["best" if own.split == "dev" else own.split])
+    seconds = math.fsum(item.seconds for item in before if not isinstance(item, EvaluationItem))
+    return Verified(result, seen, seconds)
+
+
+def chance(right: int, count: int, target: float) -> float:
+    """The probability of ``right`` or more of ``count`` examples if each is right with probability ``target``, in
+    (0, 1): the exact one-sided binomial test of "no more accurate than the target"."""
+    ways = (math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(right, count + 1))
+    odds = (k * math.log(target) + (count - k) * math.log1p(-target) for k in range(right, count + 1))
+    return math.fsum(math.exp(one + other) for one, other in zip(ways, odds, strict=True))
+
+
+def _sound(folder: Path) -> tuple[Result, dict[str, Any], list[Item]]:
+    """What the folder's result says, and what its journal says, which must agree: the run, its steps, curve and g."""
+    path, place = folder / JOURNAL, folder / RESULT
+    for needed in (path, place):
+        if not needed.is_file():
+            raise ValueError(f"`RUN` must be the folder of a run that has ended, but {needed} is not there; name it")
+    try:
+        result = reading.read(place)
+    except ValueError as error:
+        raise ValueError(f"{place} must be a result, but cannot be read ({error}); take another copy") from error
+    if METHODS.get(result.spec.method).backpropagates or "best" not in result.evaluation:
+        raise ValueError(
+            f"`RUN` must be of a zeroth-order method on a task, but {folder} has method={result.spec.method}, "
+            f"task={result.spec.task_name}: no journal tells its weights; name another"
+        )
+    header, items = journal.read(path)
+    record = Record(names=tuple(result.scores))
+    for item in items:
+        record.add(item)
+    for name, said, found in (
+        ("SHA-256", result.environment.get("journal_sha256", sealed(path)), sealed(path)),
+        ("run", result.spec.hash, header["run"]),
+        ("steps", result.spec.steps, record.step),
+        ("curve on dev", result.evaluation["curve"], record.curve),
+        ("g of each step", result.samples["projected_grad"], record.samples["projected_grad"]),
+    ):
+        if _finite(said) != _finite(found):
+            raise ValueError(
+                f"`{path}` must have the {name} that its result says, but has another: one of the two was changed; "
+                "take another copy"
+            )
+    return result, header, items
+
+
+def _finite(value: Any) -> Any:
+    """``value`` with None for numbers that JSON cannot hold."""
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _placed(spec: RunSpec, model: str, device: str) -> RunSpec:
+    """``spec`` with its base weights in ``model``, if that is given, to be evaluated on ``device``."""
+    if model:
+        place = models.place_of(model)
+        spec = spec.replace(model_path=place) if spec.config_hash else spec.replace(weights_path=place)
+    return models.checked(spec.replace(device=device), device)
+
+
+def _check_data(said: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    for name in ("task", "counts", "labels", "longest"):
+        if said.get(name) != found.get(name):
+            raise ValueError(
+                f"the task's data must be those of the run, but its {name} are {found.get(name)} and not "
+                f"{said.get(name)}; give its files with --data-dir"
+            )
+
+
+def _check_base(spec: RunSpec, header: Mapping[str, Any], base: str) -> None:
+    if base != header["base"]:
+        raise ValueError(
+            f"the base weights must be those that the journal began from ({header['base']}), but these are others "
+            f"({base}); name their folder with --model"
+        )
+    begun = header.get("zobench", "0.1.0")
+    if spec.weights != "pretrained" and begun != __version__:
+        raise ValueError(
+            f"a run from random weights must be verified by the zobench that began it, {begun}, because versions draw "
+            f"them otherwise, but this is {__version__}; install that one"
+        )
+
+
+def _check_same(seen: Evaluation, stored: Mapping[str, Any]) -> None:
+    same = {name: value for name, value in seen.scores.items() if stored[name] == value}
+    apart = abs(seen.loss - float(stored["loss"])) > LOSS_TOLERANCE * abs(float(stored["loss"]))
+    if len(same) < len(seen.scores) or seen.count != stored["count"] or apart:
+        told = ", ".join(f"{name} {value!r} (stored {stored[name]!r})" for name, value in seen.scores.items())
+        raise ValueError(
+            f"the evaluation on {seen.split} must be the stored one, but after step {seen.step} it has {told}, loss "
+            f"{seen.loss:.6f} (stored {stored['loss']:.6f}); this result is not that of its journal"
+        )

@@ -1,0 +1,91 @@
+"""AdaMeZO: Adam whose moments are made anew of the last steps' seeds and g (Cai et al., ICML 2026, arXiv 2605.00650).
+
+Its program: shawnnn3di/AdaMeZO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from zobench.methods.base import Direction, StepResult
+from zobench.methods.r_adazo import moments
+from zobench.methods.zo_sgd import ZOSGD
+from zobench.runspec.kinds import Definition, MethodKind, Need
+
+if TYPE_CHECKING:
+    from zobench.engine.base import Entry
+    from zobench.engine.shapes import RecentMoments
+    from zobench.runspec import RunSpec
+
+HORIZON = 10
+"""The steps that a moment is made of, as the program's example has it."""
+
+
+class AdaMeZO(ZOSGD):
+    """``W -= lr * m / sqrt(v + zeta)``, m and v of the last ``horizon`` steps: :class:`zobench.engine.shapes
+    .RecentMoments` has the formulas.
+
+    A step's entries are its own direction and g, then those of the steps before it, the newest first. A step with a g
+    that is not finite changes nothing and is in no moment.
+    """
+
+    fields = ("lr", "eps", "seed", "weight_decay")
+
+    def __init__(self, *, horizon: int = HORIZON, **constants: Any) -> None:
+        super().__init__(**constants)
+        if horizon < 1:
+            raise ValueError(f"`options.horizon >= 1` must hold, but got {horizon}; AdaMeZO's program uses {HORIZON}")
+        self.horizon = horizon
+        self._recent: list[tuple[int, float]] = []
+
+    def state(self) -> dict[str, Any]:
+        """As ZO-SGD's, and (seed, g) of the last steps, the newest first: JSON types."""
+        return {**super().state(), "recent": [list(pair) for pair in self._recent]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        super().restore(state)
+        self._recent = [(int(seed), float(g)) for seed, g in state["recent"]]
+
+    def _with(self, directions: Sequence[Direction], gradients: Sequence[float]) -> list[tuple[int, float]]:
+        """(seed, g) of a step and of those before it."""
+        return [(directions[0][0], gradients[0]), *self._recent][: self.horizon]
+
+    def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
+        if self._applies(gradients):
+            for age, (seed, g) in enumerate(self._with(directions, gradients)):
+                yield self._entry(seed, g, 0.0 if age else self.weight_decay)
+
+    def _finish(self, loss: float, directions: Sequence[Direction], gradients: tuple[float, ...]) -> StepResult:
+        if self._applies(gradients):
+            self._recent = self._with(directions, gradients)
+        return super()._finish(loss, directions, gradients)
+
+
+def make(spec: RunSpec) -> AdaMeZO:
+    """The method of ``spec``."""
+    return AdaMeZO.of(spec, horizon=int(spec.option("horizon")))
+
+
+def rule(spec: RunSpec) -> RecentMoments:
+    """The update by the options ``beta1``, ``beta2`` and ``zeta``."""
+    from zobench.engine.shapes import RecentMoments
+
+    return RecentMoments(*moments(spec, "AdaMeZO's program uses beta1=0.7, beta2=0.9"))
+
+
+KIND = MethodKind(
+    name="adamezo",
+    as_written=Definition(
+        formula="w -= lr * m / sqrt(v + zeta), m = (1 - beta1) sum of beta1^k g_k z_k, v = (1 - beta2) sum of "
+        "beta2^k (g_k z_k)^2 over the last steps, k their age",
+        make="zobench.methods.adamezo:make",
+        rule="zobench.methods.adamezo:rule",
+        copies=4,
+        piece_copies=5,
+    ),
+    draws=3 + HORIZON,
+    needs=(Need("queries", 1, "its moments are of one direction a step; use queries=1"),),
+    options={"horizon": HORIZON, "beta1": 0.7, "beta2": 0.9, "zeta": 1e-8},
+)
