@@ -88,22 +88,20 @@ def counterparts(reference: Reference, results: Sequence[Result]) -> tuple[int, 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:
     """What a table or figure shows: its ``title``, hashes of the published ``cells`` that have a place in it, values
-    that the paper reports, how many of these are measured, values that are predicted only, and what it ``lacks``.
-    ``is_facts``: it has no measurements."""
+    that the paper reports, how many of these are measured, and values that are predicted only. ``is_facts``: it has no
+    measurements."""
 
     title: str
     cells: frozenset[str]
     reported: int = 0
     measured: int = 0
     predicted: int = 0
-    lacks: str = ""
     is_facts: bool = False
 
 
 def shown(results: Sequence[Result], filled: Sequence[Filled], reference: Reference) -> dict[str, Shown]:
     """Name -> what it shows, of the papers' tables and figures. ``filled``: the cells of these tables."""
     from zobench.report.artifacts import load_all, shows
-    from zobench.report.compose import needs
     from zobench.report.facts import Facts
     from zobench.report.plot import Plot
     from zobench.report.render import grids
@@ -116,8 +114,7 @@ def shown(results: Sequence[Result], filled: Sequence[Filled], reference: Refere
         cells, more = frozenset(name for name, spec in ran.items() if shows(item, spec)), {}
         if item.name in tables:
             reported, measured, predicted, _ = layers([tables[item.name]])
-            lacks = item.lacks or needs(tables[item.name].grids[0][1])
-            more = {"reported": reported, "measured": measured, "predicted": predicted, "lacks": lacks}
+            more = {"reported": reported, "measured": measured, "predicted": predicted}
         elif isinstance(item, Plot) and item.table is not None and filled:
             found = [
                 cell for row in grids(item.table, results, None, reference)[0][1] for group in row for cell in group
@@ -164,10 +161,9 @@ def _cells(row: Row, items: Sequence[Shown], results: Sequence[Result]) -> tuple
     if row.recipe and items[0].reported:
         measured += f"; {items[0].measured} of {items[0].reported} values"
     ahead = sum(item.predicted for item in items)
-    lacks = f"It lacks {items[0].lacks}." if row.recipe and items[0].lacks else ""
     title = items[0].title if row.recipe else ""
-    differs = "text" if row.text else " ".join(filter(None, [row.why, lacks]))
-    return row.at, row.what or title, "<br>".join(where), measured, f"{ahead} values" if ahead else "", differs
+    told = "text" if row.text else row.why
+    return row.at, row.what or title, "<br>".join(where), measured, f"{ahead} values" if ahead else "", told
 
 
 def _page(page: str) -> str:

@@ -70,7 +70,6 @@ def _artifact(artifact: Any, figures: Path) -> str:
 
     parts = [f"## {artifact.name}", f"{markdown.escape(artifact.title)}."]
     parts += [f"`zobench reproduce {artifact.name}` measures what this machine can."] if artifact.runner else []
-    parts += [f"Not measured by this version: it needs {markdown.escape(artifact.lacks)}."] if artifact.lacks else []
     for chart in artifact.charts:
         path = figures / f"{clean(chart.name).replace('/', '-')}.svg"
         path.write_text(svg(chart), encoding="utf-8")

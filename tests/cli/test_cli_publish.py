@@ -119,25 +119,6 @@ def test_a_figure_is_drawn_from_what_is_stored_and_measures_nothing(tiny: Path, 
     assert len(Store(tiny / "results").load()) == 1
 
 
-def test_what_this_version_cannot_measure_is_shown_from_the_paper_with_the_reason(
-    here: Path, zobench: Any
-) -> None:  # fmt: skip
-    lacks = 'lacks = "a quantum computer"'
-    shipped = recipes.find("tables", "distzo2/table3").read_text()
-    for folder in ("tables", "plots"):
-        (here / folder).mkdir(exist_ok=True)
-    (here / "tables/mine.toml").write_text(shipped.replace('runner = "distzo2_batch"', lacks))
-    code, out, _ = zobench("reproduce", "tables/mine.toml")
-    assert code == 0
-    assert "Not measured: this needs a quantum computer" in " ".join(out.split())
-    assert "28196" in out
-    (here / "plots/drawn.toml").write_text(f'kind = "bars"\ntitle = "Bars"\n{lacks}')
-    code, out, _ = zobench("reproduce", "drawn", "--out", "x")
-    assert code == 0
-    assert "Not measured: this needs a quantum computer" in out
-    assert (here / "x/figures/drawn.png").is_file()
-
-
 @pytest.mark.slow
 def test_report_writes_everything_from_the_store_alone(here: Path, zobench: Any) -> None:
     Store(here / "results").save(result("OPT-125M", seq_len=2048, machine="box"))

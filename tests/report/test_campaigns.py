@@ -37,7 +37,7 @@ TIMES_LATE = 3
 def is_of_costs(name: str) -> bool:
     """Whether a table or figure of a paper shows what a run costs; one of configurations or formulas shows no run."""
     item = LOADED[name]
-    if isinstance(item, Facts) or item.lacks:
+    if isinstance(item, Facts):
         return False
     if isinstance(item, Plot) and item.table is None:
         return item.kind == "timeline"

@@ -19,7 +19,7 @@ from zobench.predict.published.validation import papers_gpus
 from zobench.programs.cell import run
 from zobench.recipes import matrix
 from zobench.report import artifacts
-from zobench.report.draw import blank, chart, timelines
+from zobench.report.draw import chart, timelines
 from zobench.report.plot import Plot, load_plot
 from zobench.report.render import grids
 from zobench.result import Outcome, Result
@@ -251,12 +251,6 @@ def test_a_drawn_checkpoint_has_its_lanes_and_a_run_that_recorded_none_is_not_dr
 def test_each_machine_has_its_own_timeline(tmp_path: Path) -> None:
     found = timelines(plot_from(tmp_path, TIMELINE), [recorded("M1", True, machine=name) for name in ("b", "a")])
     assert [machine for machine, _ in found] == ["a", "b"]
-
-
-def test_a_figure_that_cannot_be_measured_says_what_it_needs(tmp_path: Path) -> None:
-    text = 'kind = "lines"\ntitle = "Nodes"\npaper = "p"\nartifact = "f6"\nlacks = "several nodes"\n'
-    found = blank(plot_from(tmp_path, text))
-    assert found.panels[0].message.startswith("Not measured: this needs several nodes.")
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ from zobench.predict.budget import price
 from zobench.recipes import matrix
 from zobench.report import claims, frames
 from zobench.report.artifacts import load, shows
-from zobench.report.cells import conditions, fill, is_meant, lacking
+from zobench.report.cells import conditions, fill, is_meant
 from zobench.report.compose import measured_sheet, paper_sheet
 from zobench.report.facts import Facts
+from zobench.report.formats import macros
 from zobench.report.plot import Plot
 from zobench.report.table import Table
 from zobench.result import Result
@@ -73,20 +74,15 @@ def test_a_papers_cell_shows_a_value_of_that_table_and_of_no_other(name: str) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_can_be_measured_names_its_runner_and_what_cannot_says_what_is_missing(name: str) -> None:
+def test_what_can_be_measured_names_its_runner(name: str) -> None:
     item = LOADED[name]
     table = item.table if isinstance(item, Plot) else item
     if isinstance(table, Facts):
-        return
-    if item.lacks:
-        assert not item.runner
         return
     assert item.runner in recipes.names("runners")
     if table is None:  # a timeline
         assert isinstance(item, Plot)
         assert item.lanes
-    else:
-        assert any(not lacking(table, row, column) for row in table.rows for column in table.columns)
 
 
 @pytest.mark.parametrize("name", sorted(laid_out()))
@@ -94,13 +90,13 @@ def test_a_cell_is_a_run_that_can_be_asked_for_and_no_other_kind_of_run_matches_
     table = laid_out()[name]
     for row in table.rows:
         for column in table.columns:
-            if lacking(table, row, column) or not is_meant(row, column):
+            if not is_meant(row, column):
                 continue
             where = conditions(table, row, column)
             RunSpec(**{field: values[0] for field, values in where.items()})
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name in laid_out() and not LOADED[name].lacks])
+@pytest.mark.parametrize("name", [name for name in NAMES if name in laid_out()])
 def test_the_runner_of_a_table_makes_every_run_that_its_cells_show(name: str) -> None:
     """Extra rows are for small machines, whose campaign may have cells of its own for them; a runner need not fill all
     their columns. Extra columns are another's."""
@@ -110,8 +106,7 @@ def test_the_runner_of_a_table_makes_every_run_that_its_cells_show(name: str) ->
     runs += [spec for on in shipped("small-cpu").on("cpu") for spec in on.cells]
     for row in table.rows:
         usual = [column for column in table.columns if not column.extra and is_meant(row, column)]
-        own = [column for column in usual if not lacking(table, row, column)]
-        wanted = [conditions(table, row, column) for column in own]
+        wanted = [conditions(table, row, column) for column in usual]
         made = [any(all(getattr(run, key) in where[key] for key in where) for run in runs) for where in wanted]
         assert not made or (any(made) if row.extra else all(made)), row.header
 
@@ -314,6 +309,9 @@ def test_the_one_value_that_the_paper_leaves_out_is_marked_as_inferred() -> None
     numbers = frames.of_cells(table, [(None, fill(table, [], REFERENCE))])
     marked = numbers[numbers["status"] == "inferred"]
     assert marked[["row", "column"]].to_numpy().tolist() == [["ZO-SGD", "SST2 aligned"]]
+    lines = macros.write([(table, [(None, fill(table, [], REFERENCE))])]).splitlines()
+    assert [line.partition("{*}")[0][-4:] for line in lines if "{*}" in line] == ["89.4"]
+    assert any(line.startswith("% *: Inferred") for line in lines)
 
 
 def test_zo_bench_s_figure_1_has_every_scheme_and_method() -> None:

@@ -44,7 +44,7 @@ def test_coverage_counts_what_was_measured_of_what_is_reported(table: Table) -> 
     assert list(lines(glance).values()) == [["5"], ["5"], ["0"], ["x0.5"], ["x1.31"], ["2"], ["0"], ["1"], ["0"]]
     assert glance.rows[0].text == "Values measured here, of the 6 that the papers' tables report"
     assert coverage.source == "measured on box (1x BOX)"
-    assert lines(coverage) == {"p/t1": ["6", "5", "x0.5", "x1.31", "·", "·", "·"]}
+    assert lines(coverage) == {"p/t1": ["6", "5", "x0.5", "x1.31", "·", "·"]}
     assert coverage.remarks[0] == "5 of the 6 values that the papers' tables report were measured here."
     assert lines(ratios) == {
         "gpu_memory": ["3", "x0.5", "x0.5", "x0.5", "x1.25", "x2"],
@@ -83,7 +83,7 @@ def test_without_results_there_is_one_coverage_and_every_claim_is_open(table: Ta
     glance, coverage, claims = sheets(filled(table, []))
     assert list(lines(glance).values()) == [["0"], ["0"], ["0"], ["·"], ["·"], ["0"], ["0"], ["0"], ["3"]]
     assert coverage.source == "nothing measured yet"
-    assert lines(coverage) == {"p/t1": ["6", "0", "·", "·", "·", "·", "·"]}
+    assert lines(coverage) == {"p/t1": ["6", "0", "·", "·", "·", "·"]}
     assert {len(row) for row in lines(claims).values()} == {2}
     told = {sheet.source for sheet in sheets(filled(table, []), 3)}
     assert told == {"none of the 3 results here is of the papers' tables"}
@@ -111,9 +111,3 @@ def test_the_comparison_has_a_row_for_every_measured_value_in_base_units(table: 
     assert {(r["machine"], r["measured_on"], r["reported_in"], r["reported_on"]) for r in rows} == {
         ("box", "1x BOX", "p t1", "1x G-1")
     }
-
-
-def test_a_table_that_cannot_be_measured_says_what_it_needs(tmp_path: Path) -> None:
-    text = TINY.replace('baseline = "A"', 'baseline = "A"\nlacks = "several devices"')
-    _, coverage = sheets(filled(table_from(tmp_path, text), RESULTS))
-    assert lines(coverage)["p/t1"] == ["6", "0", "·", "·", "·", "·", "all: several devices"]

@@ -103,7 +103,7 @@ def test_a_mistake_in_a_table_of_no_paper_is_one_line(tmp_path: Path, old: str, 
         (
             'model = ["M1", "M2"]',
             'setting = ["ddp"]',
-            "`rows.product.setting` is no field of a run, so `lacks` must",
+            "unknown key 'setting' in [rows.product]",
         ),
         ('header = "M0"', 'header = "M1"', "row headers must differ, but got M1, M1, M2; rename one"),
         (

@@ -84,15 +84,13 @@ def chart(*, source: str = "measured", word: str = "") -> Chart:
 
 
 def artifact(name: str = "zo2/table1", **changes: Any) -> Artifact:
-    values = {"kind": "table", "title": "Speed of two engines", "paper": "zo2", "runner": "main", "lacks": ""}
+    values = {"kind": "table", "title": "Speed of two engines", "paper": "zo2", "runner": "main"}
     return Artifact(**{"name": name, "sheets": (SPEEDS,), **values, **changes})
 
 
 def book(results: tuple[Result, ...] | None = None, *, word: str = "", **changes: Any) -> Book:
     """A small report with one of everything; ``word`` is added to every text."""
-    figure = artifact(
-        "zo2/figure3", kind="figure", title="Memory" + word, charts=(chart(word=word),), lacks="a GPU" + word
-    )
+    figure = artifact("zo2/figure3", kind="figure", title="Memory" + word, charts=(chart(word=word),))
     shown = sheet(("A", entry("1", "value", f"(x2{word})", "A note." + word), entry("2")), word=word)
     own = artifact("own_table", title="Own" + word, paper="", sheets=(shown,))
     values = {

@@ -244,7 +244,7 @@ def tables(names: Sequence[str], known: Sequence[Prediction], gpu: Gpu, results:
     if not tables:
         _list(known)
     width, colored = max(console.NARROWEST, screen.width), console.is_colored(screen)
-    texts = [predicted.render(one, known, gpu, stored, form, width=width, color=colored) for one in tables]
+    texts = [predicted.render(one, known, stored, form, width=width, color=colored) for one in tables]
     notes = (*cautions([gpu]), _footnote(None))
     return "\n".join([*texts, *(textwrap.fill(note, width) for note in notes)]) + "\n"
 

@@ -19,7 +19,7 @@ from zobench.report.cells import belongs, meets
 from zobench.report.chart import Chart
 from zobench.report.contest import ContestTable
 from zobench.report.curves import curves
-from zobench.report.draw import blank, chart, timelines
+from zobench.report.draw import chart, timelines
 from zobench.report.facts import Facts
 from zobench.report.pareto import pareto
 from zobench.report.plot import Plot, load_plot
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Recipe = Table | Facts | Plot | ContestTable
-"""What differs among them is one function for each below; all have a name, a title, a paper, a runner and what lacks,
-and tell whether they are figures."""
+"""What differs among them is one function for each below; all have a name, a title, a paper and a runner, and tell
+whether they are figures."""
 
 
 def load(name: str) -> Recipe:
@@ -102,15 +102,9 @@ def _(item: Plot, spec: RunSpec) -> bool:
     return shows(item.contest or item.table, spec) or any(meets(spec, lane.where) for lane in item.lanes)
 
 
-@singledispatch
 def laid_out(item: Recipe) -> Table | None:
     """The table of rows, columns and metrics that ``item`` is; None for every other recipe, of a figure too."""
-    return None
-
-
-@laid_out.register
-def _(item: Table) -> Table | None:
-    return item
+    return item if isinstance(item, Table) else None
 
 
 @singledispatch
@@ -147,7 +141,7 @@ def _figure(plot: Plot, results: Sequence[Result], reference: Reference) -> Arti
         return _artifact(plot, [], contest_sheets.numbers(plot.contest, results), _named(pareto(plot, results)))
     if plot.table is None:
         of_runs = curves if plot.kind == "curves" else timelines
-        charts = _named(of_runs(plot, results)) if plot.lanes else [blank(plot)]
+        charts = _named(of_runs(plot, results))
         return _artifact(plot, [], frames.of_charts(charts), charts)
     filled = grids(plot.table, results, None, reference)
     charts = _named([(machine, chart(plot, grid, machine)) for machine, grid in filled])
@@ -157,7 +151,7 @@ def _figure(plot: Plot, results: Sequence[Result], reference: Reference) -> Arti
 def _artifact(item: Recipe, own: Sequence[Sheet], frame: pd.DataFrame | None, charts: Sequence[Chart] = ()) -> Artifact:
     return Artifact(
         name=item.name, kind="figure" if item.is_figure else "table", title=item.title, paper=item.paper,
-        runner=item.runner, lacks=item.lacks, sheets=tuple(own), frame=frame, charts=tuple(charts),
+        runner=item.runner, sheets=tuple(own), frame=frame, charts=tuple(charts),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Artifact:
     """One table or figure. ``name`` like "zo2/table5"; ``paper`` its paper's short name, or "" for zobench's own.
 
-    ``runner``: the matrix that measures it, or "". ``lacks``: what stands in the way of measuring it here, or "".
+    ``runner``: the matrix that measures it, or "".
     ``command``: what makes it, if it is not ``zobench reproduce NAME``.
     ``sheets``: its tables (of a figure: the numbers that it draws); ``frame``: the same as data; ``charts``: one per
     machine.
@@ -28,7 +28,6 @@ class Artifact:
     title: str
     paper: str
     runner: str
-    lacks: str
     sheets: tuple[Sheet, ...]
     frame: pd.DataFrame | None = None
     charts: tuple[Chart, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -33,8 +33,7 @@ class TableCell:
     95 % interval, or the least and the most of several. ``paper`` is the matching row of the papers' values.
 
     ``caveats`` say how the measurement differs from what the heading promises; ``notes`` say how this cell came to be;
-    ``lacks`` says why this version cannot measure it; ``forecast`` what it should come to on the paper's GPU, and
-    ``here`` on the machine that the other cells were measured on.
+    ``forecast`` what it should come to on the paper's GPU, and ``here`` on the machine where the others were measured.
     """
 
     row: TableRow
@@ -46,7 +45,6 @@ class TableCell:
     paper: Mapping[str, str] | None
     caveats: tuple[str, ...]
     notes: tuple[str, ...]
-    lacks: str = ""
     forecast: Forecast | None = None
     here: Forecast | None = None
 
@@ -69,6 +67,11 @@ class TableCell:
         return float(self.paper["value"]) * float(METRICS.get(self.metric.name).units[self.paper["unit"]])
 
     @property
+    def is_inferred(self) -> bool:
+        """Whether the paper leaves its value out, and others of its table imply it."""
+        return self.paper is not None and self.paper["status"] == "inferred"
+
+    @property
     def deviations(self) -> tuple[str, ...]:
         """In what the run differs from the conditions of the reported value, such as its dtype."""
         return tuple(caveat for caveat in self.caveats if caveat.startswith(DEVIATION))
@@ -88,6 +91,16 @@ class TableCell:
 
 Grid = Sequence[Sequence[Sequence[TableCell]]]
 """Cells as ``[row][metric][column]``."""
+
+
+def flat(grid: Grid) -> list[TableCell]:
+    """All cells, row by row."""
+    return [cell for row in grid for group in row for cell in group]
+
+
+def mapped(grid: Grid, of: Callable[[TableCell], TableCell]) -> Grid:
+    """``of`` each cell in its place."""
+    return [[[of(cell) for cell in group] for group in row] for row in grid]
 
 
 def fill(table: Table, results: Sequence[Result], reference: Reference) -> Grid:
@@ -152,11 +165,6 @@ def meets(spec: RunSpec, where: Where) -> bool:
     return all(getattr(spec, field) in values for field, values in where.items())
 
 
-def lacking(table: Table, row: TableRow, column: TableColumn) -> str:
-    """Why this version cannot measure a cell, or ""."""
-    return table.lacks or row.lacks or column.lacks
-
-
 def is_meant(row: TableRow, column: TableColumn) -> bool:
     """Whether a run can stand there: none does in a column of differences, and an extra row and an extra column with
     conditions on one field are apart."""
@@ -180,8 +188,7 @@ def _own(row: TableRow, column: TableColumn) -> Where:
 
 def belongs(table: Table, spec: RunSpec) -> bool:
     """Whether a run of ``spec`` has a place in ``table``."""
-    every = ((row, column) for row in table.rows for column in table.columns if is_meant(row, column))
-    places = ((row, column) for row, column in every if not lacking(table, row, column))
+    places = ((row, column) for row in table.rows for column in table.columns if is_meant(row, column))
     usual = _usual(table)
     return any(meets(spec, {**usual, **_own(row, column)}) for row, column in places)
 
@@ -213,7 +220,7 @@ def _allowed(table: Table) -> dict[str, tuple[Any, ...]]:
 
 def _choice(table: Table, row: TableRow, column: TableColumn, results: Iterable[Result]) -> Choice:
     """Of the results that satisfy all conditions of the cell, what it shows."""
-    if lacking(table, row, column) or not is_meant(row, column):
+    if not is_meant(row, column):
         return Choice()
     where = conditions(table, row, column)
     return choose(where, [result for result in results if _fits(result, where)], row.over)
@@ -244,7 +251,6 @@ def _cell(
         paper=paper,
         caveats=tuple(dict.fromkeys(itertools.chain(*caveats))),
         notes=(*notes, *choice.note(metric, None if once else quantity)),
-        lacks=lacking(table, row, column),
     )
 
 

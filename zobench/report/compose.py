@@ -13,11 +13,11 @@ from zobench.report.ahead import joined as joined
 from zobench.report.ahead import ratio as ratio
 from zobench.report.ahead import times as times
 from zobench.report.cells import Grid as Grid
-from zobench.report.cells import TableCell, not_run
+from zobench.report.cells import TableCell, flat, not_run
 from zobench.report.choice import needed
 from zobench.report.quantity import rounded
 from zobench.report.sheet import CellText, Group, Sheet, number
-from zobench.report.table import Table, TableColumn
+from zobench.report.table import Table
 from zobench.result import Outcome, Result
 from zobench.result.quantity import Interval
 from zobench.runspec import named
@@ -25,7 +25,6 @@ from zobench.runspec.registries import METRICS
 from zobench.store import evidence, metrics
 from zobench.store.names import told_apart
 
-LACKING = "not yet"
 INFERRED = "Inferred: the paper leaves this value out, and others in its table imply it."
 _ARROW = {"lower": "↓", "higher": "↑"}
 _SETTINGS = named(lambda field: field.timing)
@@ -33,26 +32,16 @@ _TUNED = named(lambda field: field.tuning)
 """What a reader of accuracies asks; of a task, ``seq_len`` is the most tokens of an example."""
 
 
-def measurable(grid: Grid) -> bool:
-    """Whether this version can measure any cell."""
-    return any(not cell.lacks for cell in _flat(grid))
-
-
-def needs(grid: Grid) -> str:
-    """All that keeps this version from measuring any of the cells, each once."""
-    return "; ".join(dict.fromkeys(cell.lacks for cell in _flat(grid) if cell.lacks))
-
-
 def measured(grid: Grid) -> bool:
     """Whether any cell has a result, of whatever outcome."""
-    return any(cell.result is not None for cell in _flat(grid))
+    return any(cell.result is not None for cell in flat(grid))
 
 
 def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = False) -> Sheet:
     """What was measured on ``machine``, each value with its ratio to the baseline column, as the papers print it.
     ``fill``: what was not run shows what is predicted of it, for the paper's GPU."""
     table, grid = _shown(table, grid)
-    cells = _flat(grid)
+    cells = flat(grid)
     by_column = table.baseline in [column.header for column in table.columns]
     bases = {_place(cell, by_column): cell for cell in cells if _is_baseline(cell, table.baseline)}
     ratios = {id(cell): known for cell in cells if (known := paired(cell, bases.get(_place(cell, by_column))))}
@@ -127,7 +116,7 @@ def predicted_sheet(table: Table, grid: Grid) -> Sheet:
     js = [j for j in range(len(table.metrics)) if any(cell.forecast for row in grid for cell in row[j])]
     ks = [k for k in range(len(table.columns)) if any(group[k].forecast for row in grid for group in row)]
     table, grid = _cut(table, grid, js, ks)
-    cells = _flat(grid)
+    cells = flat(grid)
 
     def entry(group: Sequence[TableCell], k: int) -> CellText:
         known, reported = group[k].forecast, group[k].paper_value
@@ -152,14 +141,14 @@ def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = F
     """What the paper reports, and in parentheses how many times that much was measured; only columns it can have.
     ``fill``: of what was not run, how many times that much is predicted."""
     table, grid = _reportable(table, grid)
-    cells = _flat(grid)
+    cells = flat(grid)
     where = joined(hardware(cell.paper) for cell in cells if cell.paper)
     own = joined(_told(cell.paper) for cell in cells if cell.paper and not cell.row.extra)  # extra rows tell themselves
     source = f"paper ({own or f'{table.paper} {table.artifact}'}), on {where or 'hardware that it does not name'}"
     if machine is not None and measured(grid):
         remarks = [f"(x) is measured / paper; {measured_on(cells, machine)}."]
     else:
-        remarks = [*([table.caption] if table.caption else []), _unmeasured(table, grid)]
+        remarks = [*([table.caption] if table.caption else []), _unmeasured(table)]
     if fill and any(_foretold(cell) for cell in cells):
         remarks.append(f"~(x) is predicted / paper, for the {places(cells)}.")
     if any(cell.paper and cell.paper["status"] == "oom" for cell in cells):
@@ -178,15 +167,12 @@ def hardware(paper: Mapping[str, str]) -> str:
     return f"{paper['gpus'] or '1'}x {paper['gpu']}" if paper["gpu"] else ""
 
 
-def _unmeasured(table: Table, grid: Grid) -> str:
+def _unmeasured(table: Table) -> str:
     """Why there is no measured value, and how to get one."""
-    if not measurable(grid):
-        return f"Not measured: this needs {needs(grid)}."
     how = (
         f"`zobench reproduce {table.name}` measures here what this machine can" if table.runner else "no runner does it"
     )
-    rest = f" Parts of it cannot be measured: they need {needs(grid)}." if needs(grid) else ""
-    return f"Nothing measured yet: {how}.{rest}"
+    return f"Nothing measured yet: {how}."
 
 
 def _reportable(table: Table, grid: Grid) -> tuple[Table, Grid]:
@@ -230,7 +216,7 @@ def sheet_of(
 ) -> Sheet:
     """``table`` with the text that ``entry`` gives each cell of ``grid``, numbered notes, and ``remarks`` below."""
     headings = [CellText(text=f"{metric.header} {_ARROW[metric.better]}", tone="label") for metric in table.metrics]
-    columns = [_column_label(column, kind) for column in table.columns]
+    columns = [CellText(text=column.header, tone="label") for column in table.columns]
     body = [[[entry(row[j], k) for k in range(len(columns))] for j in range(len(headings))] for row in grid]
     if table.groups == "columns":  # a metric each below a column's heading
         body = [[list(values) for values in zip(*row, strict=True)] for row in body]
@@ -258,7 +244,7 @@ def sheet_of(
 def _row_label(table: Table, cell: TableCell, kind: str) -> CellText:
     reported = cell.row.reference or {}
     other = " ".join(reported[key] for key in ("paper", "artifact") if key in reported)
-    own = [f"Not measured: this needs {cell.row.lacks}."] if cell.row.lacks and kind == "measured" else []
+    own = []
     if cell.row.extra and kind == "paper" and other:
         own.append(f"From {other}.")
     elif cell.row.extra and table.paper:
@@ -266,15 +252,8 @@ def _row_label(table: Table, cell: TableCell, kind: str) -> CellText:
     return CellText(text=cell.row.header, tone="label", own=tuple(own))
 
 
-def _column_label(column: TableColumn, kind: str) -> CellText:
-    own = (f"Not measured: this needs {column.lacks}.",) if column.lacks and kind == "measured" else ()
-    return CellText(text=column.header, tone="label", own=own)
-
-
 def _measured(cell: TableCell, to_baseline: str) -> CellText:
     """The value with its ratio ``to_baseline``, or in its place the word for how the run ended."""
-    if cell.lacks:
-        return CellText(text=LACKING, tone="blank")
     if cell.result is None:
         return CellText(text=NO_VALUE, tone="blank")
     if cell.result.outcome is not Outcome.OK:
@@ -310,15 +289,11 @@ def _reported(cell: TableCell, fill: bool) -> CellText:
     text = cell.paper["value"]
     if cell.paper["unit"] != cell.metric.unit:
         text = rounded(cell.paper_value / cell.metric.scale, cell.metric.format)
-    inferred = (INFERRED,) if cell.paper["status"] == "inferred" else ()
+    inferred = (INFERRED,) if cell.is_inferred else ()
     if cell.ratio is None:
         share = _foretold(cell) if fill else None
         return CellText(text=text, detail=f"~{times(share)}" if share else "", tone="reported", own=inferred)
     return CellText(text=text, detail=times(cell.ratio), own=inferred, shared=cell.caveats)
-
-
-def _flat(grid: Grid) -> list[TableCell]:
-    return [cell for row in grid for group in row for cell in group]
 
 
 def _settings(cells: Iterable[TableCell]) -> list[str]:
@@ -381,8 +356,6 @@ def _legend(cells: Sequence[TableCell]) -> list[str]:
     lacking = [cell for cell in cells if cell.result and cell.result.outcome is Outcome.OK and cell.value is None]
     absent = dict.fromkeys(cell.quantity.absent for cell in lacking)
     legend += [f"{text} means that {meaning}." for text, meaning in absent]
-    if any(cell.lacks for cell in cells):
-        legend.append(f"{LACKING} means that this version cannot measure it.")
-    if any(cell.result is None and not cell.lacks for cell in cells):
+    if any(cell.result is None for cell in cells):
         legend.append(f"{NO_VALUE} means never run.")
     return legend

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zobench.predict import timelines as foretold
@@ -11,9 +11,9 @@ from zobench.predict.hardware import load as hardware_of
 from zobench.predict.timelines import Timeline
 from zobench.report import frames
 from zobench.report.ahead import joined, places, whose
-from zobench.report.cells import TableCell, meets, not_run
+from zobench.report.cells import TableCell, flat, meets, not_run
 from zobench.report.chart import Chart, Event, Mark, Panel, Series
-from zobench.report.compose import Grid, hardware, measurable, measured_on, needs, ratio, relative
+from zobench.report.compose import Grid, hardware, measured_on, ratio, relative
 from zobench.report.plot import Plot, TimelinePanel
 from zobench.report.sheet import WARNING, plain, ranges
 from zobench.report.table import Metric
@@ -25,6 +25,7 @@ from zobench.store import place_of
 if TYPE_CHECKING:
     import pandas as pd
 
+_UNMEASURED = "Nothing measured yet: `zobench reproduce {}` measures here what this machine can."
 Key = tuple[str, str, str]
 """Row, column and metric of a cell."""
 
@@ -32,9 +33,9 @@ Key = tuple[str, str, str]
 def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
     """The figure of one machine's filled cells."""
     assert plot.table is not None
-    cells = [cell for row in grid for group in row for cell in group]
+    cells = flat(grid)
     if not cells:  # all of its rows are shown only where they were measured
-        return _nothing(plot, _message(plot, grid))
+        return _nothing(plot, _UNMEASURED.format(plot.name))
     remarks = [plot.caption] if plot.caption else []
     if not any(cell.paper_value is not None for cell in cells) and plot.paper:
         remarks.append("The paper prints no numbers for this figure.")
@@ -52,7 +53,7 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
         ]
     )
     if not told:
-        panels = [Panel(message=_message(plot, grid))]
+        panels = [Panel(message=_UNMEASURED.format(plot.name))]
     return Chart(
         name=plot.name,
         kind=plot.kind,
@@ -96,17 +97,6 @@ def _paper_source(plot: Plot, cells: Sequence[TableCell]) -> list[str]:
         if reported
         else []
     )
-
-
-def _message(plot: Plot, grid: Grid) -> str:
-    if grid and not measurable(grid):
-        return f"Not measured: this needs {needs(grid)}. The paper prints no numbers for this figure."
-    return f"Nothing measured yet: `zobench reproduce {plot.name}` measures here what this machine can."
-
-
-def blank(plot: Plot) -> Chart:
-    """The figure of which nothing can be drawn, with the reason in its place."""
-    return _nothing(plot, f"Not measured: this needs {plot.lacks}. The paper prints no numbers for this figure.")
 
 
 def _nothing(plot: Plot, message: str) -> Chart:
@@ -239,13 +229,18 @@ def _timeline_ahead(plot: Plot) -> Chart:
     name = hardware_of(foretold.GPU).name
     disk = f"; a checkpoint goes to a disk of {foretold.DISK / 1e9:.0f} GB/s"
     saves = disk if any(one.spec.checkpoint != "none" for one in found.values()) else ""
-    labels = [one.spec.label.split() for one in found.values()]
-    shared = " ".join(word for word in labels[0] if all(word in label for label in labels))
     return Chart(
         name=plot.name, kind="timeline", title=plot.title, panels=tuple(panels),
-        source=f"Predicted for one {name}, not measured: zobench's own engine on a virtual clock, {shared}{saves}",
+        source=f"Predicted for one {name}, not measured: zobench's own engine on a virtual clock, "
+        f"{_shared(found.values())}{saves}",
         remarks=(told, *([plot.caption] if plot.caption else [])),
     )  # fmt: skip
+
+
+def _shared(runs: Iterable[Result | Timeline]) -> str:
+    """The words that the labels of all have."""
+    labels = [one.spec.label.split() for one in runs]
+    return " ".join(word for word in labels[0] if all(word in label for label in labels))
 
 
 def _panel_ahead(title: str, found: Timeline | None) -> Panel:
@@ -281,10 +276,9 @@ def _timeline(plot: Plot, chosen: Mapping[str, Result], machine: str) -> Chart:
     panels = [_recorded(lane.title, chosen.get(lane.title)) for lane in plot.lanes]
     first = next(iter(chosen.values()))
     description = first.environment.get("description", "")
-    labels = [result.spec.label.split() for result in chosen.values()]
-    shared = [word for word in labels[0] if all(word in label for label in labels)]
     saves = any(result.spec.checkpoint != "none" for result in chosen.values())
-    remarks = [f"{' '.join(shared)}: the last {'two measured steps' if saves else 'measured step'} of each run."]
+    steps = "two measured steps" if saves else "measured step"
+    remarks = [f"{_shared(chosen.values())}: the last {steps} of each run."]
     return Chart(
         name=plot.name,
         kind="timeline",

@@ -62,7 +62,6 @@ class Facts:
     rows: tuple[Fact, ...]
     base: Mapping[str, Any]
     runner: str = ""
-    lacks: str = ""
     is_figure: ClassVar[bool] = False
 
 
@@ -73,7 +72,7 @@ def parse(data: Mapping[str, Any]) -> Facts:
         "the table",
         data,
         {**words, "columns": list, "rows": list},
-        {"caption": str, "header": str, "lacks": str, "run": dict},
+        {"caption": str, "header": str, "run": dict},
     )
     for column in data["columns"]:
         check("[[columns]]", column, {"header": str}, {"fact": str})
@@ -81,18 +80,12 @@ def parse(data: Mapping[str, Any]) -> Facts:
             raise ValueError(f"unknown fact {column['fact']!r}; {suggestion(column['fact'], FACTS)}")
     columns = tuple((column["header"], column.get("fact", "")) for column in data["columns"])
     toml.different("column", [header for header, _ in columns])
+    rows = tuple(_row(item, len(columns), data.get("run", {})) for item in data["rows"])
     return Facts(
-        name=f"{data['paper']}/{data['artifact']}",
-        title=data["title"],
-        paper=data["paper"],
-        artifact=data["artifact"],
-        caption=data.get("caption", ""),
-        row_header=data.get("header", "Model"),
-        columns=columns,
-        rows=tuple(_row(item, len(columns), data.get("run", {})) for item in data["rows"]),
+        name=f"{data['paper']}/{data['artifact']}", title=data["title"], paper=data["paper"], artifact=data["artifact"],
+        caption=data.get("caption", ""), row_header=data.get("header", "Model"), columns=columns, rows=rows,
         base=data.get("run", {}),
-        lacks=data.get("lacks", ""),
-    )
+    )  # fmt: skip
 
 
 def _row(data: Mapping[str, Any], width: int, base: Mapping[str, Any]) -> Fact:
@@ -109,8 +102,6 @@ def _row(data: Mapping[str, Any], width: int, base: Mapping[str, Any]) -> Fact:
 def sheets(facts: Facts) -> list[Sheet]:
     """What the paper prints, and what the registry holds of the same models."""
     remarks = [facts.caption] if facts.caption else []
-    if facts.lacks:
-        remarks.append(f"Not measured: this needs {facts.lacks}.")
     shown = [_sheet(facts, "paper", f"paper ({facts.paper} {facts.artifact})", lambda row, k: row.paper[k], remarks)]
     if any(fact for _, fact in facts.columns):
         source = "zobench's registry of models, from which every cell of these models is built"

@@ -30,7 +30,7 @@ def artifact() -> Artifact:
         *fits.cautions(),
     )
     return Artifact(
-        name=NAME, kind="figure", title=TITLE, paper="", runner="", lacks="",
+        name=NAME, kind="figure", title=TITLE, paper="", runner="",
         sheets=tuple(_sheet(host, known, (marks, *remarks)) for host in fits.HOSTS), frame=pd.read_csv(fits.DATA),
         charts=tuple(_chart(host, known, remarks) for host in fits.HOSTS),
     )  # fmt: skip

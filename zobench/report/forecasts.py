@@ -24,7 +24,7 @@ from zobench.predict.published.seconds import step_seconds, throughput
 from zobench.predict.published.validation import memory_share, papers_gpus, quantile
 from zobench.predict.seconds import rates_of
 from zobench.recipes.reference import PAPERS
-from zobench.report.cells import Grid, TableCell, conditions, is_meant, not_run
+from zobench.report.cells import Grid, TableCell, conditions, flat, is_meant, mapped, not_run
 from zobench.report.table import Table
 from zobench.result import Result
 from zobench.runspec import RunSpec
@@ -54,10 +54,10 @@ def added(table: Table, grid: Grid) -> Grid:
     that asks for it."""
     if table.paper not in PAPERS and not any(column.predicted for column in table.columns):
         return grid
-    place = gpu_of(cell for row in grid for group in row for cell in group)
-    told = [[[replace(cell, forecast=of(table, cell, place)) for cell in group] for group in row] for row in grid]
-    shares = _of_another(cell for row in told for group in row for cell in group)
-    return [[[_widened(cell, shares) for cell in group] for group in row] for row in told]
+    place = gpu_of(flat(grid))
+    told = mapped(grid, lambda cell: replace(cell, forecast=of(table, cell, place)))
+    shares = _of_another(flat(told))
+    return mapped(told, lambda cell: _widened(cell, shares))
 
 
 def _of_another(cells: Iterable[TableCell]) -> Mapping[str, float]:
@@ -97,7 +97,7 @@ def of(table: Table, cell: TableCell, place: Gpu) -> Forecast | None:
         return _transfer(row, place)
     if row is not None and cell.metric.name in _PROGRAMS and (row["paper"], _family(row)) in PROGRAMS:
         return _program(row, cell.metric.name, place)
-    if cell.metric.name not in VALUES or cell.lacks:
+    if cell.metric.name not in VALUES:
         return None
     where = conditions(table, cell.row, cell.column)
     return _engine({name: values[0] for name, values in where.items()}, cell, place)
@@ -160,7 +160,7 @@ def here(table: Table, grid: Grid, results: Sequence[Result]) -> Grid:
         gpu = replace(ahead.gpu, name=facts["machine"])
         return replace(cell, here=Forecast(value=value, share=ahead.share, gpu=gpu, own=True))
 
-    return [[[foretold(cell) for cell in group] for group in row] for row in grid]
+    return mapped(grid, foretold)
 
 
 def _usual(results: Sequence[Result]) -> tuple[Rates, Mapping[str, Any]]:
@@ -175,12 +175,7 @@ def _usual(results: Sequence[Result]) -> tuple[Rates, Mapping[str, Any]]:
 
 def _here(table: Table, cell: TableCell, rates: Rates, results: Sequence[Result]) -> Prediction | None:
     """Of the cell's conditions, in the 16-bit type that is fastest there where any will do; ``results`` correct it."""
-    if (
-        cell.metric.name not in VALUES
-        or cell.metric.name == "gpus"
-        or cell.lacks
-        or not is_meant(cell.row, cell.column)
-    ):
+    if cell.metric.name not in VALUES or cell.metric.name == "gpus" or not is_meant(cell.row, cell.column):
         return None
     where = conditions(table, cell.row, cell.column)
     fields = {name: max(values, key=rates.flops.__getitem__) if name == "dtype" else values[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.machine.texts import not_a_formula
 from zobench.predict.forecast import Forecast
-from zobench.report.cells import TableCell
+from zobench.report.cells import TableCell, flat
 from zobench.report.chart import Chart
 from zobench.report.compose import Grid, hardware
 from zobench.report.sheet import Sheet, plain
@@ -47,7 +47,7 @@ def csv(frame: pd.DataFrame | None) -> str:
 
 def of_cells(table: Table, grids: Iterable[tuple[str | None, Grid]]) -> pd.DataFrame:
     """What was measured on every machine, then what is predicted and what the papers report, once each."""
-    cells = [(machine, cell) for machine, grid in grids for row in grid for group in row for cell in group]
+    cells = [(machine, cell) for machine, grid in grids for cell in flat(grid)]
     frame = made({**_place(table, cell), **line} for machine, cell in cells for line in _lines(cell, machine))
     layers = frame["source"].map({"measured": 0, "predicted": 1, "paper": 2}).where(frame["machine"] == "", 0)
     kept = frame.loc[layers.sort_values(kind="stable").index].drop_duplicates([*_PLACE, "source", "machine"])

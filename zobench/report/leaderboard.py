@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 NAME, TITLE = "leaderboard", "Machines, ranked by a few cells"
 CELLS = Path(__file__).with_name("leaderboard.toml")
-_SPEED, _MEMORY, _FLOOR, _ENERGY = "throughput", "gpu_memory", "floor", "energy_per_token"
+_SPEED = "throughput"
+_SHOWN = {_SPEED: ".0f", "gpu_memory": ".0f", "floor": ".0f", "energy_per_token": ".3g"}
+"""Metric -> its format."""
 _HEADERS = ("Machine", "tokens/s ↑", "Memory (MB) ↓", "Floor (%) ↑", "J/token ↓", "Commit", "Date", "Runs", "Run")
 _COLUMNS = ("cell", "spec", "rank", "machine", "metric", "unit", "value", "low", "high", "commit", "date", "run")
 _NOTHING = CellText(text="—", tone="blank")
@@ -128,7 +130,7 @@ def artifact(results: Sequence[Result]) -> Artifact:
     """The page: a sheet for each ranking, and all numbers as CSV."""
     found = rankings(results, stated())
     return Artifact(
-        name=NAME, kind="table", title=TITLE, paper="", runner="", lacks="", command="zobench campaign",
+        name=NAME, kind="table", title=TITLE, paper="", runner="", command="zobench campaign",
         sheets=tuple(_sheet(one, () if i else _RULES) for i, one in enumerate(found)) or (_empty(),),
         frame=_numbers(found),
     )  # fmt: skip
@@ -160,10 +162,7 @@ def _line(result: Result) -> list[CellText]:
     about = str(result.environment.get("description", ""))
     return [
         CellText(text=place_of(result), detail=f"({about})" if about else "", tone="label"),
-        _number(result, _SPEED, ".0f", own=_told(result)),
-        _number(result, _MEMORY, ".0f"),
-        _number(result, _FLOOR, ".0f"),
-        _number(result, _ENERGY, ".3g"),
+        *(_number(result, name, form, _told(result) if name == _SPEED else ()) for name, form in _SHOWN.items()),
         *(CellText(text=text, tone="label") if text else _NOTHING for text in (_commit(result), _date(result))),
         CellText(text=str(len(result.runs)), tone="label"),
         CellText(text=path_of(result), tone="label"),
@@ -214,7 +213,7 @@ def _numbers(found: Sequence[Ranking]) -> pd.DataFrame:
         {"cell": ranking.cell.title, "spec": ranking.label, "rank": entry.rank or "", "commit": commit_of(one) or "",
          "date": _date(one), "machine": place_of(one), "run": path_of(one), "metric": metric,
          "unit": quantity.base_unit, "value": value, "low": interval[0], "high": interval[1]}
-        for ranking in found for entry in ranking.entries for metric in (_SPEED, _MEMORY, _FLOOR, _ENERGY)
+        for ranking in found for entry in ranking.entries for metric in _SHOWN
         for one, quantity in ((entry.result, METRICS.get(metric)),) if (value := quantity.of(one)) is not None
         for interval in (quantity.interval(one) or (None, None),)
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zobench.recipes.reference import Reference
 from zobench.report.book import Opening
-from zobench.report.cells import TableCell
+from zobench.report.cells import TableCell, flat
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.compose import Grid, hardware, joined, measured_on, ratio, relative
 from zobench.report.render import grids
@@ -34,7 +34,7 @@ def opening(filled: Sequence[Filled], results: Sequence[Result], reference: Refe
 
 
 def _count(grid: Grid) -> int:
-    return sum(cell.value is not None for row in grid for group in row for cell in group)
+    return sum(cell.value is not None for cell in flat(grid))
 
 
 def _measured(group: Sequence[TableCell], k: int) -> Mark:
@@ -56,7 +56,7 @@ def _reported(group: Sequence[TableCell], k: int) -> float | None:
 
 
 def _chart(table: Table, grid: Grid, machine: str | None) -> Chart:
-    cells = [cell for row in grid for group in row for cell in group]
+    cells = flat(grid)
     where = joined(hardware(cell.paper) for cell in cells if cell.paper)
     told = [*([measured_on(cells, machine)] if machine else []), f"paper: {table.paper} {table.artifact}, on {where}"]
     source = "; ".join(told)
@@ -82,7 +82,7 @@ def _panel(table: Table, grid: Grid, j: int) -> Panel:
 def _sentences(table: Table, grid: Grid, machine: str | None, filled: Sequence[Filled]) -> tuple[str, ...]:
     """What was found here, what the papers say of it, and how much of their tables that is."""
     here = [text for k in range(1, len(table.columns)) if (text := _told(table, grid, k, _here))]
-    cells = [cell for row in grid for group in row for cell in group]
+    cells = flat(grid)
     where = measured_on(cells, machine).removeprefix("measured ")
     first = (
         f"{where[:1].upper()}{where[1:]}, {'; '.join(here)}."

@@ -50,7 +50,6 @@ class Plot:
     paper: str
     artifact: str
     runner: str
-    lacks: str
     caption: str
     axes: Axes
     table: Table | None
@@ -85,15 +84,11 @@ def load_plot(path: Path) -> Plot:
 
 def _drawn(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:
     optional: dict[str, Any] = {**_WORDS, **tables.BODY, "kind": str, "axes": dict}
-    needed = {"title": str} if "rows" not in data and "lacks" in data else dict.fromkeys(("rows",), dict)
-    check("the figure", data, needed, optional)
-    table = None
-    if "rows" in data:
-        check("the figure", data, {"title": str, "rows": dict, "columns": list, "metrics": list}, optional)
-        table = tables.parse(stem, {key: value for key, value in data.items() if key not in ("kind", "axes")})
-    if table is not None and kind == "lines" and not all(_is_number(row.header) for row in table.rows):
+    check("the figure", data, {"title": str, "rows": dict, "columns": list, "metrics": list}, optional)
+    table = tables.parse(stem, {key: value for key, value in data.items() if key not in ("kind", "axes")})
+    if kind == "lines" and not all(_is_number(row.header) for row in table.rows):
         raise ValueError("lines need numbers along x, but a row is none; use one numeric field in [rows.product]")
-    rows = data.get("rows", {}) if kind != "heatmap" else {}  # a heat map has its columns along x
+    rows = data["rows"] if kind != "heatmap" else {}  # a heat map has its columns along x
     axes = _axes({**_along(rows), **data.get("axes", {})})
     return _plot(stem, kind, data, axes, table, ())
 
@@ -105,15 +100,14 @@ def _along(rows: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _lanes(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:
-    needed: dict[str, Any] = {"title": str} if "lacks" in data else {"title": str, "panels": list}
-    check("the figure", data, needed, {**_WORDS, "kind": str, "where": dict, "panels": list})
-    for item in data.get("panels", []):
+    check("the figure", data, {"title": str, "panels": list}, {**_WORDS, "kind": str, "where": dict})
+    for item in data["panels"]:
         check("[[panels]]", item, {"title": str, "where": dict})
     usual = {field: values for field, values in tables.USUAL.items() if kind == "timeline" or field not in _OF_TASKS}
     common = {**usual, **toml.where("where", data.get("where", {}))}
     lanes = [
         TimelinePanel(title=item["title"], where={**common, **toml.where("panels.where", item["where"])})
-        for item in data.get("panels", [])
+        for item in data["panels"]
     ]
     return _plot(stem, kind, data, Axes(), None, tuple(lanes))
 
@@ -127,7 +121,7 @@ def _of_contest(stem: str, data: Mapping[str, Any]) -> Plot:
         raise ValueError(f'`table` must be one with kind = "protocol", but {data["table"]} is not; name another')
     table = contests.parse(path.stem, shown)
     return Plot(
-        name=stem, kind="pareto", title=data["title"], paper="", artifact="", runner=table.runner, lacks="",
+        name=stem, kind="pareto", title=data["title"], paper="", artifact="", runner=table.runner,
         caption=data.get("caption", ""), axes=Axes(), table=None, lanes=(), contest=table,
     )  # fmt: skip
 
@@ -145,12 +139,7 @@ def _axes(data: Mapping[str, Any]) -> Axes:
     limit = data.get("limit")
     if limit is not None:
         check("`limit` in [axes]", limit, {"value": toml.NUMBER, "label": str})
-    return Axes(
-        x=data.get("x", ""),
-        log_x=data.get("log_x", False),
-        log_y=data.get("log_y", False),
-        limit=(float(limit["value"]), limit["label"]) if limit is not None else None,
-    )
+    return Axes(**{**data, "limit": (float(limit["value"]), limit["label"]) if limit is not None else None})
 
 
 def _is_number(text: str) -> bool:

@@ -1,82 +1,58 @@
-"""The predicted layer of a table: zobench's engine on a GPU that is not here. Each number has a ~."""
+"""The predicted layer of a table for a GPU that is not here: zobench's engine in every cell. Each number has a ~."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
+from zobench.predict.forecast import Forecast
 from zobench.predict.gpu import Prediction
-from zobench.predict.hardware import Gpu
 from zobench.recipes.reference import Reference
-from zobench.report.cells import TableCell, conditions, fill, meets
-from zobench.report.compose import NO_VALUE, OUT_OF_MEMORY, sheet_of, times
+from zobench.report.cells import TableCell, conditions, fill, flat, is_meant, mapped, meets
+from zobench.report.compose import Grid, predicted_sheet
 from zobench.report.forecasts import VALUES
-from zobench.report.formats import latex, markdown, terminal
-from zobench.report.quantity import rounded
-from zobench.report.render import grids, sheets
-from zobench.report.sheet import CellText, Sheet
-from zobench.report.table import Table, TableColumn, TableRow
+from zobench.report.render import WRITERS, grids, sheets
+from zobench.report.table import Table, TableRow
 from zobench.result import Result
 from zobench.runspec import suggestion
 
-FORMS: Mapping[str, Callable[[Sequence[Sheet], int, bool], str]] = {
-    "terminal": terminal.write,
-    "markdown": lambda sheets, width, color: markdown.write(sheets),
-    "latex": lambda sheets, width, color: latex.write(sheets),
-}
-
 
 def render(
-    table: Table, known: Sequence[Prediction], gpu: Gpu, stored: Sequence[Result], form: str, *, width: int, color: bool
+    table: Table, known: Sequence[Prediction], stored: Sequence[Result], form: str, *, width: int, color: bool
 ) -> str:
-    """``table`` as it is predicted for ``gpu``, then as it was measured in ``stored`` and as the papers have it."""
-    if form not in FORMS:
-        raise ValueError(f"unknown format {form!r}; {suggestion(form, FORMS)}")
+    """``table`` as it is predicted by ``known``, then as it was measured in ``stored`` and as the papers have it."""
+    if form not in WRITERS:
+        raise ValueError(f"unknown format {form!r}; {suggestion(form, WRITERS)}")
     reference = Reference.load()
+    grid = foretold(table, known, reference)
+    ahead = [predicted_sheet(table, grid)] if any(cell.forecast for cell in flat(grid)) else []
     others = sheets(table, grids(table, stored, None, reference, foretold=False))
-    return FORMS[form]([sheet(table, known, gpu, reference), *others], width, color)
+    return WRITERS[form]([*ahead, *others], width, color)
 
 
-def sheet(table: Table, known: Sequence[Prediction], gpu: Gpu, reference: Reference) -> Sheet:
-    """The predictions that belong in ``table``, each with predicted / reported where a paper reports a value.
-    Of columns that the paper does not have, those in which any belongs."""
-    rows = [replace(row, extra=row.extra and not _any(table, [row], table.columns, known)) for row in table.rows]
-    columns = [column for column in table.columns if not column.extra or _any(table, table.rows, [column], known)]
-    metrics = [one for one in table.metrics if one.name in VALUES]
-    whole = replace(table, rows=tuple(rows), columns=tuple(columns), metrics=tuple(metrics))
+def foretold(table: Table, known: Sequence[Prediction], reference: Reference) -> Grid:
+    """The cells of ``table`` with the predictions that belong in them; of rows that the paper does not have, those in
+    which any belongs."""
+
+    def shown(row: TableRow) -> TableRow:
+        places = [conditions(table, row, column) for column in table.columns]
+        return replace(row, extra=row.extra and not any(meets(one.spec, where) for one in known for where in places))
+
+    whole = replace(table, rows=tuple(map(shown, table.rows)))
     grid = fill(whole, [], reference)
-    (share, memory) = (known[0].share, known[0].memory_share) if known else (0.0, 0.0)
-    remarks = [
-        *([table.caption] if table.caption else []),
-        f"~ is predicted for one {gpu.name} and zobench's own engine; nothing here was measured. Nine of ten held-out "
-        f"values of the papers' programs were within {share:.1%} (throughput) and {memory:.1%} (memory) of such "
-        "predictions.",
-        "(x) is predicted / reported by the paper, whose program and GPU may be others.",
-        f"{OUT_OF_MEMORY} means predicted out of memory; {NO_VALUE} that no cell of this matrix belongs there.",
-    ]
-    source = f"predicted for {gpu.name}, not measured"
-    return sheet_of(whole, grid, "predicted", gpu.name, source, lambda group, k: _text(whole, group[k], known), remarks)
+    return mapped(grid, lambda cell: replace(cell, forecast=_forecast(whole, cell, known)))
 
 
-def _any(table: Table, rows: Sequence[TableRow], columns: Sequence[TableColumn], known: Iterable[Prediction]) -> bool:
-    """Whether any prediction belongs in one of ``rows`` and ``columns``."""
-    places = [conditions(table, row, column) for row in rows for column in columns]
-    return any(meets(one.spec, where) for one in known for where in places)
-
-
-def _text(table: Table, cell: TableCell, known: Sequence[Prediction]) -> CellText:
+def _forecast(table: Table, cell: TableCell, known: Sequence[Prediction]) -> Forecast | None:
+    """Of the predictions that belong in a cell the one with the values that the table names first."""
     where = conditions(table, cell.row, cell.column)
-    fitting = [one for one in known if not cell.lacks and meets(one.spec, where)]
-    if not fitting:
-        return CellText(text=NO_VALUE, tone="blank")
-    values = [one.spec.to_dict() for one in fitting]
-    best = min(range(len(fitting)), key=lambda i: [where[key].index(values[i][key]) for key in sorted(where)])
-    chosen = fitting[best]
-    if not chosen.fits:
-        needs = f"needs {chosen.device_bytes / 1e9:.1f} GB, by prediction; the GPU has {chosen.gpu.memory / 1e9:.1f} GB"
-        return CellText(text=OUT_OF_MEMORY, tone="failure", shared=() if cell.metric.name != "gpu_memory" else (needs,))
-    value = VALUES[cell.metric.name](chosen)
-    ratio = value / cell.paper_value if cell.paper_value else None
-    return CellText(
-        text=f"~{rounded(value / cell.metric.scale, cell.metric.format)}", detail=times(ratio), tone="predicted"
-    )
+    fitting = [one for one in known if meets(one.spec, where)]
+    if cell.metric.name not in VALUES or not fitting or not is_meant(cell.row, cell.column):
+        return None
+    chosen = min(fitting, key=lambda one: [where[name].index(getattr(one.spec, name)) for name in sorted(where)])
+    share = chosen.memory_share if cell.metric.name in ("gpu_memory", "gpus") else chosen.share
+    if chosen.fits:
+        return Forecast(value=VALUES[cell.metric.name](chosen), share=share, gpu=chosen.gpu, own=True)
+    needs = f"needs {chosen.device_bytes / 1e9:.1f} GB, by prediction; the GPU has {chosen.gpu.memory / 1e9:.1f} GB"
+    notes = (needs,) if cell.metric.name == "gpu_memory" else ()
+    return Forecast(value=None, share=share, gpu=chosen.gpu, own=True, notes=notes)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import singledispatch
 from typing import Any
 
 from zobench.recipes.reference import Reference
 from zobench.report import contest_sheets, facts, forecasts, frames
-from zobench.report.cells import fill
+from zobench.report.cells import fill, flat
 from zobench.report.compose import Grid, measured, measured_sheet, paper_sheet, predicted_sheet
 from zobench.report.contest import ContestTable
 from zobench.report.facts import Facts
@@ -21,7 +21,12 @@ from zobench.store import machine_of, place_of
 
 Filling = tuple[Sequence[Sheet], Callable[[], Any]]
 """The sheets of a filled table, and what makes a data frame of the same: a terminal needs no pandas."""
-FORMATS = ("terminal", "markdown", "latex", "csv")
+WRITERS: Mapping[str, Callable[[Sequence[Sheet], int, bool], str]] = {
+    "terminal": terminal.write,
+    "markdown": lambda sheets, width, color: markdown.write(sheets),
+    "latex": lambda sheets, width, color: latex.write(sheets),
+}
+FORMATS = (*WRITERS, "csv")
 """Texts; ``zobench table`` also writes Parquet, from the same frame."""
 
 
@@ -44,13 +49,7 @@ def render(
     if fmt not in FORMATS:
         raise ValueError(f"unknown format {fmt!r}; {suggestion(fmt, (*FORMATS, 'parquet'))}")
     own, numbers = shown(item, results, machine, reference or Reference.load())
-    if fmt == "csv":
-        return frames.csv(numbers())
-    if fmt == "markdown":
-        return markdown.write(own)
-    if fmt == "latex":
-        return latex.write(own)
-    return terminal.write(own, width, color)
+    return frames.csv(numbers()) if fmt == "csv" else WRITERS[fmt](own, width, color)
 
 
 @singledispatch
@@ -111,7 +110,7 @@ def sheets(table: Table, filled: Sequence[tuple[str | None, Grid]], *, apart: bo
     """Per machine what was measured, and what the paper reports. Between them what is predicted, once; not ``apart``:
     where anything was measured, only in place of what was not."""
     for i, (machine, grid) in enumerate(filled):
-        cells = [cell for row in grid for group in row for cell in group]
+        cells = flat(grid)
         reported = any(cell.paper is not None for cell in cells)
         fill_in = not apart and machine is not None
         if machine is not None or (grid and not reported):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,8 +21,8 @@ class TableRow:
     """The results that satisfy ``where``, and which of the paper's values they are (None: the paper has none).
 
     An ``extra`` row is not in the paper's table; it is shown only if it was measured. ``over``: a field such as seed:
-    the row shows the mean of the results that differ in it alone, with the least and the most. ``lacks``: what keeps
-    this version from measuring it; ``text``: the paper's words for it, in a column that holds no numbers.
+    the row shows the mean of the results that differ in it alone, with the least and the most. ``text``: the paper's
+    words for it, in a column that holds no numbers.
     """
 
     header: str
@@ -30,7 +30,6 @@ class TableRow:
     reference: Mapping[str, str] | None
     extra: bool = False
     over: str = ""
-    lacks: str = ""
     text: str = ""
 
 
@@ -49,7 +48,6 @@ class TableColumn:
     where: Where
     reference: Mapping[str, str] | None
     extra: bool = False
-    lacks: str = ""
     predicted: bool = False
     quantity: str = ""
     level: bool = False
@@ -97,9 +95,8 @@ class Table:
     """One table: metrics x columns across, rows down. Ratios are taken against the column, or the row, ``baseline``.
 
     ``groups``: under which common headings the columns stand, those of the "metrics" or of the "columns".
-    ``paper`` is "" for a table that no paper has; ``runner`` the matrix that measures it; ``lacks`` what keeps this
-    version from measuring any of it; ``reference`` conditions on all of the paper's values; ``text_header`` the heading
-    of the rows' texts, "" without any.
+    ``paper`` is "" for a table that no paper has; ``runner`` the matrix that measures it; ``reference`` conditions on
+    all of the paper's values; ``text_header`` the heading of the rows' texts, "" without any.
     """
 
     name: str
@@ -107,7 +104,6 @@ class Table:
     paper: str
     artifact: str
     runner: str
-    lacks: str
     caption: str
     baseline: str
     groups: str
@@ -126,7 +122,7 @@ FREE = named(lambda field: field.free)
 """Fields that may have any value unless a table names them; all others have their usual value unless it names them."""
 USUAL: Where = {field: (value,) for field, value in RunSpec(model="any").to_dict().items() if field not in FREE}
 
-WORDS = ("title", "paper", "artifact", "runner", "lacks", "caption", "baseline")
+WORDS = ("title", "paper", "artifact", "runner", "caption", "baseline")
 GROUPS = ("metrics", "columns")
 BODY = {"where": dict, "reference": dict, "rows": dict, "columns": list, "metrics": list, "claims": list}
 
@@ -168,7 +164,6 @@ def parse(stem: str, data: Mapping[str, Any]) -> Table:
     )
     _check_headers(table)
     _check_quantities(table)
-    _check_lacks(table, list(data["rows"].get("product", {})))
     return table
 
 
@@ -207,17 +202,6 @@ def _check_quantities(table: Table) -> None:
                 )
 
 
-def _check_lacks(table: Table, product: Sequence[str]) -> None:
-    """A condition that no run can have must be covered by ``lacks``, or any run would match."""
-    for field in product:
-        covered = table.lacks or all(column.lacks for column in table.columns)
-        if field not in FIELDS and not covered:
-            raise ValueError(
-                f"`rows.product.{field}` is no field of a run, so `lacks` must say why nothing can be measured; "
-                f"{suggestion(field, FIELDS)}"
-            )
-
-
 def _rows(data: Mapping[str, Any]) -> tuple[str, tuple[TableRow, ...]]:
     """The heading of the rows and all rows: the variants, then the product."""
     check("[rows]", data, {}, {"header": str, "text": str, "product": dict, "variants": list})
@@ -234,24 +218,22 @@ def _variant(data: Mapping[str, Any]) -> TableRow:
     check("[[rows.variants]]", data, {"header": str}, _ROW)
     if (over := data.get("over", "")) and over not in FIELDS:
         raise ValueError(f"unknown key {over!r} in `over`; {suggestion(over, FIELDS)}")
-    return TableRow(
-        header=data["header"],
-        where=toml.where("rows.variants.where", data.get("where", {})),
-        reference=toml.reference(data["reference"]) if "reference" in data else None,
-        extra=data.get("extra", False),
-        over=over,
-        lacks=data.get("lacks", ""),
-        text=data.get("text", ""),
-    )
+    return TableRow(**{"reference": None, **data, **_conditions("rows.variants.where", data)})
 
 
-_ROW = {"where": dict, "reference": dict, "extra": bool, "over": str, "lacks": str, "text": str}
+def _conditions(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """``where`` and, if there is any, ``reference``, checked."""
+    reference = {"reference": toml.reference(data["reference"])} if "reference" in data else {}
+    return {"where": toml.where(name, data.get("where", {})), **reference}
+
+
+_ROW = {"where": dict, "reference": dict, "extra": bool, "over": str, "text": str}
 
 
 def _product(fields: Mapping[str, Any]) -> list[TableRow]:
     """One row per combination, the last field fastest; each field is a condition on the runs, the paper, or both."""
     for field, values in fields.items():
-        if field not in FIELDS and field not in COLUMNS:
+        if field not in FIELDS:
             raise ValueError(f"unknown key {field!r} in [rows.product]; {suggestion(field, FIELDS)}")
         if not isinstance(values, list) or not values:
             raise ValueError(f"`{field}` in [rows.product] must be a list of values, but got {values!r}")
@@ -260,39 +242,22 @@ def _product(fields: Mapping[str, Any]) -> list[TableRow]:
     rows = []
     for values in itertools.product(*fields.values()):
         conditions = dict(zip(fields, values, strict=True))
-        checked = {field: (check_value(field, value),) for field, value in conditions.items() if field in FIELDS}
+        checked = {field: (check_value(field, value),) for field, value in conditions.items()}
         reported = {field: str(value) for field, value in conditions.items() if field in COLUMNS}
         rows.append(TableRow(header=", ".join(map(str, values)), where=checked, reference=reported))
     return rows
 
 
 def _column(data: Mapping[str, Any]) -> TableColumn:
-    words = {
-        "where": dict,
-        "reference": dict,
-        "lacks": str,
-        "predicted": bool,
-        "quantity": str,
-        "extra": bool,
-        "level": bool,
-        "minus": list,
-    }
+    words: dict[str, Any] = {"where": dict, "reference": dict, "quantity": str, "minus": list}
+    words |= dict.fromkeys(("predicted", "extra", "level"), bool)
     check("[[columns]]", data, {"header": str}, words)
     if data.get("extra") and "reference" in data:
         raise ValueError(f"an extra column must have no `reference`, but {data['header']!r} has one; leave one out")
     if (quantity := data.get("quantity", "")) and quantity not in METRICS.names():
         raise ValueError(f"unknown quantity {quantity!r}; {suggestion(quantity, METRICS.names())}")
-    return TableColumn(
-        header=data["header"],
-        where=toml.where("columns.where", data.get("where", {})),
-        reference=toml.reference(data["reference"]) if "reference" in data else None,
-        extra=data.get("extra", False),
-        lacks=data.get("lacks", ""),
-        predicted=data.get("predicted", False),
-        quantity=data.get("quantity", ""),
-        level=data.get("level", False),
-        minus=_minus(data["minus"]) if "minus" in data else None,
-    )
+    minus = {"minus": _minus(data["minus"])} if "minus" in data else {}
+    return TableColumn(**{"reference": None, **data, **_conditions("columns.where", data), **minus})
 
 
 def _minus(headers: list[Any]) -> tuple[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from zobench.report.compose import Grid
+from zobench.report.cells import flat
+from zobench.report.compose import INFERRED, Grid
 from zobench.report.formats.latex import escape
 from zobench.report.quantity import rounded
 from zobench.report.table import Table
@@ -24,17 +25,19 @@ def write(filled: Iterable[tuple[Table, Iterable[tuple[str | None, Grid]]]]) -> 
             for key, text in _numbers(table, machine, grid):
                 if numbers.setdefault(key, text) != text:
                     raise ValueError(f"two numbers of {table.name} have the key {key!r}; rename a row or a column")
-    lines = [rf"\zobenchset{{{key}}}{{{escape(text)}}}" for key, text in numbers.items()]
+    inferred = [f"% *: {INFERRED}"] if any(text.endswith("*") for text in numbers.values()) else []
+    lines = [*inferred, *(rf"\zobenchset{{{key}}}{{{escape(text)}}}" for key, text in numbers.items())]
     return _HEAD + "".join(f"{line}\n" for line in lines)
 
 
 def _numbers(table: Table, machine: str | None, grid: Grid) -> Iterator[tuple[str, str]]:
-    for cell in (cell for row in grid for group in row for cell in group):
+    for cell in flat(grid):
         place = f"{table.name}-{cell.row.header}-{cell.column.header}-{cell.metric.name}"
         for source, value in ((machine, cell.value), ("paper", cell.paper_value), (f"{machine}-ratio", cell.ratio)):
             if value is not None:
                 ratio = source is not None and source.endswith("-ratio")
                 text = f"{value:.3g}" if ratio else rounded(value / cell.metric.scale, cell.metric.format)
+                text += "*" if source == "paper" and cell.is_inferred else ""
                 yield _key(f"{place}-{source}"), text
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import jinja2
 
 OWN = "zobench's own"
-STATUSES = ("measured", "partly", "predicted", "not measured", "lacks", "not a measurement")
+STATUSES = ("measured", "partly", "predicted", "not measured", "not a measurement")
 
 _TOLD = {
     "partly": ("Missing", "some of its values were not measured here"),
@@ -141,7 +141,7 @@ def _section(artifact: Artifact, svgs: Sequence[str] | None) -> Section:
     return Section(
         artifact=artifact,
         status=how,
-        told=("Missing", f"this needs {artifact.lacks}") if artifact.lacks else _TOLD.get(how, ("", "")),
+        told=_TOLD.get(how, ("", "")),
         short=_short(artifact),
         figures=tuple(figures),
     )
@@ -170,13 +170,11 @@ def status(artifact: Artifact) -> str:
     if "value" not in tones and (artifact.sheets or not any(_drawn(chart, "measured") for chart in artifact.charts)):
         if "predicted" in tones or any(_drawn(chart, "predicted") for chart in artifact.charts):
             return "predicted"
-        if artifact.lacks:
-            return "lacks"
         return "not a measurement" if not artifact.runner and tones == {"reported"} else "not measured"
     beside = any(
         sheet.source.startswith("paper ") for sheet in artifact.sheets
     )  # then what is not measured is reported
-    missing = artifact.lacks or "reported" in tones or (not beside and "blank" in tones)
+    missing = "reported" in tones or (not beside and "blank" in tones)
     return "partly" if missing else "measured"
 
 

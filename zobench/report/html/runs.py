@@ -33,18 +33,15 @@ class Run:
     """One line of the list. ``name`` is its place on the page; ``json`` is what its file holds, on one line."""
 
     name: str
-    model: str
+    result: Result
     engine: str
     dtype: str
     settings: str
-    outcome: str
-    reason: str
     throughput: Number
     seconds: Number
     memory: Number
     accuracy: Number
     machine: str
-    hash: str
     json: Markup
 
 
@@ -60,18 +57,15 @@ def _run(result: Result, seen: Counter[str]) -> Run:
     seen[spec.hash] += 1  # the same spec on a second machine has the same hash
     return Run(
         name=f"run-{spec.hash}" + (f"-{seen[spec.hash]}" if seen[spec.hash] > 1 else ""),
-        model=spec.model,
+        result=result,
         engine=engine,
         dtype=dtype,
         settings=" ".join(settings),
-        outcome=str(result.outcome),
-        reason=result.reason,
         throughput=_number(told.get("throughput"), 1, ".0f"),
         seconds=_number(told.get("step_seconds"), 1, ".2f"),
         memory=_number(told.get("device_peak_bytes"), MIB, ".0f"),
         accuracy=_number(told.get("accuracy"), 0.01, ".1f"),
         machine=machine_of(result),
-        hash=spec.hash,
         json=embedded(result),
     )
 
