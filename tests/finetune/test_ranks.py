@@ -85,9 +85,11 @@ def test_torchrun_loses_itself_and_then_a_rank_and_the_run_ends_as_the_cell_that
 ) -> None:
     monkeypatch.setenv("ZOBENCH_DATA_DIR", str(data_dir))
     (tmp_path / "disk").mkdir()
-    wanted = spec(gpus=2, parallel="ddp", steps=20, eval_every=5)
+    wanted = spec(gpus=2, parallel="pertp", exact=True, steps=20, eval_every=5)
     cell = run_in_process(wanted, disk_dir=tmp_path / "disk")
     assert cell.outcome is Outcome.OK, cell.reason
+    alone = run_in_process(wanted.alone())
+    assert (cell.evaluation, cell.samples["loss"]) == (alone.evaluation, alone.samples["loss"])
     assert len(cell.environment["ranks"]) == 2
     assert list((tmp_path / "disk").iterdir()) == []
 

@@ -119,7 +119,10 @@ class SharedHosts:
         first = world.rank - world.local_rank
         members = tuple(range(first, first + world.local_ranks))
         self._talk = group(members, "gloo", "blocks")
-        self._link = group(members, "nccl", "blocks") if sliced and world.device.startswith("cuda") else self._talk
+        self._link = self._talk
+        if sliced and world.device.startswith("cuda"):
+            self._link = group(members, "nccl", "blocks")
+            world.links.append(self._link)
         self._sliced, self._naive, self._coordinated = sliced, naive, coordinated
         self.waits = coordinated and not sliced
 

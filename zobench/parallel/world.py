@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -38,7 +38,7 @@ class PeerGoneError(ConnectionError):
 class World:
     """This rank and the others. ``local_rank`` of ``local_ranks`` on this machine. ``reducing``: the group of all ranks
     whose backend adds up tensors on their devices, as NCCL does; None where scalars are gathered through host memory.
-    ``traffic``: of scalars alone, as the kernel counts what Gloo sends."""
+    ``traffic``: of scalars alone. ``links``: groups whose kernels run on the devices beside those of ``reducing``."""
 
     mesh: Mesh
     local_rank: int
@@ -47,6 +47,7 @@ class World:
     devices: DeviceMesh
     traffic: Traffic
     reducing: Any = None
+    links: list[Any] = field(default_factory=list)
 
     @property
     def rank(self) -> int:
@@ -63,13 +64,18 @@ class World:
 
         Where the backend has an all_reduce of tensors on the device (DistZO2, section 5.1), each rank fills its row of
         a table of zeros and all tables are added: a number plus zeros is that number in any order, so that all ranks
-        have the same bits. Otherwise they go to the first of each inner group, from those to rank 0, and from there to
-        all: two messages a rank, and with pairs inside a machine few leave it. (Gloo's all_reduce of as much sends nine
-        times the bytes among four ranks.)
+        have the same bits. Kernels of two of NCCL's communicators may each wait for what the other's device has no room
+        for (NCCL's guide, "Using multiple NCCL communicators concurrently"), so those of ``links`` end first; the next
+        are issued once the host has the sums. Otherwise they go to the first of each inner group, from those to rank 0,
+        and from there to all: two messages a rank, and with pairs inside a machine few leave it. (Gloo's all_reduce of
+        as much sends nine times the bytes among four ranks.)
         """
         if self.reducing is not None:
             table = torch.zeros(dist.get_world_size(), *row.shape, dtype=row.dtype, device=self.device)
             table[self.rank] = row
+            if self.links:
+                Accelerator(self.device).synchronize()
+            self.traffic.given += table.nbytes
             with telling():
                 dist.all_reduce(table, group=self.reducing)
             return table.cpu()

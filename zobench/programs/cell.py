@@ -173,8 +173,7 @@ def _measure(
             recording.window = (begin, time.monotonic())
         recording.timeline += saved.events()
         if world is not None:
-            if world.reducing is None:  # what NCCL moves no socket counts
-                recording.parts["exchanged_bytes"] = world.traffic.taken
+            recording.parts["exchanged_bytes"] = world.traffic.taken
             recording.memory["host_unique_bytes"] = unique_bytes()
         recording.skipped = method.skipped
         recording.warnings += cautions(spec, recording.samples["projected_grad"], recording.skipped)
