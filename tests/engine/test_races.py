@@ -268,6 +268,20 @@ def test_without_reusable_memory_each_tensor_of_each_block_is_allocated_by_its_u
     assert set(taken) == {0}
 
 
+@pytest.mark.parametrize("granularity", ["block", "linear"])
+def test_what_computes_without_transfers_allocates_nothing_and_goes_on_as_if_it_had_not(granularity):
+    skeleton, ids, taken = model(4), torch.arange(10).view(1, 10), []
+    config = EngineConfig(slots=2, reusable_memory=False, granularity=granularity, noise="counter")
+    with Engine(skeleton, config, weights=RandomWeights(skeleton, 0)) as engine:
+        loss, allocate = engine.evaluate(Batch(ids, ids)), engine.pipeline._new_slot
+        with engine.compute_only():
+            engine.pipeline._new_slot = taken.append
+            engine.evaluate(Batch(ids, ids))
+            engine.pipeline._new_slot = allocate
+        assert taken == []
+        assert engine.evaluate(Batch(ids, ids)) == loss
+
+
 def test_without_overlap_transfers_run_between_the_computes_in_their_thread(monkeypatch):
     calls, threads = counted_steps(monkeypatch, overlap=False)
     assert calls == {"upload": 8, "offload": 8, "allocate": 0}

@@ -78,7 +78,8 @@ def simulated(run: VirtualRun, taken: list[dict[Any, list[float]]]) -> list[floa
             in_turn.append((op, seconds[op.key].pop(0)))
         in_turn.append((Op("beside", 0, 0, "compute"), seconds["end"].pop()))
         for op, length in in_turn:
-            clock.run([op], lambda _, length=length: length)  # type: ignore[misc]
+            halt = run._costs.malloc if op.kind == "upload" else 0.0
+            clock.run([op], lambda _, length=length: length, lambda _, halt=halt: halt)  # type: ignore[misc]
         ends.append(clock.lanes["compute"])
         before = ()
     return ends

@@ -16,6 +16,7 @@ def test_rates_of_the_cpu(tmp_path):
     assert list(tmp_path.iterdir()) == []
     assert all(1e8 < rate < 1e15 for rate in rates["matmul_flops_per_second"].values())
     assert rates["copy_bytes_per_second"] > 1e8
+    assert rates["touch_bytes_per_second"] > 1e7
     assert list(rates["matmul_flops_per_second"]) == ["fp32", "fp16", "bf16"]
     assert list(rates["noise_elements_per_second"]) == ["torch", "counter", "fused"]
     assert all(rate > 1e6 for rate in rates["noise_elements_per_second"].values())

@@ -152,8 +152,37 @@ def test_without_reusable_memory_each_tensor_in_the_slots_is_allocated_and_freed
     step, kept = spent(noise=noise, reusable_memory=False), spent(noise=noise)
     assert (step["mallocs"], step["frees"]) == (tensors, tensors) == (48, 48)
     assert step["device_syncs"] == step["waiting_frees"] == 0
+    assert step["event_syncs"] <= 2 * tensors, "the host waits for more than the two lanes that read each tensor"
+    assert kept["event_syncs"] == 0
     assert torch.cuda.memory_reserved() >= 1 << 28
     assert (kept["mallocs"], kept["frees"]) == (0, 0)
+
+
+def test_memory_that_is_not_reused_is_given_back_once_its_lanes_are_done_and_at_the_end():
+    from tests.nullcuda.counts import counts
+
+    model, ids = model_of(4), torch.arange(20, device=CUDA).view(1, 20)
+    tensors = len(list(models.blocks(model)[0].parameters()))
+    config, start = EngineConfig(device=CUDA, tier="pinned", slots=2, reusable_memory=False), counts()
+
+    def lent():
+        return sum(sign * (counts()[name] - start[name]) for name, sign in (("mallocs", 1), ("frees", -1)))
+
+    with Engine(model, config, weights=RandomWeights(model, 0)) as engine:
+        before = lent()  # what stays: embedding, head, scratch
+        for _ in range(2):
+            ZOSGD(lr=1e-3).step(engine, Batch(ids, ids))
+        engine.drain()
+        torch.cuda.empty_cache()
+        used = lent() - before
+        with engine.compute_only():
+            engine.evaluate(Batch(ids, ids))  # whose activations the allocator keeps
+            quiet = counts()
+            engine.evaluate(Batch(ids, ids))
+            assert [counts()[name] - quiet[name] for name in ("mallocs", "frees")] == [0, 0]
+    torch.cuda.empty_cache()
+    assert 2 * tensors <= used < 3 * tensors, "the two blocks that wait for the next step"
+    assert lent() - before <= 0
 
 
 def test_copies_of_pageable_memory_are_issued_by_threads_of_their_own():

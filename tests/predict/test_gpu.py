@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tests.support.rates import CALIBRATION
 from zobench import models
 from zobench.engine.lanes import VirtualLanes
 from zobench.engine.pipeline import Pipeline
-from zobench.predict import choices, fits, footprint, gpu, hardware, interval, seconds
+from zobench.predict import choices, fits, footprint, gpu, hardware, here, interval, seconds
 from zobench.predict.choices import Place
+from zobench.predict.seconds import Rates
 from zobench.runspec import RunSpec
 
 LANES = {"compute": 3.0, "update": 0.5, "upload": 2.0, "offload": 2.5, "head": 4.0}
@@ -31,12 +34,14 @@ class NoTier:
     def close(self): ...
 
 
-def engine_step(spec, count, lanes):
+def engine_step(spec, count, lanes, halt=0.0):
     """Seconds of a settled step of the engine's own pipeline, unchanged, on virtual lanes."""
     units = [SimpleNamespace(dirty=False, buffer=None) for _ in range(count)]
 
     def price(op, action):
         action()
+        if op.kind == "upload" and halt:
+            clock.halt(halt)
         return lanes[op.kind]
 
     clock, ends = VirtualLanes(price), []
@@ -62,6 +67,36 @@ def test_a_simulated_step_is_that_of_the_engines_own_pipeline_on_virtual_lanes(o
     spec = cell(engine="offload", overlap=overlap, fused_update=fused, slots=slots)
     lanes = {**LANES, slowest: 7.0}
     assert gpu.simulate(spec, count, lanes, whole=True) == engine_step(spec, count, lanes)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("slowest", ["compute", "upload", "offload"])
+def test_where_each_upload_allocates_the_device_is_idle_meanwhile(slots, slowest):
+    """A cudaFree waits for the device: per block one upload beside compute and offload, then the host alone."""
+    spec, lanes, halt = cell(engine="offload", slots=slots), {**LANES, "head": 0.0, slowest: 7.0}, 2.0
+    known = gpu.simulate(spec, 12, lanes, whole=True, halt=halt)
+    assert known == engine_step(spec, 12, lanes, halt)
+    block, upload = lanes["compute"] + lanes["offload"], lanes["upload"]
+    assert known == pytest.approx(12 * (halt + (max(block, upload) if slots > 1 else block + upload)))
+
+
+def test_memory_that_is_not_reused_takes_a_segment_of_the_allocator_for_each_tensor():
+    spec = cell("OPT-125M", engine="offload", dtype="fp32", reusable_memory=False)
+    segments = 6 * (20 << 20) + 10 * (2 << 20)  # six matrices of 2.4 and 9.4 MB; biases and norms
+    whole = -(-4 * models.block_parameter_count(models.of(spec)) // (2 << 20)) * (2 << 20)
+    reserved = [gpu._reserved(one, 0) for one in (spec, dataclasses.replace(spec, reusable_memory=True))]
+    assert reserved == [spec.slots * segments + (2 << 20), spec.slots * whole + (2 << 20)]
+
+
+def test_new_pages_of_a_cpu_take_their_first_touch_and_leave_the_lanes_overlapped():
+    """At a million bytes a second, beside which nothing else counts."""
+    fields = {"model": "OPT-1.3B", "engine": "offload", "dtype": "fp32", "reusable_memory": False}
+    spec = models.checked(RunSpec.from_dict(fields), "cpu")
+    rates = dataclasses.replace(Rates.of(CALIBRATION), touch=1e6)
+    blocks = 4 * models.of(spec).all_blocks
+    assert here.predict(spec, rates).step_seconds == pytest.approx(blocks / 1e6, rel=0.1)
+    kept = dataclasses.replace(spec, reusable_memory=True)
+    assert here.predict(kept, rates).step_seconds < 0.1 * blocks / 1e6
 
 
 @pytest.mark.parametrize("lanes", [LANES, {**LANES, "upload": 3.5}, {**LANES, "compute": 0.1, "head": 60.0}])

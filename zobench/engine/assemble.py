@@ -187,10 +187,11 @@ def slot_maker(config: EngineConfig) -> Callable[[int], Tensor]:
 
 
 class FreshMemory:
-    """Buffers on a CUDA device, each from the device's own malloc, and freed there once nobody has them any more.
+    """uint8 buffers on a CUDA device, each from a cudaMalloc of its own.
 
-    The ablation of reusable memory pays that for every transfer, as the paper describes (ZO2 section D.2); the
-    allocator's cache would hide it. What others have cached stays, so nobody waits for that.
+    The ablation of reusable memory pays for one with every transfer, as the paper describes (ZO2 section D.2); the
+    allocator's cache would hide it. Each buffer has a memory pool of its own: what others have cached stays, and a
+    buffer takes whole segments of the allocator, 2 MiB up to 1 MiB of data, 20 MiB up to 10 MiB.
     """
 
     def __init__(self, device: str) -> None:
@@ -198,10 +199,14 @@ class FreshMemory:
         self._lent: list[tuple[Any, weakref.ref[Tensor]]] = []
 
     def __call__(self, nbytes: int) -> Tensor:
-        """A uint8 buffer; first those that were let go of are freed, for whose last use this waits."""
-        self._lent = [(pool, buffer) for pool, buffer in self._lent if buffer() is not None]
+        """A uint8 buffer of ``nbytes``; what :meth:`free` can give back is given back before."""
+        self.free()
         pool = self._device.pool()
         with self._device.within(pool):
             buffer = allocate(nbytes, str(self._device.device))
         self._lent.append((pool, weakref.ref(buffer)))
         return buffer
+
+    def free(self) -> None:
+        """A cudaFree of each buffer that nobody has any more. The host waits until the lanes that read it are done."""
+        self._lent = [(pool, buffer) for pool, buffer in self._lent if buffer() is not None]

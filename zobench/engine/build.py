@@ -14,7 +14,15 @@ from torch import Tensor, nn
 
 from zobench.engine import head, history, linear
 from zobench.engine.arithmetic import Arithmetic
-from zobench.engine.assemble import by_tensor, located, make_tier, slot_maker, stream_thresholds, streamed_modules
+from zobench.engine.assemble import (
+    FreshMemory,
+    by_tensor,
+    located,
+    make_tier,
+    slot_maker,
+    stream_thresholds,
+    streamed_modules,
+)
 from zobench.engine.base import EngineConfig, Entry
 from zobench.engine.blocks import ALIGNMENT, PAGE, Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.factored import Factored
@@ -214,9 +222,11 @@ def _stream(
             unit.cuts if wire is None and hosts is None else [(0, size)]
             for unit, size in zip(units, sizes, strict=True)
         ]
+    new_slot = slot_maker(config)
     pipeline = Pipeline(
-        units, sizes, written, tier, lanes, slot_maker(config), slots=config.slots, overlap=config.overlap, fresh=fresh
-    )
+        units, sizes, written, tier, lanes, new_slot, slots=config.slots, overlap=config.overlap, fresh=fresh,
+        free=new_slot.free if isinstance(new_slot, FreshMemory) else None,
+    )  # fmt: skip
     return Stream(tier=tier, lanes=lanes, pipeline=pipeline, sizes=sizes, written=written, ring=ring)
 
 

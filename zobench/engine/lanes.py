@@ -166,12 +166,16 @@ class VirtualLanes:
         self._price = price
         self._clock: dict[str, float] = {}
         self._events: list[Event] = []
-        self.origin = self.awaited = 0.0
+        self.origin = self.awaited = self._issued = 0.0
 
     @property
     def now(self) -> float:
         """Where the compute lane is, in seconds since the first operation could begin."""
-        return self._clock.get("compute", 0.0)
+        return max(self._issued, self._clock.get("compute", 0.0))
+
+    def halt(self, seconds: float) -> None:
+        """The host waits until all lanes are idle and then takes so long: what is issued later begins after that."""
+        self._issued = max(self._clock.values(), default=self._issued) + seconds
 
     def spend(self, seconds: float) -> None:
         """The compute lane works so long on what is no operation."""
@@ -180,7 +184,7 @@ class VirtualLanes:
     def submit(self, op: Op, action: Action, after: Sequence[float]) -> float:
         """See :class:`Lanes`."""
         seconds = self._price(op, action)
-        start = max([self._clock.get(op.lane, 0.0), *after])
+        start = max([self._issued, self._clock.get(op.lane, 0.0), *after])
         self._clock[op.lane] = end = start + seconds
         self._events.append((op.lane, op.kind, op.block, start, end))
         return end

@@ -22,17 +22,18 @@ class Pipeline:
     ``sizes``: bytes of each unit at rest, ``written`` how many of them, from its front on, are written back if it is
     dirty. ``new_slot(nbytes)`` allocates device memory. There is room for ``slots`` of the largest unit; smaller ones
     lie closer (:func:`zobench.engine.schedule.places`). With ``fresh``, of each unit the bytes (first, end) of each of
-    its tensors, there is no such room: an upload allocates each tensor, and they are freed after the offload, once
-    every lane is through with them (ZO2 section D.2).
+    its tensors, there is no such room: an upload allocates each tensor, and they are let go of after the offload (ZO2
+    section D.2). ``free`` gives back what was let go of, and waits for the lanes that use it: it is called where they
+    are waited for anyway, in :meth:`drain` and :meth:`close`; what ``new_slot`` does before it allocates is its own.
     """
 
     def __init__(
         self, units: Sequence[Unit], sizes: Sequence[int], written: Sequence[int], tier: Tier, lanes: Lanes,
         new_slot: Callable[[int], Tensor], *, slots: int, overlap: bool,
-        fresh: Sequence[Sequence[tuple[int, int]]] = (),
+        fresh: Sequence[Sequence[tuple[int, int]]] = (), free: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         self._units, self._sizes, self._written, self._tier, self._lanes = units, sizes, written, tier, lanes
-        self._new_slot, self._fresh = new_slot, fresh
+        self._new_slot, self._fresh, self._free = new_slot, fresh, free or (lambda: None)
         ring = schedule.places([1] * len(sizes) if fresh else sizes, slots)
         self._numbers = schedule.numbered(ring)
         self.depth = _depth(ring)
@@ -48,6 +49,7 @@ class Pipeline:
         }
         self._fill_slots = schedule.prologue(len(units), slots, overlap, ring=ring)
         self._primed = self._broken = False
+        self._whole: list[Tensor] = []
         self._tickets: dict[schedule.Key, Any] = {}
         self._position = 0
         self._transfers = True
@@ -69,8 +71,9 @@ class Pipeline:
         self._broken = False
 
     def drain(self) -> None:
-        """Returns when all transfers are done."""
+        """Returns when all transfers are done and the memory that they were through with is given back."""
         self._lanes.drain()
+        self._free()
 
     def read(self, block: int, buffer: Tensor) -> None:
         """Copies a block's weights at rest into ``buffer``; call between traversals, and on all ranks."""
@@ -104,14 +107,28 @@ class Pipeline:
 
     @contextlib.contextmanager
     def without_transfers(self) -> Iterator[None]:
-        """Inside, uploads and offloads copy nothing; afterwards the slots are filled anew."""
+        """Inside, uploads and offloads copy and allocate nothing; afterwards the slots are filled anew."""
         self.drain()
+        if self._fresh:
+            self._lend()
         self._transfers = False
         try:
             yield
         finally:
-            self.drain()
+            self._lanes.drain()
             self._transfers, self._primed = True, False
+            if self._fresh:
+                self._whole, self.slots = [], [None] * len(self.slots)
+                self._free()
+
+    def _lend(self) -> None:
+        """Memory as large as the largest block for each slot, with weights in it, in place of the tensors' own."""
+        self.slots = [None] * len(self.slots)
+        self._free()
+        self._whole = [self._new_slot(max(self._sizes)) for _ in self.slots]
+        for slot, memory in enumerate(self._whole):
+            self._tier.read(slot, memory[: self._sizes[slot]])
+            self.slots[slot] = self._pieces(slot, memory)
 
     def close(self) -> None:
         """Waits for the transfers, then gives slots and tier back."""
@@ -121,7 +138,8 @@ class Pipeline:
             try:
                 self._lanes.close()
             finally:
-                self.slots = []
+                self.slots, self._whole = [], []
+                self._free()
                 self._tier.close()
 
     def _issue(self, op: schedule.Op, action: Callable[[], None] | None = None) -> None:
@@ -133,12 +151,19 @@ class Pipeline:
 
     def _upload(self, _: Unit, block: int, slot: int) -> None:
         if self._fresh:
-            parts = [(first, self._new_slot(last - first)) for first, last in self._fresh[block]]
-            self.slots[slot] = Pieces(parts) if len(parts) > 1 else parts[0][1]
+            self.slots[slot] = self._pieces(block, self._whole[slot] if self._whole else None)
         buffer = self.slots[slot]
         assert buffer is not None
         for first, piece in _parts(buffer, self._sizes[block]) if self._transfers else ():
             self._tier.upload(block, piece, first)
+
+    def _pieces(self, block: int, memory: Tensor | None) -> Tensor | Pieces:
+        """Memory of a block's tensors: an allocation of each, or its part of ``memory``."""
+        parts = [
+            (first, self._new_slot(last - first) if memory is None else memory[first:last])
+            for first, last in self._fresh[block]
+        ]
+        return Pieces(parts) if len(parts) > 1 else parts[0][1]
 
     def _work(self, unit: Unit, slot: int, action: Callable[[], None] | None) -> None:
         buffer = self.slots[slot]

@@ -147,8 +147,10 @@ class VirtualRun:
         self.lanes.spend(self._issued())
         dirty = self.engine.blocks[op.block].dirty
         action()
+        if op.kind == "upload" and self._costs.malloc:
+            self.lanes.halt(self._costs.malloc)
         if op.kind in self._links:
-            return self._transfer(op, dirty) + (self._costs.malloc if op.kind == "upload" else 0.0)
+            return self._transfer(op, dirty)
         return self._issued()
 
     def _transfer(self, op: Op, dirty: bool) -> float:

@@ -37,6 +37,7 @@ def calibrate(device: str, seconds: float = 5.0, disk_dir: str | os.PathLike[str
         "matmul_flops_per_second": {name: matmul_rate(device, name, seconds * 0.1) for name in products},
         "copy_bytes_per_second": copy_rate(device, seconds * 0.05),
         "noise_elements_per_second": noise_rates(device, seconds * 0.05),
+        "touch_bytes_per_second": None if device.startswith("cuda") else touch_rate(seconds * 0.02),
         **operator_rates(device, seconds * 0.2),
         "other_cpu_cores": neighbours.cores(),
         **link_rates(device, notes),
@@ -86,6 +87,14 @@ def copy_rate(device: str, budget: float) -> float:
     source = torch.ones(nbytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * nbytes / best_seconds(device, lambda: target.copy_(source), budget)
+
+
+def touch_rate(budget: float) -> float:
+    """Bytes/s of new pages of a CPU's memory, from the system and back to it, beside what writing them again takes."""
+    memory = aligned(16 * MIB)
+    new = best_seconds("cpu", lambda: aligned(memory.numel()).fill_(1), budget / 2)
+    again = best_seconds("cpu", lambda: memory.fill_(1), budget / 2)
+    return memory.numel() / max(new - again, 0.01 * again)
 
 
 def noise_rates(device: str, budget: float) -> dict[str, float]:

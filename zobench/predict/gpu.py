@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,16 +120,28 @@ def _errors() -> Mapping[str, Mapping[str, float]]:
 
 
 def _reserved(spec: RunSpec, device: int) -> int:
-    """Bytes of the segments that the engine's ``device`` bytes lie in: slots and resident blocks are flat buffers."""
-    allocator, buffers = Allocator(), []
-    streamed = footprint.streamed_layers(spec)
-    if streamed:
-        buffers += [footprint.unit_bytes(spec, footprint.wire_width(spec))] * spec.slots
+    """Bytes of the segments that the engine's ``device`` bytes lie in: slots and resident blocks are flat buffers;
+    memory that is not reused has a pool for each allocation."""
+    allocator, streamed = Allocator(), footprint.streamed_layers(spec)
+    slots = _allocations(spec) * spec.slots if streamed else []
     block = models.block_parameter_count(models.of(spec)) * WIDTHS[spec.dtype]
-    buffers += [block] * (models.of(spec).layers - streamed)
-    for nbytes in (*buffers, max(device - sum(buffers), 0)):
+    blocks = [block] * (models.of(spec).layers - streamed)
+    for number, nbytes in enumerate(slots):
+        allocator.allocate(nbytes, 0 if spec.reusable_memory else 1 + number)
+    for nbytes in (*blocks, max(device - sum(slots) - sum(blocks), 0)):
         allocator.allocate(nbytes)
     return allocator.reserved
+
+
+def _allocations(spec: RunSpec) -> list[int]:
+    """Bytes of each allocation that a slot is made of: one, or where memory is not reused one for each tensor of a
+    block that is not packed and that no ranks share."""
+    width = footprint.wire_width(spec)
+    whole = footprint.unit_bytes(spec, width)
+    if spec.reusable_memory or spec.wire != "none" or spec.gpus > 1 or not GRANULARITIES[spec.granularity].is_block:
+        return [whole]
+    tensors = [int(size * width) for size in shapes.block(models.of(spec)).tensors]
+    return [*tensors, *([rest] if (rest := whole - sum(tensors)) > 0 else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,9 +287,9 @@ class Costs:
         spec, units = self.spec, footprint.streamed_layers(self.spec) * self._pieces
         update = 0.0 if spec.fused_update else self._update()
         moved = {way: taken / units for way, taken in self.lanes(writes=writes).items()}
-        moved["upload"] += self.malloc
+        moved["upload"] += self.touch
         lanes = {"compute": (blocks - update) / units, "update": update / units, "head": outside}
-        return simulate(spec, units, lanes | moved)
+        return simulate(spec, units, lanes | moved, halt=self.malloc)
 
     @property
     def _block(self) -> shapes.Block:
@@ -299,12 +311,19 @@ class Costs:
 
     @property
     def malloc(self) -> float:
-        """Seconds in which an upload gets its slot, where that is not there for good: an allocation for each tensor, or
-        one for a unit on a packed wire, or of which ranks upload shares."""
+        """Seconds in which the host allocates an upload's memory, where that is not reused, with the device idle: an
+        allocation for each tensor, or one for a unit on a packed wire, or of which ranks upload shares."""
         if self.spec.reusable_memory:
             return 0.0
         is_one = self.spec.wire != "none" or self.spec.gpus > 1
         return self.gpu.malloc * (1 if is_one else len(self._block.tensors) / self._pieces)
+
+    @property
+    def touch(self) -> float:
+        """Seconds in which an upload to a CPU's memory meets its pages, where these are new."""
+        if self.spec.reusable_memory:
+            return 0.0
+        return self.gpu.touch * footprint.unit_bytes(self.spec, footprint.wire_width(self.spec))
 
     def _forward(self, block: shapes.Block) -> dict[str, float]:
         """Of one forward of one block, without its kernels' own seconds."""
@@ -386,28 +405,32 @@ class Costs:
         return drawn + self._price.passes(elements * width * UPDATE_WIDTHS, 0) + kernels
 
 
-def simulate(spec: RunSpec, units: int, lanes: Mapping[str, float], *, whole: bool = False) -> float:
+def simulate(spec: RunSpec, units: int, lanes: Mapping[str, float], *, whole: bool = False, halt: float = 0.0) -> float:
     """Seconds of a settled step of ``units`` streamed units, whose operations take the seconds in ``lanes``.
 
     Units count as equally large. Of many only some rounds of the slots are run, and the rest goes on like the last of
-    them (``whole``: all are run).
+    them (``whole``: all are run). ``halt``: seconds that the host takes before each upload, with all lanes idle.
     """
     slots = min(spec.slots, units)
     few, more = (units % slots + slots * rounds for rounds in ROUNDS)
     if whole or units <= more:
-        return _settled(spec, units, slots, lanes)
-    first, second = _settled(spec, few, slots, lanes), _settled(spec, more, slots, lanes)
+        return _settled(spec, units, slots, lanes, halt)
+    first, second = (_settled(spec, count, slots, lanes, halt) for count in (few, more))
     return second + (units - more) * (second - first) / (more - few)
 
 
-def _settled(spec: RunSpec, units: int, slots: int, lanes: Mapping[str, float]) -> float:
+def _settled(spec: RunSpec, units: int, slots: int, lanes: Mapping[str, float], halt: float) -> float:
     """As :func:`simulate`, operation by operation."""
     head = (Op("head", 0, 0, "compute", (("compute", units - 1),)),)
     step = schedule.step(units, slots, spec.overlap, spec.fused_update)
     probe = len(schedule.traversal(units, slots, spec.overlap))
     clock, ends = Clock(), []
-    clock.run(schedule.prologue(units, slots, spec.overlap), lambda op: lanes[op.kind])
+
+    def run(ops: Sequence[Op]) -> None:
+        clock.run(ops, lambda op: lanes[op.kind], lambda op: halt if op.kind == "upload" else 0.0)
+
+    run(schedule.prologue(units, slots, spec.overlap))
     for _ in range(STEPS):
-        clock.run((*step[:probe], *head, *step[probe:]), lambda op: lanes[op.kind])
+        run((*step[:probe], *head, *step[probe:]))
         ends.append(clock.lanes["compute"])
     return ends[-1] - ends[-2]

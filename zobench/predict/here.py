@@ -11,7 +11,7 @@ from typing import Any
 
 from zobench import models
 from zobench.data.tasks.file import task_of
-from zobench.predict import gpu, interval, sizes
+from zobench.predict import gpu, hardware, interval, sizes
 from zobench.predict.footprint import PARTS_STEPS, memory
 from zobench.predict.gpu import Prediction
 from zobench.predict.hardware import LANE_BYTES, Gpu
@@ -121,7 +121,8 @@ def device(spec: RunSpec, rates: Rates) -> Gpu:
         **dict.fromkeys(("fp32", "tf32", "fp16", "bf16"), flops / ranks), fp32_products=1.0, fp16_products=1.0,
         fused_attention=attention / flops, fp32_attention=attention / flops, idle_tiles=0.0, hbm=own["passes"] / ranks,
         passes=1.0, losses=_share(own["losses"], own["passes"]), normals=tuned["normals"],
-        counter_normals=tuned["fused"] / ranks, narrow_normals=1.0, kernel=rates.kernel, malloc=0.0, driver=0.0,
+        counter_normals=tuned["fused"] / ranks, narrow_normals=1.0, kernel=rates.kernel, driver=0.0,
+        malloc=hardware.malloc() if spec.device.startswith("cuda") else 0.0, touch=1 / rates.touch,
         pcie_generation=LINK[0], pcie_lanes=LINK[1], link_one=up / link, link_both=min(up, down) / link,
         pageable=2 * rates.bytes_up["pageable"], nvlink=rates.between or 0.0 if spec.device.startswith("cuda") else 0.0,
     )  # fmt: skip

@@ -32,6 +32,8 @@ class Rates:
     (:mod:`zobench.measure.operators`); where they were not measured, attention is as fast as products, noise in 16 bits
     as in 32, and a pass half as fast as a copy. ``kernel``: seconds of the smallest operator.
 
+    ``touch``: bytes of new pages that a CPU writes, beside what writing them again takes.
+
     Of several ranks: ``host``, bytes between host memory and all devices together, each way, None if every link has
     its own; ``between``, bytes that a rank receives from the others, None if it was not measured.
     """
@@ -43,6 +45,7 @@ class Rates:
     disk_both: float
     operators: Mapping[str, Mapping[str, float]]
     kernel: float = 0.0
+    touch: float = math.inf
     host: float | None = None
     between: float | None = None
 
@@ -70,6 +73,7 @@ class Rates:
             disk_both=calibration["disk_both_bytes_per_second"] or max(read, write),
             operators=operators or {kind: {"attention": rate, **plain} for kind, rate in flops.items()},
             kernel=calibration.get("kernel_seconds", 0.0),
+            touch=calibration.get("touch_bytes_per_second") or math.inf,
             host=None if calibration["link_up_bytes_per_second"] else copy,
             between=calibration.get("between_ranks_bytes_per_second"),
         )

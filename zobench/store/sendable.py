@@ -54,8 +54,8 @@ _RATES = (
     "between_ranks_bytes_per_second", "copy_bytes_per_second", "disk_both_bytes_per_second", "disk_direct",
     "disk_read_bytes_per_second", "disk_write_bytes_per_second", "kernel_seconds", "link_both_bytes_per_second",
     "link_down_bytes_per_second", "link_up_bytes_per_second", "matmul_flops_per_second", "noise_elements_per_second",
-    "operators_per_second", "other_cpu_cores", "bf16", "fp16", "fp32", "tf32", "fp8", "counter", "fused", "torch",
-    "attention", "losses", "normals", "passes",
+    "operators_per_second", "touch_bytes_per_second", "other_cpu_cores", "bf16", "fp16", "fp32", "tf32", "fp8",
+    "counter", "fused", "torch", "attention", "losses", "normals", "passes",
 )  # fmt: skip
 _SAMPLES = ("step_seconds", "loss", "projected_grad")
 _PARTS = (

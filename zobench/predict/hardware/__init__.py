@@ -68,8 +68,8 @@ class Gpu:
     costs beside its work; ``link_both`` and ``link_one``, shares of PCIe's rate by pinned copies each way with both
     directions or one in use; ``pageable``, bytes/s of pageable copies, both ways together; ``fused_attention`` and
     ``fp32_attention``, its share of a product's rate in 16 and 32 bits; ``narrow_normals``, normals in 16 bits in the
-    time of one in 32; ``malloc``, seconds of one cudaMalloc with its cudaFree; ``driver``, bytes that the driver and
-    libraries take.
+    time of one in 32; ``malloc``, seconds of one cudaMalloc with its cudaFree; ``touch``, seconds in which a CPU meets
+    a byte of a new page; ``driver``, bytes that the driver and libraries take.
     """
 
     name: str
@@ -103,6 +103,7 @@ class Gpu:
     narrow_normals: float
     malloc: float
     driver: float
+    touch: float = 0.0
     origins: Mapping[str, Origin] = dataclasses.field(compare=False)
 
     @property
@@ -135,6 +136,11 @@ class Gpu:
         ways = min((self.pcie, self.pcie_generation, self.pcie_lanes),
                    (LANE_BYTES[generation] * lanes, float(generation), float(lanes)))  # fmt: skip
         return dataclasses.replace(self, pcie_generation=ways[1], pcie_lanes=ways[2])
+
+
+def malloc() -> float:
+    """Seconds of one cudaMalloc with its cudaFree, of any GPU."""
+    return _constants()[0]["malloc_us"]
 
 
 def names() -> list[str]:
