@@ -14,15 +14,7 @@ from torch import Tensor, nn
 
 from zobench.engine import head, history, linear
 from zobench.engine.arithmetic import Arithmetic
-from zobench.engine.assemble import (
-    FreshMemory,
-    by_tensor,
-    located,
-    make_tier,
-    slot_maker,
-    stream_thresholds,
-    streamed_modules,
-)
+from zobench.engine.assemble import by_tensor, located, make_tier, slot_maker, stream_thresholds, streamed_modules
 from zobench.engine.base import EngineConfig, Entry
 from zobench.engine.blocks import ALIGNMENT, PAGE, Unit, find_units, move_buffers, stream_layout, strip, tiles
 from zobench.engine.factored import Factored
@@ -225,7 +217,7 @@ def _stream(
     new_slot = slot_maker(config)
     pipeline = Pipeline(
         units, sizes, written, tier, lanes, new_slot, slots=config.slots, overlap=config.overlap, fresh=fresh,
-        free=new_slot.free if isinstance(new_slot, FreshMemory) else None,
+        free=getattr(new_slot, "free", None),
     )  # fmt: skip
     return Stream(tier=tier, lanes=lanes, pipeline=pipeline, sizes=sizes, written=written, ring=ring)
 

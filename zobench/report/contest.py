@@ -37,7 +37,6 @@ class ContestTable:
     protocol: Protocol
     claims: tuple[Claim, ...]
     paper: str = ""
-    lacks: str = ""
     is_figure: ClassVar[bool] = False
 
 

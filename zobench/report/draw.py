@@ -45,23 +45,14 @@ def chart(plot: Plot, grid: Grid, machine: str | None) -> Chart:
         panels = _maps(plot, grid, machine)
     else:
         panels = [_panel(plot, grid, j, marks, reported) for j in range(len(grid[0]))]
-    told = "; ".join(
-        [
-            *([measured_on(cells, machine)] if machine else []),
-            *_predicted_for(cells),
-            *_paper_source(plot, cells),
-        ]
-    )
+    here = [measured_on(cells, machine)] if machine else []
+    told = "; ".join([*here, *_predicted_for(cells), *_paper_source(plot, cells)])
     if not told:
         panels = [Panel(message=_UNMEASURED.format(plot.name))]
     return Chart(
-        name=plot.name,
-        kind=plot.kind,
-        title=plot.title,
-        source=told[:1].upper() + told[1:],
-        panels=tuple(panels),
+        name=plot.name, kind=plot.kind, title=plot.title, source=told[:1].upper() + told[1:], panels=tuple(panels),
         remarks=tuple(remarks),
-    )
+    )  # fmt: skip
 
 
 def _predicted_for(cells: Sequence[TableCell]) -> list[str]:
@@ -92,11 +83,8 @@ def _caveats(cells: Sequence[TableCell]) -> list[str]:
 def _paper_source(plot: Plot, cells: Sequence[TableCell]) -> list[str]:
     reported = [cell.paper for cell in cells if cell.paper is not None and cell.paper_value is not None]
     names = joined(f"{paper['paper']} {paper['artifact']}" for paper in reported)
-    return (
-        [f"paper: {names}, on {joined(map(hardware, reported)) or 'hardware that it does not name'}"]
-        if reported
-        else []
-    )
+    told = f"paper: {names}, on {joined(map(hardware, reported)) or 'hardware that it does not name'}"
+    return [told] if reported else []
 
 
 def _nothing(plot: Plot, message: str) -> Chart:

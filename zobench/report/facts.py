@@ -68,12 +68,7 @@ class Facts:
 def parse(data: Mapping[str, Any]) -> Facts:
     """The facts in ``data``; ``ValueError`` for a key or a name that is not known."""
     words = dict.fromkeys(("kind", "title", "paper", "artifact"), str)
-    check(
-        "the table",
-        data,
-        {**words, "columns": list, "rows": list},
-        {"caption": str, "header": str, "run": dict},
-    )
+    check("the table", data, {**words, "columns": list, "rows": list}, {"caption": str, "header": str, "run": dict})
     for column in data["columns"]:
         check("[[columns]]", column, {"header": str}, {"fact": str})
         if column.get("fact", "layers") not in FACTS:

@@ -139,11 +139,7 @@ def _section(artifact: Artifact, svgs: Sequence[str] | None) -> Section:
     figures = [_figure(*pair) for pair in zip(artifact.charts, svgs, strict=True)] if svgs is not None else []
     how = status(artifact)
     return Section(
-        artifact=artifact,
-        status=how,
-        told=_TOLD.get(how, ("", "")),
-        short=_short(artifact),
-        figures=tuple(figures),
+        artifact=artifact, status=how, told=_TOLD.get(how, ("", "")), short=_short(artifact), figures=tuple(figures)
     )
 
 
