@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from tests.support.causal import model_of
+from zobench import Engine, EngineConfig
 from zobench.durable.journal import JournalFile
-from zobench.finetune import choices
+from zobench.engine.base import Entry
+from zobench.finetune import choices, run
 from zobench.finetune.origin import JOURNAL
 from zobench.runspec import RunSpec
 
@@ -72,3 +78,35 @@ def test_a_run_that_has_begun_keeps_what_it_has(chosen: Any, spec: Any, tmp_path
     with JournalFile(tmp_path / JOURNAL, {"run": begun.hash, "base": "b", "spec": begun.to_dict()}):
         pass
     assert chosen(folder=tmp_path) == ((True, "none", "fast"), [])
+
+
+def test_no_update_is_lost_at_a_small_learning_rate() -> None:
+    """Of weights in float32 with products in bf16, at lr = 1e-6; weights in bf16 lose nearly all of it."""
+    shares = {}
+    for name, dtype, autocast in (("cast", torch.float32, "bf16"), ("bf16", torch.bfloat16, "none")):
+        model = model_of("llama").to(dtype)
+        before = {own: tensor.detach().double().clone() for own, tensor in model.named_parameters()}
+        with Engine(model, EngineConfig(placement="resident", noise="counter", autocast=autocast)) as engine:
+            engine.commit([Entry(step=0, seed=5, g=1.0, lr=1e-6)])
+            after = {own: tensor.double() for own, tensor in engine.named_tensors()}
+        moved = math.fsum(float((after[own] - before[own]).abs().sum()) for own in before)
+        shares[name] = moved / (1e-6 * math.sqrt(2 / math.pi) * sum(own.numel() for own in before.values()))
+    assert shares["cast"] == pytest.approx(1, abs=0.02)
+    assert shares["bf16"] < 0.2
+
+
+@pytest.mark.slow
+def test_a_run_with_products_in_bf16_ends_where_float32_does(spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    """The mean loss on dev over two seeds, which falls from 0.69: the two means differ by less than the seeds do."""
+    ends: dict[str, list[float]] = {"fp32": [], "cast": []}
+    own = {"noise": "counter", "law": "rademacher", "lr": 1e-2, "eps": 1e-2, "queries": 4, "packed": True}
+    times = {"batch_size": 24, "steps": 150, "eval_every": 150}
+    for seed in range(2):
+        for name, how in (("fp32", {}), ("cast", {"autocast": "bf16", "attention": "fast"})):
+            wanted = spec(**own, **times, **how, seed=seed)
+            result = run(wanted, folder=tmp_path / f"{name}{seed}", data_dir=data_dir, examine=False)
+            begun, ended = (row[1] for row in result.evaluation["curve"])
+            assert ended < begun - 0.15, (name, seed)
+            ends[name].append(ended)
+    apart = abs(statistics.fmean(ends["fp32"]) - statistics.fmean(ends["cast"]))
+    assert apart < max(ends["fp32"]) - min(ends["fp32"])

@@ -61,8 +61,7 @@ class TestCounterBlocks(OfEngine):
 class TestCounterProducts(OfEngine):
     """Attention by the kernel that no model has of itself."""
 
-    has_tangent = False
-    config = {"placement": "resident", "attention": ((2048, "products"),)}  # noqa: RUF012
+    streams, config = False, {"placement": "resident", "attention": ((2048, "products"),)}
 
 
 class TestCounterPacked(OfEngine):

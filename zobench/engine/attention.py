@@ -33,6 +33,8 @@ TOKENS = 2048
 """Tokens of all rows together of a timed call."""
 SECONDS = 0.05
 """For which one kernel is timed at one length, at least one call."""
+FASTER = 1.1
+"""Times the rate of the fused kernel from which another is taken."""
 SCORES = 1 << 20
 """Scores of queries and keys that are in memory at once, about, so that they stay in a processor's cache."""
 QUERIES = 64
@@ -66,7 +68,7 @@ def products(
     b, heads, length, _ = query.shape
     output = query.new_empty(b, length, heads, value.shape[-1])
     rows = max(1, SCORES // (heads * length * min(length, QUERIES)))
-    size = min(length, max(QUERIES, SCORES // (heads * length * min(rows, b))))
+    size = min(length, max(QUERIES, SCORES // (heads * length * min(rows, b)) // 32 * 32))
     for first in range(0, b, rows):
         part = slice(first, min(first + rows, b))
         seen = None if mask is None else mask[part] if len(mask) > 1 else mask
@@ -190,11 +192,11 @@ def driven(drive: Drive, choice: Choice) -> Drive:
 
 
 def choice_of(shape: Shape) -> Choice:
-    """The fastest kernel for each of :data:`LENGTHS` on this machine, timed once in a process; or that of
-    :func:`adopt`."""
+    """The kernel for each of :data:`LENGTHS` on this machine, timed once in a process, or that of :func:`adopt`:
+    torch's fused one unless products are faster by :data:`FASTER`."""
     if shape not in _CHOICES:
-        _CHOICES[shape] = _merged([(length, min((seconds(name, shape, length), name) for name in KERNELS)[1])
-                                   for length in LENGTHS])  # fmt: skip
+        each = [(length, [seconds(name, shape, length) for name in (FUSED, PRODUCTS)]) for length in LENGTHS]
+        _CHOICES[shape] = _merged([(n, PRODUCTS if fused > FASTER * own else FUSED) for n, (fused, own) in each])
     return _CHOICES[shape]
 
 

@@ -26,6 +26,8 @@ from zobench.engine.turn import Turn
 from zobench.engine.wire import Wire
 from zobench.models.weights import Weights
 
+CACHED = 2 << 20
+"""Bytes of float32 logits that stay in a processor's cache while their maximum and sum are taken."""
 Place = tuple[Unit, int]
 """A tensor: the number of a field of its unit."""
 
@@ -148,7 +150,8 @@ class Factored:
         shared = Targets(targets)
         together, losses = torch.cat(list(states)), [RunningLoss(shared) for _ in states]
         turn, number = self._held(places["weight"])
-        vocabulary, step = len(turn.tensors[number]), max(1, head.logits_bytes // (4 * len(together)))
+        room = min(head.logits_bytes, CACHED) if together.is_cpu else head.logits_bytes
+        vocabulary, step = len(turn.tensors[number]), max(1, room // (4 * len(together)))
         for first in range(0, vocabulary, step):
             rows = slice(first, min(first + step, vocabulary))
             product = self.product(places["weight"], places.get("bias"), together, points, rows=rows)

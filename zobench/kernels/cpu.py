@@ -152,8 +152,12 @@ def _signs(key, tensor_id, first, blocks, z):
         four = _philox(key, tensor_id, (first >> np.uint64(5)) + np.uint64(number), np.uint64(1))
         for place in range(4):
             word, begin = np.int32(four[place]), 128 * number + 32 * place - lead
-            for bit in range(-begin if begin < 0 else 0, 32 if count - begin > 32 else count - begin):
-                z[begin + bit] = _from_bits(np.int32(_ONE_BITS | ((word >> np.int32(bit)) << np.int32(31))))
+            if begin >= 0 and begin + 32 <= count:  # of a known length, which compilers vectorize
+                for bit in range(32):
+                    z[begin + bit] = _from_bits(np.int32(_ONE_BITS | ((word >> np.int32(bit)) << np.int32(31))))
+            else:
+                for bit in range(-begin if begin < 0 else 0, 32 if count - begin > 32 else count - begin):
+                    z[begin + bit] = _from_bits(np.int32(_ONE_BITS | ((word >> np.int32(bit)) << np.int32(31))))
 
 
 @_compiled
