@@ -10,12 +10,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from tests.support.bounded import bounded
+from zobench.cli import console
 from zobench.execute.slurm import Request
 from zobench.finetune.search import cells
-from zobench.machine.texts import CsvWriter
+from zobench.machine.texts import CsvWriter, csv_of
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -47,6 +49,19 @@ def test_the_cells_of_a_matrix_are_counted_before_one_is_made(
     (path := tmp_path / "mine.toml").write_text(text)
     with pytest.raises(ValueError, match=f"^mine.toml: a matrix must have at most 5,000 cells, but this has {count} "):
         matrix.load(path, "cpu")
+
+
+def test_a_plan_that_takes_long_is_told_meanwhile(
+    tmp_path: Path, zobench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5,000 cells took 25 s on a busy machine, without a word."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "_SILENT", 1e-3)
+    Path("mine.toml").write_text(f"{MODEL}[axes]\nseed = {list(range(50))}\n")
+    code, _, err = zobench("sweep", "mine.toml", "--dry-run", "--device", "cpu", "--results", "r")
+    assert code == 0
+    assert "making the cells of mine.toml: 0 s so far\n" in err
+    assert "planning 50 cells: 0 s so far\n" in err
 
 
 def test_a_search_is_counted_before_a_run_of_it_is_made() -> None:
@@ -125,17 +140,25 @@ def test_a_store_without_working_locks_is_not_said_to_keep_nothing(
 
 def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path) -> None:
     stream = io.StringIO()
-    rows = [["=1+1", "+x", "-x", "@x", "\t=x"], ["-0.5", "+1e-3", "-inf", -1.5, "-"], ["a=b", "", None, "x", "'"]]
+    rows = [
+        ["=1+1", "+x", "-x", "@x", "\t=x"],
+        ["-0.5", "+1e-3", "-inf", -1.5, "-"],
+        ["a=b", "", None, "x", "'"],
+        [" =1+1", "\xa0@x", "\ufeff-x", "\n +x", "\uff1dx"],
+        [" -1", " x", "\n", "= ", " ="],
+    ]
     for row in rows:
         CsvWriter(stream).writerow(row)
     read = list(csv.reader(io.StringIO(stream.getvalue())))
     assert read[0] == ["'=1+1", "'+x", "'-x", "'@x", "'\t=x"]
-    assert read[1:] == [["-0.5", "+1e-3", "-inf", "-1.5", "-"], ["a=b", "", "", "x", "'"]]
+    assert read[1:3] == [["-0.5", "+1e-3", "-inf", "-1.5", "-"], ["a=b", "", "", "x", "'"]]
+    assert read[3:] == [[f"'{text}" for text in rows[3]], [" -1", " x", "\n", "'= ", "' ="]]
     spec = RunSpec(model="opt-tiny").resolve("cpu")
     result = Result(spec=spec, outcome=Outcome.FAILED, reason="=HYPERLINK(1)", environment={"machine": "cpu-2c-4f2a91"})
     query.export([result], tmp_path / "x.csv")
     (row,) = csv.DictReader((tmp_path / "x.csv").open())
     assert (row["reason"], row["lr"]) == ("'=HYPERLINK(1)", "1e-07")
+    assert csv_of(pd.DataFrame({" =1+1": ["@x"], "b": [0.1]})) == "' =1+1,b\n'@x,0.1\n"
 
 
 @pytest.mark.parametrize("text", ["gpu\n#SBATCH --uid=0", "a\tb", "a\x1bb", "a\x00", "a\u2028b"])

@@ -43,10 +43,11 @@ def rows_alone(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
 
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_scores_are_those_of_each_row_by_itself(name: str, left: bool) -> None:
-    batch, expected = batch_of(left=left), rows_alone(model_of(name), batch_of(left=left))
-    with Engine(model_of(name), EngineConfig(placement="resident", packed=True)) as engine:
-        torch.testing.assert_close(engine.scores(batch), expected, rtol=0, atol=1e-5)
+@pytest.mark.parametrize(("dtype", "apart"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-3)])
+def test_scores_are_those_of_each_row_by_itself(name: str, left: bool, dtype: torch.dtype, apart: float) -> None:
+    batch, expected = batch_of(left=left), rows_alone(model_of(name).to(dtype), batch_of(left=left))
+    with Engine(model_of(name).to(dtype), EngineConfig(placement="resident", packed=True)) as engine:
+        torch.testing.assert_close(engine.scores(batch), expected, rtol=0, atol=apart)
         assert engine.model.config._attn_implementation == "sdpa"  # as it was
 
 

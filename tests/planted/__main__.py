@@ -1,12 +1,15 @@
 """``python -m tests.planted [WORD ...]``: plants each bug of bugs.toml, or those whose names hold a word, in a copy of
-the tree, and tells which of its nearest tests finds it. Exit status 1 if one is found by none.
+the tree, and tells which of its nearest tests finds it. Exit status 1 if one is found by none, or where its tests did
+not end in time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +20,10 @@ from pathlib import Path
 from tests.support.planted import ROOT, Bug, bugs
 
 TREE = ("zobench", "tests", "runners", "campaigns", "tables", "plots", "results", "docs", "pyproject.toml", "README.md")
+
+
+SECONDS = 900
+"""In which the nearest tests of a bug must end: they take up to two minutes."""
 
 
 def copied(folder: Path) -> Path:
@@ -32,14 +39,23 @@ def copied(folder: Path) -> Path:
 
 
 def failing(copy: Path, tests: Sequence[str], cache: str) -> list[str]:
-    """The first of ``tests`` in ``copy`` that fails, or nothing. Raises ``RuntimeError`` where they do not run."""
+    """The first of ``tests`` in ``copy`` that fails, or nothing. Raises ``RuntimeError`` where they do not run, and
+    ``TimeoutExpired`` where they do not end, after which they and what they started are killed."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     environment["NUMBA_CACHE_DIR"] = str(copy.parent / cache)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", *tests]
-    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
-    found = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
-    if done.returncode not in (0, 1) and not found:
-        raise RuntimeError(f"{tests} did not run: {done.stdout[-500:]}{done.stderr[-500:]}")
+    with subprocess.Popen(
+        command, cwd=copy, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as run:  # fmt: skip
+        try:
+            said, _ = run.communicate(timeout=SECONDS)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # where none of its group is left
+                os.killpg(run.pid, signal.SIGKILL)
+    found = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said, re.MULTILINE)
+    if run.returncode not in (0, 1) and not found:
+        raise RuntimeError(f"{tests} did not run: {said[-1000:]}")
     return found
 
 
@@ -69,9 +85,13 @@ def main(words: list[str]) -> int:
         copy = copied(Path(folder))
         for bug in chosen:
             begin = time.monotonic()
-            found = finder(copy, bug)
+            told = found = ""
+            try:
+                told = (found := finder(copy, bug)) or "NO TEST"
+            except subprocess.TimeoutExpired:
+                told = "timed out"
             missed += not found
-            print(f"{time.monotonic() - begin:5.0f} s  {bug.name}: {found or 'NO TEST'}", flush=True)
+            print(f"{time.monotonic() - begin:5.0f} s  {bug.name}: {told}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} planted bugs are found")
     return int(missed > 0)
 

@@ -5,12 +5,13 @@ import functools
 
 import pytest
 import torch
-from transformers import RobertaConfig, RobertaForMaskedLM
+from transformers import DynamicCache, RobertaConfig, RobertaForMaskedLM
 
 from tests.support.adapters import (
     Moved,
     adapter,
     applied,
+    base_model,
     batches,
     filled,
     loss,
@@ -54,6 +55,35 @@ def test_the_loss_is_that_of_pefts_model(scheme, name, dtype):
     (batch,) = batches(name, 1)
     with Engine(model, config, weights=moved, drive=done.drive) as engine:
         assert engine.probe(batch, [Point()]) == [loss(theirs, batch)]
+
+
+@torch.no_grad()
+def behind_a_prefix(base, prefix, batch, first):
+    """transformers' own loss of tokens whose positions begin at ``first``, behind ``prefix`` (tokens, layers x 2 x
+    width) as the past of every layer."""
+    heads = getattr(base.config, "num_key_value_heads", base.config.num_attention_heads)
+    states = prefix.view(5, 2 * base.config.num_hidden_layers, heads, -1).permute(1, 2, 0, 3)
+    rows, length = batch.input_ids.shape
+    cache = DynamicCache()
+    for layer, (keys, values) in enumerate(zip(states[::2], states[1::2], strict=True)):
+        cache.update(*(state.expand(rows, -1, -1, -1) for state in (keys, values)), layer)
+    positions = torch.arange(first, first + length).expand(rows, -1)
+    mask = torch.ones(rows, 5 + length, dtype=torch.long)
+    logits = base(batch.input_ids, past_key_values=cache, position_ids=positions, attention_mask=mask).logits
+    return base.loss_function(logits=logits, labels=batch.labels, vocab_size=base.config.vocab_size).item()
+
+
+@pytest.mark.parametrize("name", ["opt-tiny", "llama-tiny"])
+def test_a_prefixs_loss_is_transformers_own_and_not_mezos(name):
+    """MeZO's tokens begin at position 0 behind the prefix, zobench's and peft's at 5."""
+    config = EngineConfig()
+    model, done, initial = applied(name, "prefix", config)
+    moved = Moved(model, initial)
+    (prefix,), base, (batch,) = moved.values.values(), base_model(name), batches(name, 1)
+    with Engine(model, config, weights=moved, drive=done.drive) as engine:
+        (mine,) = engine.probe(batch, [Point()])
+    assert mine == behind_a_prefix(base, prefix, batch, 5)
+    assert 1e-5 < abs(mine - behind_a_prefix(base, prefix, batch, 0)) < 0.1
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -7,7 +7,6 @@ import gzip
 import io
 import itertools
 import json
-import re
 import tarfile
 import tracemalloc
 import zlib
@@ -29,7 +28,7 @@ from zobench.store import unpack as module
 from zobench.store.merge import merge
 from zobench.store.pack import doubt, pack, unfit
 from zobench.store.reading import parsed
-from zobench.store.sendable import NOT_SENT, sendable, unsendable
+from zobench.store.sendable import NOT_SENT, facts_of, sendable, unsendable
 
 SPECS = tuple(itertools.islice(stores.specs(), 2))
 SLOW: dict[str, Any] = {"samples": {"step_seconds": [100.0] * stores.STEPS, "loss": [2.0] * stores.STEPS}}
@@ -113,19 +112,12 @@ BASES = [json.loads(path.read_text()) for path in sorted(recipes.folder("publish
 HOSTILE = (
     "/home/annika b/x", "C:\\Users\\annika", "~annika/x", "file:///annika", "annika:29500", "annika@node17.example.org",
     "fe80::annika", "00:1b:44:annika", "https://u:annika@host/x", "Bearer sk-annika", "annika, 2 cores", "AMD annika",
-    "Linux 6.1.0-annika x86_64", "2.1.0+annika", "threads: annika", "annika", "annika-2c-abcdef0", "\nannika",
+    "Linux 6.1.0-annika x86_64", "2.1.0+annika", "threads: annika", "annika", "annika-2c-abcdef", "\nannika",
 )  # fmt: skip
-PLAIN = ("2.1.0+annika", "annika", "annika-2c-abcdef0")
-"""What could be the name of a model, which leaves."""
 ANY = st.text(" /\\:@.~-_[]%$\n\x1b\u00e9Aa0", min_size=1).map(lambda text: f"{text}annika{text}")
 NUMBER = st.integers(0, 10**6)
 PLANTED = st.tuples(NUMBER, NUMBER, st.booleans(), st.sampled_from(HOSTILE) | ANY)
 """Which part of a result, which place in it, whether as a key there, and what."""
-
-
-def is_plain(text: str) -> bool:
-    """Whether it could be a plain name, or two."""
-    return re.fullmatch(r"[A-Za-z0-9._+/-]+", text) is not None
 
 
 def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -157,7 +149,7 @@ def test_no_hostile_text_survives_wherever_it_stands(number: int, planted: list[
             continue  # likewise
         if as_key and isinstance(item, dict):
             item[text] = text
-        elif (*way, last) != ("environment", "machine") and not (way[:1] == ["spec"] and is_plain(text)):
+        else:
             parent[last] = text
     try:
         result = parsed(json.dumps(values).encode())
@@ -168,13 +160,48 @@ def test_no_hostile_text_survives_wherever_it_stands(number: int, planted: list[
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_no_spec_with_a_hostile_text_is_packed(tmp_path: Path, text: str) -> None:
-    """A plain name is what its user gave to a model; anything else keeps the run at home."""
-    spec = GOOD.spec.replace(model=text, config_hash="0" * 12)
-    assert (doubt(dataclasses.replace(GOOD, spec=spec)) == "") == (
-        text in ("2.1.0+annika", "annika", "annika-2c-abcdef0")
-    )
-    assert unsendable(GOOD.spec) == ""
+def test_a_name_of_ones_own_keeps_its_run_at_home_or_is_replaced(tmp_path: Path, text: str) -> None:
+    """A model's name is replaced by one that its configuration's hash gives, also in the name of its file; a run of a
+    task of one's own, which cannot be renamed, stays."""
+    spec = GOOD.spec.replace(model=text, name="annika", model_path="annika/x", config_hash="0123456789ab")
+    store_of(tmp_path / "a", dataclasses.replace(GOOD, spec=spec))
+    assert pack(tmp_path / "a", file := tmp_path / "x.tar.gz").runs == 1
+    assert merge([file], tmp_path / "b").added == 1
+    assert [run.spec.model for run in Store(tmp_path / "b").runs()] == ["model-01234567"]
+    assert b"annika" not in gzip.decompress(file.read_bytes())
+    assert merge([file], tmp_path / "a").equal == 1
+    for changes in ({"model": text}, {"task": "annika@0123456789ab"}, {"weights": "pretrained", "weights_path": text}):
+        assert unsendable(GOOD.spec.replace(**changes)) != ""
+    assert unsendable(GOOD.spec.replace(task="annika@0123456789ab"), keep_text=True) == ""
+
+
+SENT: dict[str, tuple[Any, ...]] = {
+    "options": ({"interval": 24}, {"shaping": "ranks"}, {}),
+    "program": ("mezo 552cb1b, torch 2.1.0+cu121, transformers 4.28.1, Python 3.9.18", "zo2 552cb1b+0123abc"),
+    "plug_ins": ({"program": "mezo 552cb1b"},),
+    "versions": ({"torch": "2.6.0a0+29c30b1"}, {"numpy": "2.4.6"}, {"zobench": "0.2.0.dev3"}),
+    "software": ({"python": "3.11", "torch": "2.13.0"},),
+    "os": ("Linux 6.18.44-fc-v669 x86_64",),
+    "machine": ("2x-a100-sxm4-80gb-64c-0a1b2c", "xeon-platinum-8375c-4c-581cb1", "neoverse-n1-4c-581cb1"),
+    "hardware": ({"cpu": "Intel(R) Core(TM) i7-9700K @ 3.60GHz"},),
+}
+KEPT: dict[str, tuple[Any, ...]] = {
+    "options": ({"annika_lives_in": 12}, {"shaping": "annika"}),
+    "program": ("annika 552cb1b", "mezo 1.2 0123abcd"),
+    "plug_ins": ({"method": "annika 1.2.0 0123abcd"}, {"program": "annika 1.0.0 unknown"}),
+    "versions": ({"torch": "192.168.1.10"}, {"torch": "2.1.0+gitdeadbeefdeadbeefdeadbeef"}, {"annika": "1.0.0"}),
+    "os": ("Linux 192.168.1.10 x86_64",),
+    "hardware": ({"cpu": "192.168.1.10GHz"}, {"cpu": "db7"}),
+}
+"""What a machine's facts may be, and what may not be sent of them: the key too, or the text alone."""
+
+
+def test_facts_of_a_machine_are_sent_in_the_forms_that_the_list_has() -> None:
+    for key, values in SENT.items():
+        assert [facts_of({key: value}).get(key) for value in values] == list(values)
+    for key, values in KEPT.items():
+        assert {str(facts_of({key: value}).get(key)) for value in values} <= {"None", "{}", "{'cpu': ''}"}
+    assert facts_of({"machine": "annika-pc-epyc-2c-fcab62"}) == {"machine": "epyc-2c-fcab62"}
 
 
 def test_a_machine_that_zobench_did_not_name_keeps_its_runs_at_home() -> None:
@@ -395,6 +422,20 @@ def test_an_archive_that_grows_is_refused_by_what_it_would_take(tmp_path: Path) 
     done = bounded(tmp_path, "results", file, "--merge-into", "b")
     assert (done.code, len(done.err.splitlines())) == (1, 1)
     assert "a result must hold at most 500,000 lists and 4,000,000 items, but this has 20,000,004 and" in done.err
+
+
+def test_a_run_of_one_long_text_is_refused_by_what_it_would_take(tmp_path: Path) -> None:
+    """With one character beyond ASCII Python takes four bytes for each of a text: 60 MB took over 800 MB."""
+    folder = tmp_path / "a" / MACHINE
+    folder.mkdir(parents=True)
+    for name, end in (("1", b"\\ud83d\\ude00"), ("2", b"\\n" * 9), ("3", "\U0001f600".encode())):
+        (folder / f"{name}.json").write_bytes(b'{"reason": "' + b"a" * (60 << 20) + end + b'"}')
+    done = bounded(tmp_path, "results", "a")
+    for number, told in enumerate(
+        ("of text, but this has more", "of text, but this has more", "MiB; this has more"), 1
+    ):
+        assert f"{number}.json: a result " in done.err
+        assert told in done.err.replace("\n", " ")
 
 
 def test_an_archive_of_very_many_files_is_refused_and_of_bad_ones_read_for_a_while(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def check_out(option: str, folder: Path) -> None:
     check_folder(option, place)
     try:
         with tempfile.TemporaryFile(dir=place):
-            pass
+            pass  # the file shows that one can be made here, and is gone at once
     except OSError as error:
         raise ValueError(
             f"`{option}` must be a folder that you may write to, but got {str(folder)!r} ({error.strerror}); choose "

@@ -100,14 +100,20 @@ class Here:
     def plan(self, cells: Sequence[RunSpec], retry: Collection[str], note: str, number: int = 0) -> Plan:
         """The plan of ``cells`` for the round of that number, after the ``note`` on them; what is stored and cannot be
         read is said."""
+        from zobench.cli.console import waiting
         from zobench.execute import plan
 
         self._introduce()
         self.say(note)
         where = (cells, self._store, self.machine, self._device, retry, self._disk_dir)
-        planned = None if self._knows or "rates" in vars(self) else plan.unpriced(*where, number)
+        what, planned = f"planning {len(cells)} cells", None
+        if not (self._knows or "rates" in vars(self)):
+            with waiting(self._errors, what):
+                planned = plan.unpriced(*where, number)
         if planned is None or not (self._dry or all(step.action != "run" for step in planned.steps)):
-            planned = plan.here(*where, self.rates, number)
+            rates = self.rates
+            with waiting(self._errors, what):
+                planned = plan.here(*where, rates, number)
         for problem in self._store.problems:
             if problem not in self._told:  # a protocol is planned twice
                 self.say(f"not read: {problem}", "yellow")

@@ -101,7 +101,8 @@ class _Sweep:
         self._here = here = here or Here(
             self._store, self._device, why, asked.disk_dir, self._errors, dry=asked.dry_run
         )
-        found = matrix_cells(path, self._device, values, lambda: here.narrow, lambda: here.own_rates, asked.part)
+        with console.waiting(self._errors, f"making the cells of {path.name}"):
+            found = matrix_cells(path, self._device, values, lambda: here.narrow, lambda: here.own_rates, asked.part)
         self._matrix, self._cells, self._note = found
         for told in self._matrix.notes:
             here.say(f"warning: {told}", "yellow")

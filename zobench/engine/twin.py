@@ -365,8 +365,12 @@ def _one_line(model: nn.Module, marks: Marks) -> Iterator[None]:
         alone = [name for name, follows in marks.items() if follows.nothing]
         raise ValueError(
             f"a model must run on several copies of a batch, module by module, but {type(model).__name__} "
-            + (f"reshapes the output of {alone[0]}, which is one for all rows" if alone else "does not")
-            + f" ({_first_line(error)}); use another model"
+            + (
+                f"reshapes the output of {alone[0]}, which is one for all rows and another at every point"
+                if alone
+                else f"does not ({_first_line(error)})"
+            )
+            + "; use another model"
         ) from error
 
 

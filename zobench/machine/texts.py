@@ -5,39 +5,45 @@ from __future__ import annotations
 import csv
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DEEPEST = 50
 """Levels of lists and sections in each other; what zobench writes has ten."""
 
 LARGEST = 1_000_000
 """Characters of a TOML file, which people write: tomllib takes seconds for more."""
+_BLANKS = " \t\r\n\v\f\x00\xa0\u200b\u3000\ufeff"
 
 
 class CsvWriter:
-    """Writes CSV in which no cell is a formula for the spreadsheet that opens it: text of others could be one.
+    """Writes CSV in which no cell is a formula for the spreadsheet that opens it: text of others could be one."""
 
-    With ``columns`` it begins with them, and a row maps a column to its value; a column that it has not stays empty.
-    """
+    def __init__(self, stream: TextIO) -> None:
+        self._writer = csv.writer(stream, lineterminator="\n")
 
-    def __init__(self, stream: TextIO, columns: Sequence[str] = ()) -> None:
-        self._columns, self._writer = columns, csv.writer(stream, lineterminator="\n")
-        if columns:
-            self._writer.writerow(columns)
-
-    def writerow(self, row: Iterable[Any] | Mapping[str, Any]) -> None:
+    def writerow(self, row: Iterable[Any]) -> None:
         """Writes one row."""
-        if isinstance(row, Mapping):
-            assert row.keys() <= set(self._columns), row
-            row = [row.get(name, "") for name in self._columns]
         self._writer.writerow(map(not_a_formula, row))
 
 
+def csv_of(frame: pd.DataFrame) -> str:
+    """``frame`` as CSV in full precision; neither a cell nor the name of a column is a formula for a spreadsheet."""
+    return str(frame.map(not_a_formula).rename(columns=not_a_formula).to_csv(index=False, lineterminator="\n"))
+
+
 def not_a_formula(value: Any) -> Any:
-    """``value``; text that a spreadsheet would compute gets an apostrophe in front. Numbers are none."""
-    if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@\t\r":
+    """``value``; text that a spreadsheet would compute gets an apostrophe in front. Numbers are none.
+
+    A spreadsheet can be told to drop blanks at a cell's begin, and knows the wide forms of the signs."""
+    if not isinstance(value, str) or len(value) < 2:
+        return value
+    begin = value.lstrip(_BLANKS)[:1]
+    if value[0] not in "\t\r" and begin not in tuple("=+-@\uff1d\uff0b\uff0d\uff20"):
         return value
     try:
         float(value)

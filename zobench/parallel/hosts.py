@@ -236,7 +236,7 @@ class Counts:
         cannot pass the first release, what comes after not the second acquire."""
         for _ in range(2):
             with self._lock:
-                pass
+                pass  # a lock is taken for its acquire and its release alone
 
 
 class SharedTier:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zobench.machine.texts import not_a_formula
+from zobench.machine.texts import csv_of
 from zobench.predict.forecast import Forecast
 from zobench.report.cells import TableCell, flat
 from zobench.report.chart import Chart
@@ -41,8 +41,8 @@ def made(lines: Iterable[Mapping[str, Any]], columns: Sequence[str] = COLUMNS) -
 
 
 def csv(frame: pd.DataFrame | None) -> str:
-    """``frame`` as CSV in full precision, without formulas for a spreadsheet; "" where there is none."""
-    return "" if frame is None else str(frame.map(not_a_formula).to_csv(index=False, lineterminator="\n"))
+    """``frame`` as CSV (:func:`~zobench.machine.texts.csv_of`); "" where there is none."""
+    return "" if frame is None else csv_of(frame)
 
 
 def of_cells(table: Table, grids: Iterable[tuple[str | None, Grid]]) -> pd.DataFrame:

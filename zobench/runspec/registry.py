@@ -11,6 +11,8 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -18,6 +20,9 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from zobench.runspec.words import suggestion
+
+PATIENCE = 4.0
+"""Seconds of a plug-in's import after which it is told that this is what is waited for."""
 
 
 class Named(Protocol):
@@ -112,11 +117,17 @@ def plug_ins(group: str) -> Mapping[str, tuple[metadata.EntryPoint, ...]]:
 @functools.cache
 def _loaded(noun: str, of: str, point: metadata.EntryPoint) -> Any:
     where = f"the {noun} {point.name!r} of the package {_package(point)}"
+    late = f"zobench: {where} must be importable, but its import is not over after {PATIENCE:g} s; Ctrl-C ends it\n"
+    slow = threading.Timer(PATIENCE, sys.stderr.write, [late])
+    slow.daemon = True
+    slow.start()
     try:
         loaded = point.load()
     except (Exception, SystemExit) as error:  # whatever a stranger's module does when it is imported
         told = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(f"{where} must be importable, but {told}; mend or remove the package") from error
+    finally:
+        slow.cancel()
     wanted = resolve(of)
     if not isinstance(loaded, wanted):
         raise ValueError(

@@ -43,12 +43,12 @@ def pack(root: Path, archive: Path, *, keep_text: bool = False) -> Packed:
         tarfile.open(fileobj=squeezed, mode="w") as tar,
     ):
         for result in store.each():
-            path = store.path(result.spec, machine_of(result), number_of(result))
-            if why := unfit(result):
-                done.left_out.append(f"{path}: {why}")
+            if why := unfit(result, keep_text):
+                done.left_out.append(f"{_path(store, result)}: {why}")
                 continue
-            member = tarfile.TarInfo(path.relative_to(root).as_posix())
-            content = text_of(sendable(result, keep_text)).encode()
+            sent = sendable(result, keep_text)
+            member = tarfile.TarInfo(_path(store, sent).relative_to(root).as_posix())
+            content = text_of(sent).encode()
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
             done.runs += 1
@@ -59,18 +59,21 @@ def pack(root: Path, archive: Path, *, keep_text: bool = False) -> Packed:
     return done
 
 
-def unfit(result: Result) -> str:
-    """Why ``result`` is not sent, nor taken from others; "" if it is."""
+def _path(store: Store, result: Result) -> Path:
+    return store.path(result.spec, machine_of(result), number_of(result))
+
+
+def unfit(result: Result, keep_text: bool = False) -> str:
+    """Why ``result`` is not sent, nor taken from others, with or without its texts; "" if it is."""
     if not re.fullmatch(MACHINE, machine_of(result)):
         return f"its machine must have the name that zobench gives it, but is called {machine_of(result)[:80]!r}"
     if set(result.evaluation.get("scores", ())) - SCORES.keys():
         return "its scores have names that only a plug-in knows"
-    return doubt(result)
+    return unsendable(without_place(result).spec, keep_text) or doubt(result)
 
 
 def doubt(result: Result) -> str:
-    """Why ``result`` is nothing for others: it needs what they have not, or cannot be what its machine does with its
-    spec. "" if it is.
+    """Why ``result`` cannot be believed, or not be judged: "" if it can be.
 
     Who sends a run cannot leave out what it is judged by: one that ended ok must say how much memory its machine has,
     and have rates that give its step a least time. Where nothing can, rates are not asked for: a task, whose tokens are
@@ -81,8 +84,6 @@ def doubt(result: Result) -> str:
     unjudged = share is None and result.step_seconds and result.spec.task == "none" and models.is_known(result.spec)
     if result.is_ok and (unjudged or not isinstance(limit, int | float)):
         return "it lacks its machine's rates or memory, without which it cannot be judged; a sweep stores both"
-    if why := unsendable(without_place(result).spec):
-        return why
     if result.environment.get("planted_slowdown"):
         return "its steps were made longer on purpose, to test a comparison"
     if len(result.samples.get("step_seconds", [])) > result.spec.steps:

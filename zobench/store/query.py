@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zobench.machine.texts import not_a_formula
+from zobench.machine.texts import csv_of
 from zobench.result import Outcome, Result
 from zobench.runspec import FIELDS, check_value, labels, parse_value, suggestion
 from zobench.store import COLUMNS, Store, first_sweep, frame, machine_of, printable, row
@@ -103,7 +103,7 @@ def export(results: Sequence[Result], path: Path) -> None:
     check_export(path)
     table = frame(results)
     if path.suffix == ".csv":
-        table.map(not_a_formula).to_csv(path, index=False)
+        path.write_text(csv_of(table), encoding="utf-8")
         return
     table["writeback_every"] = table["writeback_every"].astype(str)  # a number or inf: Parquet's columns have one type
     table.to_parquet(path, index=False)

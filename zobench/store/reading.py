@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from operator import le
 from pathlib import Path
@@ -26,6 +27,12 @@ _DEEPEST = 20
 """Levels of lists and objects; a result has six."""
 LARGEST = 64 << 20
 """Bytes of a run's file: it is read whole."""
+_TEXT = 16 << 20
+"""Bytes of the texts in a run's file, and of a file that has other characters than ASCII, as zobench's have none: with
+one such character Python takes four bytes for each of a text."""
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_HALF = re.compile(rb"\\u[dD]")
+"""How an escape begins that may be half of a pair."""
 _MANY_ROWS, _MANY_ITEMS = 500_000, 4_000_000
 """Lists and objects of a run's file, and items in them, as many as fit some 300 MB of memory: a million steps do."""
 
@@ -50,13 +57,28 @@ def parsed(data: bytes) -> Result:
             f"a result must hold at most {_MANY_ROWS:,} lists and {_MANY_ITEMS:,} items, but this has {rows:,} "
             f"and {items:,}"
         )
-    try:
-        values = json.loads(data.decode(), parse_constant=_no_constant)  # of bytes json takes halves of characters
-        if b"\\ud" in data.lower():  # half of a pair of escapes is a character that nothing can print or store
-            json.dumps(values, ensure_ascii=False).encode()
-        return _checked(values)
+    if not data.isascii() and len(data) > _TEXT:
+        raise ValueError(
+            f"a result with other characters than ASCII must have at most {_TEXT >> 20} MiB; this has more"
+        )
+    if len(data) > _TEXT or _HALF.search(data):
+        _check_texts(data)
+    try:  # of bytes json takes halves of characters
+        return _checked(json.loads(data.decode(), parse_constant=_no_constant))
     except (OverflowError, RecursionError):  # as json, and int(...) of floats, name them
         raise ValueError("a number must fit 64 bits, and nesting 20 levels, but one does not") from None
+
+
+def _check_texts(data: bytes) -> None:
+    """Raises ``ValueError`` for more text than a reader takes, and for half of a pair of escapes, a character that
+    nothing can print or store."""
+    size = 0
+    for text in _STRING.finditer(data):
+        size += text.end() - text.start()
+        if size > _TEXT:
+            raise ValueError(f"a result must have at most {_TEXT >> 20} MiB of text, but this has more")
+        if _HALF.search(data, *text.span()):
+            str(json.loads(text[0].decode())).encode()
 
 
 def _no_constant(word: str) -> NoReturn:

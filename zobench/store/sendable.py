@@ -1,7 +1,8 @@
 """What of a result may be sent to others: a list of fields, each with the form that its values must have.
 
-Whatever is not on the list stays at home, keys included. Texts that people or programs wrote (reasons, warnings,
-tracebacks, notes, labels of one's own data) are sent only if asked for.
+Whatever is not on the list stays at home, keys included. A word is sent where it is one of zobench's own: a name in its
+lists, a part of a maker's name for a processor. Texts that people or programs wrote (reasons, warnings, tracebacks,
+notes, names of their models, tasks and plug-ins) are sent only if asked for.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from zobench.result import Result
 from zobench.result.examples import KEY as EXAMPLES
 from zobench.result.record import DISTURBED, DOUBTFUL, FEWER
 from zobench.runspec import RunSpec, flat
+from zobench.runspec.registries import METHODS, MODELS, PROGRAMS, SCHEMES, TASKS
 from zobench.store.files import without_place
 from zobench.store.reading import SCORES
 
@@ -26,24 +28,27 @@ NOT_SENT = "(text not sent)"
 MACHINE = r"[a-z0-9]{1,20}(-[a-z0-9]{1,20}){0,8}-\d{1,4}c-[0-9a-f]{6}"
 """The id that zobench makes of a machine's hardware and software (:mod:`zobench.measure.environment`)."""
 _NAME = r"(?![\d.]+(/|$))[A-Za-z0-9][A-Za-z0-9._+-]{0,79}"
-_SPEC = {
-    "task": rf"{_NAME}(@[0-9a-f]{{4,64}})?", "device": r"auto|cpu|cuda(:\d{1,3})?", "config_hash": r"[0-9a-f]{0,64}",
-    "weights_hash": r"[0-9a-f]{0,64}",
+"""A plain name, as texts of a spec must be even where they are asked for."""
+_HASH = r"[0-9a-f]{12}"
+_NAMED = {
+    "task": rf"{_NAME}(@{_HASH})?", "device": r"auto|cpu|cuda(:\d{1,3})?", "config_hash": _HASH, "weights_hash": _HASH,
 }  # fmt: skip
-_VERSION = (
-    r"\d{1,5}(\.\d{1,8}){0,4}((\.|-)?(a|b|rc|dev|post)\d{1,8})?(\+(cpu|cu\d+|rocm\d[\d.]{0,8}|git[0-9a-f]{6,40}))?"
-)
+_BUILD = r"\+(cpu|cu\d{2,3}|rocm\d(\.\d){1,2}|(git)?[0-9a-f]{7})"
+_VERSION = rf"\d{{1,4}}(\.\d{{1,4}}){{1,2}}((\.|-)?(a|b|rc|dev|post)\d{{1,8}})?({_BUILD})?"
+"""Three numbers at most: four are an address."""
 _CPU = (
     r"Intel(\(R\))?|AMD|Arm|ARM|Apple|Ampere|IBM|Xeon(\(R\))?|Core(\(TM\))?|EPYC|Ryzen|Threadripper|PRO|Pro|Max|Ultra|"
     r"Processor|CPU|Gold|Silver|Platinum|Bronze|Altra|Neoverse-[NVE]\d|Cortex-[AX]\d{1,3}|x86_64|aarch64|arm64|@|"
-    r"\d+-Core|[\d.]+GHz|[A-Za-z]{0,2}\d-?\d{0,5}[A-Z]{0,3}\d?"
+    r"\d+-Core|\d\.\d+GHz|(i|FX-|[A-Z])?\d-?\d{0,5}[A-Z]{0,2}\d?"
 )
 _GPU = (
     r"NVIDIA|AMD|Tesla|GeForce|Quadro|RTX|GTX|TITAN|Instinct|Radeon|Graphics|Laptop|GPU|Ti|SUPER|Ada|Generation|PCIe|"
-    r"HBM[23]e?|NVL|MIG|\d+g\.\d+gb|\d+GB|[A-Z]{0,2}\d{1,4}[A-Za-z]{0,2}(-(SXM\d?|PCIE|PCIe|NVL|\d+GB|\d+Q))*"
+    r"HBM[23]e?|NVL|MIG|\dg\.\d+gb|\d+GB|(MI|GB|GH|[A-Z])?\d{1,4}[A-Za-z]{0,2}(-(SXM\d?|PCIE|PCIe|NVL|\d+GB|\d+Q))*"
 )
+_ID = rf"(?i:{_CPU}|{_GPU}|\dx|neoverse|cortex|x86|sxm\d?)"
+"""A word of a machine's id, which is made of the processor's name."""
 _OS = (
-    r"(Linux|Darwin|Windows) \d{1,5}(\.\d{1,8}){0,3}(-(\d{1,5}|v\d{1,5}|fc|generic|aws|gcp|azure|amd64|cloud)){0,6} "
+    r"(Linux|Darwin|Windows) \d{1,3}(\.\d{1,5}){0,2}(-(\d{1,5}|v\d{1,5}|fc|generic|aws|gcp|azure|amd64|cloud)){0,6} "
     r"(x86_64|aarch64|arm64|AMD64|ppc64le|riscv64|s390x)"
 )
 _WARNINGS = (
@@ -78,6 +83,8 @@ _FACTS = (
 _GPU_FACTS = ("memory_mib", "pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max")
 _SPLITS = ("train", "dev", "test", "validation", "batches", "split")
 _EVENTS = ("upload", "compute", "update", "offload", "copy", "save")
+_OPTION_WORDS = ("accuracy", "loss", "none", "ranks", "z-score")
+"""Texts among the options of zobench's own methods."""
 
 _OUT: Any = object()
 """What a form makes of a value that is not sent."""
@@ -88,7 +95,11 @@ def sendable(result: Result, keep_text: bool = False) -> Result:
     """``result`` with the fields on the list alone; with ``keep_text`` its texts too, as they are."""
     parts = _parts(keep_text)
     kept = {name: form(getattr(result, name)) for name, form in parts.items()}
-    return replace(without_place(result), partial=result.partial is True, **kept)
+    spec = without_place(result).spec.replace(task_file="")
+    if not keep_text:
+        shown = spec.model if spec.model in _own()["model"] else f"model-{spec.config_hash[:8]}"
+        spec = spec.replace(name="", model_path="", model=shown)
+    return replace(result, spec=spec, partial=result.partial is True, **kept)
 
 
 def facts_of(environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,14 +107,31 @@ def facts_of(environment: Mapping[str, Any]) -> dict[str, Any]:
     return dict(_parts(False)["environment"](environment))
 
 
-def unsendable(spec: RunSpec) -> str:
-    """Why ``spec``, which cannot be changed without becoming another, is nothing for others; "" if it is."""
+def unsendable(spec: RunSpec, keep_text: bool = False) -> str:
+    """Why ``spec``, which cannot be changed without becoming another, is nothing for others; "" if it is.
+
+    A model that has a ``config_hash`` can be called otherwise (:func:`sendable`). With ``keep_text`` texts must be
+    plain names, without it zobench's own.
+    """
+    renamed = ("name", "model_path", *(["model"] if spec.config_hash else []))
+    changed = {"task_file", *(() if keep_text else renamed)}
     for field, value in flat(spec.to_dict()).items():
-        if not isinstance(value, str) or value == "":
+        if not isinstance(value, str) or value == "" or field in changed:
             continue
-        if not re.fullmatch(_SPEC.get(field, rf"{_NAME}(/{_NAME})?"), value):
+        if not re.fullmatch(_NAMED.get(field, rf"{_NAME}(/{_NAME})?"), value):
             return f"its {field} must be a plain name, which others can have too, but is {value[:80]!r}"
+        own = _OPTION_WORDS if field.startswith("options.") else _own().get(field, {value})
+        if not keep_text and value not in own:
+            return f"its {field} must be one of zobench's own, but is {value[:80]!r}; --keep-text sends it"
     return ""
+
+
+@functools.cache
+def _own() -> Mapping[str, frozenset[str]]:
+    """The words of zobench's own by the field of a spec that has them; of other fields :class:`RunSpec` checks them."""
+    registries = {"model": MODELS, "method": METHODS, "scheme": SCHEMES, "task": TASKS, "program": PROGRAMS}
+    names = {field: frozenset(one.name for one in registry.own()) for field, registry in registries.items()}
+    return {**names, "task": names["task"] | {"none"}, "weights_path": names["model"]}
 
 
 @functools.cache
@@ -127,24 +155,25 @@ def _parts(keep_text: bool) -> Mapping[str, Form]:
 
 
 def _environment(text: Form) -> Form:
-    version, device, machine = _form(_VERSION), _form(_SPEC["device"]), _form(MACHINE)
+    version, device = _form(_VERSION), _form(_NAMED["device"])
     gpu = _of(_GPU_FACTS) | {"name": _words(_GPU), "driver": version}
     versions = _fields(dict.fromkeys((*PACKAGES, "python", "zobench"), version))
     hardware = _fields({
         **_of(("cores", "memory_gib")), "cpu": _words(_CPU), "gpus": _items(_fields({**gpu, "driver": _left_out})),
     })  # fmt: skip
-    ranks = _fields({**_of(("rank", "node", "threads", *_MEMORY)), "device": device, "machine": machine})
-    clone = rf"{_NAME} [0-9a-f]{{7,40}}(, (torch|transformers|Python) {_VERSION})*"
-    program = _form(rf"{clone}|{_NAME} {_VERSION} ([0-9a-f]{{8}}|unknown)")
+    ranks = _fields({**_of(("rank", "node", "threads", *_MEMORY)), "device": device, "machine": _machine})
+    programs = "|".join(map(re.escape, _own()["program"]))
+    program = _form(rf"({programs}) [0-9a-f]{{7}}(\+[0-9a-f]{{7}})?(, (torch|transformers|Python) {_VERSION})*")
+    texts = text if text is _as_it_is else None
+    options = {name: _option for method in METHODS.own() for name in method.options}
     shown = _fields({
-        **_of(_FACTS), "machine": machine, "hardware": hardware, "software": versions, "versions": versions,
+        **_of(_FACTS), "machine": _machine, "hardware": hardware, "software": versions, "versions": versions,
         "device": device, "gpu": _fields(gpu), "cuda": _form(rf"(ROCm )?{_VERSION}"), "os": _form(_OS),
-        "cpu_flags": _items(_form("|".join(CPU_FLAGS))), "ranks": _items(ranks), "program": program,
+        "cpu_flags": _items(_form("|".join(CPU_FLAGS))), "ranks": _items(ranks), "program": texts or program,
         "source": _fields({"commit": _form("[0-9a-f]{7,40}"), "dirty": _number}),
         "calibration": _fields({**_of(_RATES, _tree), "notes": text}),
         "writeback_plan": _fields({"steps": _number, "reason": lambda reason: _or(text(reason), NOT_SENT)}),
-        "plug_ins": _fields(dict.fromkeys(("method", "scheme", "task", "model", "program"), program)),
-        "options": lambda options: options if _are_options(options) else _OUT,
+        "plug_ins": texts or _fields({"program": program}), "options": texts or _fields(options),
         "notes": text, "definition": text, "threads_reason": text, "transfers": text, "attention": text,
         "journal_sha256": _form("[0-9a-f]{64}"),
     })  # fmt: skip
@@ -194,10 +223,13 @@ def _timeline(rows: list[list[Any]]) -> list[list[Any]]:
     return [[*(word if word in _EVENTS else "other" for word in row[:2]), *row[2:]] for row in rows]
 
 
-def _are_options(options: Any) -> bool:
-    return isinstance(options, dict) and all(
-        re.fullmatch(r"[a-z][a-z_]{0,30}", name) and _number(value) is not _OUT for name, value in options.items()
-    )
+def _machine(value: Any) -> Any:
+    """The id of a machine without those of its words that are no part of a maker's name for a processor."""
+    if not isinstance(value, str) or not re.fullmatch(MACHINE, value):
+        return _OUT
+    *words, cores, digest = value.split("-")
+    kept = [word for word in words if re.fullmatch(_ID, word)]
+    return "-".join((*(kept or ["cpu"]), cores, digest))
 
 
 def _left_out(_: Any) -> Any:
@@ -214,6 +246,10 @@ def _or(value: Any, other: str) -> Any:
 
 def _number(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | None) else _OUT
+
+
+def _option(value: Any) -> Any:
+    return value if value in _OPTION_WORDS else _number(value)
 
 
 def _numbers_alone(value: Any) -> Any:

@@ -41,12 +41,12 @@ def runs_of(source: Path, problems: list[str], *, keep_text: bool = False) -> It
         problems += store.problems
         return
     for _ in _members(source):
-        pass
+        pass  # _members checks each name and size as it passes, and the sum at the end
     store, told = Store(source), list[str]()
     for name, content in _members(source):
         path = source / name
         result = store.believed(path, lambda content=content: parsed(content))  # type: ignore[misc]
-        if result is not None and (why := unfit(result)):
+        if result is not None and (why := unfit(result, keep_text)):
             store.tell(f"{path}: {why}")
         elif result is not None:
             yield sendable(result, keep_text)
@@ -110,8 +110,8 @@ def _members(source: Path) -> Iterator[tuple[str, bytes]]:
             counted = _Counted(squeezed)
             yield from _read(counted)
             counted.until = _MOST
-            while counted.read(1 << 20):  # its end has the sum of all
-                pass
+            while counted.read(1 << 20):
+                pass  # gzip compares the sum of all once it has read the end
     except _RefusedError as error:
         raise ValueError(f"{source} must hold {error}") from error
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
