@@ -17,7 +17,7 @@ from tests.support.bounded import bounded
 from zobench.cli import console
 from zobench.execute.slurm import Request
 from zobench.finetune.search import cells
-from zobench.machine.texts import CsvWriter, csv_of
+from zobench.machine.texts import csv_of
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -139,7 +139,6 @@ def test_a_store_without_working_locks_is_not_said_to_keep_nothing(
 
 
 def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path) -> None:
-    stream = io.StringIO()
     rows = [
         ["=1+1", "+x", "-x", "@x", "\t=x"],
         ["-0.5", "+1e-3", "-inf", -1.5, "-"],
@@ -147,9 +146,7 @@ def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path) -> None:
         [" =1+1", "\xa0@x", "\ufeff-x", "\n +x", "\uff1dx"],
         [" -1", " x", "\n", "= ", " ="],
     ]
-    for row in rows:
-        CsvWriter(stream).writerow(row)
-    read = list(csv.reader(io.StringIO(stream.getvalue())))
+    read = list(csv.reader(io.StringIO(csv_of(pd.DataFrame(rows)))))[1:]
     assert read[0] == ["'=1+1", "'+x", "'-x", "'@x", "'\t=x"]
     assert read[1:3] == [["-0.5", "+1e-3", "-inf", "-1.5", "-"], ["a=b", "", "", "x", "'"]]
     assert read[3:] == [[f"'{text}" for text in rows[3]], [" -1", " x", "\n", "'= ", "' ="]]

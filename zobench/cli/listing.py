@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -15,7 +16,7 @@ from rich.style import Style
 from rich.text import Text
 
 from zobench.cli.console import MIB
-from zobench.machine.texts import CsvWriter
+from zobench.machine.texts import not_a_formula
 from zobench.report.quantity import rounded
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, labels, named
@@ -278,7 +279,11 @@ def _interval(interval: tuple[float, float] | None) -> str:
 
 def write_comparison(comparison: Comparison, stream: TextIO) -> None:
     """The same as CSV, with every number in full, and the cells of one side only."""
-    write = CsvWriter(stream).writerow
+    writer = csv.writer(stream, lineterminator="\n")
+
+    def write(row: Iterable[Any]) -> None:
+        writer.writerow(map(not_a_formula, row))
+
     write(_CSV)
     for pair in comparison.pairs:
         judgement = pair.judgement

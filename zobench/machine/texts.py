@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,17 +16,6 @@ DEEPEST = 50
 LARGEST = 1_000_000
 """Characters of a TOML file, which people write: tomllib takes seconds for more."""
 _BLANKS = " \t\r\n\v\f\x00\xa0\u200b\u3000\ufeff"
-
-
-class CsvWriter:
-    """Writes CSV in which no cell is a formula for the spreadsheet that opens it: text of others could be one."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._writer = csv.writer(stream, lineterminator="\n")
-
-    def writerow(self, row: Iterable[Any]) -> None:
-        """Writes one row."""
-        self._writer.writerow(map(not_a_formula, row))
 
 
 def csv_of(frame: pd.DataFrame) -> str:
