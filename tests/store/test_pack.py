@@ -201,6 +201,10 @@ def test_facts_of_a_machine_are_sent_in_the_forms_that_the_list_has() -> None:
         assert [facts_of({key: value}).get(key) for value in values] == list(values)
     for key, values in KEPT.items():
         assert {str(facts_of({key: value}).get(key)) for value in values} <= {"None", "{}", "{'cpu': ''}"}
+    point = {"step": 1, "loss": 1.0, "accuracy": 1.0, "count": 3}
+    for right, sent in (("oA==", True), ("annika12", False), ("annika", False)):
+        evaluation = {"test": point, "test_examples": {"right": right, "loss": "AAAAAAAA"}}
+        assert ("test_examples" in sendable(dataclasses.replace(GOOD, evaluation=evaluation)).evaluation) == sent
     assert facts_of({"machine": "annika-pc-epyc-2c-fcab62"}) == {"machine": "epyc-2c-fcab62"}
 
 

@@ -17,6 +17,7 @@ from zobench.measure.environment import CPU_FLAGS, PACKAGES, describe
 from zobench.measure.samples import THROTTLE
 from zobench.result import Result
 from zobench.result.examples import KEY as EXAMPLES
+from zobench.result.examples import unpacked
 from zobench.result.record import DISTURBED, DOUBTFUL, FEWER
 from zobench.runspec import RunSpec, flat
 from zobench.runspec.registries import METHODS, MODELS, PROGRAMS, SCHEMES, TASKS
@@ -197,13 +198,18 @@ def _evaluation(text: Form) -> Form:
         point = _numbers("step", "count", "loss", *SCORES)
         counts = _numbers(*_SPLITS)
         task = _of(("longest",)) | dict.fromkeys(("available", "counts", "truncated", "seeds"), counts)
-        return dict(_fields({
+        sent = dict(_fields({
             "curve": _numbers_alone, "start": point, "best": point, "test": point, "majority": _numbers("dev", "test"),
             EXAMPLES: _fields(dict.fromkeys(("right", "loss"), _form(r"[A-Za-z0-9+/]{1,200000}={0,2}"))),
             "scores": _items(_form("|".join(SCORES))), "definition": lambda told: _or(text(told), ""),
             "task": _fields(task | dict.fromkeys(("candidates", "labels", "sources", "notes", "task"), text)),
             "tokenizer": text,
         })(evaluation))  # fmt: skip
+        try:
+            unpacked(sent)
+        except ValueError:  # base64 of another length than its examples have is some other text
+            sent.pop(EXAMPLES)
+        return sent
 
     return form
 
