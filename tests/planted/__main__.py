@@ -5,25 +5,16 @@ not end in time.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.planted import ROOT, Bug, bugs
+from tests.support.planted import ROOT, Bug, bugs, failing
 
 TREE = ("zobench", "tests", "runners", "campaigns", "tables", "plots", "results", "docs", "pyproject.toml", "README.md")
-
-
-SECONDS = 900
-"""In which the nearest tests of a bug must end: they take up to two minutes."""
 
 
 def copied(folder: Path) -> Path:
@@ -36,27 +27,6 @@ def copied(folder: Path) -> Path:
         else:
             shutil.copy(ROOT / name, copy / name)
     return copy
-
-
-def failing(copy: Path, tests: Sequence[str], cache: str) -> list[str]:
-    """The first of ``tests`` in ``copy`` that fails, or nothing. Raises ``RuntimeError`` where they do not run, and
-    ``TimeoutExpired`` where they do not end, after which they and what they started are killed."""
-    environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    environment["NUMBA_CACHE_DIR"] = str(copy.parent / cache)
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", *tests]
-    with subprocess.Popen(
-        command, cwd=copy, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True,
-    ) as run:  # fmt: skip
-        try:
-            said, _ = run.communicate(timeout=SECONDS)
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # where none of its group is left
-                os.killpg(run.pid, signal.SIGKILL)
-    found = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said, re.MULTILINE)
-    if run.returncode not in (0, 1) and not found:
-        raise RuntimeError(f"{tests} did not run: {said[-1000:]}")
-    return found
 
 
 def finder(copy: Path, bug: Bug) -> str:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 900
+"""In which the nearest tests of a bug must end: they take up to two minutes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,3 +41,24 @@ class Bug:
 def bugs() -> list[Bug]:
     """Those of bugs.toml."""
     return [Bug(**row) for row in tomllib.loads((ROOT / "tests" / "planted" / "bugs.toml").read_text())["bug"]]
+
+
+def failing(copy: Path, tests: Sequence[str], cache: str) -> list[str]:
+    """The first of ``tests`` in ``copy`` that fails, or nothing. Raises ``RuntimeError`` where they do not run, and
+    ``TimeoutExpired`` where they do not end, after which they and what they started are killed."""
+    environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["NUMBA_CACHE_DIR"] = str(copy.parent / cache)
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", *tests]
+    with subprocess.Popen(
+        command, cwd=copy, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as run:  # fmt: skip
+        try:
+            said, _ = run.communicate(timeout=SECONDS)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # where none of its group is left
+                os.killpg(run.pid, signal.SIGKILL)
+    found = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said, re.MULTILINE)
+    if run.returncode not in (0, 1) and not found:
+        raise RuntimeError(f"{tests} did not run: {said[-1000:]}")
+    return found
