@@ -293,6 +293,19 @@ def test_the_saved_model_is_the_best_and_judges_as_the_run_did(spec: Any, data_d
     assert (each.right.sum(), each.loss.mean(dtype=float)) == (right, pytest.approx(loss, rel=1e-3))
 
 
+@pytest.mark.parametrize("changes", [{"length_grouping": True}, {"packed": True}], ids=str)
+def test_examples_are_kept_in_the_order_of_the_split(changes: Any, spec: Any, data_dir: Path, tmp_path: Path) -> None:
+    """Runs are paired by them, whatever the order in which they were evaluated."""
+    kept = []
+    for number, fields in enumerate([{}, changes]):
+        result = run(spec(lr=0.0, noise="counter", **fields), folder=tmp_path / str(number), data_dir=data_dir)
+        kept.append(unpacked(result.evaluation))
+    plain, sorted_by_length = kept
+    assert plain is not None and sorted_by_length is not None  # noqa: PT018
+    assert list(sorted_by_length.loss) == pytest.approx(list(plain.loss), abs=2e-3)
+    assert len({float(loss) for loss in plain.loss}) > 8  # else any order would do
+
+
 @pytest.mark.parametrize("way", ["resident", "lazy", "wire", "adam"])
 def test_what_was_judged_on_dev_is_what_was_kept(way: str, spec: Any, data_dir: Path, tmp_path: Path) -> None:
     wanted = spec(**WAYS[way], lr=1e-2)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from zobench.data.tasks.encode import Encoded
 from zobench.data.tasks.judge import Score
 from zobench.data.tasks.task_data import TaskData
 from zobench.engine.interface import EvaluatingEngine
@@ -21,11 +22,22 @@ def evaluate(
     """
     goal, total = data.asked.goal, Score()
     judge: Judge = resolve(goal.judge)()
-    for group in data.groups(split):
+    groups = data.groups(split)
+    for group in groups:
         between()
         total += judge.look(engine, data, group)
+    examples = _in_order(total.examples, groups, data.splits[split])
     first, *others = judge.scores(total)
     return Evaluation(
         split=split, step=step, loss=total.loss_sum / total.count, accuracy=first, count=total.count,
-        names=goal.scores, second=others[0] if others else 0.0, examples=total.examples,
+        names=goal.scores, second=others[0] if others else 0.0, examples=examples,
     )  # fmt: skip
+
+
+def _in_order(
+    examples: tuple[tuple[bool, float], ...], groups: Sequence[Sequence[Encoded]], items: Sequence[Encoded]
+) -> tuple[tuple[bool, float], ...]:
+    """``examples`` as the split has its ``items``, whatever the order of ``groups``: runs are paired by it."""
+    numbers = {id(item): number for number, item in enumerate(items)}
+    order = [numbers[id(item)] for group in groups for item in group]
+    return tuple(example for _, example in sorted(zip(order, examples, strict=True))) if examples else ()

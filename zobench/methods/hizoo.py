@@ -83,6 +83,10 @@ KIND = MethodKind(
     ),
     singles=lambda spec: 1,
     states=1,
-    needs=(*TRAVELLING_STATE, Need("queries", 1, "its curvature is of one direction; use queries=1")),
+    needs=(
+        *TRAVELLING_STATE,
+        Need("queries", 1, "its curvature is of one direction; use queries=1"),
+        Need("law", "normal", "its curvature is of the squares of z, which are all 1 for signs; use law=normal"),
+    ),
     options={"smooth": 1e-8},
 )

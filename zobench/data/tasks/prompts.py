@@ -148,6 +148,7 @@ PUBLISHED = (
         rows=Place(folder="COPA", config="copa"),
         usual_tokens=32,
         longest_tokens=40,
+        packed_share=0.6,
         texts=("premise", "choice1", "choice2", "question"),
         labels={0: 0, 1: 1},
         names=("choice1", "choice2"),

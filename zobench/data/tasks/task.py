@@ -87,7 +87,8 @@ class Task:
 
     ``rows`` gives the sets, as :class:`zobench.data.tasks.read.Place` does from files and the hub. ``usual_tokens`` and
     ``longest_tokens``: of a usual batch's rows and of the longest text, from which seconds and bytes are predicted;
-    ``packed_share``: the tokens of a packed batch over those of the padded one (docs/design/METHODS.md, "Packed rows").
+    ``packed_share``: the tokens of a packed batch of 8 over those of the padded one, 1 where nobody has
+    counted them (docs/design/METHODS.md, "Packed rows").
     ``loss`` trains it (:class:`zobench.data.Choices`). ``small_dev``: the dev size where the training set is smaller
     than what a run asks for; ``dev_share``: the same as a share of that set. ``unaligned`` and ``masked``: other forms,
     where the papers give one.
@@ -97,7 +98,7 @@ class Task:
     rows: Rows
     usual_tokens: int
     longest_tokens: int
-    packed_share: float = 0.6
+    packed_share: float = 1.0
     texts: tuple[str, ...] = ()
     labels: Mapping[str | int, int] = field(default_factory=dict)
     names: tuple[str, ...] = ()
