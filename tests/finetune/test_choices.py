@@ -61,6 +61,24 @@ def test_where_g_is_another_in_bf16_the_run_stays_with_float32(chosen: Any, monk
     assert said[-1] == "autocast: none, because g of 4 steps is 89% from float32's (at most 30%)"
 
 
+def test_a_model_that_cannot_be_driven_in_bf16_stays_with_float32(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gradients(spec: RunSpec, data: Any) -> list[float]:
+        if spec.autocast == "bf16":
+            raise ValueError("its attention asks for sdpa by name")
+        return [1.0]
+
+    monkeypatch.setattr(choices, "gradients", gradients)
+    taken, said = chosen()
+    assert taken == (True, "none", "model")
+    assert said[-1].endswith("could not be driven in bf16: its attention asks for sdpa by name")
+
+
+def test_where_no_loss_moves_nothing_is_alike() -> None:
+    assert choices.distance([0.0] * 4, [5.0] * 4) == choices.distance([0.0] * 4, [0.0] * 4) == float("inf")
+    assert choices.distance([3.0, 4.0], [3.0, 4.0]) == 0
+    assert choices.distance([3.0, 4.0], [float("nan"), 4.0]) == float("inf")
+
+
 def test_what_was_told_stays(chosen: Any) -> None:
     assert chosen(given=("packed", "dtype"), dtype="bf16") == ((False, "none", "model"), [])
     assert chosen(given=("packed", "autocast"), autocast="none") == ((False, "none", "model"), [])

@@ -77,9 +77,8 @@ def finetune(
     spec, notes = _spec(values, device)
     data_dir = data_dir or usual_data_dir()
     threads = settle() if spec.gpus == 1 else ""
-    _run_folder(out, spec, data_dir, results)
-    spec = chosen(spec, values, out, data_dir, lambda text: None if silent else _say(text))
-    folder = _run_folder(out, spec, data_dir, results)
+    folder = _run_folder(out, spec, data_dir, results)  # named by what was asked for, so that the same command finds it
+    spec = chosen(spec, values, folder, data_dir, lambda text: None if silent else _say(text))
     if spec.gpus > 1 and not torchrun_ranks():
         places = {"--out": folder, "--data-dir": data_dir, "--results": results, "--json": output}
         flags = {"--resume": resume, "--verbose": verbose, "--quiet": quiet}

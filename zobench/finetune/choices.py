@@ -28,7 +28,7 @@ FASTER = 1.5
 """Times the rate of float32 products from which bf16 is fast."""
 STEPS, APART = 4, 0.3
 """Steps, of which no weight is moved, whose g are compared; how far the two lists may be apart, relative to float32's
-length: then their correlation is about 0.95 at least."""
+length: then the cosine of the angle between them is about 0.95 at least."""
 SECONDS = 0.2
 """For which products are timed in each type."""
 
@@ -43,7 +43,9 @@ def chosen(
     begun = None if folder is None else _begun(folder)
     if begun is not None:
         return _with(spec, {name: getattr(begun, name) for name in FIELDS if name not in given}) or spec
-    free = spec.device == "cpu" and spec.gpus == 1 and not METHODS.get(spec.method).backpropagates
+    free = (
+        spec.device == "cpu" and spec.gpus == 1 and spec.tier != "disk" and not METHODS.get(spec.method).backpropagates
+    )
     if not free or models.parameter_count(models.of(spec)) < SMALLEST:
         return spec
     if "packed" not in given and (packed := _with(spec, {"packed": True})) is not None and _packs(packed):
@@ -96,24 +98,30 @@ def _in_16_bits(
     words, _ = tokenizer.load(spec)
     masked = models.of(spec).masked
     data = TaskData.load(spec, words, positions=models.position_count(spec), masked=masked, data_dir=data_dir)
-    apart = distance(gradients(spec, data), gradients(fast, data))
-    told = f"g of {STEPS} steps is {apart:.0%} from float32's (at most {APART:.0%})"
+    exact = gradients(spec, data)
+    try:
+        apart = distance(exact, gradients(fast, data))
+    except ValueError as error:  # the model's attention cannot be driven so, as the error says; float32 can
+        return spec, f"autocast: none, because with {rates} this model could not be driven in bf16: {error}"
+    compared = f"g of {STEPS} steps is {apart:.0%} from float32's (at most {APART:.0%})"
     if apart > APART:
-        return spec, f"autocast: none, because {told}"
-    return fast, f"autocast: bf16, weights and updates in fp32, because {rates} and {told}; autocast=none ends that"
+        return spec, f"autocast: none, because {compared}"
+    return fast, f"autocast: bf16, weights and updates in fp32, because {rates} and {compared}; autocast=none ends that"
 
 
 def gradients(spec: RunSpec, data: TaskData) -> list[float]:
     """g of each direction of the first :data:`STEPS` steps with lr = 0, all at the weights that the run begins with."""
-    found: list[float] = []
+    measured: list[float] = []
     with tuner(planned(spec)[0]) as built:
         for step in range(STEPS):
             built.method.lr = 0.0
-            found += built.method.step(built.engine, data.train_batch(step)).gradients
-    return found
+            measured += built.method.step(built.engine, data.train_batch(step)).gradients
+    return measured
 
 
 def distance(exact: Sequence[float], other: Sequence[float]) -> float:
-    """``|other - exact| / |exact|`` of two lists of as many numbers; infinite where one is not finite."""
-    size = math.dist(exact, other) / (math.hypot(*exact) or math.inf)
+    """``|other - exact| / |exact|`` of two lists of as many numbers; infinite where one is not finite or ``exact`` is 0."""
+    if not any(exact):  # no loss moved, so nothing is compared
+        return math.inf
+    size = math.dist(exact, other) / math.hypot(*exact)
     return size if math.isfinite(size) else math.inf

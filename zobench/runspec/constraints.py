@@ -153,6 +153,8 @@ CONSTRAINTS: tuple[Needs | NeedsMethod | MethodNeeds, ...] = (
                 "a population's members have rows of their own; use packed=false"),
     Needs("attention", (), "gpus", 1, "each rank would choose for itself; use attention=model"),
     Needs("attention", (), "compile", False, "what is compiled keeps one kernel; use attention=model"),
+    Needs("attention", (), "scheme", ("full", "lora", "prompt"),
+          "a prefix makes keys longer than queries, for which there is one kernel; use attention=model"),
     NeedsMethod("attention", (), lambda kind: not (kind.backpropagates or kind.tangents),
                 "kernels are timed without derivatives; use attention=model"),
     Needs("aligned", (), "task", _unaligned, "only its prompt can be left out; use aligned=true"),
