@@ -120,7 +120,7 @@ def gradients(spec: RunSpec, data: TaskData) -> list[float]:
 
 
 def distance(exact: Sequence[float], other: Sequence[float]) -> float:
-    """``|other - exact| / |exact|`` of two lists of as many numbers; infinite where one is not finite or ``exact`` is 0."""
+    """``|other - exact| / |exact|`` of two lists of as many numbers; infinite where that is not finite."""
     if not any(exact):  # no loss moved, so nothing is compared
         return math.inf
     size = math.dist(exact, other) / math.hypot(*exact)
