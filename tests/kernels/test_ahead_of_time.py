@@ -24,7 +24,8 @@ from zobench.kernels import gpu, gpu_base, scaled_gpu  # noqa: E402
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 ARCHITECTURES = (80, 86, 90, 100)
-REGISTERS = {100: 72}  # ptxas takes 70 there for the largest float32 kernel, and spills where it may only take 64
+REGISTERS = {90: 72, 100: 72}
+"""ptxas takes 70 of them for the largest float32 kernels: each draw has two laws, normal numbers and signs."""
 POINTERS = {"fp32": "*fp32", "fp16": "*fp16", "bf16": "*i16"}
 WORDS = ("tensor_id", "start0", "start1", "key0", "key1", "per_row", "pieces", "rounds", "count")
 TENSORS = ("master", "base", "scratch", "mirror", "weights", "plain")
@@ -74,7 +75,7 @@ class Instance:
         """More than this many say that something was unrolled or recomputed: measured, and a tenth."""
         draws = ("table" in self.present) + bool({"scratch", "mirror"} & {*self.present}) + (self.kernel == "_normals")
         own = {"_pack": 720, "_unpack": 330}.get(self.kernel, 0)
-        return 255 + own + 560 * draws + 160 * (self.aligned < 16) + 60 * ("segments" in self.present)
+        return 255 + own + 600 * draws + 160 * (self.aligned < 16) + 60 * ("segments" in self.present)
 
 
 ADVANCES = [
@@ -142,7 +143,7 @@ def test_a_kernel_compiles_to_what_the_design_says(architecture, instance, tmp_p
     kernel = compiled(instance, architecture)
     registers, spilled, names = disassembled(kernel, tmp_path)
     assert spilled == 0, "it spills registers"
-    assert registers <= REGISTERS.get(architecture, 64), "fewer than 1024 threads (sm_100: 896) fit on a multiprocessor"
+    assert registers <= REGISTERS.get(architecture, 64), "fewer than 896 threads fit on a multiprocessor"
     assert fused(kernel) == set(), "its bits are those of this compiler"
     assert len(names) <= instance.instructions()
     wide = {name for name in names if name.startswith(("LDG", "STG")) and ".128" in name}
