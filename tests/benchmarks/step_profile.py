@@ -25,6 +25,7 @@ from zobench.data.tasks.task_data import TaskData
 from zobench.data.tokens import stream
 from zobench.finetune import assemble, tokenizer
 from zobench.finetune.run import usual_data_dir
+from zobench.measure.calibrate import matmul_rate
 from zobench.models.source import identified
 from zobench.recipes import matrix
 
@@ -79,31 +80,38 @@ def kind_of(operator: str) -> str:
     return next((kind for kind, parts in KINDS.items() if any(part in operator for part in parts)), "other")
 
 
-def measured(values: dict[str, Any], steps: int = 6) -> dict[str, float]:
-    """Seconds of a step by kind, and "step", the median of the whole."""
+def measured(values: dict[str, Any], steps: int = 6) -> tuple[dict[str, float], float]:
+    """(seconds of a step by kind, and "step", the median of the whole; the rate of its products in FLOP/s)."""
     during, take = step_of(values, steps)
     with during:
         kernels.prepare("cpu")
         take(0), take(1)
         seconds: Counter[str] = Counter()
         whole = []
-        with timed_kernels(seconds), profile(activities=[ProfilerActivity.CPU]) as seen:
+        with timed_kernels(seconds), profile(activities=[ProfilerActivity.CPU], with_flops=True) as seen:
             for number in range(2, 2 + steps):
                 begin = time.perf_counter()
                 take(number)
                 whole.append(time.perf_counter() - begin)
+        operations = 0
         for row in seen.key_averages():
             seconds[kind_of(row.key)] += row.self_cpu_time_total / 1e6
-    return {"step": statistics.median(whole), **{kind: total / steps for kind, total in seconds.most_common()}}
+            operations += row.flops if kind_of(row.key) == "products" else 0
+    rate = operations / seconds["products"] if seconds["products"] else 0.0
+    return {"step": statistics.median(whole), **{kind: total / steps for kind, total in seconds.most_common()}}, rate
 
 
 def main(arguments: list[str]) -> None:
-    """Prints the table of one step."""
-    table = measured(changed(arguments))
+    """Prints the table of one step, and the rate of its products beside that of large ones on this machine."""
+    values = changed(arguments)
+    table, rate = measured(values)
     step = table.pop("step")
+    dtype = "bf16" if "bf16" in (values.get("dtype"), values.get("autocast")) else values.get("dtype", "fp32")
     print(f"{' '.join(arguments)}: {step:.4f} s a step, {torch.get_num_threads()} threads")
     for kind, spent in table.items():
         print(f"  {kind:10} {spent:8.4f} s  {spent / step:5.0%}")
+    largest = matmul_rate("cpu", dtype, 1.0)
+    print(f"  products in {dtype}: {rate / 1e9:.0f} GFLOP/s, of {largest / 1e9:.0f} that large ones reach here")
 
 
 if __name__ == "__main__":

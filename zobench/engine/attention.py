@@ -222,7 +222,7 @@ def seconds(name: str, shape: Shape, length: int) -> float:
         return best_seconds("cpu", lambda: KERNELS[name](module, query, key, value, None), SECONDS)
 
 
-def told(choice: Choice) -> str:
-    """``attention: products up to 128 tokens, float32 above``."""
+def described(choice: Choice) -> str:
+    """``attention: fused up to 128 tokens, products above (measured)``."""
     named = [f"{name} up to {most} tokens" for most, name in choice[:-1]]
     return f"attention: {', '.join([*named, choice[-1][1] + (' above' if named else '')])} (measured)"

@@ -140,7 +140,7 @@ def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:
     if (every := interval.told()) is not None:
         plans["writeback_plan"] = asdict(every)
     if kernels := attention_kernels(chosen):
-        plans["attention"] = attention.told(kernels)
+        plans["attention"] = attention.described(kernels)
     return chosen, plans
 
 
