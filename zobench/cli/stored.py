@@ -242,7 +242,7 @@ def _told(found: Verified) -> list[str]:
         stored = evaluation["best" if seen.split == "dev" else seen.split]
         scores = ", ".join(f"{name.replace('_', ' ')} {value!r}, as stored" for name, value in seen.scores.items())
         lines.append(
-            f"{seen.split} after step {seen.step}: {scores}; loss {seen.loss:.6f} (stored {stored['loss']:.6f}), "
+            f"{seen.split} after step {seen.step}: {scores}; loss {seen.loss:.6f} (stored {stored['loss']}), "
             f"{seen.count} examples"
         )
     machine = found.result.environment.get("description", "a machine that is not told")

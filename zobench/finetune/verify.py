@@ -2,14 +2,15 @@
 
 No direction is searched and no step is taken: a replay needs no forward. What is compared is exact. The result holds
 the SHA-256 of its journal, each record of the journal continues the checksum of the one before it, its header names the
-base weights, and each step's seeds must be those that the run's own seed gives.
+base weights, each step's seeds must be those that the run's own seed gives, and its updates go along these seeds alone.
+That g was measured by forward passes a replay cannot show: docs/verify.md says what to do about it.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,14 +117,34 @@ def _sound(folder: Path) -> tuple[Result, dict[str, Any], list[Item]]:
         ("run", result.spec.hash, header["run"]),
         ("steps", result.spec.steps, record.step),
         ("curve on dev", result.evaluation["curve"], record.curve),
-        ("g of each step", result.samples["projected_grad"], record.samples["projected_grad"]),
+        ("best step on dev", result.evaluation["best"]["step"], None if record.best is None else int(record.best[0])),
+        ("g of each step", result.samples.get("projected_grad"), record.samples["projected_grad"]),
     ):
         if _finite(said) != _finite(found):
             raise ValueError(
                 f"`{path}` must have the {name} that its result says, but has another: one of the two was changed; "
                 "take another copy"
             )
+    if "test" in result.evaluation and result.evaluation["test"]["step"] != result.evaluation["best"]["step"]:
+        raise ValueError(
+            f"{place} must have its test of the best step on dev, but has one of another; take another copy"
+        )
+    _check_seeds(path, items)
     return result, header, items
+
+
+def _check_seeds(path: Path, items: Sequence[Item]) -> None:
+    """Raises ``ValueError`` unless every update is of its own step, along directions of this or an earlier step."""
+    drawn = set[int]()
+    for item in items:
+        if isinstance(item, EvaluationItem):
+            continue
+        drawn.update(seed for seed, _ in item.directions)
+        if any(entry.step != item.step or entry.seed not in drawn for entry in item.entries):
+            raise ValueError(
+                f"`{path}` must have updates along its own directions, but those of step {item.step} have another seed "
+                "or step: it was changed; take another copy"
+            )
 
 
 def _finite(value: Any) -> Any:
@@ -142,11 +163,12 @@ def _placed(spec: RunSpec, model: str, device: str) -> RunSpec:
 
 
 def _check_data(said: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Raises ``ValueError`` where the data are others than the result says; a result that was packed says less."""
     for name in ("task", "counts", "labels", "longest"):
-        if said.get(name) != found.get(name):
+        if name in said and said[name] != found.get(name):
             raise ValueError(
                 f"the task's data must be those of the run, but its {name} are {found.get(name)} and not "
-                f"{said.get(name)}; give its files with --data-dir"
+                f"{said[name]}; give its files with --data-dir"
             )
 
 
@@ -165,11 +187,18 @@ def _check_base(spec: RunSpec, header: Mapping[str, Any], base: str) -> None:
 
 
 def _check_same(seen: Evaluation, stored: Mapping[str, Any]) -> None:
-    same = {name: value for name, value in seen.scores.items() if stored[name] == value}
-    apart = abs(seen.loss - float(stored["loss"])) > LOSS_TOLERANCE * abs(float(stored["loss"]))
-    if len(same) < len(seen.scores) or seen.count != stored["count"] or apart:
-        told = ", ".join(f"{name} {value!r} (stored {stored[name]!r})" for name, value in seen.scores.items())
+    equal = all(_finite(value) == stored.get(name) for name, value in seen.scores.items() if name != "perplexity")
+    if not equal or seen.count != stored["count"] or not _is_close(seen.loss, stored["loss"]):
+        scores = ", ".join(f"{name} {value!r} (stored {stored.get(name)!r})" for name, value in seen.scores.items())
         raise ValueError(
-            f"the evaluation on {seen.split} must be the stored one, but after step {seen.step} it has {told}, loss "
-            f"{seen.loss:.6f} (stored {stored['loss']:.6f}); this result is not that of its journal"
+            f"the evaluation on {seen.split} must be the stored one, but after step {seen.step} it has {scores}, loss "
+            f"{seen.loss:.6f} (stored {stored['loss']}); this result is not that of its journal, or this processor "
+            "rounds otherwise than the run's"
         )
+
+
+def _is_close(loss: float, stored: float | None) -> bool:
+    """Whether a loss is the ``stored`` one up to :data:`LOSS_TOLERANCE`; of one that is not finite None is stored."""
+    if stored is None or not math.isfinite(loss):
+        return stored is None and not math.isfinite(loss)
+    return abs(loss - stored) <= LOSS_TOLERANCE * abs(stored)
