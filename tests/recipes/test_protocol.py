@@ -96,7 +96,7 @@ def test_the_winner_has_the_least_mean_loss_on_dev_and_waits_for_its_whole_grid(
     assert of(0.5, 0.1, 0.5, None)[0] == small  # it diverged with one seed
     assert of(None, None, None, None) == (None, True, ())
     for outcome, waits in {
-        Outcome.SKIPPED: True, Outcome.FAILED: True, Outcome.CONTAMINATED: True, Outcome.OOM: False,
+        Outcome.SKIPPED: True, Outcome.FAILED: False, Outcome.CONTAMINATED: False, Outcome.OOM: False,
         Outcome.TIMEOUT: False,
     }.items():  # fmt: skip
         assert of(0.4, 0.6, 0.4, 0.6, last=outcome)[1] != waits
@@ -130,6 +130,34 @@ def test_a_grid_whose_best_point_is_an_end_grows_until_it_is_interior_or_its_poi
         (0.1, 0.875),
     ]  # beside the best point alone, on each axis; momentum in what it leaves
     assert (both[1].lr, both[1].momentum, both[2]) == (0.1, 0.75, False)
+
+
+def test_a_neighbour_that_ran_out_of_memory_leaves_an_edge(tmp_path: Path) -> None:
+    """It was not evaluated, so nobody knows whether it is worse; it is not run without end either."""
+    found = load(tmp_path)
+    known = {one.spec.hash: one for one in tuned(found.only(["ZO-SGD"]), lambda spec: abs(spec.lr - 3e-3))}
+    assert found.search("ZO-SGD", known).beyond == ()
+    beyond = found.search("ZO-SGD", known).points[-1]
+    lost = beyond.replace(seed=10)
+    known[lost.hash] = result(lost, dev=[0.5, 0.7], loss=None, outcome=Outcome.OOM)
+    state = found.search("ZO-SGD", known)
+    assert (state.waiting, state.best.lr, [one["lr"] for one in state.beyond]) == ((), 3e-3, [beyond.lr])
+
+
+def test_two_axes_go_on_where_a_first_neighbour_wins_and_end_where_the_method_would_be_another(tmp_path: Path) -> None:
+    sparse = 'method = "sparse-mezo"\nnoise = "counter"\nlr = [1e-2, 3e-2]\nsparsity = [0.5, 0.75]'
+    text = PROTOCOL.replace('method = "fo-sgd"\nlr = ["x10", "x100"]', sparse)
+    text = text.replace("points = 2", "points = 4").replace("extra = 2", "extra = 8")
+    found = load(tmp_path, text.replace('lr = ["x1", "x3"]', 'lr = ["x0.3", "x1", "x3", "x10"]'))
+
+    def tried(loss: Any) -> tuple[list[tuple[float, float]], bool]:
+        known = {one.spec.hash: one for one in tuned(found.only(["FO-SGD"]), loss)}
+        state = found.search("FO-SGD", known)
+        return [(one.lr, one.sparsity) for one in state.points[4:]], bool(state.beyond)
+
+    added, is_edge = tried(lambda spec: abs(spec.lr - 9e-2) + abs(spec.sparsity - 0.75))
+    assert (added[:2], len(added), is_edge) == ([(9e-2, 0.75), (3e-2, 0.875)], 5, False)
+    assert (1e-2, 0.0) not in tried(lambda spec: spec.sparsity + spec.lr)[0]  # without a mask it is ZO-SGD
 
 
 def test_methods_go_on_in_rounds_of_seeds(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_a_grid_that_is_not_whole_shows_no_test_and_seeds_that_wait_are_told(tab
     assert rows(table, fewer, 0)["FO-SGD"]["Less ZO-SGD"].startswith("-0.1500 (")
     single = [one for one in results if one.spec.seed in (0, 9, 10)]
     assert rows(table, single, 0)["FO-SGD"]["Less ZO-SGD"] == "-0.1500"  # without an interval
-    assert rows(table, single, 0)["FO-SGD"]["Shown"] == "not shown"
+    assert rows(table, single, 0)["FO-SGD"]["Shown"] == "1 of 3 seeds"
     assert "nothing measured yet" in render(table, [], "terminal")
 
 

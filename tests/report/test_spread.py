@@ -39,6 +39,11 @@ def test_accuracies_have_mcnemars_exact_p() -> None:
     by_hand = 2 * sum(math.comb(11, k) for k in range(3)) / 2**11
     assert (spread.joint(one).value, spread.joint(one).p) == pytest.approx((0.07, by_hand))
     assert spread.joint(np.zeros((3, 10))).p == 1.0
+    some = np.array([3, -1, 2, 0, 5, -4, 1])
+    sums = [abs(sum(s * v for s, v in zip(signs, some, strict=True))) for signs in itertools.product((1, -1), repeat=7)]
+    assert spread.joint(np.array([some / 1.0])).p == np.mean([total >= abs(some.sum()) for total in sums])
+    against = np.array([[1.0] * 30 + [-1.0] * 10] + [[0.0] * 30 + [-1.0] * 10] * 4)  # more examples, fewer answers
+    assert (spread.joint(against).value < 0, spread.joint(against).p > 0.05) == (True, True)
     split = np.array([[1.0, -1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 0.0, -1.0]])  # by most seeds: better, a tie, better
     assert spread.joint(split).p == 0.5
 

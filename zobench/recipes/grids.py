@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from zobench.runspec import DECLARED, RunSpec
+from zobench.runspec import DECLARED, METHODS, RunSpec
 
 
 def untried(points: Sequence[RunSpec], best: RunSpec, axes: Sequence[str]) -> list[dict[str, Any]]:
@@ -21,11 +21,12 @@ def _coordinates(point: RunSpec, axes: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _changed(spec: RunSpec, changes: dict[str, Any]) -> RunSpec | None:
-    """``spec`` with ``changes``; None where a value is out of its range."""
+    """``spec`` with ``changes``; None where a value is out of its range, or where the method is another with it."""
     try:
-        return spec.replace(**changes)
+        new = spec.replace(**changes)
     except ValueError:
         return None
+    return None if METHODS.get(new.method).nothing(new) else new
 
 
 def _beside(key: str, points: Sequence[RunSpec], best: RunSpec) -> tuple[float | None, float | None]:

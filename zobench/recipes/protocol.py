@@ -87,7 +87,8 @@ class Protocol:
         best = min(ranks, key=ranks.__getitem__, default=None)
         if waiting or best is None or math.isinf(ranks[best][0]):
             return Search(points=tuple(points), waiting=waiting, best=None, beyond=())
-        beyond = tuple(untried(points, best, contender.axes))
+        whole = [point for point, own in runs.items() if all(run and run.outcome == Outcome.OK for run in own)]
+        beyond = tuple(untried(whole, best, contender.axes))
         return Search(points=tuple(points), waiting=(), best=best, beyond=beyond)
 
 
@@ -101,8 +102,8 @@ def _rank(runs: Sequence[Result]) -> tuple[float, float]:
 class Search:
     """How far the tuning of a method is. ``points``: those of its grid, then those that were added; ``waiting``: those
     that have not run with every tuning seed; ``best``: the one with the least mean loss on dev, None as long as any
-    waits or if none has a finite loss; ``beyond``: the neighbours of the best point that were not tried, as changes of
-    it, none if it is interior."""
+    waits or if none has a finite loss; ``beyond``: the neighbours of the best point that were not evaluated, as changes
+    of it, none if it is interior. A run that ended for lack of memory or time says nothing of its point."""
 
     points: tuple[RunSpec, ...]
     waiting: tuple[RunSpec, ...]
@@ -142,9 +143,11 @@ class Contest:
         while True:
             state = self.protocol.search(contender, points, results)
             room = most - len(points)
-            if state.best is None or not state.beyond or not room:
+            beyond = [self._bought(header, state.best.replace(**one)) for one in state.beyond] if state.best else []
+            added = [point for point in beyond if point not in points][:room]
+            if not added:
                 return state
-            points += [self._bought(header, state.best.replace(**one)) for one in state.beyond[:room]]
+            points += added
 
     def is_tuned(self, header: str, results: Mapping[str, Result]) -> bool:
         """Whether ``results`` hold a whole run of every point of the method's grid, and of those that were added."""
@@ -181,8 +184,8 @@ class Contest:
 
 
 def is_done(run: Result | None) -> bool:
-    """Whether a tuning run came to its end, be it a bad one; what is only skipped, partial or failed is run again."""
-    return run is not None and run.outcome in (Outcome.OK, Outcome.OOM, Outcome.TIMEOUT) and not run.partial
+    """Whether a tuning run came to its end, be it a bad one; what is only skipped or partial is run again."""
+    return run is not None and run.outcome != Outcome.SKIPPED and not run.partial
 
 
 def read(stated: Mapping[str, Any], methods: list[Any], base: Mapping[str, Any]) -> Protocol:
@@ -288,14 +291,18 @@ def contest(
     """The protocol's runs. ``base``: what all have in common; ``changes`` are made to it. ``points``: the combinations
     of a method's fields; ``make``: the resolved spec of some values.
 
-    Raises ``ValueError`` for a change of what the protocol or its methods state, for equal points, and for a budget
+    Raises ``ValueError`` for a change of what the protocol or its methods state (but for the base of a grid's
+    multiples, of which a grid of numbers takes no notice), for equal points, and for a budget
     that buys no step.
     """
     for key in (*base, *changes):
         if key in _OWN:
             raise ValueError(f"`{key}` must be left to a protocol, but is given; {_OWN[key]} in [protocol] decides it")
+    multiplied = {
+        key for one in protocol.contenders for key, values in one.fields.items() if _times(_listed(values)[0])
+    }
     for one in protocol.contenders:
-        for key in changes:
+        for key in set(changes) - multiplied:
             if any(_times(value) is None for value in _listed(one.fields.get(key, []))):
                 raise ValueError(
                     f"`{key}` must be as the protocol states it for {one.header}, but is changed; leave it out, or "

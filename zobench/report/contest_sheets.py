@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zobench.report import frames, spread
 from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, Ratio, verdict
 from zobench.report.contest import ContestTable, Ranking, Standing, rankings, unmeasured
-from zobench.report.paired import NO_CLAIM, accuracies, baseline, judged, losses, mcnemar, reached, shown
+from zobench.report.paired import NO_CLAIM, accuracies, baseline, is_whole, judged, losses, mcnemar, reached, shown
 from zobench.report.quantity import rounded
 from zobench.report.sheet import CellText, Sheet, of_frame
 from zobench.report.spread import Difference
@@ -93,7 +93,7 @@ def _accuracy(table: ContestTable, ranking: Ranking) -> list[Column]:
         ("Test loss ↓", lambda one: _number(one.loss, 1, ".4f", NONE if one.runs else "")),
         (f"Less {table.baseline}", lambda one: _against(one, base, losses, 1, "+.4f")),
         ("p (Holm)", lambda one: _text(_p(adjusted.get(one.header)))),
-        ("Shown", lambda one: _text(shown(one, base, adjusted))),
+        ("Shown", lambda one: _text(shown(table, one, base, adjusted))),
         ("Test (%) ↑", _test),
         (f"Less {table.baseline} (points)", lambda one: _against(one, base, accuracies, 0.01, "+.1f")),
         ("p (McNemar)", lambda one: _text(_p(mcnemar(one, base)))),
@@ -288,7 +288,9 @@ def _claims(table: ContestTable, ranking: Ranking, source: str) -> Sheet:
     for claim in table.claims:
         found, lacks = checked(claim, ranking), _lacking(claim, ranking)
         told = verdict(claim, (found,)) if found else (UNSHOWN if lacks else OPEN)
-        edge = claim.metric in _TUNED and any(one.runs and one.is_edge for one in _sides(claim, ranking))
+        sides = _sides(claim, ranking)
+        edge = claim.metric in _TUNED and any(one.runs and one.is_edge for one in sides)
+        told = told if is_whole(table, *sides) else OPEN
         texts = _NAMES[claim.metric], _bounds(claim), lacks or _held(claim, found), NO_CLAIM if edge else WORDS[told]
         body.append([_text(text) for text in texts])
     remark = (

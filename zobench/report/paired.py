@@ -50,23 +50,32 @@ def accuracies(one: Standing, other: Standing) -> Difference | None:
 
 def mcnemar(one: Standing, base: Standing | None) -> float | None:
     """The p-value of the difference in accuracy, of runs that have stored their examples alone."""
-    if base is None or one is base or not all(KEY in run.evaluation for pair in _shared(one, base) for run in pair):
+    if base is None or one is base or one.is_edge or base.is_edge:
+        return None
+    if not all(KEY in run.evaluation for pair in _shared(one, base) for run in pair):
         return None
     known = accuracies(one, base)
     return None if known is None else known.p
 
 
 def judged(table: ContestTable, ranking: Ranking) -> dict[str, float]:
-    """Header -> the p-value of its loss on test not being the baseline's, by Holm over all methods that have one and
-    whose optimum is interior."""
+    """Header -> the p-value of its loss on test not being the baseline's, of methods that have run with every seed and
+    whose optimum is interior; by Holm over all methods of the protocol, those that have not run yet too."""
     base = baseline(table, ranking)
     if base is None or base.is_edge:
         return {}
-    others = [one for one in ranking.finished if one is not base and not one.is_edge]
-    return spread.holm({one.header: known.p for one in others if (known := losses(one, base))})
+    others = [one for one in ranking.finished if one is not base and not one.is_edge and is_whole(table, one, base)]
+    return spread.holm(
+        {one.header: known.p for one in others if (known := losses(one, base))}, len(table.protocol.contenders) - 1
+    )
 
 
-def shown(one: Standing, base: Standing | None, adjusted: Mapping[str, float]) -> str:
+def is_whole(table: ContestTable, one: Standing, other: Standing) -> bool:
+    """Whether both have run with every seed of the protocol: before that nothing is claimed of them."""
+    return {pair[0].spec.seed for pair in _shared(one, other)} == set(table.protocol.seeds)
+
+
+def shown(table: ContestTable, one: Standing, base: Standing | None, adjusted: Mapping[str, float]) -> str:
     """What the losses on test show of a method against the baseline, ``adjusted``: see :func:`judged`."""
     if not one.runs or base is None:
         return ""
@@ -74,6 +83,8 @@ def shown(one: Standing, base: Standing | None, adjusted: Mapping[str, float]) -
         return NO_CLAIM
     if one is base:
         return "—"
+    if not is_whole(table, one, base):
+        return f"{len(_shared(one, base))} of {len(table.protocol.seeds)} seeds"
     known = losses(one, base)
     if known is None or adjusted.get(one.header, 1.0) >= spread.LEVEL:
         return UNSHOWN

@@ -73,16 +73,14 @@ def joint(differences: NDArray[np.float64]) -> Difference:
 
     Its interval is Student's with the standard error of a bootstrap that draws seeds and examples, each with
     replacement (Owen 2007, "The pigeonhole bootstrap"), times sqrt(s / (s - 1)) for s seeds (Hesterberg 2015). p is
-    McNemar's, exact: an example counts for the method that is right on it with more of the seeds.
+    exact, of the test that gives each example's sum over the seeds either sign: of one seed it is McNemar's.
     """
     import numpy as np
     from scipy import stats
 
     seeds, count = differences.shape
     rng, value = np.random.default_rng(0), float(differences.mean())
-    each = differences.sum(axis=0)
-    better, worse = int((each > 0).sum()), int((each < 0).sum())
-    p = float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
+    p = _sign_flip(differences.sum(axis=0))
     if seeds < 2:
         return Difference(value=value, low=-math.inf, high=math.inf, p=p)
     of_seeds = rng.multinomial(seeds, np.full(seeds, 1 / seeds), DRAWS) / seeds
@@ -92,11 +90,24 @@ def joint(differences: NDArray[np.float64]) -> Difference:
     return Difference(value=value, low=value - float(half), high=value + float(half), p=p)
 
 
-def holm(values: Mapping[str, float]) -> dict[str, float]:
-    """Holm's p-values (1979): of so many tests together, the chance of one false finding stays below the level."""
+def _sign_flip(each: NDArray[np.float64]) -> float:
+    """The share of the 2^n choices of a sign for each whole number of ``each`` (n,) whose sum is as far from 0."""
+    import numpy as np
+
+    sizes = np.abs(each[each != 0]).astype(int)
+    chances = np.ones(1)  # of the sums -total to total, by twos
+    for size in sizes:
+        chances = 0.5 * (np.pad(chances, (size, 0)) + np.pad(chances, (0, size)))
+    sums = 2 * np.arange(len(chances)) - sizes.sum()
+    return float(min(1.0, chances[np.abs(sums) >= abs(int(each.sum()))].sum()))
+
+
+def holm(values: Mapping[str, float], count: int = 0) -> dict[str, float]:
+    """Holm's p-values (1979): of ``count`` tests together, or of as many as there are, the chance of one false finding
+    stays below the level."""
     ordered, highest, adjusted = sorted(values.items(), key=lambda item: item[1]), 0.0, {}
     for rank, (name, p) in enumerate(ordered):
-        highest = max(highest, min(1.0, (len(ordered) - rank) * p))
+        highest = max(highest, min(1.0, (max(count, len(ordered)) - rank) * p))
         adjusted[name] = highest
     return adjusted
 
