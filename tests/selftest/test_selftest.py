@@ -21,7 +21,7 @@ from zobench.selftest.verdict import Check, Finding, Place, Status, Verdict
 HERE = Place(device="cpu", seconds=0.0)
 FACTS = {
     "description": "a machine",
-    "versions": {"zobench": "1", "torch": "2", "python": "3"},
+    "versions": {"zobench": "0.2.0", "torch": "2.13.0", "python": "3.11.7"},
     "cuda": None,
     "gpu": None,
 }
@@ -227,7 +227,7 @@ def test_the_page_and_the_json_say_what_was_found_and_of_the_machine_what_may_be
     machine = {**FACTS, "notes": ["read /home/mary/nvml.so"], "gpu": {"name": "NVIDIA H100", "uuid": "GPU-8d3b1f0a"}}
     found = Verdict(device="cpu", machine=machine, findings=findings, seconds=90.0)
     assert found.page() == (
-        "a machine; device cpu\nzobench 1, torch 2, Python 3\n\n"
+        "a machine; device cpu\nzobench 0.2.0, torch 2.13.0, Python 3.11.7\n\n"
         f"failed    kernel bits  {said}\nnot run   link         no GPU\n\n"
         "0 ok, 1 failed, 1 not run, in 1.5 minutes"
     )
