@@ -167,10 +167,12 @@ def engine_config(spec: RunSpec) -> EngineConfig:
 
 def attention_shape(spec: RunSpec) -> attention.Shape | None:
     """The heads and the dtype of the spec's attention; None where it is the model's own, or has no such heads."""
+    if spec.attention == "model":  # also of a model that nobody but its caller knows
+        return None
     architecture = models.of(spec)
     queries, keys = architecture.attention_widths
     width = queries // max(architecture.heads, 1)
-    if spec.attention == "model" or not width or keys % width:
+    if not width or keys % width:
         return None
     cast = AUTOCASTS[spec.autocast].is_cast
     dtype = FORMATS.get(spec.autocast if cast else spec.dtype, torch.float32)
