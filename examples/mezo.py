@@ -12,7 +12,7 @@ is the computation that every engine of zobench must repeat bit for bit (tests/t
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -94,9 +94,10 @@ def load(folder: str | None, file: str | None) -> tuple[torch.nn.Module, torch.T
     return AutoModelForCausalLM.from_pretrained(folder).eval(), ids
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", help="a model saved by transformers; without it a tiny one")
+def asked(description: str) -> argparse.Namespace:
+    """What the command line asks for; ``zo2.py`` takes the same."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("folder", nargs="?", help="a model saved by transformers; without it a tiny OPT")
     parser.add_argument("text", nargs="?", help="a file to learn, UTF-8; goes with the folder")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rows", type=int, default=4)
@@ -108,16 +109,26 @@ def main() -> None:
     options = parser.parse_args()
     if (options.folder is None) != (options.text is None):
         parser.error("a model's folder and a text go together: give both or neither")
+    return options
+
+
+def tune(
+    options: argparse.Namespace, text: torch.Tensor, take: Callable[[torch.Tensor, int], tuple[float, float]]
+) -> None:
+    """Takes ``options.steps`` steps on batches of ``text`` by ``take``, of (ids, seed), and prints some of them."""
+    batches = rows_of(text, options.rows, options.tokens, options.seed)
+    for number, ids, seed in zip(range(1, options.steps + 1), batches, seeds(options.seed), strict=False):
+        loss, g = take(ids, seed)
+        if number == 1 or number % 10 == 0 or number == options.steps:
+            print(f"step {number}: loss {loss:.4f}, g {g:+.3f}", flush=True)
+
+
+def main() -> None:
+    options = asked(__doc__.splitlines()[0])
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, text = load(options.folder, options.text)
     model.to(device)
-    batches = rows_of(text, options.rows, options.tokens, options.seed)
-    for number, (ids, seed) in enumerate(zip(batches, seeds(options.seed), strict=False), start=1):
-        loss, g = step(model, ids.to(device), seed, eps=options.eps, lr=options.lr)
-        if number == 1 or number % 10 == 0 or number == options.steps:
-            print(f"step {number}: loss {loss:.4f}, g {g:+.3f}", flush=True)
-        if number == options.steps:
-            break
+    tune(options, text, lambda ids, seed: step(model, ids.to(device), seed, eps=options.eps, lr=options.lr))
     if options.out:
         model.save_pretrained(options.out)
 

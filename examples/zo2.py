@@ -12,15 +12,15 @@ Only the embeddings, the last norm and ``SLOTS`` blocks are on the device. Three
 Each block comes to the device once a step. There it first gets the update of the step before, whose g was not known
 when it was last here (the fused update, section 5.4), is then moved to W + eps z and to W - eps z, computes the hidden
 states of both passes, and goes home. z comes again from the state of the random stream at the block (section 5.1).
-Losses and weights equal those of ``mezo.py`` with ``==`` (tests/test_examples.py).
+Losses and weights equal those of ``mezo.py`` with ``==`` (tests/test_examples.py), on a CPU.
+Nobody has run its CUDA streams on a GPU yet.
 """
 
-import argparse
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from mezo import load, noise_of, normals, rows_of, seeds
+from mezo import asked, load, noise_of, normals, tune
 from torch.func import functional_call
 from torch.nn import functional
 
@@ -176,29 +176,11 @@ class ZO2:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", help="an OPT saved by transformers; without it a tiny one")
-    parser.add_argument("text", nargs="?", help="a file to learn, UTF-8; goes with the folder")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--rows", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--eps", type=float, default=1e-3)
-    parser.add_argument("--lr", type=float, default=1e-4)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", help="where the tuned model is saved")
-    options = parser.parse_args()
-    if (options.folder is None) != (options.text is None):
-        parser.error("a model's folder and a text go together: give both or neither")
+    options = asked(__doc__.splitlines()[0])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, text = load(options.folder, options.text)
     tuner = ZO2(model, device, eps=options.eps, lr=options.lr)
-    batches = rows_of(text, options.rows, options.tokens, options.seed)
-    for number, (ids, seed) in enumerate(zip(batches, seeds(options.seed), strict=False), start=1):
-        loss, g = tuner.step(ids.to(device), seed)
-        if number == 1 or number % 10 == 0 or number == options.steps:
-            print(f"step {number}: loss {loss:.4f}, g {g:+.3f}", flush=True)
-        if number == options.steps:
-            break
+    tune(options, text, lambda ids, seed: tuner.step(ids.to(device), seed))
     if options.out:
         tuner.finish(model)
         model.save_pretrained(options.out)

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 
 from tests.support.bounded import bounded
-from zobench.cli import console
 from zobench.execute.slurm import Request
 from zobench.finetune.search import cells
+from zobench.machine import waiting
 from zobench.machine.texts import csv_of
 from zobench.recipes import matrix
 from zobench.result import Outcome, Result
@@ -56,12 +56,12 @@ def test_a_plan_that_takes_long_is_told_meanwhile(
 ) -> None:
     """5,000 cells took 25 s on a busy machine, without a word."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console, "_SILENT", 1e-3)
+    monkeypatch.setattr(waiting, "TOLD_EVERY", 1e-3)
     Path("mine.toml").write_text(f"{MODEL}[axes]\nseed = {list(range(50))}\n")
     code, _, err = zobench("sweep", "mine.toml", "--dry-run", "--device", "cpu", "--results", "r")
     assert code == 0
-    assert "making the cells of mine.toml: 0 s so far\n" in err
-    assert "planning 50 cells: 0 s so far\n" in err
+    assert "making the cells of mine.toml for 0 s\n" in err
+    assert "planning 50 cells for 0 s\n" in err
 
 
 def test_a_search_is_counted_before_a_run_of_it_is_made() -> None:

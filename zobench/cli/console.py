@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rich.cells import cell_len
@@ -17,6 +16,7 @@ from rich.text import Text
 
 from zobench.execute.plan import Step, duration
 from zobench.execute.process import leads
+from zobench.machine.waiting import telling
 from zobench.measure.doctor import Line
 from zobench.measure.statistics import median_interval
 from zobench.result import Outcome, Result
@@ -27,8 +27,6 @@ NARROWEST = 40
 """Characters that a table is not squeezed below, however narrow the terminal says it is."""
 _FIRST, _SELDOM = 60.0, 600.0
 """Seconds after which a line tells of a cell that still runs, and the most between two of them."""
-_SILENT = 4.0
-"""Seconds after which a line tells that a plan is still being made, and between two of them."""
 _STYLES = {
     Outcome.OK: "green", Outcome.SKIPPED: "dim", Outcome.CONTAMINATED: "yellow",
     Outcome.OOM: "yellow", Outcome.TIMEOUT: "yellow", Outcome.FAILED: "red",
@@ -210,22 +208,9 @@ class SweepProgress:
             show_warnings(self._console, new)
 
 
-@contextmanager
-def waiting(console: Console, what: str) -> Iterator[None]:
-    """Says every :data:`_SILENT` seconds that ``what`` still goes on inside, as in ``making 5000 cells``."""
-    begin, over = time.monotonic(), threading.Event()
-
-    def tell() -> None:
-        while not over.wait(_SILENT):
-            console.print(f"{what}: {time.monotonic() - begin:.0f} s so far", style="dim", markup=False)
-
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
-    try:
-        yield
-    finally:
-        over.set()
-        teller.join()
+def waiting(console: Console, what: str) -> AbstractContextManager[None]:
+    """Says every few seconds that ``what`` still goes on inside, as in ``making 5000 cells``."""
+    return telling(lambda text: console.print(text, style="dim", markup=False), what)
 
 
 def show_warnings(console: Console, warnings: Iterable[str]) -> None:
