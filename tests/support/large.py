@@ -25,13 +25,13 @@ class Counted:
         self.read = self.written = 0
         upload, offload = DiskTier.upload, DiskTier.offload
 
-        def read(tier: DiskTier, block: int, slot: torch.Tensor) -> None:
+        def read(tier: DiskTier, block: int, slot: torch.Tensor, *span: int) -> None:
             self.read += slot.numel()
-            upload(tier, block, slot)
+            upload(tier, block, slot, *span)
 
-        def written(tier: DiskTier, block: int, slot: torch.Tensor) -> None:
+        def written(tier: DiskTier, block: int, slot: torch.Tensor, *span: int) -> None:
             self.written += slot.numel()
-            offload(tier, block, slot)
+            offload(tier, block, slot, *span)
 
         monkeypatch.setattr(DiskTier, "upload", read)
         monkeypatch.setattr(DiskTier, "offload", written)
