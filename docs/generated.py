@@ -150,12 +150,12 @@ def names() -> str:
     from zobench.report.formats import markdown
     from zobench.runspec import registries
 
-    methods = ((f"`{kind.name}`", markdown.escape(kind.as_written.formula)) for kind in registries.METHODS.own())
-    schemes = ((f"`{kind.name}`", markdown.escape(kind.about)) for kind in registries.SCHEMES.own())
-    tasks = ((f"`{task.name}`",) for task in registries.TASKS.own())
-    metrics = ((f"`{one.name}`", one.base_unit, one.about) for one in registries.METRICS.own())
-    models = ((f"`{one.name}`", one.hub_id, one.layers, one.hidden) for one in registries.MODELS.own())
-    programs = ((f"`{one.name}`", markdown.escape(one.about)) for one in registries.PROGRAMS.own())
+    methods = ((f"`{kind.name}`", markdown.escape(kind.as_written.formula)) for kind in registries.METHODS.builtin())
+    schemes = ((f"`{kind.name}`", markdown.escape(kind.about)) for kind in registries.SCHEMES.builtin())
+    tasks = ((f"`{task.name}`",) for task in registries.TASKS.builtin())
+    metrics = ((f"`{one.name}`", one.base_unit, one.about) for one in registries.METRICS.builtin())
+    models = ((f"`{one.name}`", one.hub_id, one.layers, one.hidden) for one in registries.MODELS.builtin())
+    programs = ((f"`{one.name}`", markdown.escape(one.about)) for one in registries.PROGRAMS.builtin())
     gpus = ((f"`{name}`", hardware.load(name).name) for name in hardware.names())
     parts = [
         ("Methods", ("method", "one step"), methods),

@@ -65,7 +65,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PretrainingProgress:
     """How far it is: ``step`` of ``steps``, ``tokens`` read, ``loss`` a running mean in nats per token."""
 
     step: int
@@ -140,11 +140,14 @@ def loss_of(model: nn.Module, batch: Tensor, weights: Tensor) -> Tensor:
 
 
 def pretrain(
-    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, recipe: Recipe, tell: Callable[[Told], None]
-) -> tuple[PreTrainedModel, Told]:
+    examples: Sequence[Example],
+    tokenizer: PreTrainedTokenizerFast,
+    recipe: Recipe,
+    report: Callable[[PretrainingProgress], None],
+) -> tuple[PreTrainedModel, PretrainingProgress]:
     """:data:`MODEL` trained on ``examples`` in float32: the same from the same torch with as many threads.
 
-    ``tell`` hears of every step; the last is returned too.
+    ``report`` hears of every step; the last is returned too.
     """
     from transformers import AutoModelForCausalLM
 
@@ -161,7 +164,7 @@ def pretrain(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     weights = torch.ones(models.get(MODEL).vocab)
     weights[tokenizer(list(LABELS), add_special_tokens=False, return_tensors="pt")["input_ids"]] = recipe.emphasis
-    told = Told(0, len(plan), 0, math.nan)
+    progress = PretrainingProgress(0, len(plan), 0, math.nan)
     for step, batch in enumerate(plan):
         mean = loss_of(model, batch, weights)
         optimizer.zero_grad()
@@ -169,10 +172,10 @@ def pretrain(
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        loss = mean.item() if step == 0 else 0.99 * told.loss + 0.01 * mean.item()
-        told = Told(step + 1, len(plan), told.tokens + int((batch != IGNORED).sum()), loss)
-        tell(told)
-    return cast("PreTrainedModel", model), told
+        loss = mean.item() if step == 0 else 0.99 * progress.loss + 0.01 * mean.item()
+        progress = PretrainingProgress(step + 1, len(plan), progress.tokens + int((batch != IGNORED).sum()), loss)
+        report(progress)
+    return cast("PreTrainedModel", model), progress
 
 
 def epoch(
@@ -207,17 +210,17 @@ def make(out: Path, data_dir: Path | None, recipe: Recipe) -> None:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", loss=math.nan)
 
-        def show(now: Told) -> None:
+        def show(now: PretrainingProgress) -> None:
             bar.update(task, completed=now.step, total=now.steps, loss=now.loss)
             if not console.is_terminal and now.step % (now.steps // 10 or 1) == 0:
                 console.print(f"step {now.step} of {now.steps}: loss {now.loss:.3f}")
 
-        model, told = pretrain(examples, tokenizer, recipe, show)
+        model, last = pretrain(examples, tokenizer, recipe, show)
     tokenizer.save_pretrained(out)
     save_checkpoint(model, ((name, parameter.detach()) for name, parameter in model.named_parameters()), out)
     console.print(
-        f"{MODEL}: {models.parameter_count(MODEL)} parameters, {told.tokens} tokens in {told.step} steps, "
-        f"loss {told.loss:.3f}, {time.monotonic() - begin:.0f} s; saved in {out}", soft_wrap=True,
+        f"{MODEL}: {models.parameter_count(MODEL)} parameters, {last.tokens} tokens in {last.step} steps, "
+        f"loss {last.loss:.3f}, {time.monotonic() - begin:.0f} s; saved in {out}", soft_wrap=True,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from zobench.models.packaged import Packaged, Wheel
 from zobench.models.weights import PretrainedWeights, materialise
 from zobench.recipes import matrix
 
-HERE = {model.short: model.place for model in packaged.MODELS}
+HERE = {model.short: model.path for model in packaged.MODELS}
 """Where the real ones are, if this machine has added them: read before a test names another cache."""
 TEXT = (
     "The sun is the star at the centre of the solar system. It is a massive, nearly perfect sphere of hot plasma, "

@@ -21,7 +21,7 @@ from zobench.data.tasks.read import read
 from zobench.data.tasks.task_data import TaskData
 from zobench.runspec.registries import TASKS
 
-WITH_LABELS = [task.name for task in TASKS.own() if task.names]
+WITH_LABELS = [task.name for task in TASKS.builtin() if task.names]
 
 
 # --- scores against the unbatched reference ------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from zobench.data.tasks.file import load
 from zobench.data.tasks.prompts import form_of
-from zobench.data.tasks.read import Source, read
+from zobench.data.tasks.read import LabelledSet, read
 from zobench.data.tasks.task import Example, Task
 from zobench.runspec import RunSpec
 
@@ -42,7 +42,7 @@ def task(folder: Path, text: str) -> Task:
     return load(folder / "my.toml").task
 
 
-def sets(folder: Path, text: str) -> tuple[Source, ...]:
+def sets(folder: Path, text: str) -> tuple[LabelledSet, ...]:
     found = task(folder, text)
     return read(found, form_of(found, aligned=True, masked=False), None)
 

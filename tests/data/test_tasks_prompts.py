@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zobench.data.tasks.prompts import form_of
-from zobench.data.tasks.read import Source, read
+from zobench.data.tasks.read import LabelledSet, read
 from zobench.data.tasks.task import Example
 from zobench.runspec.registries import TASKS
 
@@ -172,11 +172,11 @@ EXPECTED = [
 ]  # fmt: skip
 
 
-def sets(folder: Path, name: str, *, aligned: bool = True, masked: bool = False) -> tuple[Source, ...]:
+def sets(folder: Path, name: str, *, aligned: bool = True, masked: bool = False) -> tuple[LabelledSet, ...]:
     return read(TASKS.get(name), form_of(TASKS.get(name), aligned=aligned, masked=masked), folder)
 
 
-@pytest.mark.parametrize("name", [task.name for task in TASKS.own() if task.names])
+@pytest.mark.parametrize("name", [task.name for task in TASKS.builtin() if task.names])
 def test_prompts_are_the_papers_character_by_character(real_data: Path, name: str) -> None:
     found = sets(real_data, name)
     rows = [row[1:] for row in EXPECTED if row[0] == name]

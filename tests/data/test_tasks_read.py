@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from zobench.data.tasks.prompts import form_of
-from zobench.data.tasks.read import REVISIONS, Source, read
+from zobench.data.tasks.read import REVISIONS, LabelledSet, read
 from zobench.data.tasks.task import Example
 from zobench.runspec.registries import TASKS
 
 
-def sets(name: str, folder: Path | None) -> tuple[Source, ...]:
+def sets(name: str, folder: Path | None) -> tuple[LabelledSet, ...]:
     return read(TASKS.get(name), form_of(TASKS.get(name), aligned=True, masked=False), folder)
 
 

@@ -67,7 +67,7 @@ def a_spec(run, model="opt-tiny"):
 
 def run_with(spec, save=None, folder=None, every=None):
     """(losses, final weights, moments, what was saved) of a run of six steps, one evaluation among them."""
-    target = Target(folder=folder, state=lambda step: {"run": "r", "base": "b", "step": step}, tell=TOLD.append)
+    target = Target(folder=folder, state=lambda step: {"run": "r", "base": "b", "step": step}, warn=TOLD.append)
     with tuner(spec) as built:
         recorder, losses, saved = Recorder(built.engine), [], []
         config = models.build_config(spec.model)
@@ -99,7 +99,7 @@ def differs(run, kind, folder, model="opt-tiny", every=None):
     assert all(made.seconds > 0 for made in saved)
     if (losses, weights) != alone(run, model):
         return True
-    paths = [snapshot.place(folder, step) for step in snapshot.steps(folder)]
+    paths = [snapshot.path_of(folder, step) for step in snapshot.steps(folder)]
     assert [made.step for made in saved] == snapshot.steps(folder)
     return any(restored(a_spec(run, model), path, moments) != weights for path in paths)
 
@@ -174,14 +174,14 @@ def never_touched(monkeypatch, kind):
 
 def one_left_out(monkeypatch, kind):
     """Its copy is taken for done."""
-    original = savers.beside.Beside._send
+    original = savers.background.BackgroundSaver._send
 
     def send(self, copies, ends):
         if ends:
             copies[0].done.set()
         original(self, copies[1:] if ends else copies, ends)
 
-    monkeypatch.setattr(savers.beside.Beside, "_send", send)
+    monkeypatch.setattr(savers.background.BackgroundSaver, "_send", send)
 
 
 def wrong_position(monkeypatch, kind):
@@ -247,7 +247,7 @@ def test_an_error_of_the_lanes_is_raised_and_nobody_waits_for_ever(kind, tmp_pat
 def test_an_interrupted_run_leaves_no_snapshot_and_no_threads(kind, tmp_path, monkeypatch):
     slow(monkeypatch, Writer, "add", 0.05)
 
-    target = Target(folder=tmp_path, state=lambda step: {}, tell=TOLD.append)
+    target = Target(folder=tmp_path, state=lambda step: {}, warn=TOLD.append)
 
     def interrupted():
         with tuner(a_spec("torch pageable")) as built, saving(kind, built.engine, target) as saver:
@@ -281,7 +281,7 @@ def test_only_the_paper_s_scheme_keeps_a_second_copy(tmp_path, monkeypatch):
     held = {}
     with tuner(a_spec("torch pageable")) as built:
         for kind in ("async", "journal"):
-            with saving(kind, built.engine, Target(folder=tmp_path, state=lambda step: {}, tell=TOLD.append)) as saver:
+            with saving(kind, built.engine, Target(folder=tmp_path, state=lambda step: {}, warn=TOLD.append)) as saver:
                 held[kind] = saver.held_bytes
         weights = sum(built.engine.kept_bytes(unit) for unit in built.engine.units)
         largest = max(built.engine.kept_bytes(unit) for unit in built.engine.units)
@@ -291,7 +291,7 @@ def test_only_the_paper_s_scheme_keeps_a_second_copy(tmp_path, monkeypatch):
 
 def test_a_method_that_backpropagates_saves_its_tensors(tmp_path):
     spec = RunSpec(model="opt-tiny", method="fo-adam", seq_len=16, lr=1e-3).resolve("cpu")
-    target = Target(folder=tmp_path, state=lambda step: {"run": "r", "step": step}, tell=TOLD.append)
+    target = Target(folder=tmp_path, state=lambda step: {"run": "r", "step": step}, warn=TOLD.append)
     with tuner(spec) as built, saving("sync", built.engine, target) as saver:
         config = models.build_config("opt-tiny")
         built.method.step(built.engine, next(stream(spec, config.vocab_size, config.pad_token_id)))
@@ -332,7 +332,7 @@ def test_what_a_cell_tells_of_its_checkpoints():
     spec = RunSpec(model="opt-tiny", checkpoint="journal", checkpoint_every=2, steps=8)
     saver = SimpleNamespace(
         saved=[Saved(step=2, stall=0.5, seconds=1.0, nbytes=7), Saved(step=4, stall=0.25, seconds=2.0, nbytes=8,
-               beside=False), Saved(step=6, stall=9.0, seconds=9.0, error="full")],
+               overlapped=False), Saved(step=6, stall=9.0, seconds=9.0, error="full")],
         events=[("copy", "copy", 3, 9.0, 9.5), ("save", "save", 4, 10.5, 11.0)], held_bytes=9,
     )  # fmt: skip
     parts, memory, warnings = {}, {}, []
@@ -368,14 +368,14 @@ def test_two_ranks_save_their_parts_of_one_checkpoint(tmp_path):
 @pytest.mark.parametrize("kind", ["async", "journal"])
 def test_what_is_copied_after_the_last_step_is_no_measure_of_the_wait(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(savers.journal, "GROUP", 100_000)
-    target = Target(folder=tmp_path, state=lambda step: {}, tell=TOLD.append)
+    target = Target(folder=tmp_path, state=lambda step: {}, warn=TOLD.append)
     with tuner(a_spec("torch pageable")) as built, saving(kind, built.engine, target) as saver:
         config = models.build_config("opt-tiny")
         batches = stream(a_spec("torch pageable"), config.vocab_size, config.pad_token_id)
         built.method.step(built.engine, next(batches))
         saver.begin(1)
         saver.after_step(1)
-    assert [made.beside for made in saver.saved] == [False]
+    assert [made.overlapped for made in saver.saved] == [False]
 
 
 class Ranks:
@@ -400,7 +400,7 @@ class Ranks:
 def first_of_two(kind, folder, world, gone_at_last=False):
     """(what it saved, what it told) of a rank that makes a step, a checkpoint, and three more steps."""
     TOLD.clear()
-    target = Target(folder=folder, state=lambda step: {}, tell=TOLD.append, world=world)
+    target = Target(folder=folder, state=lambda step: {}, warn=TOLD.append, world=world)
     with tuner(a_spec("torch pageable")) as built, saving(kind, built.engine, target) as saver:
         config = models.build_config("opt-tiny")
         batches = stream(a_spec("torch pageable"), config.vocab_size, config.pad_token_id)
@@ -445,7 +445,7 @@ def test_a_part_that_another_rank_could_not_write_is_not_waited_for(kind, tmp_pa
 def test_the_journal_is_on_the_disk_before_a_checkpoint_has_its_name_and_others_go_after(kind, tmp_path):
     order = []
     target = Target(
-        folder=tmp_path, state=lambda step: {}, tell=TOLD.append,
+        folder=tmp_path, state=lambda step: {}, warn=TOLD.append,
         seal=lambda: order.append(("seal", snapshot.steps(tmp_path))),
         kept=lambda: order.append(("kept", snapshot.steps(tmp_path))),
     )  # fmt: skip
@@ -460,7 +460,7 @@ def test_what_a_step_touches_first_is_copied_last(tmp_path, monkeypatch):
     monkeypatch.setattr(savers.journal, "GROUP", 100_000)
     written, add = [], Writer.add
     monkeypatch.setattr(Writer, "add", lambda self, unit, *rest: written.append(unit) or add(self, unit, *rest))
-    target = Target(folder=tmp_path, state=lambda step: {}, tell=TOLD.append)
+    target = Target(folder=tmp_path, state=lambda step: {}, warn=TOLD.append)
     with tuner(a_spec("torch pageable")) as built, saving("journal", built.engine, target) as saver:
         config = models.build_config("opt-tiny")
         built.method.step(built.engine, next(stream(a_spec("torch pageable"), config.vocab_size, config.pad_token_id)))

@@ -27,7 +27,7 @@ from zobench.methods.eggroll import EGGROLL
 from zobench.methods.rewards import less_loss
 from zobench.models.weights import RandomWeights
 from zobench.predict import footprint
-from zobench.testing.plain import Plain, choosing, full, padded, skeleton, start
+from zobench.testing.plain import PlainModel, choosing, full, padded, skeleton, start
 from zobench.testing.suite import assert_same
 
 EPS, LR, DECAY = 1e-2, 1e-3, 0.1
@@ -67,7 +67,7 @@ def less(losses: Sequence[float]) -> list[float]:
 def test_each_row_sees_weights_of_its_own(mode, rank, monkeypatch):
     """Row i alone at W + c_i E_i gives loss i; and so does the whole batch at each point."""
     monkeypatch.setattr(products, "TOGETHER", 14 if mode == "blocks" else 1024)  # two members of a row at once
-    plain = Plain("counter").model
+    plain = PlainModel("counter").model
     with Engine(
         skeleton(), EngineConfig(noise="counter", **MODES[mode]), weights=start(), directions=Apart(rank)
     ) as engine:
@@ -99,7 +99,7 @@ def test_other_families_are_right_too(name):
 def test_parts_and_shared_subspaces_are_points_as_any_other(tied):
     """The parts of a model that a point moves, and points of one subspace, are as the plain loop has them."""
     points = [Point(3, EPS, None, 9), Point(4, EPS, None, 9), Point(5, EPS, 1), Point(6, EPS, 0)]
-    batch, plain = full(), Plain("counter", tied=tied)
+    batch, plain = full(), PlainModel("counter", tied=tied)
     with Engine(skeleton(tied), EngineConfig(noise="counter"), weights=start(tied), directions=Apart(2)) as engine:
         engine.evaluate(batch)
         found = engine.probe(batch, points)
@@ -114,7 +114,7 @@ def test_parts_and_shared_subspaces_are_points_as_any_other(tied):
 
 def test_candidates_of_several_tokens_are_scored_by_each_members_own_weights():
     """The examples have one, two and one rows: the smaller ones repeat theirs, and it changes nothing."""
-    batch, plain = choosing(), Plain("counter")
+    batch, plain = choosing(), PlainModel("counter")
     shards = [batch.shard(0, 2), batch.shard(1, 2)]
     rows, points = [shards[0], shards[1], batch, shards[1]], POINTS[:4]
     assert len({len(own.input_ids) for own in rows}) == 3
@@ -173,7 +173,7 @@ def greedy(members: Population, batches: Sequence[Batch], tokens: int) -> list[l
 def test_a_member_generates_with_its_own_weights():
     """Tokens are those of transformers' own greedy search with W + c E made whole."""
     rows, points = rows_of(full(), 4), [Point(seed, 0.1) for seed in (3, 4, 5, 6)]
-    plain = Plain("counter").model
+    plain = PlainModel("counter").model
     with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=Apart(1)) as engine:
         told: list[list[int]] = []
 
@@ -212,7 +212,7 @@ class Formula:
     """EGGROLL as its paper has it, in NumPy: W += lr / (P sigma) * sum of f E. ``shipped``: lr sigma / sqrt(P)."""
 
     def __init__(self, spec: RunSpec) -> None:
-        self.model, self.spec, self.draws = Plain("counter"), spec, np.random.default_rng(spec.seed)
+        self.model, self.spec, self.draws = PlainModel("counter"), spec, np.random.default_rng(spec.seed)
         self.x = {name: tensor.numpy().astype(np.float64) for name, tensor in self.model.tensors.items()}
 
     def members(self, batch: Batch) -> tuple[list[Batch], list[tuple[int, float]]]:
@@ -360,7 +360,7 @@ def test_a_run_is_made_again_from_its_journal_whatever_the_moment(config):
 def test_accuracy_is_a_reward():
     """Of a metric no gradient exists, but members with the right answers are followed; equal rewards move nothing."""
     spec, batch = spec_of(options={"reward": "accuracy"}, lr=1e-4, eps=0.1, queries=16), choosing()
-    plain, method = Plain("counter"), methods.make(spec)
+    plain, method = PlainModel("counter"), methods.make(spec)
     seen: list[list[float]] = []
     with engine_of(spec) as engine:
         fitness = engine.fitness

@@ -164,7 +164,7 @@ def test_every_method_and_scheme_has_a_grid_that_can_run(spec: Any) -> None:
 )
 def test_the_published_grids(scheme: str, lr: list[float], eps: list[float]) -> None:
     for method in ("zo-sgd", "zo-adam", "zo-sgd-block"):
-        assert grids.shipped(method, scheme) == grids.Grid({"lr": lr, "eps": eps}, "ZO-Bench")
+        assert grids.shipped(method, scheme) == grids.SearchGrid({"lr": lr, "eps": eps}, "ZO-Bench")
 
 
 def test_what_a_run_is_not_told_is_the_papers() -> None:

@@ -8,7 +8,7 @@ from tests.support.tuned import run, spec_of
 from zobench.runspec import METHODS
 
 pytestmark = ON_GPU
-STATEFUL = [kind.name for kind in METHODS.own() if kind.travelling_states]
+STATEFUL = [kind.name for kind in METHODS.builtin() if kind.travelling_states]
 
 
 @pytest.mark.parametrize("method", [*STATEFUL, "zo-sgd-sign", "forward-grad"])
@@ -20,7 +20,7 @@ def test_counter_noise_gives_what_a_cpu_gives(method):
 
 
 @pytest.mark.parametrize("changes", [{}, {"autocast": "bf16"}, {"autocast": "fp16"}, {"checkpointing": True}], ids=str)
-@pytest.mark.parametrize("method", [kind.name for kind in METHODS.own() if kind.backpropagates])
+@pytest.mark.parametrize("method", [kind.name for kind in METHODS.builtin() if kind.backpropagates])
 def test_backpropagation_gives_what_a_cpu_gives(method, changes):
     here, there = run(spec_of(method, CUDA, **changes)), run(spec_of(method, "cpu"))
     close = 2e-3 if changes.get("autocast", "none") == "none" and method != "hybrid" else 5e-2

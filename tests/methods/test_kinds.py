@@ -99,6 +99,6 @@ def test_what_a_method_names_is_there(kind: MethodKind) -> None:
     assert METHODS.get(kind.name) is kind
 
 
-@pytest.mark.parametrize("kind", SCHEMES.own(), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", SCHEMES.builtin(), ids=lambda kind: kind.name)
 def test_what_a_scheme_names_is_there(kind: SchemeKind) -> None:
     assert callable(resolve(kind.make))

@@ -14,7 +14,7 @@ from zobench.runspec import METHODS, RunSpec
     ("method", "noise"),
     [
         (kind.name, noise)
-        for kind in METHODS.own()
+        for kind in METHODS.builtin()
         for noise in ("torch", "counter")
         if not kind.backpropagates and "noise" not in kind.changes(RunSpec(model="opt-tiny", noise=noise))
     ],

@@ -33,13 +33,13 @@ INTERVALS = [1, 3, "inf"]
 WIRES = ["none", "fp16", "bf16", "fp8"]
 METHODS_OF_POINTS = [
     (kind.name, noise)
-    for kind in METHODS.own()
+    for kind in METHODS.builtin()
     for noise in ("torch", "counter")
     if not kind.backpropagates and "noise" not in kind.changes(RunSpec(model="opt-tiny", noise=noise))
 ]
 PLAIN = {"eggroll": {"options": {"shards": 3, "shaping": "none"}}}
 """A score of members whose losses are nearly one would multiply their rounding."""
-METHODS_OF_GRADIENTS = [kind.name for kind in METHODS.own() if kind.backpropagates]
+METHODS_OF_GRADIENTS = [kind.name for kind in METHODS.builtin() if kind.backpropagates]
 SCHEMES = [name for name in CHOICES["scheme"] if name != "full"]
 
 

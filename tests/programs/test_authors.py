@@ -329,11 +329,11 @@ def test_the_commands_add_list_and_remove(clone: Path, tmp_path: Path) -> None:
     assert zobench(tmp_path, "program", "remove", "mezo").stdout == "removed: mezo\n"
     assert clones.load() == {}
     known = {"path": "p", "python": "x", "commit": "c", "versions": VERSIONS}
-    clones.place().write_text("[1]")
+    clones.list_path().write_text("[1]")
     wrong = last_line(zobench(tmp_path, "program", "list", code=2))
     assert "must list programs as `zobench program add` does" in wrong
     for broken in ({**known, "versions": {}}, {**known, "path": 5}, {"path": "p"}, "mezo"):
-        clones.place().write_text(json.dumps({"mezo": broken}))
+        clones.list_path().write_text(json.dumps({"mezo": broken}))
         with pytest.raises(ValueError, match="must list programs as `zobench program add` does, but "):
             clones.load()
 

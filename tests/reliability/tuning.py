@@ -24,7 +24,7 @@ from tests.support.small_task import spec_of
 from zobench import finetune
 from zobench.durable import journal, snapshot, tensors
 from zobench.durable.savers.base import Cut
-from zobench.durable.savers.held import Held
+from zobench.durable.savers.blocking import BlockingSaver
 from zobench.finetune import Hooks, origin, tokenizer
 from zobench.finetune.assemble import empty_model
 from zobench.finetune.examine import best_weights
@@ -269,7 +269,7 @@ def watch(board: Board) -> None:
         (journal.JournalFile, "append", "a journal's append"),
         (sys.modules["zobench.finetune.run"], "_keep", "the result's write"),
         (snapshot.Writer, "add", "a snapshot's write"), (snapshot.Writer, "finish", "a snapshot's write"),
-        (tensors, "write", "a snapshot's write"), (Held, "begin", "a snapshot's write"),
+        (tensors, "write", "a snapshot's write"), (BlockingSaver, "begin", "a snapshot's write"),
         (Cut, "finish", "a snapshot's write"), (snapshot, "prune", "older snapshots go"),
         (os, "rename", "a snapshot gets its name"), (os, "replace", "a file gets its name"),
         (origin, "resume_point", "resuming"), (origin, "bring", "resuming"),

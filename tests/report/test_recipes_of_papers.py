@@ -26,7 +26,7 @@ from zobench.report.plot import Plot
 from zobench.report.table import Table
 from zobench.result import Result
 from zobench.runspec import RunSpec
-from zobench.store.names import told_apart
+from zobench.store.names import distinct_names
 
 
 def laid_out() -> dict[str, Table]:
@@ -381,6 +381,6 @@ def test_two_models_of_one_name_are_told_apart() -> None:
         "Warning: SmolLM2-135M is the name of 2 models here, SmolLM2-135M@8a and SmolLM2-135M@c0ff; give each its own "
         'with name = "...".'
     )
-    assert [*told_apart(runs).values()] == ["SmolLM2-135M@8a", "SmolLM2-135M@c0ff", "SmolLM2-135M@8a"]
+    assert [*distinct_names(runs).values()] == ["SmolLM2-135M@8a", "SmolLM2-135M@c0ff", "SmolLM2-135M@8a"]
     random = tuned_smol(weights="random", weights_hash="")  # of the same configuration
-    assert set(told_apart([runs[0], random, tuned(0.5)]).values()) == {"SmolLM2-135M", "OPT-1.3B"}
+    assert set(distinct_names([runs[0], random, tuned(0.5)]).values()) == {"SmolLM2-135M", "OPT-1.3B"}

@@ -19,7 +19,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, FIELDS, INCIDENTAL, RunSpec, check_value, declared_options, parse_value
 from zobench.runspec import fields as fields_module
 from zobench.runspec.fields import Since
-from zobench.runspec.numeric import Number
+from zobench.runspec.numeric import NumberField
 from zobench.runspec.registry import Registry
 from zobench.store import frame
 from zobench.store.query import conditions, select
@@ -41,7 +41,7 @@ def test_there_are_published_results() -> None:
 
 def test_a_field_must_say_since_when_it_is_there() -> None:
     with pytest.raises(TypeError, match="since"):
-        Number(1, "forgotten")  # type: ignore[call-arg]
+        NumberField(1, "forgotten")  # type: ignore[call-arg]
 
 
 def test_the_lists_are_what_they_were_when_they_were_written_by_hand() -> None:

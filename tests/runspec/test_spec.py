@@ -64,7 +64,7 @@ tuned = {
     "queries": st.just(1),
     "weights": st.sampled_from(["random", "pretrained"]),
     **{name: st.sampled_from(CHOICES[name]) for name in ("scheme", "lr_schedule")},
-    "method": st.sampled_from([kind.name for kind in METHODS.own() if kind.structure is None]),
+    "method": st.sampled_from([kind.name for kind in METHODS.builtin() if kind.structure is None]),
     "task": st.just("sst2"),
     "aligned": st.booleans(),
     **dict.fromkeys(("train_size", "dev_size"), WHOLE.map(lambda n: max(n, 1))),

@@ -16,9 +16,9 @@ from zobench.engine.tiers import HostTier
 from zobench.kernels import cpu
 from zobench.result import Outcome, Result
 from zobench.selftest import bits, engines, run, speed
-from zobench.selftest.verdict import Check, Finding, Place, Status, Verdict
+from zobench.selftest.verdict import Check, CheckSettings, Finding, SelftestVerdict, Status
 
-HERE = Place(device="cpu", seconds=0.0)
+HERE = CheckSettings(device="cpu", seconds=0.0)
 FACTS = {
     "description": "a machine",
     "versions": {"zobench": "0.2.0", "torch": "2.13.0", "python": "3.11.7"},
@@ -156,7 +156,7 @@ def test_a_cell_is_judged_by_its_prediction(step, peak, told):
         least_seconds=1.0,
         source="calibration",
     )
-    found = speed.beside_prediction(result, guess)
+    found = speed.against_prediction(result, guess)
     assert found.status is (Status.FAILED if told else Status.OK)
     assert found.told.endswith(f"{peak} MB of device memory, predicted 100{told}")
 
@@ -171,13 +171,13 @@ def test_the_cell_is_the_largest_offloaded_one_of_the_main_table_that_fits(monke
     )  # fmt: skip
     room = speed.plan.Limits(device_bytes=8 * 10**10, host_bytes=40 * 10**9, disk_bytes=10**12)
     monkeypatch.setattr(speed.plan, "limits", lambda device, folder: room)
-    gpu = Place(device="cuda:0", seconds=300.0)
+    gpu = CheckSettings(device="cuda:0", seconds=300.0)
     chosen = speed.cell(gpu, rates, 300.0)
     assert (chosen.model, chosen.dtype, chosen.noise, chosen.parts) == ("OPT-13B", "fp16", "counter", True)
     smaller = speed.cell(gpu, rates, 20.0)
     assert predict.estimate(smaller, rates).seconds <= 20 < predict.estimate(chosen, rates).seconds
     assert speed.cell(gpu, rates, 1.0) is None
-    told = Place(device="cuda:0", seconds=300.0, changes={"model": "OPT-350M"})
+    told = CheckSettings(device="cuda:0", seconds=300.0, changes={"model": "OPT-350M"})
     assert speed.cell(told, rates, 300.0).model == "OPT-350M"
 
 
@@ -225,7 +225,7 @@ def test_the_page_and_the_json_say_what_was_found_and_of_the_machine_what_may_be
     said = "OSError: [Errno 28] No space: 5 GB/s of 1/2"
     findings = [Finding("kernel bits", Status.FAILED, said, {"seeds": 1}), Finding("link", Status.ABSENT, "no GPU")]
     machine = {**FACTS, "notes": ["read /home/mary/nvml.so"], "gpu": {"name": "NVIDIA H100", "uuid": "GPU-8d3b1f0a"}}
-    found = Verdict(device="cpu", machine=machine, findings=findings, seconds=90.0)
+    found = SelftestVerdict(device="cpu", machine=machine, findings=findings, seconds=90.0)
     assert found.page() == (
         "a machine; device cpu\nzobench 0.2.0, torch 2.13.0, Python 3.11.7\n\n"
         f"failed    kernel bits  {said}\nnot run   link         no GPU\n\n"
@@ -250,7 +250,7 @@ def test_the_command_prints_the_page_writes_the_json_and_ends_in_1_if_a_check_fa
     told = json.loads(file.read_text())
     assert [one["status"] for one in told["findings"]] == ["ok", "not run"]
     assert os.uname().nodename not in file.read_text() or len(os.uname().nodename) < 3
-    monkeypatch.setattr(run, "apart", lambda check, place: [Finding(check.name, Status.FAILED, "wrong")])
+    monkeypatch.setattr(run, "isolated", lambda check, place: [Finding(check.name, Status.FAILED, "wrong")])
     with pytest.raises(SystemExit) as ended:
         main(arguments[:-1])
     assert ended.value.code == 1
@@ -288,7 +288,7 @@ def test_a_matrix_can_begin_with_the_selftest_once_for_a_machine_that_passes(mon
     def tested(device, seconds, checks, disk_dir=None):
         happened.append((device, seconds))
         findings = [Finding("kernel bits", outcome[min(len(happened) // 2, 1)], "what was found")]
-        return Verdict(device=device, machine=FACTS, findings=findings, seconds=1.0)
+        return SelftestVerdict(device=device, machine=FACTS, findings=findings, seconds=1.0)
 
     def ran(*_, whole):
         happened.append("cells")
@@ -328,7 +328,7 @@ def test_a_device_that_passed_speaks_for_itself_alone(monkeypatch, tmp_path):
     def selftest(device, *_, **__):
         tested.append(device)
         findings = [Finding("kernel bits", Status.OK, "what was found")]
-        return Verdict(device=device, machine=FACTS, findings=findings, seconds=1.0)
+        return SelftestVerdict(device=device, machine=FACTS, findings=findings, seconds=1.0)
 
     monkeypatch.setattr(run, "selftest", selftest)
     for device in ("cuda:0", "cuda:1", "cuda:0"):

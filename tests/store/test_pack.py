@@ -26,7 +26,7 @@ from zobench.result import Outcome, Result, Round
 from zobench.store import Store, text_of, without_place
 from zobench.store import unpack as module
 from zobench.store.merge import merge
-from zobench.store.pack import doubt, pack, unfit
+from zobench.store.pack import implausible, pack, unfit
 from zobench.store.reading import parsed
 from zobench.store.sendable import NOT_SENT, facts_of, sendable, unsendable
 
@@ -232,7 +232,7 @@ def test_a_machine_that_zobench_did_not_name_keeps_its_runs_at_home() -> None:
 def test_what_is_in_doubt_is_neither_packed_nor_merged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], why: str
 ) -> None:
-    assert doubt(GOOD) == ""
+    assert implausible(GOOD) == ""
     bad = dataclasses.replace(GOOD, **changes)
     path = store_of(tmp_path / "a", bad, OTHER).path(bad.spec, MACHINE)
     code, out, err = command(capsys, "results", str(tmp_path / "a"), "--pack", str(tmp_path / "x.tar.gz"))
@@ -254,8 +254,8 @@ def test_what_no_rates_could_judge_needs_none() -> None:
     bare = {name: fact for name, fact in ENVIRONMENT.items() if name != "calibration"}
     for changes in ({"task": "sst2"}, {"model": "mine", "config_hash": "0" * 12}):
         run = dataclasses.replace(GOOD, spec=GOOD.spec.replace(**changes), environment=bare)
-        assert doubt(run) == ""
-        assert doubt(dataclasses.replace(run, environment={**bare, "memory_limit_bytes": None})) != ""
+        assert implausible(run) == ""
+        assert implausible(dataclasses.replace(run, environment={**bare, "memory_limit_bytes": None})) != ""
 
 
 def test_a_folder_of_ones_own_is_merged_as_it_is(tmp_path: Path) -> None:

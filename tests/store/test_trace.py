@@ -110,7 +110,7 @@ def test_a_cell_of_later_rounds_is_found_by_its_hash(tmp_path: Path) -> None:
     rounds = [Round(number=number, began=float(number), place=0, cells=1, seed=0) for number in (4, 10, 3)]
     for one in rounds:
         Store(tmp_path).save(dataclasses.replace(OFFLOADED, round=one))
-    assert query.one(OFFLOADED.spec.hash[:6], tmp_path).round == rounds[2]
+    assert query.named_run(OFFLOADED.spec.hash[:6], tmp_path).round == rounds[2]
 
 
 def test_a_run_that_cannot_be_told_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,5 +21,5 @@ ZEROTH_ORDER = (
 """Those of ZO-Bench."""
 NEWER = ("fzoo", "hizoo", "sparse-mezo", "conmezo", "meazo", "es", "r-adazo", "adamezo")
 """Of 2024 and later."""
-SHIPPED = tuple(kind.name for kind in METHODS.own() if kind.as_shipped is not None and kind.name in ZEROTH_ORDER)
+SHIPPED = tuple(kind.name for kind in METHODS.builtin() if kind.as_shipped is not None and kind.name in ZEROTH_ORDER)
 DEFINITIONS = [(name, "as-written") for name in ZEROTH_ORDER] + [(name, "as-shipped") for name in SHIPPED]

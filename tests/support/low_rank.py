@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zobench import kernels
 from zobench.engine.base import Entry, Point
-from zobench.testing.plain import Plain
+from zobench.testing.plain import PlainModel
 
 
 def direction(number: int, shape: torch.Size, seed: int, subspace: int | None, rank: int) -> Tensor:
@@ -25,7 +25,7 @@ def direction(number: int, shape: torch.Size, seed: int, subspace: int | None, r
     return left @ right
 
 
-class LowRankPlain(Plain):
+class LowRankPlain(PlainModel):
     """A plain model that is moved along directions of low rank."""
 
     def __init__(self, rank: int, tied: bool = True) -> None:

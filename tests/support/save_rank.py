@@ -28,7 +28,7 @@ def main():
             path = folder / f"{kind}-{transfers}-{noise}"
             path.mkdir(exist_ok=True)
             own = spec.replace(transfers=transfers, noise=noise).resolve("cpu")
-            target = Target(folder=path, state=lambda step: {"run": "r"}, tell=TOLD.append, world=world)
+            target = Target(folder=path, state=lambda step: {"run": "r"}, warn=TOLD.append, world=world)
             with tuner(own, world=world) as built:
                 recorder = Recorder(built.engine)
                 with saving(kind, built.engine.engine, target) as saver:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from zobench import Batch, RunSpec, kernels
-from zobench.testing.plain import Plain
+from zobench.testing.plain import PlainModel
 
 Arrays = dict[str, np.ndarray]
 
@@ -53,7 +53,7 @@ class Formula:
     """The iterates of a method by its paper, or as shipped. ``x``: the weights by name; a vector goes along z."""
 
     def __init__(self, spec: RunSpec) -> None:
-        self.model, self.spec, self.shipped = Plain("counter"), spec, spec.definition == "as-shipped"
+        self.model, self.spec, self.shipped = PlainModel("counter"), spec, spec.definition == "as-shipped"
         self.draws, self.t = np.random.default_rng(spec.seed), 0
         self.x: Arrays = {name: tensor.numpy().astype(np.float64) for name, tensor in self.model.tensors.items()}
         self.numbers = {name: number for number, name in enumerate(self.x)}

@@ -20,7 +20,7 @@ from zobench.models.weights import Weights
 from zobench.parallel import ParallelEngine
 from zobench.parallel.mesh import Mesh
 from zobench.testing import EngineConformance, GradientConformance, LocalEngineConformance
-from zobench.testing.plain import Plain
+from zobench.testing.plain import PlainModel
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ class OfLowRank(OfEngine):
         config = EngineConfig(**{"noise": self.noise, **self.config})
         return Engine(model, config, weights=weights, start=start, directions=LowRank(2))
 
-    def plain(self) -> Plain:
+    def plain(self) -> PlainModel:
         return LowRankPlain(2, self.tied)
 
 

@@ -20,7 +20,7 @@ def check_words(values: Mapping[str, Any]) -> None:
         if key in DECLARED and DECLARED[key].choices:
             check_value(key, value)
     if "model" in values:
-        models.own_name(str(values["model"]))
+        models.identifying_name(str(values["model"]))
 
 
 def check_folder(option: str, folder: Path | None) -> None:

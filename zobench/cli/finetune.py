@@ -166,7 +166,7 @@ def search(
     _check_folders(data_dir, folder, results)
     _check_fits({folder / own.hash: own for own in cells(spec, varied)})
     source = chosen.source + (f", but {', '.join(axes)} given" if axes else "")
-    told = grids.Grid(varied, source if varied.keys() - axes else "given")
+    told = grids.SearchGrid(varied, source if varied.keys() - axes else "given")
     for note in filter(None, (*notes, f"grid: {told.text}", settle(), f"folder: {folder}")):
         errors.print(note, style="dim", markup=False, soft_wrap=True)
     with _told(errors, folder, spec.device), TuningBar(errors, verbose=verbose) as bar:

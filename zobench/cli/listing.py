@@ -22,7 +22,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, labels, named
 from zobench.store import machine_of, metrics, printable
 from zobench.store.compare import Comparison, Judgement, Pair, Verdict
-from zobench.store.names import told_apart
+from zobench.store.names import distinct_names
 from zobench.store.ranks import LEVEL
 
 _NARROW = 32
@@ -110,7 +110,7 @@ def _wrapped(text: str, room: int) -> list[str]:
 
 def show_runs(console: Console, results: Sequence[Result]) -> None:
     """One line per run. What all have in common is said once, above; where the numbers come from, below."""
-    specs, names = [result.spec for result in results], told_apart(results)
+    specs, names = [result.spec for result in results], distinct_names(results)
     places = [spec.engine if spec.engine == "resident" else f"{spec.engine}/{spec.tier}" for spec in specs]
     about = {
         "machine": [machine_of(result) for result in results],

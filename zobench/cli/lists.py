@@ -101,21 +101,21 @@ def _models(screen: Console) -> None:
 
 def _schemes() -> Table:
     table = console.columns("scheme", "what is tuned")
-    for scheme in SCHEMES.own():
+    for scheme in SCHEMES.builtin():
         table.add_row(scheme.name, scheme.about)
     return _with_plug_ins(table, SCHEMES)
 
 
 def _tasks() -> Table:
     table = console.columns("task", "candidates", "usual tokens", "longest")
-    for task in TASKS.own():
+    for task in TASKS.builtin():
         asked = ", ".join(task.names) or ("a free answer" if task.goal.new_tokens else "of each row")
         table.add_row(task.name, asked, str(task.usual_tokens), str(task.longest_tokens))
     return _with_plug_ins(table, TASKS)
 
 
 def _metrics(screen: Console) -> None:
-    own, given = list(METRICS.own()), _given(METRICS)
+    own, given = list(METRICS.builtin()), _given(METRICS)
     show(screen, [
         ListColumn("metric", [*(metric.name for metric in own), *given], kept=True),
         ListColumn("in a data frame", [*(metric.key for metric in own), *[""] * len(given)]),
@@ -125,7 +125,7 @@ def _metrics(screen: Console) -> None:
 
 def _programs() -> Table:
     table = console.columns("program", "what it is")
-    for program in PROGRAMS.own():
+    for program in PROGRAMS.builtin():
         table.add_row(program.name, program.about)
     return _with_plug_ins(table, PROGRAMS)
 

@@ -33,7 +33,7 @@ def add(
         clone = added(name, path, python, Path(scratch))
     clones.save({**clones.load(), name: clone})
     print(f"added: {authors.described(clone)}")
-    print(f"`zobench sweep side_by_side` runs it beside zobench; kept in {clones.place()}")
+    print(f"`zobench sweep side_by_side` runs it beside zobench; kept in {clones.list_path()}")
 
 
 @program.command("list")

@@ -102,7 +102,7 @@ def _cell(word: str, results: Path) -> RunSpec:
         values = changed(word.split(","))
         spec = matrix.single(values, choose_device(str(values.pop("device", "auto")))[0])
     else:
-        spec = query.one(word, results).spec
+        spec = query.named_run(word, results).spec
     if spec.program != "zobench" or spec.task != "none" or spec.gpus > 1:
         raise ValueError(
             "`--self-test` needs a cell of zobench's own, without a task, on one device, because it lengthens its "

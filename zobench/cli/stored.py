@@ -278,7 +278,7 @@ def trace(
     if output is not None:
         check_file("--out", output)
     check_there(results)
-    text = json.dumps(traced(query.one(run, results)), indent=1, allow_nan=False) + "\n"
+    text = json.dumps(traced(query.named_run(run, results)), indent=1, allow_nan=False) + "\n"
     if output is None:
         print(text, end="")
     else:

@@ -25,14 +25,14 @@ def of_base(spec: RunSpec, model: PreTrainedModel, weights: Weights) -> str:
     """
     if spec.weights != "pretrained":
         return f"{spec.weights}, seed {spec.seed}"
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
-        told.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
         size = parameter.shape[0]
         places = (0, size // 2, size - 1) if parameter.dim() > 1 else (0,)
         for first in places:
             rows = 1 if parameter.dim() > 1 else min(size, _ELEMENTS)
             out = torch.empty(rows, *parameter.shape[1:], dtype=parameter.dtype)
             weights.fill(name, out, first)
-            told.update(out.view(torch.uint8).numpy().data)
-    return f"sha256 {told.hexdigest()[:16]}"
+            digest.update(out.view(torch.uint8).numpy().data)
+    return f"sha256 {digest.hexdigest()[:16]}"

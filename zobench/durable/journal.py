@@ -108,8 +108,8 @@ class JournalFile:
         self.sync()
 
     def _continue(self, header: Mapping[str, Any], data: bytes) -> None:
-        told, self.items, self._marks = _parse(self._path, data)
-        check_header(self._path, told, header)
+        stored_header, self.items, self._marks = _parse(self._path, data)
+        check_header(self._path, stored_header, header)
         self.cut(len(self.items))
 
     def cut(self, count: int) -> None:
@@ -185,16 +185,16 @@ def read(path: Path) -> tuple[dict[str, Any], list[Item]]:
     return header, items
 
 
-def check_header(path: Path, told: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def check_header(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raises ``ValueError`` if a journal's header is that of another run, or of the same run on another base."""
-    if told["run"] != wanted["run"]:
+    if stored["run"] != wanted["run"]:
         raise ValueError(
-            f"`{path.parent}` must be a new folder or this run's own, but holds the run {told['run']}, and this is "
+            f"`{path.parent}` must be a new folder or this run's own, but holds the run {stored['run']}, and this is "
             f"{wanted['run']}; name another --out"
         )
-    if told["base"] != wanted["base"]:
+    if stored["base"] != wanted["base"]:
         raise ValueError(
-            f"`{path}` must go with the weights that it began from ({told['base']}), but the weights are others "
+            f"`{path}` must go with the weights that it began from ({stored['base']}), but the weights are others "
             f"({wanted['base']}); give those, or name another --out"
         )
 
@@ -212,11 +212,11 @@ def _head(header: Mapping[str, Any]) -> bytes:
 def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Item], list[tuple[int, int]]]:
     """The header, the items, and (checksum, where it ends) of the header and of each item."""
     line = data[len(MAGIC) :].split(b"\n", 1)
-    told, _, text = line[0].partition(b" ")
+    checksum, _, text = line[0].partition(b" ")
     chain = zlib.crc32(text)
     if data.startswith(_EARLIER):
         raise ValueError(f"`{path}` must be of this version, but is of an earlier one; remove {path.parent}")
-    if not data.startswith(MAGIC) or len(line) < 2 or told != b"%08x" % chain:
+    if not data.startswith(MAGIC) or len(line) < 2 or checksum != b"%08x" % chain:
         raise ValueError(f"`{path}` must be a journal of zobench, but its head is damaged; {_remedy(path)}")
     header = _header(path, text)
     items: list[Item] = []
@@ -240,11 +240,11 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Item], list[tu
 
 def _header(path: Path, text: bytes) -> dict[str, Any]:
     """What the second line says; ``ValueError`` where it does not say whose the journal is, each in one line."""
-    told = json_of(text)
-    whose = [told.get(key) for key in ("run", "base")] if isinstance(told, dict) else [None]
+    values = json_of(text)
+    whose = [values.get(key) for key in ("run", "base")] if isinstance(values, dict) else [None]
     if not all(isinstance(word, str) and word.isprintable() for word in whose):
         raise ValueError(f"`{path}` must say whose run it is and on which base, but does not; {_remedy(path)}")
-    return dict(told)
+    return dict(values)
 
 
 def _forgive(path: Path, rest: bytes, start: int) -> None:
@@ -275,11 +275,11 @@ def _bodies(item: Item) -> list[bytes]:
 
 def _updates(entries: Sequence[Entry]) -> Iterator[bytes]:
     """Their records, and one before the first of each subspace that they share with other steps."""
-    here: int | None = None
+    subspace: int | None = None
     for e in entries:
-        if e.subspace != here:
-            here = e.subspace
-            yield _RECORD.pack(SUBSPACE, here is not None, e.step, here or 0, 0.0, 0.0, 0.0)
+        if e.subspace != subspace:
+            subspace = e.subspace
+            yield _RECORD.pack(SUBSPACE, subspace is not None, e.step, subspace or 0, 0.0, 0.0, 0.0)
         yield _RECORD.pack(ENTRY, _number(e.part), e.step, e.seed, e.g, e.lr, e.weight_decay)
         if e.extra:
             yield _RECORD.pack(EXTRA, _number(e.part), e.step, e.seed, e.extra, 0.0, 0.0)
@@ -287,14 +287,14 @@ def _updates(entries: Sequence[Entry]) -> Iterator[bytes]:
 
 def _read_updates(records: Iterable[tuple[Any, ...]]) -> Iterator[Entry]:
     """The inverse of :func:`_updates`, among other records, of which one comes last."""
-    here: int | None = None
+    subspace: int | None = None
     for (kind, small, step, seed, g, lr, decay), after in itertools.pairwise(records):
         if kind == SUBSPACE:
-            here = seed if small else None
+            subspace = seed if small else None
         elif kind == ENTRY:
             extra = after[4] if after[0] == EXTRA else 0.0
             yield Entry(
-                step=step, seed=seed, g=g, lr=lr, weight_decay=decay, part=_part(small), subspace=here, extra=extra
+                step=step, seed=seed, g=g, lr=lr, weight_decay=decay, part=_part(small), subspace=subspace, extra=extra
             )
 
 

@@ -24,7 +24,7 @@ def newest(
     run and base of the journal's ``header``.
     """
     for step in reversed(snapshot.steps(folder)):
-        path = snapshot.place(folder, step)
+        path = snapshot.path_of(folder, step)
         try:
             if passes(path) > sum(item.passes for item in items):
                 continue

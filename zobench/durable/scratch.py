@@ -24,11 +24,11 @@ _NEW = ".zobench-new-"
 def scratch(parent: Path | None, purpose: str, world: World | None = None) -> Iterator[Path]:
     """A new folder in ``parent``, or where temporary files go, which is removed at the end; with ``world`` one for all
     ranks of rank 0's machine, which rank 0 removes. Folders whose processes were killed are removed now."""
-    place, drawn = parent or Path(tempfile.gettempdir()), secrets.randbits(48)
+    folder, drawn = parent or Path(tempfile.gettempdir()), secrets.randbits(48)
     leads = world is None or world.leads
-    with _made(place, f"{purpose}-{drawn:012x}") if leads else contextlib.nullcontext():
+    with _made(folder, f"{purpose}-{drawn:012x}") if leads else contextlib.nullcontext():
         token = drawn if world is None else world.from_first([drawn])[0]
-        yield place / f"{PREFIX}{purpose}-{token:012x}"
+        yield folder / f"{PREFIX}{purpose}-{token:012x}"
 
 
 def clear(parent: Path | None) -> None:
@@ -44,11 +44,11 @@ def clear(parent: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def _made(place: Path, name: str) -> Iterator[None]:
+def _made(folder: Path, name: str) -> Iterator[None]:
     """A lock on the folder says that its process lives, on whichever machine: a number of a process may be another's.
     Nobody looks at a folder before it has its name, and then it is locked."""
-    clear(place)
-    new, path = place / f"{_NEW}{name}", place / f"{PREFIX}{name}"
+    clear(folder)
+    new, path = folder / f"{_NEW}{name}", folder / f"{PREFIX}{name}"
     new.mkdir(mode=0o700)
     handle = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
     try:

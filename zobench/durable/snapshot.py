@@ -37,7 +37,7 @@ _HEAD = 64 << 10
 _CHECKSUM = "xxh3_128"
 
 
-def place(folder: Path, step: int) -> Path:
+def path_of(folder: Path, step: int) -> Path:
     """Where the snapshot after ``step`` steps is, if there is one."""
     return folder / f"snapshot-{step}"
 
@@ -50,7 +50,7 @@ def steps(folder: Path) -> list[int]:
 
 def prune(folder: Path, keep: Collection[int]) -> None:
     """Removes all snapshots but those of the steps in ``keep``, and what an interrupted write left."""
-    stale = [place(folder, step) for step in steps(folder) if step not in keep]
+    stale = [path_of(folder, step) for step in steps(folder) if step not in keep]
     for path in [*stale, *folder.glob(".snapshot-*.tmp")]:
         shutil.rmtree(path)
 
@@ -58,24 +58,24 @@ def prune(folder: Path, keep: Collection[int]) -> None:
 def state(path: Path) -> dict[str, Any]:
     """``state.json`` of a snapshot. Raises ``ValueError`` if it is not as it was written."""
     try:
-        told: dict[str, Any] = json_of((path / STATE).read_bytes())
-        if not isinstance(told, dict):
+        values: dict[str, Any] = json_of((path / STATE).read_bytes())
+        if not isinstance(values, dict):
             raise ValueError(f"{STATE} holds no JSON object")
-        if told.pop("sum", None) != _sum(told):
+        if values.pop("sum", None) != _sum(values):
             raise ValueError(f"the checksum of {STATE} differs")
     except (OSError, ValueError) as error:
         raise ValueError(f"`{path}` must be a whole snapshot, but is damaged ({error}); remove it") from error
-    return told
+    return values
 
 
-def write_state(folder: Path, told: Mapping[str, Any]) -> None:
-    """Puts ``told``, JSON types, into ``folder`` as :func:`state` reads it, with a checksum."""
-    told = json.loads(json.dumps(dict(told)))
-    replace(folder / STATE, json.dumps({**told, "sum": _sum(told)}).encode())
+def write_state(folder: Path, values: Mapping[str, Any]) -> None:
+    """Puts ``values``, JSON types, into ``folder`` as :func:`state` reads it, with a checksum."""
+    values = json.loads(json.dumps(dict(values)))
+    replace(folder / STATE, json.dumps({**values, "sum": _sum(values)}).encode())
 
 
-def _sum(told: Mapping[str, Any]) -> str:
-    return xxhash.xxh3_128(json.dumps(told, sort_keys=True).encode()).hexdigest()
+def _sum(values: Mapping[str, Any]) -> str:
+    return xxhash.xxh3_128(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def positions(path: Path) -> dict[str, Position]:
@@ -114,7 +114,7 @@ class Writer:
         given_up: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         assert ranks == 1 or token, "ranks must agree on a token"
-        self._path = place(folder, step)
+        self._path = path_of(folder, step)
         self._rank, self._ranks, self._given_up = rank, ranks, given_up
         self._temporary = folder / f".{self._path.name}.{token or secrets.token_hex(4)}.tmp"
         self._temporary.mkdir(exist_ok=ranks > 1)
@@ -143,13 +143,13 @@ class Writer:
         ``base``. Ranks say the same. Raises ``TimeoutError`` where another rank's shards do not come.
         """
         self._end_shard()
-        told = {"checksum": _CHECKSUM, "shards": self._shards, **state}
+        values = {"checksum": _CHECKSUM, "shards": self._shards, **state}
         if self._rank > 0:
-            replace(self._temporary / f"{self._rank}.json", json.dumps(told).encode())
+            replace(self._temporary / f"{self._rank}.json", json.dumps(values).encode())
             return self._path
         for rank in range(1, self._ranks):
-            told["shards"] = told["shards"] | self._of(rank, told["positions"])
-        write_state(self._temporary, told)
+            values["shards"] = values["shards"] | self._of(rank, values["positions"])
+        write_state(self._temporary, values)
         if self._path.exists():  # damaged, else nobody would make it again
             shutil.rmtree(self._path)
         os.rename(self._temporary, self._path)
@@ -177,10 +177,10 @@ class Writer:
             if self._given_up() or not self._temporary.exists():
                 raise FileNotFoundError(f"rank {rank} gave its shards up")
             time.sleep(0.01)
-        told = json.loads(path.read_text())
-        assert told["positions"] == positions, "ranks cut at different passes"
+        values = json.loads(path.read_text())
+        assert values["positions"] == positions, "ranks cut at different passes"
         path.unlink()
-        return dict(told["shards"])
+        return dict(values["shards"])
 
 
 class _Shard:
@@ -267,20 +267,20 @@ class SnapshotStart:
 
 def check(path: Path, state: Mapping[str, Any]) -> list[str]:
     """The names of a snapshot's shards, as its ``state`` has them. Raises ``ValueError`` if one is not as it was."""
-    shards = {name: (told["bytes"], told["sum"]) for name, told in state["shards"].items()}
+    shards = {name: (facts["bytes"], facts["sum"]) for name, facts in state["shards"].items()}
     if odd := [name for name in shards if Path(name).name != name or not name.isprintable()]:
         raise ValueError(f"`{path}` must name shards that lie in it, but names {odd[0]!r}; remove it")
-    for name, told in shards.items():
-        _check(path / name, *told)
+    for name, facts in shards.items():
+        _check(path / name, *facts)
     return list(shards)
 
 
-def _check(file: Path, size: int, told: str) -> None:
+def _check(file: Path, size: int, checksum_then: str) -> None:
     present = file.stat().st_size if file.is_file() else -1
     if present != size:
         have = f"has {present}" if present >= 0 else "is missing"
         raise ValueError(f"`{file}` must have {size} bytes, but {have}; remove {file.parent}")
-    if checksum(file) != told:
+    if checksum(file) != checksum_then:
         raise ValueError(f"`{file}` must be as it was written, but its checksum differs; remove {file.parent}")
 
 

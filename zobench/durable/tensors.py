@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from zobench.durable import snapshot
-from zobench.durable.snapshot import STATE, checksum, place, write_state
+from zobench.durable.snapshot import STATE, checksum, path_of, write_state
 from zobench.machine.files import sync, writing
 from zobench.models.weights import Weights
 
@@ -29,7 +29,7 @@ def write(folder: Path, step: int, tensors: Iterable[tuple[str, Tensor]], state:
 
     A snapshot of that step that is already there holds the same tensors: only its state is renewed.
     """
-    path = place(folder, step)
+    path = path_of(folder, step)
     if path.exists():
         write_state(path, {**state, "shards": snapshot.state(path)["shards"]})
         return path

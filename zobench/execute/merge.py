@@ -81,7 +81,7 @@ def _slowest(ranks: Sequence[Result], which: str) -> dict[str, list[float | None
 def _parts(ranks: Sequence[Result]) -> dict[str, list[float]]:
     """Of each number what its metric keeps of several ranks, else the largest: seconds of the slowest rank, bytes of
     the one that sent most."""
-    kept = {metric.part: metric.ranks for metric in METRICS.own()}
+    kept = {metric.part: metric.ranks for metric in METRICS.builtin()}
     kept |= {name: METRICS.get(name).ranks for name in ranks[0].parts if METRICS.provider(name)}
     combined = {}
     for name, values in ranks[0].parts.items():

@@ -135,8 +135,8 @@ def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:
     plans: dict[str, Any] = {}
     if why:
         names = ("granularity", "slots", "resident_blocks")
-        own = {name: getattr(chosen, name) for name in names}
-        plans["memory_plan"] = own | {"predicted_bytes": memory(chosen)[0], "reason": why}
+        chosen_fields = {name: getattr(chosen, name) for name in names}
+        plans["memory_plan"] = chosen_fields | {"predicted_bytes": memory(chosen)[0], "reason": why}
     if (every := interval.told()) is not None:
         plans["writeback_plan"] = asdict(every)
     if kernels := attention_kernels(chosen):
@@ -146,8 +146,8 @@ def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:
 
 def empty_model(spec: RunSpec) -> PreTrainedModel:
     """The spec's model without weights."""
-    known, tied, positions = models.variant(spec)
-    return models.build(known, spec.dtype, tied, positions)
+    architecture, tied, positions = models.variant(spec)
+    return models.build(architecture, spec.dtype, tied, positions)
 
 
 def engine_config(spec: RunSpec) -> EngineConfig:
@@ -188,13 +188,15 @@ def attention_kernels(spec: RunSpec) -> attention.Choice:
 def initial_weights(spec: RunSpec, model: PreTrainedModel) -> Weights:
     """The initial values of ``model``'s weights: pretrained, or random by the spec's seed."""
     if spec.weights == "pretrained":
-        place = models.weights_place(spec)
-        file = Path(place) / GGUF
+        location = models.weights_place(spec)
+        file = Path(location) / GGUF
         try:
-            return GGUFWeights(file, model) if file.is_file() else PretrainedWeights(place, model)
+            return GGUFWeights(file, model) if file.is_file() else PretrainedWeights(location, model)
         except ValueError as error:  # of a folder that was not given as weights_path
-            told = str(error) if spec.weights_path else str(error).replace("`weights_path`", "`weights=pretrained`", 1)
-            raise ValueError(told) from error
+            message = (
+                str(error) if spec.weights_path else str(error).replace("`weights_path`", "`weights=pretrained`", 1)
+            )
+            raise ValueError(message) from error
     return RandomWeights(model, spec.seed)
 
 

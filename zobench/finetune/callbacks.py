@@ -59,19 +59,19 @@ class Callbacks:
     def start(self, start: RunStart) -> None:
         """See :meth:`Callback.on_start`."""
         self.started = True
-        self._each(lambda one: one.on_start(start))
+        self._each(lambda callback: callback.on_start(start))
 
     def step(self, step: StepReport) -> None:
         """See :meth:`Callback.on_step`."""
-        self._each(lambda one: one.on_step(step))
+        self._each(lambda callback: callback.on_step(step))
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """See :meth:`Callback.on_evaluation`."""
-        self._each(lambda one: one.on_evaluation(evaluation))
+        self._each(lambda callback: callback.on_evaluation(evaluation))
 
     def end(self, result: Result) -> None:
         """See :meth:`Callback.on_end`."""
-        self._each(lambda one: one.on_end(result))
+        self._each(lambda callback: callback.on_end(result))
 
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
@@ -79,13 +79,15 @@ class Callbacks:
         try:
             yield
         finally:
-            self._each(lambda one: one.close())
+            self._each(lambda callback: callback.close())
 
     def _each(self, call: Callable[[Callback], None]) -> None:
-        for one in list(self._callbacks):
+        for callback in list(self._callbacks):
             try:
-                call(one)
+                call(callback)
             except Exception as error:  # whatever a stranger's code does: the run is worth more
-                self._callbacks.remove(one)
-                told = " ".join(f"{type(error).__name__}: {error}".split())
-                self._say(f"warning: the callback {type(one).__name__} failed ({told}); the run goes on without it")
+                self._callbacks.remove(callback)
+                cause = " ".join(f"{type(error).__name__}: {error}".split())
+                self._say(
+                    f"warning: the callback {type(callback).__name__} failed ({cause}); the run goes on without it"
+                )

@@ -21,8 +21,8 @@ def cautions(spec: RunSpec, gradients: Sequence[float | None], skipped: int) -> 
     finite = sorted(abs(g) for g in gradients if g is not None and math.isfinite(g))
     if finite and finite[-1] == 0:
         warnings.append("every projected gradient was 0: nothing was learnt")
-    elif finite and scheme_of(spec).tunes_all and (told := lost(spec, finite[len(finite) // 2])):
-        warnings.append(told)  # an adapter rests in float32
+    elif finite and scheme_of(spec).tunes_all and (warning := lost(spec, finite[len(finite) // 2])):
+        warnings.append(warning)  # an adapter rests in float32
     return warnings
 
 

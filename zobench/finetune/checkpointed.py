@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zobench.durable.savers.background import BackgroundSaver, Copy
 from zobench.durable.savers.base import Saved, Saver, Target, block_of, part
-from zobench.durable.savers.beside import Beside, Copy
+from zobench.durable.savers.blocking import BlockingSaver
 from zobench.durable.savers.halves import HalvesSaver
-from zobench.durable.savers.held import Held
 from zobench.durable.savers.journal import JournalSaver
 from zobench.engine.blocks import Unit
 from zobench.engine.lanes import Event
@@ -44,7 +44,7 @@ class _Done(threading.Event):
         return True
 
 
-class _OnClock(Beside):
+class _OnClock(BackgroundSaver):
     """Copies and writes one after the other, each on a lane of its own, at so many bytes per second."""
 
     _copied = _written = 0.0
@@ -90,7 +90,7 @@ class _Journal(_OnClock, JournalSaver):
     """Bases for a journal."""
 
 
-class _Sync(Held):
+class _Sync(BlockingSaver):
     """The run is held until all is on the disk."""
 
     def __init__(self, run: VirtualRun, target: Target) -> None:
@@ -112,7 +112,7 @@ _KINDS: Mapping[str, Callable[[VirtualRun, Target], Saver]] = {"sync": _Sync, "a
 
 def timeline(spec: RunSpec, device: Gpu) -> list[Event]:
     """Two settled steps of ``spec`` on ``device`` from a checkpoint on, in seconds, as a run records them."""
-    target = Target(folder=Path(), state=lambda step: {}, tell=_unexpected)
+    target = Target(folder=Path(), state=lambda step: {}, warn=_unexpected)
     with VirtualRun(spec, device) as run:
         for _ in range(STEPS):
             run.step()
@@ -123,11 +123,11 @@ def timeline(spec: RunSpec, device: Gpu) -> list[Event]:
             saver.after_step(STEPS + step)
             run.step()
         origin, end = run.lanes.origin, run.now
-        beside = [
+        copies = [
             (lane, kind, block, a - origin, min(b, end) - origin) for lane, kind, block, a, b in saver.events if a < end
         ]
         saver.close(finish=False)  # what is still on its way ends after the two steps
-        return sorted([*run.lanes.timeline(), *beside], key=lambda event: event[3])
+        return sorted([*run.lanes.timeline(), *copies], key=lambda event: event[3])
 
 
 def _unexpected(text: str) -> None:
@@ -137,8 +137,8 @@ def _unexpected(text: str) -> None:
 def made(form: Mapping[str, Any]) -> list[Event]:
     """One of the stored timelines, made anew."""
     spec, device = timelines.spec_of(form), hardware.load(timelines.GPU)
-    found = virtual_step(spec, device).timeline if spec.checkpoint == "none" else timeline(spec, device)
-    return [(lane, kind, block, round(start, 6), round(end, 6)) for lane, kind, block, start, end in found]
+    events = virtual_step(spec, device).timeline if spec.checkpoint == "none" else timeline(spec, device)
+    return [(lane, kind, block, round(start, 6), round(end, 6)) for lane, kind, block, start, end in events]
 
 
 def main() -> None:

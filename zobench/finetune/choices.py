@@ -26,7 +26,7 @@ SMALLEST = 50_000_000
 """Parameters of a model from which anything is chosen: a smaller one's steps take milliseconds."""
 FASTER = 1.5
 """Times the rate of float32 products from which bf16 is fast."""
-STEPS, APART = 4, 0.3
+STEPS, MOST_DIFFERENCE = 4, 0.3
 """Steps, of which no weight is moved, whose g are compared; how far the two lists may be apart, relative to float32's
 length: then the cosine of the angle between them is about 0.95 at least."""
 SECONDS = 0.2
@@ -100,11 +100,11 @@ def _in_16_bits(
     data = TaskData.load(spec, words, positions=models.position_count(spec), masked=masked, data_dir=data_dir)
     exact = gradients(spec, data)
     try:
-        apart = distance(exact, gradients(fast, data))
+        difference = distance(exact, gradients(fast, data))
     except ValueError as error:  # the model's attention cannot be driven so, as the error says; float32 can
         return spec, f"autocast: none, because with {rates} this model could not be driven in bf16: {error}"
-    compared = f"g of {STEPS} steps is {apart:.0%} from float32's (at most {APART:.0%})"
-    if apart > APART:
+    compared = f"g of {STEPS} steps is {difference:.0%} from float32's (at most {MOST_DIFFERENCE:.0%})"
+    if difference > MOST_DIFFERENCE:
         return spec, f"autocast: none, because {compared}"
     return fast, f"autocast: bf16, weights and updates in fp32, because {rates} and {compared}; autocast=none ends that"
 

@@ -71,7 +71,7 @@ def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], No
     origin.same_sums(spec, folder, say)
     alone = planned(spec.alone())[0]
     if METHODS.get(spec.method).backpropagates:
-        with tuner(alone, snapshot.place(folder, step)) as built:
+        with tuner(alone, snapshot.path_of(folder, step)) as built:
             yield built
         return
     header, items = journal.read(folder / JOURNAL)

@@ -22,23 +22,23 @@ def generate(engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded])
     goal, tokenizer = data.asked.goal, data.tokenizer
     assert tokenizer is not None
     stops = {*tokenizer(goal.stop, add_special_tokens=False)["input_ids"][-1:], tokenizer.eos_token_id}
-    told = greedy(engine, [item.prompt for item in items], most=goal.new_tokens, stops=stops, pad=data.pad)
-    return [str(tokenizer.decode(tokens, skip_special_tokens=True)).strip() for tokens in told]
+    answers = greedy(engine, [item.prompt for item in items], most=goal.new_tokens, stops=stops, pad=data.pad)
+    return [str(tokenizer.decode(tokens, skip_special_tokens=True)).strip() for tokens in answers]
 
 
 def greedy(
     engine: EvaluatingEngine, prompts: Sequence[Sequence[int]], *, most: int, stops: Collection[int | None], pad: int
 ) -> list[list[int]]:
     """What follows each of ``prompts``, up to ``most`` tokens, one of ``stops`` the last of them."""
-    told: list[list[int]] = [[] for _ in prompts]
+    answers: list[list[int]] = [[] for _ in prompts]
     for _ in range(most):
-        open_ones = [number for number, tokens in enumerate(told) if not tokens or tokens[-1] not in stops]
+        open_ones = [number for number, tokens in enumerate(answers) if not tokens or tokens[-1] not in stops]
         if not open_ones:
             break
-        batch = _on_the_left([[*prompts[number], *told[number]] for number in open_ones], pad)
+        batch = _on_the_left([[*prompts[number], *answers[number]] for number in open_ones], pad)
         for number, token in zip(open_ones, engine.next_logits(batch).argmax(-1).tolist(), strict=True):
-            told[number].append(token)
-    return told
+            answers[number].append(token)
+    return answers
 
 
 def _on_the_left(rows: Sequence[Sequence[int]], pad: int) -> Batch:

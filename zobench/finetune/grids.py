@@ -19,7 +19,7 @@ EVALUATIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class SearchGrid:
     """A grid of hyper-parameters. ``axes``: field to the values to try, in all combinations; ``source``: where from."""
 
     axes: dict[str, list[Any]]
@@ -28,30 +28,30 @@ class Grid:
     @property
     def text(self) -> str:
         """``lr 1e-06, 1e-07; eps 0.001 (ZO-Bench)``."""
-        told = "; ".join(f"{key} {', '.join(map(str, values))}" for key, values in self.axes.items())
-        return f"{told} ({self.source})"
+        axes = "; ".join(f"{key} {', '.join(map(str, values))}" for key, values in self.axes.items())
+        return f"{axes} ({self.source})"
 
 
-def shipped(method: str, scheme: str) -> Grid:
+def shipped(method: str, scheme: str) -> SearchGrid:
     """The grid of ``grids.toml`` for a method and a scheme, without fields that the method does not use. Raises
     ``ValueError`` for a scheme that the method does not take."""
     for key, value in (("method", method), ("scheme", scheme)):
         check_value(key, value)
     kind = METHODS.get(method)
-    known = toml_of(Path(__file__).with_name("grids.toml"))[kind.grid]
-    if scheme not in known:
-        told = ", ".join(known)
-        raise ValueError(f"`method={method}` needs scheme={told}, but got scheme={scheme}; use scheme={told}")
-    body = known[scheme]
+    grids = toml_of(Path(__file__).with_name("grids.toml"))[kind.grid]
+    if scheme not in grids:
+        schemes = ", ".join(grids)
+        raise ValueError(f"`method={method}` needs scheme={schemes}, but got scheme={scheme}; use scheme={schemes}")
+    body = grids[scheme]
     source = str(body.pop("source"))
-    return Grid({key: values for key, values in body.items() if key not in kind.unused}, source)
+    return SearchGrid({key: values for key, values in body.items() if key not in kind.unused}, source)
 
 
-def load(path: Path) -> Grid:
+def load(path: Path) -> SearchGrid:
     """A user's grid: a TOML file of lists, ``lr = [1e-6, 1e-7]``. Raises ``ValueError``, one line with the file."""
     try:
         body = toml_of(path)
-        return Grid(checked(body), path.name)
+        return SearchGrid(checked(body), path.name)
     except OSError as error:
         raise ValueError(f"`--grid` must be a file, but {path} cannot be read ({error.strerror}); check it") from error
     except ValueError as error:  # also of TOML's syntax and of text that is no UTF-8
@@ -94,5 +94,5 @@ def defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     groups: dict[str, list[str]] = {}
     for key, value in missing.items():
         groups.setdefault(origins.get(key, "ZO-Bench"), []).append(f"{key}={value}")
-    told = ", ".join(f"{', '.join(words)} ({origin})" for origin, words in groups.items())
-    return missing, f"not told, so taken: {told}" if told else ""
+    text = ", ".join(f"{', '.join(words)} ({origin})" for origin, words in groups.items())
+    return missing, f"not told, so taken: {text}" if text else ""

@@ -45,8 +45,8 @@ class Answering(Choosing):
 
     def look(self, engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
         """See :class:`Judge`."""
-        told, score = generate(engine, data, items), super().look(engine, data, items)
-        pairs = [(answer, item.golds) for answer, item in zip(told, items, strict=True)]
+        answers, score = generate(engine, data, items), super().look(engine, data, items)
+        pairs = [(answer, item.golds) for answer, item in zip(answers, items, strict=True)]
         right = math.fsum(f1(*pair) for pair in pairs)
         return Score(right, score.count, score.loss_sum, math.fsum(exact_match(*pair) for pair in pairs))
 

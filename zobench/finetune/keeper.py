@@ -50,7 +50,7 @@ class Keeper:
             yield
             return
         target = savers.Target(
-            folder=self._folder, state=lambda step: {**self._run, "step": step}, tell=self._tell,
+            folder=self._folder, state=lambda step: {**self._run, "step": step}, warn=self._warn,
             seal=self.sync, kept=self._kept, world=self._world,
         )  # fmt: skip
         kind = self._spec.checkpoint if self._spec.checkpoint != "none" else "sync"
@@ -122,6 +122,6 @@ class Keeper:
         self.good = sorted({second, newest})
         snapshot.prune(self._folder, self.good)
 
-    def _tell(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         if self._world is None or self._world.leads:
             self._say(f"warning: {text}; the journal holds the run")

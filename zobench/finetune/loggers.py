@@ -59,8 +59,8 @@ class Curve(Callback, ABC):
 
 def _history(start: RunStart) -> list[tuple[int, dict[str, float]]]:
     """All rows that are known at the start, in the order in which they were made."""
-    rows = [(one.step, 0, step_row(one)) for one in start.steps]
-    rows += [(one.step, 1, evaluation_row(one)) for one in start.evaluations]
+    rows = [(step_report.step, 0, step_row(step_report)) for step_report in start.steps]
+    rows += [(evaluation.step, 1, evaluation_row(evaluation)) for evaluation in start.evaluations]
     return [(step, row) for step, _, row in sorted(rows, key=lambda item: item[:2])]
 
 
@@ -95,8 +95,8 @@ class Csv(JsonLines):
         from zobench.data.tasks.file import task_of
 
         scores = ("loss", *task_of(start.spec).goal.scores)
-        own = [f"{split}_{name}" for split in ("dev", "test") for name in scores]
-        self._columns = ("step", "loss", "projected_grad", "lr", "skipped", *own)
+        score_columns = [f"{split}_{name}" for split in ("dev", "test") for name in scores]
+        self._columns = ("step", "loss", "projected_grad", "lr", "skipped", *score_columns)
         self._file = (start.folder / CSV_FILE).open("w", encoding="utf-8", buffering=1, newline="")
         self._file.write(_line(self._columns))
         for step, row in _history(start):
@@ -194,8 +194,11 @@ class MLflow(Curve):
         """Writes what is known at the start and not there yet: a process that was killed may not have told its last."""
         if not rows:
             return
-        told = self._client.MlflowClient().get_metric_history
-        seen = {name: {one.step for one in told(run_id, name)} for name in {name for _, row in rows for name in row}}
+        history = self._client.MlflowClient().get_metric_history
+        seen = {
+            name: {metric.step for metric in history(run_id, name)}
+            for name in {name for _, row in rows for name in row}
+        }
         for step, row in rows:
             if left := {name: value for name, value in row.items() if step not in seen[name]}:
                 self.write(step, left)
@@ -225,8 +228,8 @@ class Logger:
 
 
 LOGGERS = {
-    one.name: one
-    for one in (
+    logger.name: logger
+    for logger in (
         Logger("tensorboard", "tensorboard", "pip install 'zobench[log]'", TensorBoard),
         Logger("wandb", "wandb", "pip install wandb", WeightsAndBiases),
         Logger("mlflow", "mlflow", "pip install mlflow", MLflow),

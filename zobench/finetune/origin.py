@@ -92,8 +92,8 @@ def opened(
     else:
         items: list[Item] = []
         if world.from_first([0])[0]:
-            told, items = journal.read(folder / JOURNAL)
-            journal.check_header(folder / JOURNAL, told, header)
+            stored_header, items = journal.read(folder / JOURNAL)
+            journal.check_header(folder / JOURNAL, stored_header, header)
         yield None, items
 
 
@@ -109,7 +109,7 @@ def resume_point(
     start, path, steps = None, None, snapshot.steps(folder)
     if METHODS.get(spec.method).backpropagates:
         last = steps[-1] if steps else 0
-        path = snapshot.place(folder, last) if steps else None
+        path = snapshot.path_of(folder, last) if steps else None
         items = [item for item in items if (item.step if isinstance(item, EvaluationItem) else item.step + 1) <= last]
         assert file is not None
         file.cut(len(items))
@@ -117,10 +117,10 @@ def resume_point(
         last, path = int(start.state["step"]), None
     else:
         last = 0
-    place = path or (start.path if start is not None else None)
+    source = path or (start.path if start is not None else None)
     done = sum(not isinstance(item, EvaluationItem) for item in items)
     if items:
-        say(f"goes on after step {done}, from {place or 'the base'}")
+        say(f"goes on after step {done}, from {source or 'the base'}")
     return items, start, path, [step for step in steps if step <= last]
 
 

@@ -72,10 +72,10 @@ class EarlyResults:
     ``known``: the lines of the evaluations in the journal; any others in the file, as after a crash, are removed.
     """
 
-    def __init__(self, path: Path, known: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
         self._path = path
         with writing(path):
-            path.write_text("".join(map(_line, known)))
+            path.write_text("".join(map(_line, lines)))
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Appends one line."""

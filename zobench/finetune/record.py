@@ -49,13 +49,14 @@ class Record:
 
     def line(self) -> dict[str, Any]:
         """The line of ``progress.jsonl`` for the newest evaluation."""
-        told = self.at(int(self.curve[-1][0]))
+        evaluation = self.at(int(self.curve[-1][0]))
         since = self.samples["loss"][int(self.curve[-2][0]) if len(self.curve) > 1 else 0 :]
         losses = [loss for loss in since if loss is not None and math.isfinite(loss)]
         return {
-            "step": told.step, "dev_loss": told.loss, **{f"dev_{name}": one for name, one in told.scores.items()},
-            "dev_count": told.count,
-            "train_loss": math.fsum(losses) / len(losses) if losses else None, "best": told.best,
+            "step": evaluation.step, "dev_loss": evaluation.loss,
+            **{f"dev_{name}": score for name, score in evaluation.scores.items()},
+            "dev_count": evaluation.count,
+            "train_loss": math.fsum(losses) / len(losses) if losses else None, "best": evaluation.best,
             "skipped": self.skipped,
         }  # fmt: skip
 
@@ -86,8 +87,8 @@ def history(items: Iterable[Item], names: tuple[str, ...]) -> tuple[list[StepRep
         if isinstance(item, EvaluationItem):
             evaluations.append(record.at(item.step))
         else:
-            told = {"loss": item.loss, "g": item.projected_grad, "lr": item.lr}
-            steps.append(StepReport(step=record.step, **told, skipped=record.skipped))
+            numbers = {"loss": item.loss, "g": item.projected_grad, "lr": item.lr}
+            steps.append(StepReport(step=record.step, **numbers, skipped=record.skipped))
     return steps, evaluations
 
 

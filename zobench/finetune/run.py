@@ -82,17 +82,17 @@ def run(
         data = task_data(spec, words, data_dir)
         for text in (where, *_sizes(data)):
             progress.say(text)
-        told = Callbacks([*loggers.always(), *callbacks] if leads else [], progress.say)
-        with Stop() as stop, told.closing():
+        calls = Callbacks([*loggers.always(), *callbacks] if leads else [], progress.say)
+        with Stop() as stop, calls.closing():
             if result is None:
-                result = _trained(spec, folder, data, where, progress, stop, world, told)
+                result = _trained(spec, folder, data, where, progress, stop, world, calls)
                 if leads:
                     _keep(folder, result)
             if examine and leads:
                 if spec.test_size:
                     check_winner(spec.hash, folder)
                     seal.break_for(spec.label)
-                result = _tested(result, folder, data, words, progress, stop, told)
+                result = _tested(result, folder, data, words, progress, stop, calls)
     return result
 
 
@@ -162,11 +162,11 @@ def _finished(spec: RunSpec, folder: Path, resume: bool, world: World | None) ->
                     f"`--resume` needs a run to go on with, but {folder} holds none; leave --resume out to begin one"
                 )
         else:
-            _check_own(spec, folder)
+            _check_same_run(spec, folder)
             result = _stored(path) if path.exists() else None
     if world is not None:
-        [there] = world.from_first([result is not None])
-        result = _stored(path) if there else None
+        [exists] = world.from_first([result is not None])
+        result = _stored(path) if exists else None
         world.barrier()  # before the first rank writes it anew
     return result
 
@@ -182,11 +182,11 @@ def _stored(path: Path) -> Result:
         ) from error
 
 
-def _check_own(spec: RunSpec, folder: Path) -> None:
+def _check_same_run(spec: RunSpec, folder: Path) -> None:
     header, _ = journal.read(folder / JOURNAL)
     if header["run"] != spec.hash:
-        own, other = spec.to_dict(), RunSpec.from_stored(header["spec"]).to_dict()
-        differs = ", ".join(f"{key}={other[key]} and not {own[key]}" for key in own if own[key] != other[key])
+        wanted, other = spec.to_dict(), RunSpec.from_stored(header["spec"]).to_dict()
+        differs = ", ".join(f"{key}={other[key]} and not {wanted[key]}" for key in wanted if wanted[key] != other[key])
         raise ValueError(
             f"`--out` must be a new folder or this run's own, but {folder} holds a run with {differs}; name another"
         )
@@ -201,12 +201,12 @@ def task_data(spec: RunSpec, words: PreTrainedTokenizerBase, data_dir: Path | No
 def _sizes(data: TaskData) -> list[str]:
     """Lines on the sizes of the splits, on why they differ from what was asked, and on how many texts were cut."""
     counts, sources, cut = data.facts["counts"], data.facts["sources"], data.facts["truncated"]
-    told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    said = f"{data.asked.name}: {told} examples, from {sources['train']} and {sources['test']}"
+    counted = ", ".join(f"{count} {name}" for name, count in counts.items())
+    said = f"{data.asked.name}: {counted} examples, from {sources['train']} and {sources['test']}"
     lines = [said, *data.facts["notes"]]
     if any(cut.values()):
-        told = ", ".join(f"{count} {name}" for name, count in cut.items())
-        lines.append(f"truncate: {told} texts lost tokens; the longest has {data.facts['longest']}")
+        shortened = ", ".join(f"{count} {name}" for name, count in cut.items())
+        lines.append(f"truncate: {shortened} texts lost tokens; the longest has {data.facts['longest']}")
     return lines
 
 
@@ -258,8 +258,8 @@ def sealed(path: Path) -> str:
 
 def _without_folders(where: str) -> str:
     """``tokenizer.load``'s line without the folders of this machine, because results are published."""
-    place, _, why = where.removeprefix("tokenizer: ").rpartition(", ")
-    return f"{Path(place).name if Path(place).is_dir() else place}, {why}"
+    location, _, why = where.removeprefix("tokenizer: ").rpartition(", ")
+    return f"{Path(location).name if Path(location).is_dir() else location}, {why}"
 
 
 def _result(
@@ -268,12 +268,12 @@ def _result(
 ) -> Result:  # fmt: skip
     """The run's result. If others disturbed it that is a warning: times are doubtful, but not an accuracy."""
     disturbed = [f"{DOUBTFUL}{seen.disturbed}"] if seen.disturbed else []
-    told = [*origins, *diverged(spec, record.curve), *cautions(spec, record.samples["projected_grad"], skipped)]
+    notes = [*origins, *diverged(spec, record.curve), *cautions(spec, record.samples["projected_grad"], skipped)]
     assert record.best is not None
     return Result(
         spec=spec, outcome=Outcome.OK, environment=facts, samples=record.samples, power=seen.power, trace=seen.trace,
         memory={**seen.memory, "blocks_at_rest_bytes": at_rest},
-        warnings=[*models.differences(spec), *told, *disturbed, *seen.warnings], skipped_updates=skipped,
+        warnings=[*models.differences(spec), *notes, *disturbed, *seen.warnings], skipped_updates=skipped,
         evaluation={
             "curve": record.curve, "start": record.at(0).point, "best": record.at(int(record.best[0])).point,
             "majority": {name: data.majority(name) for name in ("dev", "test")},

@@ -16,19 +16,19 @@ class Seal:
     def __init__(self) -> None:
         self._broken_by = ""
 
-    def break_for(self, who: str) -> None:
-        """Allows ``who`` to evaluate on test. Raises ``RuntimeError`` if the seal was broken before."""
+    def break_for(self, label: str) -> None:
+        """Allows the run called ``label`` to evaluate on test. Raises ``RuntimeError`` if the seal was broken before."""
         if self._broken_by:
             raise RuntimeError(
-                f"the test set must be looked at once, but {who} would look after {self._broken_by}; choose on dev"
+                f"the test set must be looked at once, but {label} would look after {self._broken_by}; choose on dev"
             )
-        self._broken_by = who
+        self._broken_by = label
 
 
 def _winner(path: Path) -> str:
     try:
-        told = str(json_of(path.read_text())["winner"]["run"])
-        return told if told.isprintable() else repr(told)
+        run = str(json_of(path.read_text())["winner"]["run"])
+        return run if run.isprintable() else repr(run)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} must name the winner of a search, but is damaged ({error}); name another --out"

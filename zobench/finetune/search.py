@@ -36,8 +36,8 @@ class Trial:
         best = self.result.evaluation["best"]
         loss = best["loss"] if self.result.rank_on_dev[0] < math.inf else None
         scores = {f"dev_{name}": best[name] for name in self.result.scores}
-        told = {"step": best["step"], "dev_loss": loss, **scores}
-        return {**self.changes, "run": self.result.spec.hash, **told, "skipped": self.result.skipped_updates}
+        best_row = {"step": best["step"], "dev_loss": loss, **scores}
+        return {**self.changes, "run": self.result.spec.hash, **best_row, "skipped": self.result.skipped_updates}
 
 
 def cells(spec: RunSpec, axes: Mapping[str, Sequence[Any]]) -> dict[RunSpec, dict[str, Any]]:
@@ -62,9 +62,9 @@ def search(
     Raises ``ValueError`` where the test set was looked at in this folder for another run than the winner.
     """
     seal, trials = Seal(), []
-    for own, changes in cells(spec, axes).items():
+    for cell, changes in cells(spec, axes).items():
         result = run(
-            own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal, examine=False,
+            cell, folder=folder / cell.hash, data_dir=data_dir, progress=progress(cell), seal=seal, examine=False,
             callbacks=callbacks(),
         )  # fmt: skip
         trials.append(Trial(changes=changes, result=result))
@@ -73,18 +73,25 @@ def search(
             kept = {int(trial.result.evaluation["best"]["step"])} if trial is first else ()
             snapshot.prune(folder / trial.result.spec.hash, kept)
     _check_unseen(first, folder)
-    own = first.result.spec
+    best_spec = first.result.spec
     examined = run(
-        own, folder=folder / own.hash, data_dir=data_dir, progress=progress(own), seal=seal, callbacks=callbacks()
+        best_spec,
+        folder=folder / best_spec.hash,
+        data_dir=data_dir,
+        progress=progress(best_spec),
+        seal=seal,
+        callbacks=callbacks(),
     )
     rows = [trial.row() for trial in trials]
-    told = {"axes": {key: list(values) for key, values in axes.items()}, "cells": rows}
+    grid = {"axes": {key: list(values) for key, values in axes.items()}, "cells": rows}
     examined = _without_memory(examined) if len(trials) > 1 else examined
     winner = Trial(
         changes=first.changes,
-        result=dataclasses.replace(examined, evaluation={**examined.evaluation, "search": told}),
+        result=dataclasses.replace(examined, evaluation={**examined.evaluation, "search": grid}),
     )
-    _keep(folder, {**told, "winner": winner.row(), "test": examined.evaluation.get("test"), "spec": own.to_dict()})
+    _keep(
+        folder, {**grid, "winner": winner.row(), "test": examined.evaluation.get("test"), "spec": best_spec.to_dict()}
+    )
     return trials, winner
 
 
@@ -92,15 +99,15 @@ def _without_memory(result: Result) -> Result:
     """``result`` without its peak of memory on a CPU, where all runs of the search share one process's peak."""
     if result.spec.device != "cpu":
         return result
-    told = "the runs of a search share a process, so that the winner's own memory is not known; measure it by finetune"
+    note = "the runs of a search share a process, so that the winner's own memory is not known; measure it by finetune"
     memory = {**result.memory, "device_peak_bytes": None}
-    return dataclasses.replace(result, memory=memory, warnings=[*result.warnings, told])
+    return dataclasses.replace(result, memory=memory, warnings=[*result.warnings, note])
 
 
 def _check_unseen(winner: Trial, folder: Path) -> None:
     """Raises ``ValueError`` if a result in ``folder``, as of an earlier search, has another run's test."""
-    looked = [path.parent for path in folder.glob(f"*/{RESULT}") if "test" in _evaluation(path)]
-    others = [path.name for path in looked if path.name != winner.result.spec.hash]
+    tested = [path.parent for path in folder.glob(f"*/{RESULT}") if "test" in _evaluation(path)]
+    others = [path.name for path in tested if path.name != winner.result.spec.hash]
     if others:
         raise ValueError(
             f"the test set must be looked at once, but {folder} holds the test of {', '.join(sorted(others))}, and the "

@@ -19,18 +19,18 @@ def load(spec: RunSpec) -> tuple[PreTrainedTokenizerBase, str]:
     """
     from transformers import AutoTokenizer
 
-    place, why = models.tokenizer_place(spec)
+    location, why = models.tokenizer_place(spec)
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        tokenizer: Any = AutoTokenizer.from_pretrained(location, trust_remote_code=False)
     except (OSError, ValueError, ImportError) as error:  # ImportError: a format that needs another package
         raise ValueError(
-            f"{models.tokenizer_asker(spec)} needs the tokenizer of {spec.model}, but {place!r} gives none "
+            f"{models.tokenizer_asker(spec)} needs the tokenizer of {spec.model}, but {location!r} gives none "
             f"({first_line(error)}); {models.tokenizer_remedy(spec)}"
         ) from error
-    known = models.of(spec).vocab
-    if len(tokenizer) > known:
+    vocabulary = models.of(spec).vocab
+    if len(tokenizer) > vocabulary:
         raise ValueError(
-            f"the tokenizer must have at most the {known} tokens of {spec.model}, but {place!r} has {len(tokenizer)}; "
-            "give this model's own"
+            f"the tokenizer must have at most the {vocabulary} tokens of {spec.model}, but {location!r} has "
+            f"{len(tokenizer)}; give this model's own"
         )
-    return cast("PreTrainedTokenizerBase", tokenizer), f"tokenizer: {place}, {why}"
+    return cast("PreTrainedTokenizerBase", tokenizer), f"tokenizer: {location}, {why}"

@@ -68,11 +68,11 @@ class Training:
         with self._timer:
             result = method.step(self._built.engine, batch)
         self._keeper.wrote(self._taken(result, method.lr, time.perf_counter() - begin, self._passes - passes))
-        told = StepReport(
+        report = StepReport(
             step=record.step, loss=result.loss, g=result.projected_grad, lr=method.lr, skipped=method.skipped
         )
-        self._progress.step(told)
-        self._callbacks.step(told)
+        self._progress.step(report)
+        self._callbacks.step(report)
         self._keeper.after_step()
 
     def _taken(self, result: StepResult, lr: float, seconds: float, passes: int) -> Taken:
@@ -112,9 +112,9 @@ class Training:
                 second=seen.second,
             )
         )
-        told = record.at(record.step)
-        self._progress.evaluated(told)
-        self._callbacks.evaluated(told)
+        evaluation = record.at(record.step)
+        self._progress.evaluated(evaluation)
+        self._callbacks.evaluated(evaluation)
 
     def _time(self) -> None:
         """Replaces the host's seconds of the last steps in the record by the device's."""

@@ -45,7 +45,7 @@ class VirtualStep:
     timeline: list[Event]
 
 
-class _Engine(Engine):
+class _VirtualEngine(Engine):
     """One rank's. The losses are made up, because on the meta device there are none: each point has its own."""
 
     signs = 1
@@ -73,15 +73,15 @@ class VirtualRun:
         self.device = device
         self._costs = Costs(spec, device, disk)
         self._spent, self._steps, self._links = 0.0, 0, dict[str, float]()
-        known, tied, positions = models.variant(spec)
-        model = models.build(known, spec.dtype, tied, positions)
+        architecture, tied, positions = models.variant(spec)
+        model = models.build(architecture, spec.dtype, tied, positions)
         config = engine_config(spec)
         changes: dict[str, Any] = {"device": "meta", "tier": "pageable", "compile": False, "shared_blocks": None}
         if AUTOCASTS[spec.autocast].is_tf32:
             changes["autocast"] = "none"
         if config.writeback_every == "inf":  # which on the meta device is another number than on its own
             changes["consolidate_after"] = int(config.keep_steps)
-        self.engine = _Engine(
+        self.engine = _VirtualEngine(
             model, dataclasses.replace(config, **changes), weights=RandomWeights(model, 0), lanes=self.lanes,
             rule=methods.rule(spec), directions=methods.directions(spec),
         )  # fmt: skip
@@ -119,9 +119,9 @@ class VirtualRun:
         mean = sum([*taken, self.step()]) / period
         parts = {name: (total - before[name]) / period for name, total in self.priced.seconds.items()}
         parts |= self._costs.moving()
-        known = gpu.predict(self.spec, self._costs.gpu, self._costs.disk)
+        predicted = gpu.predict(self.spec, self._costs.gpu, self._costs.disk)
         return VirtualStep(
-            prediction=dataclasses.replace(known, step_seconds=mean, parts=parts),
+            prediction=dataclasses.replace(predicted, step_seconds=mean, parts=parts),
             stall=max(0.0, mean - (self.priced.total - busy) / period), timeline=self.lanes.timeline(),
         )  # fmt: skip
 

@@ -26,7 +26,7 @@ PLACES = (
 )  # fmt: skip
 """The fields of :class:`~zobench.runspec.RunSpec` that ``zo`` may set: how a step is taken, where the weights are."""
 
-THEIRS = {
+TRAINER_FIELDS = {
     "lr": "learning_rate", "weight_decay": "weight_decay", "seed": "seed", "lr_schedule": "lr_scheduler_type",
     "steps": "max_steps", "batch_size": "per_device_train_batch_size", "eval_every": "eval_steps",
 }  # fmt: skip
@@ -64,26 +64,30 @@ OBJECTS = (
 
 def spec_of(args: TrainingArguments, model: PreTrainedModel, zo: Mapping[str, Any]) -> RunSpec:
     """What ``zo`` and the arguments say, as the spec of a run."""
-    known = (*METHOD, *PLACES)
+    fields = (*METHOD, *PLACES)
     if not isinstance(zo, Mapping):
         raise ValueError(f"`zo` must be a dict, but got {zo!r}; for example zo={{'engine': 'offload'}}")
     for name in zo:
         field = name.partition(".")[0]
-        if field in THEIRS:
+        if field in TRAINER_FIELDS:
             raise ValueError(
                 f"`zo` must not say what TrainingArguments say, but got {name}; use "
-                f"TrainingArguments({THEIRS[field]}=...)"
+                f"TrainingArguments({TRAINER_FIELDS[field]}=...)"
             )
-        if field not in known:
+        if field not in fields:
             raise ValueError(
-                f"`zo` must be of {', '.join(known)}, but got {name!r}; {suggestion(name, known) or 'leave it out'}"
+                f"`zo` must be of {', '.join(fields)}, but got {name!r}; {suggestion(name, fields) or 'leave it out'}"
             )
     words = {getattr(torch, name): word for word, name in DTYPES.items()}
     if model.dtype not in words:
         raise ValueError(f"a model must be in {', '.join(DTYPES)}, but got {model.dtype}; load it with dtype=...")
-    theirs = {"lr": args.learning_rate, "weight_decay": args.weight_decay, "seed": args.seed}
-    own = {"model": type(model).__name__, "dtype": words[model.dtype], "batch_size": args.per_device_train_batch_size}
-    return RunSpec.from_dict({**own, **theirs, **zo}).resolve(str(args.device))
+    trainer_fields = {"lr": args.learning_rate, "weight_decay": args.weight_decay, "seed": args.seed}
+    model_fields = {
+        "model": type(model).__name__,
+        "dtype": words[model.dtype],
+        "batch_size": args.per_device_train_batch_size,
+    }
+    return RunSpec.from_dict({**model_fields, **trainer_fields, **zo}).resolve(str(args.device))
 
 
 def check(trainer: Trainer) -> None:
@@ -116,12 +120,12 @@ def check(trainer: Trainer) -> None:
     check_kind(cast("nn.Module", trainer.model))
 
 
-def check_same(spec: RunSpec, told: Mapping[str, Any]) -> None:
+def check_same(spec: RunSpec, saved: Mapping[str, Any]) -> None:
     """Refuses to go on with steps of another kind than those that a checkpoint comes from."""
-    here = spec.to_dict()
+    current = spec.to_dict()
     for name in (*METHOD, "noise", "seed", "dtype", "weight_decay"):
-        if here[name] != told[name]:
+        if current[name] != saved[name]:
             raise ValueError(
-                f"`resume_from_checkpoint` goes on with the same steps, but {name} was {told[name]} there and is "
-                f"{here[name]}; give what it was"
+                f"`resume_from_checkpoint` goes on with the same steps, but {name} was {saved[name]} there and is "
+                f"{current[name]}; give what it was"
             )

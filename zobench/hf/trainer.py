@@ -158,22 +158,22 @@ class ZOMixin:
         super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
         folder, step = Path(output_dir), self.state.global_step  # type: ignore[attr-defined]
         snapshot.prune(folder, ())  # of another run with this folder
-        told = {"method": self.method.state(), "spec": self.spec.to_dict()}
-        tensors.write(folder, step, self.engine.state_tensors(), told)
+        state = {"method": self.method.state(), "spec": self.spec.to_dict()}
+        tensors.write(folder, step, self.engine.state_tensors(), state)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
-        found = [snapshot.place(folder, step) for step in snapshot.steps(folder)]
-        if len(found) != 1:
+        snapshots = [snapshot.path_of(folder, step) for step in snapshot.steps(folder)]
+        if len(snapshots) != 1:
             raise ValueError(
                 f"`resume_from_checkpoint` must be a checkpoint with its method's state, but {folder} has "
-                f"{len(found)}; save with save_only_model=False"
+                f"{len(snapshots)}; save with save_only_model=False"
             )
-        told = snapshot.state(found[0])
-        check_same(self.spec, told["spec"])
-        saved = tensors.SnapshotWeights(found[0])
+        state = snapshot.state(snapshots[0])
+        check_same(self.spec, state["spec"])
+        saved = tensors.SnapshotWeights(snapshots[0])
         self._start_from(folder, saved if saved.names else None)
-        self.method.restore(told["method"])
+        self.method.restore(state["method"])
 
     def _load_best_model(self) -> None:
         self._start_from(Path(self.state.best_model_checkpoint))  # type: ignore[attr-defined]

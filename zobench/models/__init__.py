@@ -22,7 +22,7 @@ from zobench.models.sizes import parameter_count as parameter_count
 from zobench.models.sizes import resident_parameter_count as resident_parameter_count
 from zobench.models.sizes import resident_sizes as resident_sizes
 from zobench.models.source import identified as identified
-from zobench.models.source import own_name as own_name
+from zobench.models.source import identifying_name as identifying_name
 from zobench.models.source import place_of as place_of
 from zobench.models.tokenizers import tokenizer_asker as tokenizer_asker
 from zobench.models.tokenizers import tokenizer_place as tokenizer_place

@@ -27,10 +27,10 @@ def check(name: str, tied: bool | None, folder: str) -> None:
     if kind != wanted.model_type:
         differs = [f"model_type={kind} and not {wanted.model_type}"]
     else:
-        ours, theirs = (values_of(config) for config in (build_config(name), config_of(path)[0]))
+        ours, given = (values_of(config) for config in (build_config(name), config_of(path)[0]))
         stated = [*wanted.settings(None, None), *(key for key in _ALSO if key in ours)]
         keys = [key for key in stated if not _says_nothing(key, tied)]
-        differs = [f"{key}={theirs.get(key)} and not {ours[key]}" for key in keys if theirs.get(key) != ours[key]]
+        differs = [f"{key}={given.get(key)} and not {ours[key]}" for key in keys if given.get(key) != ours[key]]
     if differs:
         raise ValueError(
             f"`weights_path` must hold {wanted.name}, but {folder}/config.json has {', '.join(differs)}; "

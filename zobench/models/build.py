@@ -24,9 +24,11 @@ def build_config(
     """The transformers configuration of ``model``; ``None`` keeps the published tying and number of positions."""
     from transformers import AutoConfig
 
-    known = get(model)
-    known.check_tying(tie_embeddings)
-    return AutoConfig.for_model(known.model_type, use_cache=False, **known.settings(tie_embeddings, positions))
+    architecture = get(model)
+    architecture.check_tying(tie_embeddings)
+    return AutoConfig.for_model(
+        architecture.model_type, use_cache=False, **architecture.settings(tie_embeddings, positions)
+    )
 
 
 def build(
@@ -79,8 +81,8 @@ def is_masked(model: nn.Module) -> bool:
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     masked = set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values())  # by name: the classes themselves are hundreds of modules
-    known = (kind for kind in type(model).__mro__ if kind.__module__.startswith("transformers."))
-    return any(kind.__name__ in masked for kind in known)
+    classes = (kind for kind in type(model).__mro__ if kind.__module__.startswith("transformers."))
+    return any(kind.__name__ in masked for kind in classes)
 
 
 def blocks(model: nn.Module) -> nn.ModuleList:
@@ -97,20 +99,20 @@ def blocks(model: nn.Module) -> nn.ModuleList:
             f"the model must hold its transformer blocks in one ModuleList, but {type(model).__name__} has none; "
             f"use one of {', '.join(MODELS.names())}"
         )
-    found = max(lists, key=_size)
+    largest = max(lists, key=_size)
     config: Any = getattr(model, "config", None)
-    if hasattr(config, "num_hidden_groups") and len(found) < config.num_hidden_layers:
-        found = ModuleList([next(module for module in model.modules() if found in module.children())])
-    most = _size(found)
+    if hasattr(config, "num_hidden_groups") and len(largest) < config.num_hidden_layers:
+        largest = ModuleList([next(module for module in model.modules() if largest in module.children())])
+    most = _size(largest)
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]
-    apart = [module for module in model.modules() if isinstance(module, Embedding) or module is head]
-    whole = _size(model) - _size(*apart)
+    outside = [module for module in model.modules() if isinstance(module, Embedding) or module is head]
+    whole = _size(model) - _size(*outside)
     if 2 * most < whole:
         raise ValueError(
             "the model's blocks must hold half of its parameters beside embeddings and head, but the largest "
             f"ModuleList of {type(model).__name__} holds {most} of {whole}; use another model"
         )
-    return found
+    return largest
 
 
 def _size(*modules: nn.Module) -> int:

@@ -103,15 +103,15 @@ def _sharded(folder: Path) -> dict[str, Path]:
         raise ValueError(
             f"`weights_path` must hold all shards, but {folder} lacks {', '.join(map(_shown, absent))}; copy them there"
         )
-    held = {shard: _names(folder / shard) for shard in sorted(set(listed.values()))}
+    names_of = {shard: _names(folder / shard) for shard in sorted(set(listed.values()))}
     for name, shard in listed.items():
-        if name not in held[shard]:
+        if name not in names_of[shard]:
             raise ValueError(
                 "`weights_path` must hold an index that is its shards' own, but "
                 f"{index} has {_shown(name)} in {shard}, which lacks it; copy both again"
             )
-    found = {name: folder / shard for shard, names in held.items() for name in names}
-    return found | {name: folder / shard for name, shard in listed.items()}
+    files = {name: folder / shard for shard, names in names_of.items() for name in names}
+    return files | {name: folder / shard for name, shard in listed.items()}
 
 
 def _shown(name: str) -> str:
@@ -144,7 +144,7 @@ def _names(file: Path) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class TensorSource:
     """What a tensor of the model is made of: ``keys``, its tensors in the checkpoint, put together by ``transform``.
 
     ``transform`` is None where there is one key, whose tensor is the model's as it is. ``patterns``: what the transform
@@ -165,7 +165,7 @@ class Origin:
         return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
 
 
-def origins(model: PreTrainedModel, keys: Iterable[str], like: Callable[[str], Tensor]) -> dict[str, Origin]:
+def origins(model: PreTrainedModel, keys: Iterable[str], like: Callable[[str], Tensor]) -> dict[str, TensorSource]:
     """What each tensor of ``model`` is made of, by its name there, in a checkpoint that holds ``keys``.
 
     The rules are transformers' own: prefixes, renamed layers, experts that lie apart on the disk and as one tensor in
@@ -178,21 +178,23 @@ def origins(model: PreTrainedModel, keys: Iterable[str], like: Callable[[str], T
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, loading.WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, loading.WeightConverter)]
-    known, by_pattern = model.state_dict(), {key: rule for rule in converters for key in rule.source_patterns}
-    ends = (model.base_model_prefix, known)
-    found: dict[str, Origin] = {}
+    state, by_pattern = model.state_dict(), {key: rule for rule in converters for key in rule.source_patterns}
+    ends = (model.base_model_prefix, state)
+    origins_of: dict[str, TensorSource] = {}
     for key in sorted(keys, key=loading.dot_natural_key):  # experts in the order of their numbers
         name, pattern = loading.rename_source_key(key, renamings, converters, *ends)
-        if name not in known and key in known:
+        if name not in state and key in state:
             name, pattern = loading.rename_source_key(key, [], [], *ends)
-        if name in known:
-            origin = found.setdefault(name, Origin(name, transform=by_pattern.get(pattern or "")))
+        if name in state:
+            origin = origins_of.setdefault(name, TensorSource(name, transform=by_pattern.get(pattern or "")))
             origin.keys.append(key)
             origin.patterns.append(pattern or key)
-    for origin in [one for one in found.values() if one.transform and len(one.transform.target_patterns) > 1]:
+    for origin in [
+        origin for origin in origins_of.values() if origin.transform and len(origin.transform.target_patterns) > 1
+    ]:
         made = origin.put_together([like(key) for key in origin.keys], model)
-        found |= dict.fromkeys(made, origin)
-    return found
+        origins_of |= dict.fromkeys(made, origin)
+    return origins_of
 
 
 def persistent_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from zobench.models import identity
-from zobench.models.stored import Piece, Stored
+from zobench.models.stored import FilePiece, Stored
 
 METHOD, FORMAT = "compressed-tensors", "pack-quantized"
 PACKED, SCALE = ".weight_packed", ".weight_scale"
@@ -45,7 +45,7 @@ def bits_of(config: Mapping[str, Any]) -> int:
     return int(weights["num_bits"])
 
 
-def found(files: Mapping[str, Path], bits: int) -> dict[str, Stored]:
+def packed_matrices(files: Mapping[str, Path], bits: int) -> dict[str, Stored]:
     """The matrices that are packed in ``files`` (by the names of their tensors), by their plain names."""
     heads = {file: identity.header(file) for file in set(files.values())}
     stored = {}
@@ -60,12 +60,12 @@ def found(files: Mapping[str, Path], bits: int) -> dict[str, Stored]:
     return stored
 
 
-def _stored(codes: tuple[Any, int], file: Path, scales: tuple[Any, int], beside: Path, bits: int) -> Stored:
-    (what, where), (scale, place) = codes, scales
+def _stored(codes: tuple[Any, int], file: Path, scales: tuple[Any, int], scale_file: Path, bits: int) -> Stored:
+    (what, where), (scale, scale_offset) = codes, scales
     rows, words = what["shape"]
     decode = functools.partial(_decode, bits, _DTYPES[scale["dtype"]])
     sizes = [entry["data_offsets"][1] - entry["data_offsets"][0] for entry in (what, scale)]
-    pieces = Piece(file, where, sizes[0]), Piece(beside, place, sizes[1])
+    pieces = FilePiece(file, where, sizes[0]), FilePiece(scale_file, scale_offset, sizes[1])
     return Stored(torch.Size([rows, words * 32 // bits]), pieces, decode)
 
 

@@ -76,8 +76,8 @@ def _make(file: Path, folder: Path, make: Callable[[Path, Path], None]) -> None:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    begin, place = time.monotonic(), cache.root() / "models" / f"{file.stem}-{identity.file_hash(file)}"
-    _say(f"{file.name}: converting it to safetensors, once; they will be in {place}")
+    begin, target = time.monotonic(), cache.root() / "models" / f"{file.stem}-{identity.file_hash(file)}"
+    _say(f"{file.name}: converting it to safetensors, once; they will be in {target}")
     with telling(_say, f"{file.name}: converting"):
         _write_model(file, folder)
     _say(f"{file.name}: converted in {time.monotonic() - begin:.0f} s")
@@ -87,7 +87,7 @@ def _describe(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    with _told(file), torch.device("meta"):
+    with _refusing(file), torch.device("meta"):
         identity.check_layers(config := AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name))
         model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.config.architectures = [type(model).__name__]
@@ -96,7 +96,7 @@ def _describe(file: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _told(file: Path) -> Iterator[None]:
+def _refusing(file: Path) -> Iterator[None]:
     """Inside, what transformers' reader raises becomes a refusal."""
     try:
         yield
@@ -111,10 +111,10 @@ def _told(file: Path) -> Iterator[None]:
 def _without_bars() -> Iterator[None]:
     """Inside, transformers shows no progress of its own: a line of ours says what happens."""
     from transformers import modeling_gguf_pytorch_utils
-    from transformers.utils import logging as told
+    from transformers.utils import logging as transformers_logging
 
     reader: Any = modeling_gguf_pytorch_utils
-    logging: Any = told
+    logging: Any = transformers_logging
     shown, bar = logging.is_progress_bar_enabled(), reader.tqdm
     logging.disable_progress_bar()
     reader.tqdm = lambda items, **_: items
@@ -130,13 +130,13 @@ def _write_model(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    with _told(file):
+    with _refusing(file):
         identity.check_layers(AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name))
         read: Any = AutoModelForCausalLM.from_pretrained(
             str(file.parent), gguf_file=file.name, dtype=torch.float32, output_loading_info=True
         )
-    model, told = read
-    if absent := sorted(told["missing_keys"]):  # transformers would draw them at random
+    model, report = read
+    if absent := sorted(report["missing_keys"]):  # transformers would draw them at random
         raise ValueError(f"{file.name} must hold all tensors of its model, but lacks {absent[0]}; download it again")
     model.hf_quantizer, model.is_quantized = None, False  # it was quantised in the file, and is not any more
     if hasattr(model.config, "quantization_config"):

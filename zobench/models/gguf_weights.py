@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zobench.models.stored import GGML, Piece, Stored
+from zobench.models.stored import GGML, FilePiece, Stored
 from zobench.models.weights import Weights, canonical_names
 
 if TYPE_CHECKING:
@@ -25,21 +25,23 @@ class GGUFWeights(Weights):
 
     def __init__(self, file: Path, model: PreTrainedModel) -> None:
         from gguf import GGUFReader
-        from transformers import modeling_gguf_pytorch_utils as theirs
+        from transformers import modeling_gguf_pytorch_utils as gguf_utils
 
         reader: Any = GGUFReader(str(file))
         kind = bytes(reader.fields["general.architecture"].parts[-1]).decode()
-        processors: Any = theirs.TENSOR_PROCESSORS
+        processors: Any = gguf_utils.TENSOR_PROCESSORS
         self._file, self._entries = file, {tensor.name: tensor for tensor in reader.tensors}
-        self._processor = processors.get(kind, theirs.TensorProcessor)(config=model.config.to_dict())
-        named: dict[str, str] = theirs.get_gguf_hf_weights_map(model, self._processor)
-        self._names = {own: name for name, own in named.items()}
+        self._processor = processors.get(kind, gguf_utils.TensorProcessor)(config=model.config.to_dict())
+        named: dict[str, str] = gguf_utils.get_gguf_hf_weights_map(model, self._processor)
+        self._names = {model_name: name for name, model_name in named.items()}
         self._shapes = {name: tensor.shape for name, tensor in model.named_parameters(remove_duplicate=False)}
         first = canonical_names(model)
-        for name, own in first.items():  # of tied tensors the file holds one
-            held = [other for other, same in first.items() if same == own and self._names.get(other) in self._entries]
-            self._names[name] = self._names[held[0]] if held else ""
-        self._known: dict[str, Stored] = {}
+        for name, canonical in first.items():  # of tied tensors the file holds one
+            present = [
+                other for other, same in first.items() if same == canonical and self._names.get(other) in self._entries
+            ]
+            self._names[name] = self._names[present[0]] if present else ""
+        self._decoded: dict[str, Stored] = {}
 
     @torch.no_grad()
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
@@ -53,11 +55,11 @@ class GGUFWeights(Weights):
 
     def stored(self, name: str) -> Stored:
         """See :class:`~zobench.models.weights.Weights`."""
-        if name not in self._known:
-            self._known[name] = self._found(name)
-        return self._known[name]
+        if name not in self._decoded:
+            self._decoded[name] = self._located(name)
+        return self._decoded[name]
 
-    def _found(self, name: str) -> Stored:
+    def _located(self, name: str) -> Stored:
         entry = self._entries.get(self._names[name])
         if entry is None:
             raise ValueError(f"`{name}` must be in {self._file.name}, but is not; download it again")
@@ -72,15 +74,15 @@ class GGUFWeights(Weights):
                 f"`{name}` must have shape {tuple(shape)}, but {self._file.name} has "
                 f"{tuple(reversed(entry.shape.tolist()))}; use tier=disk, which converts it once"
             )
-        pieces = (Piece(self._file, int(entry.data_offset), int(entry.n_bytes)),)
+        pieces = (FilePiece(self._file, int(entry.data_offset), int(entry.n_bytes)),)
         return Stored(shape, pieces, GGML[kind].decode, self._places(name, entry.name, shape))
 
-    def _places(self, name: str, theirs: str, shape: torch.Size) -> Tensor | None:
+    def _places(self, name: str, file_name: str, shape: torch.Size) -> Tensor | None:
         """Where each row of the file goes; None if they stay in order."""
         rows = shape[0]
         order = np.arange(1, rows + 1, dtype=np.float64)
         numbered = order if len(shape) == 1 else np.repeat(order[:, None], 2, 1)
-        read = self._processor.process(numbered, theirs).weights
+        read = self._processor.process(numbered, file_name).weights
         if read.shape != numbered.shape or sorted(read.reshape(rows, -1)[:, 0].tolist()) != order.tolist():
             raise ValueError(
                 f"`tier=checkpoint` reads a GGUF file's rows as they lie, but {name} is changed when it is read; use "

@@ -55,8 +55,8 @@ def check_layers(config: Any) -> None:
 
 def config_hash(folder: Path) -> str:
     """A fingerprint of the folder's config.json: of what it says, not of how it is written."""
-    told = {key: value for key, value in read_config(folder).items() if key not in _SAYS_NOTHING}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+    values = {key: value for key, value in read_config(folder).items() if key not in _SAYS_NOTHING}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
 
 def weights_hash(folder: Path) -> str:
@@ -84,10 +84,10 @@ def remembered(kind: str, files: Iterable[Path], make: Callable[[], str]) -> str
     """What ``make`` gives for ``files``, made once while they have the same paths, sizes and times."""
     facts = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     key = hashlib.sha256(json.dumps([CHUNK, facts]).encode()).hexdigest()[:32]
-    known = cache.read(kind, key)
-    if known is None:
-        cache.keep(kind, key, known := make())
-    return known
+    kept = cache.read(kind, key)
+    if kept is None:
+        cache.keep(kind, key, kept := make())
+    return kept
 
 
 def header(file: Path) -> tuple[dict[str, Any], int]:
@@ -112,12 +112,12 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _digest(files: Iterable[Path]) -> str:
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:
             for piece in _samples(file, path.stat().st_size):
-                told.update(piece)
-    return told.hexdigest()[:_DIGITS]
+                digest.update(piece)
+    return digest.hexdigest()[:_DIGITS]
 
 
 def _samples(file: BinaryIO, size: int) -> Iterable[bytes]:

@@ -33,9 +33,9 @@ def rules(model: PreTrainedModel) -> Mapping[str, Rule]:
     """
     blank = _blank(model, "meta")
     named = dict(blank.named_parameters(remove_duplicate=False))
-    with torch.no_grad(), _Watch(set(named.values())) as watch:
+    with torch.no_grad(), _WriteWatch(set(named.values())) as watch:
         blank.initialize_weights()
-    rows = {id(own.weight): own.padding_idx for own in blank.modules() if isinstance(own, nn.Embedding)}
+    rows = {id(module.weight): module.padding_idx for module in blank.modules() if isinstance(module, nn.Embedding)}
     return {
         name: _with_row(watch.seen[parameter], rows.get(id(parameter)))
         for name, parameter in named.items()
@@ -45,11 +45,11 @@ def rules(model: PreTrainedModel) -> Mapping[str, Rule]:
 
 def drawn(model: PreTrainedModel, module: nn.Module, key: str, seed: int) -> Tensor:
     """Parameter ``key`` of ``module`` in float32 on the CPU, as the model's own code draws it with ``seed``."""
-    own: Any = _blank(module, "cpu")
+    blank: Any = _blank(module, "cpu")
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        model._init_weights(own)  # type: ignore[no-untyped-call]
-    values: Tensor = own.get_parameter(key).detach()
+        model._init_weights(blank)  # type: ignore[no-untyped-call]
+    values: Tensor = blank.get_parameter(key).detach()
     return values
 
 
@@ -65,8 +65,8 @@ def _blank(module: Any, device: str) -> Any:
     for buffer in module.buffers():
         memo[id(buffer)] = torch.empty_like(buffer, device=device) if device == "meta" else buffer.clone()
     twin = copy.deepcopy(module, memo)
-    for own in twin.modules():
-        own.__dict__.pop("_is_hf_initialized", None)  # transformers' mark of what it leaves alone
+    for part in twin.modules():
+        part.__dict__.pop("_is_hf_initialized", None)  # transformers' mark of what it leaves alone
     return twin
 
 
@@ -78,7 +78,7 @@ _FILLS: Mapping[str, Callable[..., Rule]] = {
 """What writes a whole tensor, whatever was in it, by the name of the operation."""
 
 
-class _Watch(TorchDispatchMode):
+class _WriteWatch(TorchDispatchMode):
     """Notes the last whole write into each of ``targets``, and does none of them."""
 
     def __init__(self, targets: set[nn.Parameter]) -> None:

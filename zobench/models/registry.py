@@ -23,8 +23,8 @@ def _opt(hidden: int, **extra: Any) -> Mapping[str, Any]:
 def _gated(kv_heads: int, intermediate: int, theta: float, norm_eps: float, **extra: Any) -> Mapping[str, Any]:
     """Of a model with rotary positions and a gated feed-forward."""
     rope = MappingProxyType({"rope_type": "default", "rope_theta": theta})
-    own = {"num_key_value_heads": kv_heads, "intermediate_size": intermediate, "rms_norm_eps": norm_eps}
-    return MappingProxyType({**own, "rope_parameters": rope, **extra})
+    sizes = {"num_key_value_heads": kv_heads, "intermediate_size": intermediate, "rms_norm_eps": norm_eps}
+    return MappingProxyType({**sizes, "rope_parameters": rope, **extra})
 
 
 def _qwen3(intermediate: int) -> Mapping[str, Any]:
@@ -91,17 +91,17 @@ def get(model: str | Model) -> Model:
 
 def is_registered(name: str) -> bool:
     """Whether a registered model has this name, in any case."""
-    return _own_name(name) is not None
+    return _registered_name(name) is not None
 
 
 @functools.cache
-def _own_name(name: str) -> str | None:
-    return next((own for own in MODELS.names() if own.lower() == name.lower()), None)
+def _registered_name(name: str) -> str | None:
+    return next((registered for registered in MODELS.names() if registered.lower() == name.lower()), None)
 
 
 @functools.cache
 def _named(name: str) -> Architecture:
-    match = _own_name(name)
+    match = _registered_name(name)
     if match is None:
         near = suggestion(name, MODELS.names())
         hint = near if near.endswith("?") else f"see `zobench list models`, {ALTERNATIVES}"

@@ -13,8 +13,8 @@ def block_parameter_count(model: str | Model) -> int:
 
 def blocks_parameter_count(model: str | Model, count: int | None = None) -> int:
     """Parameters of all blocks together, or of ``count`` of them, spread evenly over the model."""
-    known = get(model)
-    return known.all_blocks if count is None else round(known.all_blocks * count / known.layers)
+    architecture = get(model)
+    return architecture.all_blocks if count is None else round(architecture.all_blocks * count / architecture.layers)
 
 
 def largest_linear(model: str | Model) -> int:
@@ -24,8 +24,8 @@ def largest_linear(model: str | Model) -> int:
 
 def resident_sizes(model: str | Model, tie: bool | None, positions: int | None) -> list[int]:
     """Elements of each tensor outside the blocks."""
-    known = get(model)
-    return known.resident(known.tied if tie is None else tie, positions or known.max_positions)
+    architecture = get(model)
+    return architecture.resident(architecture.tied if tie is None else tie, positions or architecture.max_positions)
 
 
 def resident_parameter_count(model: str | Model, tie: bool | None = None, positions: int | None = None) -> int:

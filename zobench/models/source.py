@@ -35,9 +35,9 @@ def identified(spec: RunSpec) -> RunSpec:
             "leave weights_path out"
         )
     path = spec.model_path if spec.config_hash else place_of(spec.model)
-    here = folder(path, spec.weights == "pretrained", is_read_where_it_lies(spec))
-    config = identity.config_hash(here)
-    weights = identity.weights_hash(here) if spec.weights == "pretrained" else ""
+    local = folder(path, spec.weights == "pretrained", is_read_where_it_lies(spec))
+    config = identity.config_hash(local)
+    weights = identity.weights_hash(local) if spec.weights == "pretrained" else ""
     _check_unchanged(spec, path, config, weights)
     name = spec.name or (spec.model if spec.config_hash else _usual_name(path))
     if is_registered(name):
@@ -45,7 +45,7 @@ def identified(spec: RunSpec) -> RunSpec:
     return spec.replace(model=name, name="", model_path=path, config_hash=config, weights_hash=weights)
 
 
-def own_name(given: str) -> str:
+def identifying_name(given: str) -> str:
     """How a model is told apart from others before it is looked at: a registered one by its name in any case, any other
     by where it is. Raises ``ValueError`` for what can be neither."""
     return get(given).name if is_registered(given) else place_of(given)
@@ -53,9 +53,9 @@ def own_name(given: str) -> str:
 
 def _named_by_the_hub(spec: RunSpec) -> RunSpec:
     """A hub id of the list is the model of the list."""
-    own = {model.hub_id.lower(): model.name for model in ARCHITECTURES if model.hub_id}
-    known = own.get(spec.model.lower())
-    return spec if known is None or spec.name else spec.replace(model=known)
+    names = {model.hub_id.lower(): model.name for model in ARCHITECTURES if model.hub_id}
+    name = names.get(spec.model.lower())
+    return spec if name is None or spec.name else spec.replace(model=name)
 
 
 def _check_unchanged(spec: RunSpec, path: str, config: str, weights: str) -> None:
@@ -81,15 +81,15 @@ def folder(path: str, weights: bool, as_it_lies: bool = False) -> Path:
         return read(packaged.file_of(model))
     if _is_hub_id(path):
         return hub.downloaded(path, repr(path), "give a folder that holds it", weights=weights)
-    place = Path(path)
-    if place.suffix.lower() == ".gguf":
-        if not place.is_file():
+    local = Path(path)
+    if local.suffix.lower() == ".gguf":
+        if not local.is_file():
             raise ValueError(f"`model` must be a file that exists, but there is no {path}; check the path")
-        return read(place)
-    if not place.is_dir():
-        wrong = "is a file" if place.is_file() else "is not there" if path else "is not told"
+        return read(local)
+    if not local.is_dir():
+        wrong = "is a file" if local.is_file() else "is not there" if path else "is not told"
         raise ValueError(f"`model` must be a folder with a config.json, but {path or 'its place'} {wrong}; check it")
-    return place
+    return local
 
 
 def place_of(given: str) -> str:

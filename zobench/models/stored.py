@@ -22,7 +22,7 @@ row)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FilePiece:
     """Bytes of a file that belong to a tensor, row after row."""
 
     file: Path
@@ -36,7 +36,7 @@ class Stored:
     they lie in order."""
 
     shape: torch.Size
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FilePiece, ...]
     decode: Decode
     places: Tensor | None = None
 
@@ -68,7 +68,7 @@ class Stored:
         return self.decode([piece.view(self.rows, -1)[order[rows]] for piece in raw]).view(-1, *self.shape[1:])
 
 
-def _bytes(piece: Piece) -> Tensor:
+def _bytes(piece: FilePiece) -> Tensor:
     with piece.file.open("rb") as file:
         file.seek(piece.offset)
         content = bytearray(file.read(piece.nbytes))

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from zobench.machine.errors import first_line
 from zobench.models import checkpoint, compressed, initialisation
-from zobench.models.checkpoint import Origin
+from zobench.models.checkpoint import TensorSource
 from zobench.models.initialisation import Rule
-from zobench.models.stored import Piece, Stored, floats
+from zobench.models.stored import FilePiece, Stored, floats
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,7 +29,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _SAFETENSORS_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-Place = tuple[Path, int, torch.dtype]
+TensorLocation = tuple[Path, int, torch.dtype]
 """A file, the offset of a tensor's first byte in it, and the tensor's dtype there."""
 
 Rows = slice | EllipsisType
@@ -42,7 +42,7 @@ class Weights(Protocol):
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
         """Writes rows ``first``, ``first + 1``, ... of parameter ``name`` into ``out``: contiguous, on any device."""
 
-    def locate(self, name: str) -> Place | None:
+    def locate(self, name: str) -> TensorLocation | None:
         """Where the values of ``name`` follow one another in a file that may be read instead; None: nowhere."""
         return None
 
@@ -73,8 +73,10 @@ class RandomWeights(Weights):
             for prefix, module in model.named_modules()
             for key, _ in module.named_parameters(recurse=False)
         }
-        told = initialisation.rules(model)
-        self._rules = {name: told.get(name) or _untold(name, *self._owner[name]) for name in self._canonical.values()}
+        known_rules = initialisation.rules(model)
+        self._rules = {
+            name: known_rules.get(name) or _default_rule(name, *self._owner[name]) for name in self._canonical.values()
+        }
         self._lock = threading.Lock()
         self._pools: dict[tuple[torch.dtype, torch.device, float], Tensor] = {}
 
@@ -137,7 +139,7 @@ class PretrainedWeights(Weights):
         bits = checkpoint.check_config(self._folder)
         self._model = model
         self._files = checkpoint.tensors(self._folder)
-        self._packed = compressed.found(self._files, bits) if bits else {}
+        self._packed = compressed.packed_matrices(self._files, bits) if bits else {}
         self._files |= {key: stored.pieces[0].file for key, stored in self._packed.items()}
         self._origins = checkpoint.origins(model, self._files, self._meta)
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters(remove_duplicate=False)}
@@ -166,7 +168,7 @@ class PretrainedWeights(Weights):
             )
         out.copy_(tensor)
 
-    def locate(self, name: str) -> Place:
+    def locate(self, name: str) -> TensorLocation:
         """See :class:`Weights`.
 
         Raises ``ValueError`` if the checkpoint lacks it, or has it in another shape or in pieces.
@@ -201,20 +203,20 @@ class PretrainedWeights(Weights):
             return packed
         file, offset, dtype = self.locate(name)
         shape = self._shapes[name]
-        return Stored(shape, (Piece(file, offset, shape.numel() * dtype.itemsize),), floats(dtype))
+        return Stored(shape, (FilePiece(file, offset, shape.numel() * dtype.itemsize),), floats(dtype))
 
     def _read(self, name: str, rows: Rows) -> tuple[torch.Size, Tensor]:
         """(shape of the whole tensor, these rows of it)."""
-        own, twin = self._origins.get(name), self._origins.get(self._twin.get(name, ""))
-        shape, tensor = self._rows(name, own or twin or self._lacks(name), rows)
-        if self._tied and own and twin and not torch.equal(tensor, self._rows(self._twin[name], twin, rows)[1]):
+        origin, twin = self._origins.get(name), self._origins.get(self._twin.get(name, ""))
+        shape, tensor = self._rows(name, origin or twin or self._lacks(name), rows)
+        if self._tied and origin and twin and not torch.equal(tensor, self._rows(self._twin[name], twin, rows)[1]):
             raise ValueError(
                 f"`tie_embeddings=true` needs a head equal to the embedding, but {self._folder} holds two different "
                 "tensors; use tie_embeddings=false"
             )
         return shape, tensor
 
-    def _rows(self, name: str, origin: Origin, rows: Rows) -> tuple[torch.Size, Tensor]:
+    def _rows(self, name: str, origin: TensorSource, rows: Rows) -> tuple[torch.Size, Tensor]:
         if origin.transform is None:
             return self._piece(origin.keys[0], rows)
         pieces = [self._piece(key, ...)[1] for key in origin.keys]
@@ -277,7 +279,7 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
     return {name: first[parameter] for name, parameter in model.named_parameters(remove_duplicate=False)}
 
 
-def _untold(name: str, key: str, module: nn.Module) -> Rule:
+def _default_rule(name: str, key: str, module: nn.Module) -> Rule:
     """The rule of a parameter that the model's own initialisation leaves as it was constructed."""
     if key == "bias":
         return Rule(constant=0.0)

@@ -67,7 +67,7 @@ def factors(spec: RunSpec) -> tuple[int, int]:
     if not tunes_all(spec):
         inside, outside = adapter(spec)
         return architecture.layers * inside + outside, architecture.layers * inside + outside
-    own = sum(count * structure.own(*sides, rank) for sides, count in matrices(spec))
+    own = sum(count * structure.per_direction(*sides, rank) for sides, count in matrices(spec))
     shared = sum(count * structure.shared(*sides, rank) for sides, count in matrices(spec))
     return own + architecture.layers * sum(shapes.block(architecture).vectors), shared
 
@@ -78,7 +78,7 @@ def largest_factors(spec: RunSpec) -> int:
     assert structure is not None, f"{spec.method} has directions of full rank"
     if not tunes_all(spec):
         return max(adapter(spec))
-    sides = [(count, structure.own(*own, structure.rank(spec))) for own, count in matrices(spec)]
+    sides = [(count, structure.per_direction(*own, structure.rank(spec))) for own, count in matrices(spec)]
     block = sum(count // layers * own for count, own in sides if count >= layers)
     return max(block, *(own for _, own in sides))
 

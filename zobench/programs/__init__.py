@@ -35,7 +35,7 @@ def _authors(name: str, about: str) -> Program:
     """A program that is not ours, run as its authors published it (:mod:`zobench.programs.authors`)."""
     home = "zobench.programs.authors"
     return Program(
-        name=name, run="zobench.programs.beside:run", about=about, check=f"{home}:check", origin=f"{home}:origin"
+        name=name, run="zobench.programs.author_cell:run", about=about, check=f"{home}:check", origin=f"{home}:origin"
     )
 
 
@@ -49,9 +49,9 @@ PROGRAMS = (
 
 def check(spec: RunSpec) -> None:
     """Raises ``ValueError``, one line, if ``spec.program`` is unknown, or says that it cannot run ``spec`` here."""
-    own = REGISTRY.get(spec.program)
-    if own.check:
-        resolve(own.check)(spec)
+    program = REGISTRY.get(spec.program)
+    if program.check:
+        resolve(program.check)(spec)
 
 
 def run(spec: RunSpec, world: World | None = None) -> Result:
@@ -59,12 +59,12 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
 
     A result of a plug-in's program says so in ``environment["program"]``; where it names no machine it gets this one.
     """
-    own = resolve(REGISTRY.get(spec.program).run)
+    measure = resolve(REGISTRY.get(spec.program).run)
     provider = REGISTRY.provider(spec.program)
-    return _signed(own, spec, world, provider) if provider else own(spec, world)
+    return _signed(measure, spec, world, provider) if provider else measure(spec, world)
 
 
-def _signed(own: Callable[[RunSpec, World | None], Result], spec: RunSpec, world: World | None, by: str) -> Result:
+def _signed(measure: Callable[[RunSpec, World | None], Result], spec: RunSpec, world: World | None, by: str) -> Result:
     """Runs a plug-in's program and returns its result. What it raises becomes the cell's outcome and reason."""
     from zobench import models
     from zobench.machine.device import choose_device
@@ -76,7 +76,7 @@ def _signed(own: Callable[[RunSpec, World | None], Result], spec: RunSpec, world
     spec = models.identified(spec).resolve(choose_device(spec.device)[0])
     facts = {**fingerprint_without_torch(), **provenance(spec), "program": f"{spec.program} of {by}"}
     try:
-        result = own(spec, world)
+        result = measure(spec, world)
         if getattr(result, "spec", None) != spec:
             raise ValueError(f"the program {spec.program!r} of {by} must return the Result of its spec, but did not")
     except Exception as error:

@@ -24,16 +24,16 @@ DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 PR_SET_PDEATHSIG = 1
 
 
-class Answers:
+class AnswerStream:
     """Where answers go: the standard output that this process was started with, which the program no longer has."""
 
     def __init__(self) -> None:
         self._file = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
 
-    def say(self, kind: str, **told: Any) -> None:
+    def say(self, kind: str, **values: Any) -> None:
         """Sends one answer."""
-        self._file.write(json.dumps({"kind": kind, **told}) + "\n")
+        self._file.write(json.dumps({"kind": kind, **values}) + "\n")
         self._file.flush()
 
 
@@ -182,12 +182,12 @@ def built(kind: Any, config: Any, dtype: str, folder: str) -> Any:
 def fill(model: Any, folder: str) -> None:
     """Copies the tensors of a folder's safetensors into ``model``, one at a time: two models would count as memory."""
     torch = importlib.import_module("torch")
-    own, left = model.state_dict(), {name for name, _ in model.named_parameters()}
+    tensors, left = model.state_dict(), {name for name, _ in model.named_parameters()}
     for file in sorted(name for name in os.listdir(folder) if name.endswith(".safetensors")):
         with open(os.path.join(folder, file), "rb") as handle:
             size = int.from_bytes(handle.read(8), "little")
             for name, entry in json.loads(handle.read(size)).items():
-                if name not in own or list(own[name].shape) != entry["shape"]:
+                if name not in tensors or list(tensors[name].shape) != entry["shape"]:
                     if name == "__metadata__":
                         continue
                     raise ValueError("the program's model has no {} of shape {}".format(name, entry["shape"]))
@@ -196,7 +196,7 @@ def fill(model: Any, folder: str) -> None:
                 data = bytearray(last - first)
                 handle.readinto(data)
                 values = torch.frombuffer(data, dtype=getattr(torch, FLOATS[entry["dtype"]]))
-                own[name].copy_(values.view(entry["shape"]))
+                tensors[name].copy_(values.view(entry["shape"]))
                 left.discard(name)
     if left:
         raise ValueError("the program's model has other weights: " + ", ".join(sorted(left)))
@@ -216,7 +216,7 @@ def facts() -> Any:
     return {"versions": versions, "threads": importlib.import_module("torch").get_num_threads()}
 
 
-def measure(program: Any, question: Any, answers: Answers) -> None:
+def measure(program: Any, question: Any, answers: AnswerStream) -> None:
     """Takes the steps of the question's cell; the asker reads this process's memory before and after them."""
     torch, spec = importlib.import_module("torch"), question["spec"]
     config = importlib.import_module("transformers").AutoConfig.from_pretrained(question["weights"])
@@ -234,7 +234,7 @@ def measure(program: Any, question: Any, answers: Answers) -> None:
     sys.stdin.read()  # until the asker has looked
 
 
-def steps(program: Any, question: Any, answers: Answers, finish: Any) -> float:
+def steps(program: Any, question: Any, answers: AnswerStream, finish: Any) -> float:
     """Takes the steps, each timed until the device is done, and sends their samples; when the measured ones began."""
     torch, warmup = importlib.import_module("torch"), question["spec"]["warmup"]
     batches = [{name: torch.tensor(rows) for name, rows in batch.items()} for batch in question["batches"]]
@@ -274,7 +274,7 @@ def finite(value: float) -> Any:
 
 def main() -> None:
     """Answers one question: about a cell, or without one about the program alone. Ends with the asker's process."""
-    answers = Answers()
+    answers = AnswerStream()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     try:

@@ -40,7 +40,7 @@ class ProgramError(ValueError):
             self.add_note(trace)
 
 
-class Asked:
+class AdapterProcess:
     """A process that was asked something. ``said``: where its standard error goes."""
 
     def __init__(self, name: str, process: subprocess.Popen[str], said: Path) -> None:
@@ -66,20 +66,20 @@ class Asked:
         if not line:
             raise self._end()
         try:
-            told = json.loads(line)
-            kind = told["kind"]
+            answer = json.loads(line)
+            kind = answer["kind"]
         except (ValueError, TypeError, KeyError):
             raise ProgramError(f"{self.name} must answer in lines of JSON, but said {line[:LONGEST]!r}") from None
         if kind == "error":
-            raise self._error(told)
+            raise self._error(answer)
         if kind not in kinds:
             raise ProgramError(f"{self.name} must answer with {' or '.join(kinds)}, but said {line[:LONGEST]!r}")
-        return dict(told)
+        return dict(answer)
 
-    def _error(self, told: Mapping[str, Any]) -> Exception:
-        if told["type"] == "MemoryError":
-            return MemoryError(f"{self.name}: {told['text']}")
-        return ProgramError(f"{self.name}: {told['type']}: {told['text']}", told["trace"])
+    def _error(self, answer: Mapping[str, Any]) -> Exception:
+        if answer["type"] == "MemoryError":
+            return MemoryError(f"{self.name}: {answer['text']}")
+        return ProgramError(f"{self.name}: {answer['type']}: {answer['text']}", answer["trace"])
 
     def _end(self) -> Exception:
         code, said = self._process.wait(), self._said.read_text(errors="replace")
@@ -94,22 +94,24 @@ class Asked:
 
 
 @contextmanager
-def asking(clone: Clone, question: Mapping[str, Any], scratch: Path, shown: str | None = None) -> Iterator[Asked]:
+def asking(
+    clone: Clone, question: Mapping[str, Any], scratch: Path, shown: str | None = None
+) -> Iterator[AdapterProcess]:
     """Starts the adapter of ``clone`` in the folder ``scratch``, asks it, and ends it when the block is left.
 
     ``shown``: CUDA's numbers of the GPUs that it sees; None: all that are seen here.
     """
     said = scratch / "said.txt"
     hidden = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
-    told = {**{name: value for name, value in os.environ.items() if name not in hidden}, **QUIET}
-    told |= {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
+    settings = {**{name: value for name, value in os.environ.items() if name not in hidden}, **QUIET}
+    settings |= {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
     with said.open("wb") as stderr:
         process = subprocess.Popen(
             [clone.python, "-I", str(ADAPTER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
-            cwd=scratch, env=told, text=True, errors="replace",
+            cwd=scratch, env=settings, text=True, errors="replace",
         )  # fmt: skip
     try:
-        asked = Asked(clone.name, process, said)
+        asked = AdapterProcess(clone.name, process, said)
         asked.ask(json.dumps({"program": clone.name, "clone": clone.path, **question}))
         yield asked
     finally:
@@ -123,25 +125,25 @@ def added(name: str, path: Path, python: Path, scratch: Path) -> Clone:
     for what that leaves behind. Raises ``ValueError`` for an unknown program, and for what cannot run it."""
     if name not in AUTHORS:
         raise ValueError(f"unknown program {name!r}; {suggestion(name, AUTHORS)}")
-    known = AUTHORS[name]
-    if not (path / known.file).is_file():
+    program = AUTHORS[name]
+    if not (path / program.file).is_file():
         raise ValueError(
-            f"`--path` must be a clone of {known.repository}, but {path} has no {known.file}; clone that repository"
+            f"`--path` must be a clone of {program.repository}, but {path} has no {program.file}; clone that repository"
         )
     if not os.access(python, os.X_OK) or python.is_dir():
         raise ValueError(
             f"`--python` must be the interpreter of {name}'s environment, but {python} cannot be run; for example "
             "ENV/bin/python"
         )
-    place = os.path.abspath(python)  # not resolved: an environment's interpreter is a link
+    interpreter = os.path.abspath(python)  # not resolved: an environment's interpreter is a link
     clone = Clone(
-        name=name, path=str(path.resolve()), python=place, commit=clones.commit_of(path), versions={},
+        name=name, path=str(path.resolve()), python=interpreter, commit=clones.commit_of(path), versions={},
     )  # fmt: skip
     try:
         with asking(clone, {}, scratch, shown="") as asked:
             versions = asked.answer("facts")["versions"]
     except ProgramError as error:
         raise ValueError(
-            f"`--python` must be able to import {known.repository}, but {error}; install there what it asks for"
+            f"`--python` must be able to import {program.repository}, but {error}; install there what it asks for"
         ) from error
-    return Clone(name=name, path=clone.path, python=place, commit=clone.commit, versions=versions)
+    return Clone(name=name, path=clone.path, python=interpreter, commit=clone.commit, versions=versions)

@@ -24,8 +24,9 @@ transformers' versions."""
 class Authors:
     """What an authors' program can run. ``repository``: where it is published; ``file``: what of a clone it is known
     by; ``takes``: fields beside :data:`TAKEN`; ``needs``: values that others must have; ``devices``: kinds that it
-    runs on; ``model_types``: transformers' names of the architectures that its adapter was written for. ``own_order``:
-    whether it draws z for the parameters in another order than MeZO, so that equal seeds give other directions."""
+    runs on; ``model_types``: transformers' names of the architectures that its adapter was written for.
+    ``other_order``: whether it draws z for the parameters in another order than MeZO, so that equal seeds give other
+    directions."""
 
     name: str
     repository: str
@@ -34,7 +35,7 @@ class Authors:
     needs: Mapping[str, Any] = field(default_factory=dict)
     devices: tuple[str, ...] = ("cpu", "cuda")
     model_types: tuple[str, ...] = ("opt",)
-    own_order: bool = False
+    other_order: bool = False
 
     def check(self, spec: RunSpec) -> None:
         """Raises ``ValueError``, one line, for the first thing that ``spec`` asks for and the program has not."""
@@ -63,8 +64,8 @@ class Authors:
 
 
 AUTHORS = {
-    one.name: one
-    for one in (
+    program.name: program
+    for program in (
         Authors(
             name="mezo", repository="princeton-nlp/MeZO", file="large_models/trainer.py",
             takes=frozenset({"weight_decay"}),
@@ -72,7 +73,7 @@ AUTHORS = {
         Authors(name="zo-llm", repository="ZO-Bench/ZO-LLM", file="zo-bench/trainer.py"),
         Authors(
             name="zo2", repository="liangyuwang/zo2", file="zo2/__init__.py", devices=("cuda",),
-            takes=frozenset({"weight_decay", "overlap"}), needs={"engine": "offload"}, own_order=True,
+            takes=frozenset({"weight_decay", "overlap"}), needs={"engine": "offload"}, other_order=True,
         ),
     )
 }  # fmt: skip
@@ -93,5 +94,9 @@ def origin(name: str) -> str:
 def described(clone: Clone) -> str:
     """``mezo 552cb1b, torch 2.1.0, transformers 4.28.1, Python 3.9.18``"""
     versions = clone.versions
-    told = (f"torch {versions['torch']}", f"transformers {versions['transformers']}", f"Python {versions['python']}")
-    return ", ".join((f"{clone.name} {clone.commit}", *told))
+    packages = (
+        f"torch {versions['torch']}",
+        f"transformers {versions['transformers']}",
+        f"Python {versions['python']}",
+    )
+    return ", ".join((f"{clone.name} {clone.commit}", *packages))

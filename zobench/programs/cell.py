@@ -179,12 +179,14 @@ def _measure(
         recording.warnings += cautions(spec, recording.samples["projected_grad"], recording.skipped)
         if survival is not None:
             recording.parts["update_survival"] = [survival.share()]
-        own = engine.local
-        if spec.parts and own is not None and own.pipeline is not None:
+        local_engine = engine.local
+        if spec.parts and local_engine is not None and local_engine.pipeline is not None:
             if world is not None:
-                recording.parts |= links.alone(own.pipeline, len(own.blocks), world.barrier, PARTS_REPEATS)
+                recording.parts |= links.alone(
+                    local_engine.pipeline, len(local_engine.blocks), world.barrier, PARTS_REPEATS
+                )
             engine.drain()
-            recording.parts |= _parts(own, lambda: method.step(engine, next(fed)), spec.device)
+            recording.parts |= _parts(local_engine, lambda: method.step(engine, next(fed)), spec.device)
 
 
 def _rates(spec: RunSpec) -> Iterator[float]:

@@ -20,7 +20,7 @@ FOLDER = "ZOBENCH_CONFIG_DIR"
 """In the environment: the folder of the user's configuration, in place of ~/.config/zobench."""
 SHORT = 7
 """Digits of a commit."""
-TOLD = ("torch", "transformers", "python")
+VERSIONED = ("torch", "transformers", "python")
 """Whose versions are told of a program."""
 
 
@@ -36,7 +36,7 @@ class Clone:
     versions: Mapping[str, str]
 
 
-def place() -> Path:
+def list_path() -> Path:
     """The file that lists them."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(os.environ.get(FOLDER) or Path(home, "zobench")) / "programs.json"
@@ -44,7 +44,7 @@ def place() -> Path:
 
 def load() -> dict[str, Clone]:
     """Those that were added, by name. Raises ``ValueError`` for a file that cannot be read as such."""
-    file = place()
+    file = list_path()
     if not file.exists():
         return {}
     try:
@@ -57,19 +57,21 @@ def load() -> dict[str, Clone]:
 
 
 def _clone(name: str, facts: Mapping[str, Any]) -> Clone:
-    one = Clone(name=name, **facts)
-    if {type(text) for text in (one.path, one.python, one.commit, *(one.versions[key] for key in TOLD))} != {str}:
+    clone = Clone(name=name, **facts)
+    if {
+        type(text) for text in (clone.path, clone.python, clone.commit, *(clone.versions[key] for key in VERSIONED))
+    } != {str}:
         raise ValueError(f"what it says of {name} is not text")
-    return one
+    return clone
 
 
 def save(clones: Mapping[str, Clone]) -> None:
     """Writes the list anew, as a whole."""
-    told = {name: dataclasses.asdict(clone) for name, clone in clones.items()}
-    for facts in told.values():
+    rows = {name: dataclasses.asdict(clone) for name, clone in clones.items()}
+    for facts in rows.values():
         del facts["name"]
-    place().parent.mkdir(parents=True, exist_ok=True)
-    files.replace(place(), (json.dumps(told, indent=1) + "\n").encode())
+    list_path().parent.mkdir(parents=True, exist_ok=True)
+    files.replace(list_path(), (json.dumps(rows, indent=1) + "\n").encode())
 
 
 def checked(name: str) -> Clone:
@@ -112,8 +114,8 @@ def commit_of(path: Path) -> str:
     for name in filter(None, _git(path, "ls-files", "--others", "--exclude-standard", "-z").split("\0")):
         if not _is_cached(name) and (path / name).is_file():
             changes += [name.encode(), _digest(path / name)]
-    known = hashlib.sha256(b"\0".join(changes)).hexdigest()[:SHORT]
-    return f"{commit}+{known}" if any(changes) else commit
+    fingerprint = hashlib.sha256(b"\0".join(changes)).hexdigest()[:SHORT]
+    return f"{commit}+{fingerprint}" if any(changes) else commit
 
 
 def _is_cached(name: str) -> bool:

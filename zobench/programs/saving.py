@@ -79,15 +79,15 @@ def checkpoints(
                 snapshot.prune(folder, snapshot.steps(folder)[-KEPT:])
 
         target = Target(
-            folder=folder, state=lambda step: {"run": spec.hash, "base": "", "step": step}, tell=warnings.append,
+            folder=folder, state=lambda step: {"run": spec.hash, "base": "", "step": step}, warn=warnings.append,
             kept=prune, world=world,
         )  # fmt: skip
         with savers.saving(spec.checkpoint, engine, target) as saver:
             yield Checkpoints(spec, saver)
-        _tell(spec, saver, parts, memory, warnings)
+        _report(spec, saver, parts, memory, warnings)
 
 
-def _tell(
+def _report(
     spec: RunSpec, saver: Saver, parts: dict[str, list[float]], memory: dict[str, int | None], warnings: list[str]
 ) -> None:
     saved: list[Saved] = [made for made in saver.saved if not made.error]
@@ -96,7 +96,7 @@ def _tell(
             f"no checkpoint was due: with checkpoint_every={spec.checkpoint_every} the first needs "
             f"steps={spec.checkpoint_every + AFTER_A_CHECKPOINT}, but there are {spec.steps}"
         )
-    parts["checkpoint_stall_seconds"] = [made.stall for made in saved if made.beside]
+    parts["checkpoint_stall_seconds"] = [made.stall for made in saved if made.overlapped]
     parts["checkpoint_seconds"] = [made.seconds for made in saved]
     parts["checkpoint_written_bytes"] = [float(made.nbytes) for made in saved]
     memory["checkpoint_bytes"] = saver.held_bytes

@@ -308,5 +308,5 @@ def _spec(values: Mapping[str, Any]) -> RunSpec:
 def _value(values: Mapping[str, Any], key: str) -> Any:
     """The value that a spec of ``values`` has under ``key``; one that no spec can have is an error."""
     if key == "model":
-        return models.own_name(str(values["model"])) if "model" in values else None
+        return models.identifying_name(str(values["model"])) if "model" in values else None
     return value_in(values, key)

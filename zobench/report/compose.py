@@ -23,7 +23,7 @@ from zobench.result.quantity import Interval
 from zobench.runspec import named
 from zobench.runspec.registries import METRICS
 from zobench.store import evidence, metrics
-from zobench.store.names import told_apart
+from zobench.store.names import distinct_names
 
 INFERRED = "Inferred: the paper leaves this value out, and others in its table imply it."
 _ARROW = {"lower": "↓", "higher": "↑"}
@@ -326,7 +326,7 @@ def _floors(results: Iterable[Result]) -> list[str]:
 def _shared_names(cells: Iterable[TableCell]) -> list[str]:
     """A line for each name of a model that stands for several models here."""
     results = {result.spec.hash: result for cell in cells for result in cell.results}
-    names = told_apart(results.values())
+    names = distinct_names(results.values())
     tagged: dict[str, list[str]] = {}
     for key, name in names.items():
         if name != results[key].spec.model:

@@ -28,20 +28,20 @@ def packed(examples: Sequence[tuple[bool, float]]) -> dict[str, str]:
     """``right``: a bit each, the first of a byte the highest; ``loss``: two bytes each, the lower first; in base64."""
     import numpy as np
 
-    right = np.packbits(np.array([own for own, _ in examples], dtype=bool)).tobytes()
+    right = np.packbits(np.array([right for right, _ in examples], dtype=bool)).tobytes()
     with np.errstate(over="ignore"):
-        loss = np.array([own for _, own in examples], dtype=np.float64).astype("<f2").tobytes()
+        loss = np.array([loss for _, loss in examples], dtype=np.float64).astype("<f2").tobytes()
     return {"right": base64.b64encode(right).decode(), "loss": base64.b64encode(loss).decode()}
 
 
 def unpacked(evaluation: Mapping[str, Any]) -> Examples | None:
     """The examples of a run's ``evaluation``; None of one that has none. Raises ``ValueError`` for other text."""
-    known = checked(evaluation)
-    if known is None:
+    stored = checked(evaluation)
+    if stored is None:
         return None
     import numpy as np
 
-    right, loss = known
+    right, loss = stored
     bits = np.unpackbits(np.frombuffer(right, dtype=np.uint8), count=len(loss) // 2).astype(bool)
     return Examples(right=bits, loss=np.frombuffer(loss, dtype="<f2"))
 

@@ -115,8 +115,8 @@ class Result:
         is not finite, or that a run does not have, comes last."""
         best = self.evaluation.get("best", {})
         loss = best.get("loss")
-        known = loss is not None and math.isfinite(loss)
-        return (float(loss) if known else math.inf), -(best.get(self.scores[0]) or 0.0)
+        is_finite = loss is not None and math.isfinite(loss)
+        return (float(loss) if is_finite else math.inf), -(best.get(self.scores[0]) or 0.0)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types only; non-finite floats become None, so that the text is valid JSON and floats round-trip.

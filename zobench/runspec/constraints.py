@@ -51,7 +51,7 @@ class NeedsMethod:
     def check(self, spec: SpecFields, fields: Fields) -> None:
         """Raises ``ValueError`` if ``spec`` breaks the rule; it names those of zobench's own methods that it allows."""
         if _applies(spec, fields[self.field], self.values) and not self.has(METHODS.get(spec.value("method"))):
-            allowed = tuple(kind.name for kind in METHODS.own() if self.has(kind))
+            allowed = tuple(kind.name for kind in METHODS.builtin() if self.has(kind))
             raise _error(spec, fields[self.field], "method", allowed, self.remedy)
 
 
@@ -65,14 +65,14 @@ class MethodNeeds:
 
 
 def _applies(spec: SpecFields, field: SpecField[Any], values: tuple[str, ...]) -> bool:
-    own = spec.value(field.name)
-    return own in values if values else own != field.default
+    value = spec.value(field.name)
+    return value in values if values else value != field.default
 
 
 def _error(spec: SpecFields, field: SpecField[Any], needs: str, allowed: tuple[Any, ...], remedy: str) -> ValueError:
-    told, needed = field.write(spec.value(field.name)), " or ".join(map(str, allowed))
+    written, needed = field.write(spec.value(field.name)), " or ".join(map(str, allowed))
     got = spec.value(needs)
-    return ValueError(f"`{field.name}={told}` needs {needs}={needed}, but got {needs}={got}; {remedy}")
+    return ValueError(f"`{field.name}={written}` needs {needs}={needed}, but got {needs}={got}; {remedy}")
 
 
 def _tasks(spec: SpecFields) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ def _unaligned(spec: SpecFields) -> tuple[str, ...]:
     """Tasks that have a form without their prompt: zobench's own, and that of ``spec``."""
     name = spec.value("task")
     asked = (TASKS.get(name),) if TASKS.provider(name) else ()
-    return tuple(task.name for task in (*TASKS.own(), *asked) if task.unaligned is not None)
+    return tuple(task.name for task in (*TASKS.builtin(), *asked) if task.unaligned is not None)
 
 
 def _takes(field: str) -> Callable[[MethodKind], bool]:

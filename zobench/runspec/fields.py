@@ -31,12 +31,12 @@ class Since(enum.Enum):
     RANKS = enum.auto()
     PLUG_INS = enum.auto()
     FOLDERS = enum.auto()
-    OWN_DATA = enum.auto()
+    USER_DATA = enum.auto()
     PACKING = enum.auto()
     DISTZO2 = enum.auto()
 
 
-class Told(enum.Enum):
+class LabelForm(enum.Enum):
     """How a label tells a field that is not at its default."""
 
     NEVER = enum.auto()
@@ -46,7 +46,7 @@ class Told(enum.Enum):
     """``slots=2``"""
     SWITCH = enum.auto()
     """``compile``, ``no_overlap``"""
-    APART = enum.auto()
+    CONTRAST = enum.auto()
     """``steps=2``, but only beside another that differs in nothing else"""
 
 
@@ -54,7 +54,7 @@ class Told(enum.Enum):
 class SpecField(Generic[T]):
     """What is declared of a field. ``default``: of a field that must be given, an example. ``about``: one line.
 
-    ``remedy`` ends the error about a value out of range. ``told`` and ``order``: how and where a label tells it, lower
+    ``remedy`` ends the error about a value out of range. ``label`` and ``order``: how and where a label tells it, lower
     orders first. The numbers are places in a list, from 1 on, 0 if it is not there: ``searched`` of what a search may
     vary; ``timing`` and ``tuning`` of what a table of times, or of accuracies, says above itself.
 
@@ -71,7 +71,7 @@ class SpecField(Generic[T]):
     name: str = ""
     required: bool = False
     remedy: str = ""
-    told: Told = Told.PAIR
+    label: LabelForm = LabelForm.PAIR
     order: int = 3
     searched: int = 0
     timing: int = 0
@@ -131,13 +131,13 @@ class SpecField(Generic[T]):
     def words(self, value: Any) -> list[str]:
         """How a label tells ``value``."""
         written = {
-            Told.NEVER: [],
-            Told.VALUE: [self.shown(value)],
-            Told.PAIR: [f"{self.name}={self.write(value) if self.size else value}"],
-            Told.SWITCH: [self.name if value else f"no_{self.name}"],
-            Told.APART: [f"{self.name}={self.write(value)}"],
+            LabelForm.NEVER: [],
+            LabelForm.VALUE: [self.shown(value)],
+            LabelForm.PAIR: [f"{self.name}={self.write(value) if self.size else value}"],
+            LabelForm.SWITCH: [self.name if value else f"no_{self.name}"],
+            LabelForm.CONTRAST: [f"{self.name}={self.write(value)}"],
         }
-        return written[self.told]
+        return written[self.label]
 
     def options(self, value: str) -> Mapping[str, Any]:
         """The options that what is called ``value`` takes, with their defaults."""
@@ -153,7 +153,7 @@ class SpecField(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Text(SpecField[str]):
+class TextField(SpecField[str]):
     """Any text of a ``form``, a regular expression which people call ``form_noun``."""
 
     form: str = ".*"
@@ -168,16 +168,16 @@ class Text(SpecField[str]):
 
 
 @dataclass(frozen=True)
-class Word(SpecField[str]):
-    """A word of ``known``."""
+class WordField(SpecField[str]):
+    """A word of ``allowed``."""
 
-    known: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
     noun: ClassVar[str] = "word"
 
     @property
     def choices(self) -> tuple[str, ...]:
         """All of them."""
-        return self.known
+        return self.allowed
 
     def check(self, value: Any) -> str:
         """See :meth:`SpecField.check`."""
@@ -194,7 +194,7 @@ class Word(SpecField[str]):
 
 
 @dataclass(frozen=True)
-class RegistryWord(Word):
+class RegistryField(WordField):
     """A word of a registry, zobench's own or a plug-in's; ``before``: words that name nothing, as task=none."""
 
     registry: Registry[Any] = dataclasses.field(kw_only=True)
@@ -211,9 +211,9 @@ class RegistryWord(Word):
 
     def hint(self, value: str) -> str:
         """See :meth:`Word.hint`. What no name is near to may be a plug-in's, as in a result of another machine."""
-        for one in self.registry.own():
-            if value.lower() in getattr(one, "known_as", ()):
-                return f"{value} is {one.name} here"
+        for entry in self.registry.builtin():
+            if value.lower() in getattr(entry, "known_as", ()):
+                return f"{value} is {entry.name} here"
         near = super().hint(value)
         return near if near.startswith("did you mean") else "if a package gives it, install that package"
 
@@ -230,7 +230,7 @@ _IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*@[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
-class FileWord(RegistryWord):
+class FileField(RegistryField):
     """A word of a registry, or a TOML file of the user's: as a value it is ``NAME@FINGERPRINT``, which the function
     ``identity`` (``module:function``) has of the file's path. Such a value is good without the file."""
 
@@ -261,10 +261,10 @@ class FileWord(RegistryWord):
 
 
 @dataclass(frozen=True)
-class Switch(SpecField[T]):
+class SwitchField(SpecField[T]):
     """True or false; None too where that is the default."""
 
-    told: Told = Told.SWITCH
+    label: LabelForm = LabelForm.SWITCH
 
     @property
     def noun(self) -> str:  # type: ignore[override]
@@ -292,7 +292,7 @@ class Switch(SpecField[T]):
 
 
 @dataclass(frozen=True)
-class Scalar(SpecField[Any]):
+class ScalarField(SpecField[Any]):
     """One option, ``options.name``: text, a number, true or false."""
 
     def check(self, value: Any) -> Any:
@@ -305,7 +305,7 @@ class Scalar(SpecField[Any]):
 
 
 @dataclass(frozen=True)
-class Table(SpecField[Mapping[str, Any]]):
+class TableField(SpecField[Mapping[str, Any]]):
     """Options by their names."""
 
     noun: ClassVar[str] = "table"
@@ -319,7 +319,7 @@ class Table(SpecField[Mapping[str, Any]]):
         """See :meth:`SpecField.check`."""
         if not isinstance(value, Mapping):
             raise ValueError(f"`{self.name}` must be a table, but got {value!r}; write {self.name}.NAME=VALUE")
-        return Options.of({name: check_scalar(f"{self.name}.{name}", one) for name, one in value.items()})
+        return Options.of({name: check_scalar(f"{self.name}.{name}", option) for name, option in value.items()})
 
     def parse(self, text: str) -> Any:
         """See :meth:`SpecField.parse`."""
@@ -331,11 +331,11 @@ class Table(SpecField[Mapping[str, Any]]):
 
     def words(self, value: Mapping[str, Any]) -> list[str]:
         """See :meth:`SpecField.words`: each option as ``name=value``."""
-        return [f"{name}={one}" for name, one in value.items()]
+        return [f"{name}={option}" for name, option in value.items()]
 
-    def part(self, name: str) -> Scalar:
+    def part(self, name: str) -> ScalarField:
         """See :meth:`SpecField.part`."""
-        return Scalar(None, self.about, since=self.since, name=f"{self.name}.{name}")
+        return ScalarField(None, self.about, since=self.since, name=f"{self.name}.{name}")
 
 
 _KEY = "zobench"
@@ -359,21 +359,21 @@ def field_of(fields: Mapping[str, SpecField[Any]], key: str) -> SpecField[Any]:
     """That of ``fields`` called ``key``, or the option ``options.NAME``. ``ValueError`` names the nearest."""
     name, _, part = key.partition(".")
     field = fields.get(name)
-    one = field.part(part) if field is not None and part else field
-    if one is None:
+    match = field.part(part) if field is not None and part else field
+    if match is None:
         raise ValueError(f"unknown key {key!r}; {suggestion(key, fields)}")
-    return one
+    return match
 
 
 def options_of(fields: Mapping[str, SpecField[Any]], values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options that what ``values`` name takes, with their defaults; what is not told is the field's default."""
     options: dict[str, Any] = {}
     for name, field in fields.items():
-        own = field.options(values.get(name, field.default))
-        if twice := sorted(options.keys() & own.keys()):
+        taken = field.options(values.get(name, field.default))
+        if twice := sorted(options.keys() & taken.keys()):
             raise ValueError(
                 f"`options.{twice[0]}` must be one plug-in's, but {name}={values[name]} and another that the run names "
                 "both declare it; rename one of them"
             )
-        options |= own
+        options |= taken
     return options

@@ -104,7 +104,7 @@ class Structure:
     make: str
     rank: Callable[[SpecFields], int]
     lasts: Callable[[SpecFields], int]
-    own: Callable[[int, int, int], int] = lambda rows, columns, rank: rank * rows
+    per_direction: Callable[[int, int, int], int] = lambda rows, columns, rank: rank * rows
     shared: Callable[[int, int, int], int] = lambda rows, columns, rank: rank * columns
     update: Callable[[int, int, int], Sequence[tuple[int, int, int]]] = lambda rows, columns, rank: ()
     update_kernels: int = 0

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Number(SpecField[T]):
+class NumberField(SpecField[T]):
     """A number, whole where its default is. ``lowest`` may be reached, ``above`` and ``below`` may not."""
 
     lowest: float | None = None
@@ -66,7 +66,7 @@ class Number(SpecField[T]):
 
 
 @dataclass(frozen=True)
-class Interval(Number[int | str]):
+class IntervalField(NumberField[int | str]):
     """A number of steps, or inf for never."""
 
     @property
@@ -76,7 +76,7 @@ class Interval(Number[int | str]):
 
     @property
     def wanted(self) -> str:
-        """See :attr:`Number.wanted`."""
+        """See :attr:`NumberField.wanted`."""
         return "a whole number or inf"
 
     @property
@@ -102,7 +102,7 @@ _UNITS = {"": 1, **{f"{prefix}{i}b": base**power for i, base in (("", 1000), ("i
 
 
 @dataclass(frozen=True)
-class Size(Number[int]):
+class SizeField(NumberField[int]):
     """Bytes, which text may give with a unit."""
 
     highest: int = 2**63 - 1

@@ -23,8 +23,8 @@ class Options(Mapping[str, Any]):
         return cls(tuple(sorted(values.items())))
 
     def __getitem__(self, name: str) -> Any:
-        for own, value in self.pairs:
-            if own == name:
+        for key, value in self.pairs:
+            if key == name:
                 return value
         raise KeyError(f"{name!r} is not among the options that are not at their default; read spec.option({name!r})")
 
@@ -88,13 +88,13 @@ def nested(values: Mapping[str, Any], key: str = "options") -> dict[str, Any]:
     return rest | ({key: {**rest.get(key, {}), **alone}} if alone else {})
 
 
-def settled(key: str, told: Mapping[str, Any], declared: Mapping[str, Any], takers: str) -> Options:
-    """``told`` with each value as its default in ``declared`` has it, without those that equal it.
+def settled(key: str, given: Mapping[str, Any], declared: Mapping[str, Any], takers: str) -> Options:
+    """``given`` with each value as its default in ``declared`` has it, without those that equal it.
 
     Raises ``ValueError`` for an option of another type, or that none of ``takers`` has declared.
     """
     kept = {}
-    for name, value in told.items():
+    for name, value in given.items():
         if name not in declared:
             remedy = suggestion(name, declared) if declared else f"leave {key}.{name} out"
             raise ValueError(f"unknown option {name!r} of {takers}; {remedy}")

@@ -52,11 +52,11 @@ class Registry(Generic[T]):
 
     def names(self) -> tuple[str, ...]:
         """zobench's own in their order, then those of plug-ins by the alphabet; no plug-in is imported."""
-        return (*self._own(), *sorted(set(plug_ins(self.group)) - set(self._own())))
+        return (*self._builtin(), *sorted(set(plug_ins(self.group)) - set(self._builtin())))
 
-    def own(self) -> tuple[T, ...]:
+    def builtin(self) -> tuple[T, ...]:
         """zobench's own, in their order."""
-        return tuple(self._own().values())
+        return tuple(self._builtin().values())
 
     def get(self, name: str) -> T:
         """The one called ``name``.
@@ -64,14 +64,14 @@ class Registry(Generic[T]):
         Raises ``ValueError`` for an unknown name, for one that two packages give, and for a plug-in that cannot be
         imported or is not what its entry point says.
         """
-        own, points = self._own(), plug_ins(self.group).get(name, ())
-        if len(points) + (name in own) > 1:
-            owners = ["zobench"] * (name in own) + [_package(point) for point in points]
+        builtin, points = self._builtin(), plug_ins(self.group).get(name, ())
+        if len(points) + (name in builtin) > 1:
+            owners = ["zobench"] * (name in builtin) + [_package(point) for point in points]
             raise ValueError(
                 f"one package must give the {self.noun} {name!r}, but {' and '.join(owners)} do; remove one"
             )
-        if name in own:
-            return own[name]
+        if name in builtin:
+            return builtin[name]
         if not points:
             raise ValueError(f"unknown {self.noun} {name!r}; {suggestion(name, self.names())}")
         loaded: T = _loaded(self.noun, self.of, points[0])
@@ -79,15 +79,15 @@ class Registry(Generic[T]):
 
     def provider(self, name: str) -> str:
         """The package that gives ``name`` as a plug-in, and its version; "" for zobench's own. It is not imported."""
-        points = () if name in self._own() else plug_ins(self.group).get(name, ())
+        points = () if name in self._builtin() else plug_ins(self.group).get(name, ())
         return " and ".join(f"{_package(point)} {point.dist.version if point.dist else ''}".strip() for point in points)
 
     def origin(self, name: str) -> str:
         """:meth:`provider` and a fingerprint of the plug-in's module, which is not imported. Of zobench's own what they
         tell of something outside it (``origin``, the dotted name of a function of the name), else ""."""
-        if name in (own := self._own()):
-            told: str = resolve(where)(name) if (where := getattr(own[name], "origin", "")) else ""
-            return told
+        if name in (builtin := self._builtin()):
+            text: str = resolve(where)(name) if (where := getattr(builtin[name], "origin", "")) else ""
+            return text
         points = plug_ins(self.group).get(name, ())
         return f"{self.provider(name)} {_fingerprint(points[0])}" if points else ""
 
@@ -95,14 +95,14 @@ class Registry(Generic[T]):
         """zobench's own and all plug-ins', which are imported."""
         return map(self.get, self.names())
 
-    def _own(self) -> Mapping[str, T]:
+    def _builtin(self) -> Mapping[str, T]:
         module, _, attribute = self.home.partition(":")
         return _by_name(module, attribute)
 
 
 @functools.cache
 def _by_name(module: str, attribute: str) -> dict[str, Any]:
-    return {one.name: one for one in getattr(importlib.import_module(module), attribute)}
+    return {entry.name: entry for entry in getattr(importlib.import_module(module), attribute)}
 
 
 @functools.cache
@@ -124,8 +124,8 @@ def _loaded(noun: str, of: str, point: metadata.EntryPoint) -> Any:
     try:
         loaded = point.load()
     except (Exception, SystemExit) as error:  # whatever a stranger's module does when it is imported
-        told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ValueError(f"{where} must be importable, but {told}; mend or remove the package") from error
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"{where} must be importable, but {cause}; mend or remove the package") from error
     finally:
         slow.cancel()
     wanted = resolve(of)

@@ -12,26 +12,26 @@ from typing import Any
 from zobench.runspec import registries
 from zobench.runspec.constraints import check_constraints
 from zobench.runspec.fields import (
-    FileWord,
-    RegistryWord,
+    FileField,
+    LabelForm,
+    RegistryField,
     Since,
-    Switch,
-    Table,
-    Text,
-    Told,
-    Word,
+    SwitchField,
+    TableField,
+    TextField,
+    WordField,
     declare,
     declared,
     field_of,
     options_of,
 )
 from zobench.runspec.kinds import AUTOCASTS, ENGINES, GRANULARITIES, LAWS, NOISES, TIERS, WIRES
-from zobench.runspec.numeric import Interval, Number, Size
+from zobench.runspec.numeric import IntervalField, NumberField, SizeField
 from zobench.runspec.options import Options, nested, settled
 from zobench.runspec.words import SEQ_LEN, SIGNED
 
-FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, FOLDERS, OWN_DATA, PACKING, DISTZO2 = Since
-NEVER, VALUE, PAIR, _, APART = Told
+FIRST_RESULTS, FAST_ENGINE, TASKS, RANKS, PLUG_INS, FOLDERS, USER_DATA, PACKING, DISTZO2 = Since
+NEVER, VALUE, PAIR, _, CONTRAST = LabelForm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,265 +57,265 @@ class RunSpec:
     """
 
     # fmt: off
-    model: str = declare(Text(
+    model: str = declare(TextField(
         "OPT-125M", "the model: of `zobench list models`, or a folder with its config.json, a hub id, a file.gguf",
-        since=FIRST_RESULTS, required=True, told=NEVER, free=True,
+        since=FIRST_RESULTS, required=True, label=NEVER, free=True,
         form=".+", form_noun="a name", remedy="see `zobench list models`",
     ))
-    weights: str = declare(Word(
+    weights: str = declare(WordField(
         "random", "where the first weights come from; shared: few blocks stand for all, for time and memory only",
-        since=FIRST_RESULTS, known=("random", "pretrained", "shared"), order=2, timing=2, tuning=2, free=True,
+        since=FIRST_RESULTS, allowed=("random", "pretrained", "shared"), order=2, timing=2, tuning=2, free=True,
     ))
-    weights_path: str = declare(Text(
-        "", "the folder of a pretrained checkpoint, in place of the hub", since=FIRST_RESULTS, told=NEVER, free=True,
+    weights_path: str = declare(TextField(
+        "", "the folder of a pretrained checkpoint, in place of the hub", since=FIRST_RESULTS, label=NEVER, free=True,
     ))
-    tie_embeddings: bool | None = declare(Switch[bool | None](
-        None, "whether embedding and head are one tensor; none: as published", since=FIRST_RESULTS, told=PAIR, order=2,
+    tie_embeddings: bool | None = declare(SwitchField[bool | None](
+        None, "whether embedding and head are one tensor; none: as published", since=FIRST_RESULTS, label=PAIR, order=2,
         free=True,
     ))
-    engine: str = declare(Word(
+    engine: str = declare(WordField(
         "resident", "whether the blocks stay on the device or are streamed through it", since=FIRST_RESULTS,
-        known=tuple(ENGINES), told=NEVER, paced=True,
+        allowed=tuple(ENGINES), label=NEVER, paced=True,
     ))
-    tier: str = declare(Word(
+    tier: str = declare(WordField(
         "auto", "where offloaded blocks rest", since=FIRST_RESULTS,
-        known=tuple(TIERS), told=NEVER, free=True, paced=True,
+        allowed=tuple(TIERS), label=NEVER, free=True, paced=True,
     ))
-    dtype: str = declare(Word(
-        "fp32", "the type of the weights on the device", since=FIRST_RESULTS, known=("fp32", "fp16", "bf16"),
-        told=NEVER, tuning=6, paced=True,
+    dtype: str = declare(WordField(
+        "fp32", "the type of the weights on the device", since=FIRST_RESULTS, allowed=("fp32", "fp16", "bf16"),
+        label=NEVER, tuning=6, paced=True,
     ))
-    batch_size: int = declare(Number(
-        1, "sequences of a step, of all ranks together", since=FIRST_RESULTS, lowest=1, told=NEVER, searched=3,
+    batch_size: int = declare(NumberField(
+        1, "sequences of a step, of all ranks together", since=FIRST_RESULTS, lowest=1, label=NEVER, searched=3,
         timing=4, tuning=4, remedy="the papers use batch_size=1",
     ))
-    accumulate: int = declare(Number(
+    accumulate: int = declare(NumberField(
         1, "micro-batches that a step's sequences are cut into, at the same points, for one g; memory is that of one",
         since=PACKING, lowest=1, remedy="use accumulate=1 for the whole batch at once",
     ))
-    seq_len: int = declare(Number(
-        SEQ_LEN, "tokens of a sequence; with a task the most of an example", since=FIRST_RESULTS, lowest=2, told=NEVER,
+    seq_len: int = declare(NumberField(
+        SEQ_LEN, "tokens of a sequence; with a task the most of an example", since=FIRST_RESULTS, lowest=2, label=NEVER,
         timing=5, tuning=5, of_task=True, remedy="a causal loss needs two tokens; the papers use seq_len=2048",
     ))
-    steps: int = declare(Number(
-        5, "steps that are measured or train", since=FIRST_RESULTS, lowest=1, told=APART, searched=4, free=True,
+    steps: int = declare(NumberField(
+        5, "steps that are measured or train", since=FIRST_RESULTS, lowest=1, label=CONTRAST, searched=4, free=True,
         incidental=True, remedy="ask for at least one measured step",
     ))
-    warmup: int = declare(Number(
-        1, "steps before them that are not measured", since=FIRST_RESULTS, lowest=0, told=APART, timing=6, free=True,
-        incidental=True, remedy="use warmup=0 to measure from the first step",
+    warmup: int = declare(NumberField(
+        1, "steps before them that are not measured", since=FIRST_RESULTS, lowest=0, label=CONTRAST, timing=6,
+        free=True, incidental=True, remedy="use warmup=0 to measure from the first step",
     ))
-    seed: int = declare(Number(
+    seed: int = declare(NumberField(
         0, "of the data, the weights and the directions", since=FIRST_RESULTS, lowest=0, tuning=7, free=True,
         incidental=True, remedy="seeds are 0, 1, 2, ...",
     ))
-    lr: float = declare(Number(
+    lr: float = declare(NumberField(
         1e-7, "the learning rate", since=FIRST_RESULTS, lowest=0, searched=1, free=True,
         remedy="MeZO uses lr=1e-7 to 1e-5",
     ))
-    eps: float = declare(Number(
+    eps: float = declare(NumberField(
         1e-3, "the perturbation scale", since=FIRST_RESULTS, above=0, searched=2, free=True,
         remedy="MeZO uses eps=1e-3",
     ))
-    weight_decay: float = declare(Number(
+    weight_decay: float = declare(NumberField(
         0.0, "the weight decay", since=FIRST_RESULTS, lowest=0, searched=5, remedy="MeZO uses weight_decay=0",
     ))
-    queries: int = declare(Number(
+    queries: int = declare(NumberField(
         1, "directions z of a step; one upload serves all", since=FAST_ENGINE, lowest=1, searched=6,
         highest=10_000, remedy="the papers use queries=1",
     ))
-    noise: str = declare(Word(
+    noise: str = declare(WordField(
         "torch",
         "how z is drawn: MeZO's in-place arithmetic on torch's noise, the same with z stored for the step, or a "
         "counter that makes any part of z",
-        since=FIRST_RESULTS, known=tuple(NOISES), told=VALUE, paced=True,
+        since=FIRST_RESULTS, allowed=tuple(NOISES), label=VALUE, paced=True,
     ))
-    law: str = declare(Word(
+    law: str = declare(WordField(
         "normal", "of the elements of z: normal numbers, or random signs, which cost a bit each (FZOO)", since=PACKING,
-        known=tuple(LAWS), told=VALUE, paced=True,
+        allowed=tuple(LAWS), label=VALUE, paced=True,
     ))
-    granularity: str = declare(Word(
-        "block", "what a slot holds", since=FAST_ENGINE, known=tuple(GRANULARITIES), told=VALUE,
+    granularity: str = declare(WordField(
+        "block", "what a slot holds", since=FAST_ENGINE, allowed=tuple(GRANULARITIES), label=VALUE,
     ))
-    writeback_every: int | str = declare(Interval(
+    writeback_every: int | str = declare(IntervalField(
         1, "steps between two write-backs of a block", since=FAST_ENGINE, lowest=1,
         remedy="the papers use writeback_every=1; inf never writes a block back",
     ))
-    wire: str = declare(Word(
+    wire: str = declare(WordField(
         "none", "the format at rest and on the link, where it is not dtype", since=FAST_ENGINE,
-        known=tuple(WIRES),
+        allowed=tuple(WIRES),
     ))
-    autocast: str = declare(Word(
+    autocast: str = declare(WordField(
         "none", "the precision of the products, where it is not dtype", since=FAST_ENGINE,
-        known=tuple(AUTOCASTS), paced=True,
+        allowed=tuple(AUTOCASTS), paced=True,
     ))
-    resident_blocks: int = declare(Number(
+    resident_blocks: int = declare(NumberField(
         0, "blocks that stay on the device, spread evenly", since=FAST_ENGINE, lowest=0,
         remedy="use resident_blocks=0 to stream every block",
     ))
-    device_memory: int = declare(Size(
+    device_memory: int = declare(SizeField(
         0, "a limit for which a planner chooses granularity, slots and resident blocks; 0: none", since=FAST_ENGINE,
         lowest=0, remedy="use device_memory=0 for no limit",
     ))
-    compile: bool = declare(Switch(False, "torch.compile of the blocks' forward", since=FAST_ENGINE))
-    packed: bool = declare(Switch(
+    compile: bool = declare(SwitchField(False, "torch.compile of the blocks' forward", since=FAST_ENGINE))
+    packed: bool = declare(SwitchField(
         False, "with a task: rows are computed without padding, and what rows begin with in common once", since=PACKING,
-        told=VALUE, free=True, paced=True,
+        label=VALUE, free=True, paced=True,
     ))
-    attention: str = declare(Word(
+    attention: str = declare(WordField(
         "model", "on a CPU: the model's own attention, or for each length of rows the faster of two kernels, "
-        "measured when the run begins", since=PACKING, known=("model", "fast"), free=True, paced=True,
+        "measured when the run begins", since=PACKING, allowed=("model", "fast"), free=True, paced=True,
     ))
-    overlap: bool = declare(Switch(
+    overlap: bool = declare(SwitchField(
         True, "whether transfers run beside the products (ablation)", since=FIRST_RESULTS, order=1, ablated=True,
     ))
-    reusable_memory: bool = declare(Switch(
+    reusable_memory: bool = declare(SwitchField(
         True, "whether slots are kept; else a transfer allocates each tensor (ablation)", since=FIRST_RESULTS, order=1,
         ablated=True,
     ))
-    fused_update: bool = declare(Switch(
+    fused_update: bool = declare(SwitchField(
         True, "whether an update waits for the next upload of its block (ablation)", since=FIRST_RESULTS, order=1,
         ablated=True,
     ))
-    slots: int = declare(Number(
+    slots: int = declare(NumberField(
         3, "blocks that are on the device at once", since=FIRST_RESULTS, lowest=1, order=2,
         remedy="use slots=3 for one block uploading, one computing, one offloading",
     ))
-    device: str = declare(Text(
-        "auto", "the device: auto, cpu, cuda or cuda:N", since=FIRST_RESULTS, told=NEVER, timing=1, tuning=1, free=True,
-        form="auto|(cpu|cuda)(:.*)?", form_noun="auto, cpu, cuda or cuda:N", remedy="use device=auto",
+    device: str = declare(TextField(
+        "auto", "the device: auto, cpu, cuda or cuda:N", since=FIRST_RESULTS, label=NEVER, timing=1, tuning=1,
+        free=True, form="auto|(cpu|cuda)(:.*)?", form_noun="auto, cpu, cuda or cuda:N", remedy="use device=auto",
     ))
-    data: str = declare(Word(
+    data: str = declare(WordField(
         "random", "tokens of a run without a task: sequences of one length, ragged ones, or SST-2's sentences",
-        since=FIRST_RESULTS, known=("random", "ragged", "sst2"), order=2, timing=3,
+        since=FIRST_RESULTS, allowed=("random", "ragged", "sst2"), order=2, timing=3,
     ))
-    parts: bool = declare(Switch(
-        False, "measure transfers alone and products alone too", since=FIRST_RESULTS, told=APART, free=True,
+    parts: bool = declare(SwitchField(
+        False, "measure transfers alone and products alone too", since=FIRST_RESULTS, label=CONTRAST, free=True,
         incidental=True,
     ))
-    survival: bool = declare(Switch(
+    survival: bool = declare(SwitchField(
         False, "measure how much of the intended updates is in the weights after rounding", since=FAST_ENGINE,
         incidental=True,
     ))
-    method: str = declare(RegistryWord(
-        "zo-sgd", "the optimization method", since=TASKS, registry=registries.METHODS, told=VALUE, listed=True,
+    method: str = declare(RegistryField(
+        "zo-sgd", "the optimization method", since=TASKS, registry=registries.METHODS, label=VALUE, listed=True,
         paced=True,
     ))
-    definition: str = declare(Word(
+    definition: str = declare(WordField(
         "as-written", "the paper's formula, or what its published program computes", since=TASKS,
-        known=("as-written", "as-shipped"), told=VALUE, searched=11, tuning=8,
+        allowed=("as-written", "as-shipped"), label=VALUE, searched=11, tuning=8,
     ))
-    momentum: float = declare(Number(
+    momentum: float = declare(NumberField(
         0.9, "of zo-sgd-mmt", since=TASKS, lowest=0, below=1, searched=7, remedy="ZO-Bench uses momentum=0.9",
     ))
-    sparsity: float = declare(Number(
+    sparsity: float = declare(NumberField(
         0.0, "of zo-sgd-sparse and sparse-mezo: the share of the weights that stay", since=TASKS, lowest=0, below=1,
         searched=8,
         remedy="ZO-Bench uses sparsity=0.1 to 0.9",
     ))
-    zo_layers: int = declare(Number(
+    zo_layers: int = declare(NumberField(
         0, "of hybrid: its lowest layers, which move without backpropagation", since=TASKS, lowest=0, searched=9,
         remedy="use zo_layers=0 for backpropagation through every layer",
     ))
-    checkpointing: bool = declare(Switch(
+    checkpointing: bool = declare(SwitchField(
         False, "of backpropagation: activations are computed again, not kept", since=TASKS,
     ))
-    foreach: bool = declare(Switch(True, "of fo-adam: all tensors in one call", since=TASKS))
-    lr_schedule: str = declare(Word(
-        "constant", "how lr changes over the steps", since=TASKS, known=("constant", "linear", "cosine"), searched=10,
+    foreach: bool = declare(SwitchField(True, "of fo-adam: all tensors in one call", since=TASKS))
+    lr_schedule: str = declare(WordField(
+        "constant", "how lr changes over the steps", since=TASKS, allowed=("constant", "linear", "cosine"), searched=10,
     ))
-    scheme: str = declare(RegistryWord(
+    scheme: str = declare(RegistryField(
         "full", "what is tuned: all weights, or an adapter of peft", since=TASKS, registry=registries.SCHEMES,
-        told=VALUE, listed=True, paced=True,
+        label=VALUE, listed=True, paced=True,
     ))
-    task: str = declare(FileWord(
+    task: str = declare(FileField(
         "none", "what the model is fine-tuned to; FILE.toml is a task of one's own", since=TASKS,
-        registry=registries.TASKS, before=("none",), identity="zobench.data.tasks.file:identity", told=VALUE,
+        registry=registries.TASKS, before=("none",), identity="zobench.data.tasks.file:identity", label=VALUE,
         listed=True, tuning=3, of_task=True,
     ))
-    task_file: str = declare(Text(
-        "", "the file of a task of one's own, which task=FILE.toml sets", since=OWN_DATA, told=NEVER, free=True,
+    task_file: str = declare(TextField(
+        "", "the file of a task of one's own, which task=FILE.toml sets", since=USER_DATA, label=NEVER, free=True,
         incidental=True, unhashed=True,
     ))
-    aligned: bool = declare(Switch(True, "whether the prompt of SST-2 or RTE is there", since=TASKS))
-    shots: int = declare(Number(
+    aligned: bool = declare(SwitchField(True, "whether the prompt of SST-2 or RTE is there", since=TASKS))
+    shots: int = declare(NumberField(
         0, "examples per class that train, and as many for dev; 0: train_size and dev_size", since=TASKS, lowest=0,
         of_task=True, remedy="use shots=16 or 512 per class, or 0 for train_size and dev_size",
     ))
-    train_size: int = declare(Number(
+    train_size: int = declare(NumberField(
         1000, "examples that train", since=TASKS, lowest=1, of_task=True, remedy="MeZO uses train_size=1000",
     ))
-    dev_size: int = declare(Number(
+    dev_size: int = declare(NumberField(
         500, "examples that choose the best weights", since=TASKS, lowest=1, of_task=True,
         remedy="MeZO uses dev_size=500",
     ))
-    test_size: int = declare(Number(
+    test_size: int = declare(NumberField(
         1000, "examples of the one look at test; 0: the test set is not looked at", since=TASKS, lowest=0,
         of_task=True, remedy="MeZO uses test_size=1000",
     ))
-    eval_every: int = declare(Number(
-        0, "steps between two evaluations on dev; 0: only at the end", since=TASKS, lowest=0, told=APART, free=True,
+    eval_every: int = declare(NumberField(
+        0, "steps between two evaluations on dev; 0: only at the end", since=TASKS, lowest=0, label=CONTRAST, free=True,
         remedy="use eval_every=0 to evaluate only at the end",
     ))
-    truncate: bool = declare(Switch(
+    truncate: bool = declare(SwitchField(
         False, "cut longer texts from the left; without it they are refused", since=TASKS, of_task=True,
     ))
-    length_grouping: bool = declare(Switch(
+    length_grouping: bool = declare(SwitchField(
         False, "put texts of similar length into a batch", since=TASKS, of_task=True,
     ))
-    gpus: int = declare(Number(
+    gpus: int = declare(NumberField(
         1, "devices that share a step; on a CPU, processes", since=RANKS, lowest=1, paced=True,
         remedy="use gpus=1 for one device",
     ))
-    nodes: int = declare(Number(
+    nodes: int = declare(NumberField(
         1, "machines that they are on", since=RANKS, lowest=1, paced=True, remedy="use nodes=1 for one machine",
     ))
-    parallel: str = declare(Word(
+    parallel: str = declare(WordField(
         "none", "what they share out: signs of the perturbation, rows of the batch, or both (DistZO2); of first-order "
-        "methods rows and weights", since=RANKS, known=("none", "pertp", "ddp", "2d", "2d-outer", "fsdp"), paced=True,
+        "methods rows and weights", since=RANKS, allowed=("none", "pertp", "ddp", "2d", "2d-outer", "fsdp"), paced=True,
     ))
-    exact: bool = declare(Switch(
+    exact: bool = declare(SwitchField(
         False, "of a rank with one sign: whether it goes through the other too, so that it rounds as one device does",
         since=DISTZO2, paced=True,
     ))
-    transfers: str = declare(Word(
+    transfers: str = declare(WordField(
         "auto", "whether each moves a slice of a block or uploads all of it; naive: writes all of it back too",
-        since=RANKS, known=("auto", "whole", "sliced", "naive"), paced=True,
+        since=RANKS, allowed=("auto", "whole", "sliced", "naive"), paced=True,
     ))
-    checkpoint: str = declare(Word(
-        "none", "how the weights are saved between steps", since=RANKS, known=("none", "sync", "async", "journal"),
+    checkpoint: str = declare(WordField(
+        "none", "how the weights are saved between steps", since=RANKS, allowed=("none", "sync", "async", "journal"),
         paced=True,
     ))
-    checkpoint_every: int = declare(Number(
+    checkpoint_every: int = declare(NumberField(
         0, "steps between two of them", since=RANKS, lowest=0,
         remedy="use checkpoint_every=0 to save nothing meanwhile",
     ))
-    program: str = declare(RegistryWord(
+    program: str = declare(RegistryField(
         "zobench", "what runs the cell", since=PLUG_INS, registry=registries.PROGRAMS, paced=True,
     ))
-    options: Mapping[str, Any] = declare(Table(
+    options: Mapping[str, Any] = declare(TableField(
         Options(), "constants of plug-ins, one by one as options.NAME=VALUE", since=PLUG_INS, searched=12, paced=True,
     ))
-    name: str = declare(Text(
-        "", "what tables call a model that is not in the list; as its folder", since=FOLDERS, told=NEVER, free=True,
+    name: str = declare(TextField(
+        "", "what tables call a model that is not in the list; as its folder", since=FOLDERS, label=NEVER, free=True,
         incidental=True, unhashed=True, form=r"(\S([^\n\r\t]*\S)?)?", form_noun="one line without spaces at its ends",
         remedy='for example name="mine"',
     ))
-    model_path: str = declare(Text(
-        "", "where such a model was found", since=FOLDERS, told=NEVER, free=True, incidental=True, unhashed=True,
+    model_path: str = declare(TextField(
+        "", "where such a model was found", since=FOLDERS, label=NEVER, free=True, incidental=True, unhashed=True,
     ))
-    config_hash: str = declare(Text(
-        "", "which config.json it has", since=FOLDERS, told=NEVER, free=True, form="[0-9a-f]*", form_noun="hexadecimal",
-        remedy="leave it out: it is computed",
+    config_hash: str = declare(TextField(
+        "", "which config.json it has", since=FOLDERS, label=NEVER, free=True, form="[0-9a-f]*",
+        form_noun="hexadecimal", remedy="leave it out: it is computed",
     ))
-    weights_hash: str = declare(Text(
-        "", "which weights it has, where they are pretrained", since=FOLDERS, told=NEVER, free=True, form="[0-9a-f]*",
+    weights_hash: str = declare(TextField(
+        "", "which weights it has, where they are pretrained", since=FOLDERS, label=NEVER, free=True, form="[0-9a-f]*",
         form_noun="hexadecimal", remedy="leave it out: it is computed",
     ))
     # fmt: on
 
     def __post_init__(self) -> None:
-        if str(self.task).endswith(FileWord.suffix):
+        if str(self.task).endswith(FileField.suffix):
             object.__setattr__(self, "task_file", self.task)
         for name, field in DECLARED.items():
             object.__setattr__(self, name, field.check(getattr(self, name)))
@@ -434,16 +434,16 @@ class RunSpec:
     @property
     def label(self) -> str:
         """A short name for people: ``OPT-125M offload/disk fp32 b1 s2048 no_overlap slots=2 counter linear``."""
-        return self.told()
+        return self.label_with()
 
-    def told(self, also: Collection[str] = ()) -> str:
+    def label_with(self, also: Collection[str] = ()) -> str:
         """The label, in which the fields ``also`` are told at their defaults too."""
         placed = ENGINES[self.engine].is_streamed and self.tier != "auto"
-        place = f"{self.engine}/{self.tier}" if placed else self.engine
-        words = [self.model, place, self.dtype, f"b{self.batch_size}", f"s{self.seq_len}"]
+        engine = f"{self.engine}/{self.tier}" if placed else self.engine
+        words = [self.model, engine, self.dtype, f"b{self.batch_size}", f"s{self.seq_len}"]
         for name, field in sorted(DECLARED.items(), key=lambda item: item[1].order):
             value = getattr(self, name)
-            if name in also or (value != field.default and field.told is not APART):
+            if name in also or (value != field.default and field.label is not CONTRAST):
                 words += field.words(value)
         return " ".join(words)
 
@@ -459,11 +459,11 @@ def check_effect(spec: RunSpec, asked: Collection[str]) -> None:
     if ENGINES[spec.engine].is_streamed:
         return
     for name, value in _unstreamed().items():
-        own = getattr(spec, name)
-        if name in asked and own not in (value, DECLARED[name].default):
+        given = getattr(spec, name)
+        if name in asked and given not in (value, DECLARED[name].default):
             raise ValueError(
-                f"`{name}={DECLARED[name].write(own)}` needs engine=offload, but got engine={spec.engine}; a resident "
-                f"model's blocks do not travel: use engine=offload, or leave {name} out"
+                f"`{name}={DECLARED[name].write(given)}` needs engine=offload, but got engine={spec.engine}; a "
+                f"resident model's blocks do not travel: use engine=offload, or leave {name} out"
             )
 
 

@@ -17,7 +17,7 @@ def named(of: Callable[[SpecField[Any]], int]) -> tuple[str, ...]:
     return tuple(sorted((name for name in FIELDS if of(DECLARED[name])), key=lambda name: of(DECLARED[name])))
 
 
-class _Choices(Mapping[str, tuple[str, ...]]):
+class _ChoicesByField(Mapping[str, tuple[str, ...]]):
     """The allowed values of every field that is a word from a list. Asked anew, because plug-ins add to them."""
 
     def __getitem__(self, name: str) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ class _Choices(Mapping[str, tuple[str, ...]]):
         return sum(1 for _ in self)
 
 
-CHOICES = _Choices()
+CHOICES = _ChoicesByField()
 INCIDENTAL = named(lambda field: field.incidental)
 """Fields whose values change nothing of what is measured."""
 

@@ -15,10 +15,10 @@ _MOST = 3
 """Words that are suggested."""
 
 
-def suggestion(word: object, known: Iterable[str]) -> str:
-    """Text naming the nearest of ``known`` to a mistyped ``word``, first those that begin with it: ``did you mean
+def suggestion(word: object, words: Iterable[str]) -> str:
+    """Text naming the nearest of ``words`` to a mistyped ``word``, first those that begin with it: ``did you mean
     ...?`` or the whole list."""
-    options = list(known)
+    options = list(words)
     lowered = {option.lower(): option for option in options}
     text = str(word).lower()
     begun = [option for option in lowered if len(text) > 1 and option.startswith(text)]

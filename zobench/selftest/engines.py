@@ -18,7 +18,7 @@ from zobench.engine.schedule import Op
 from zobench.machine.accelerator import Accelerator
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.models.weights import RandomWeights
-from zobench.selftest.verdict import Finding, Place, judged
+from zobench.selftest.verdict import CheckSettings, Finding, judged
 
 MODEL = "opt-tiny"
 STEPS, LR, EPS = 4, 1e-3, 2**-6
@@ -40,7 +40,7 @@ ROUNDING = 2e-5
 """Share of a loss by which two devices may differ: products in float32 are summed in another order."""
 
 
-class Trace(NamedTuple):
+class RunNumbers(NamedTuple):
     """The numbers of a run: the loss and g of each step, the weights afterwards, on the CPU."""
 
     losses: list[float]
@@ -48,7 +48,7 @@ class Trace(NamedTuple):
     weights: dict[str, Tensor]
 
 
-def trained(device: str, dtype: str = "fp32", lanes: Lanes | None = None, **changes: Any) -> Trace:
+def trained(device: str, dtype: str = "fp32", lanes: Lanes | None = None, **changes: Any) -> RunNumbers:
     """A few steps of a tiny model with weight decay, offloaded unless ``changes`` say otherwise."""
     model, ids = models.build(MODEL, dtype), torch.arange(40).view(2, 20)
     tier = "pinned" if device.startswith("cuda") else "pageable"
@@ -57,7 +57,7 @@ def trained(device: str, dtype: str = "fp32", lanes: Lanes | None = None, **chan
         method = ZOSGD(lr=LR, eps=EPS, weight_decay=0.1)
         taken = [method.step(engine, Batch(ids, ids)) for _ in range(STEPS)]
         weights = {name: tensor.cpu().clone() for name, tensor in engine.named_tensors()}
-    return Trace([step.loss for step in taken], [step.projected_grad for step in taken], weights)
+    return RunNumbers([step.loss for step in taken], [step.projected_grad for step in taken], weights)
 
 
 class Residents:
@@ -65,56 +65,56 @@ class Residents:
     is not rounded away."""
 
     def __init__(self, device: str) -> None:
-        self._device, self._known = device, dict[tuple[Any, ...], Trace]()
+        self._device, self._trained = device, dict[tuple[Any, ...], RunNumbers]()
 
-    def like(self, dtype: str, changes: dict[str, Any]) -> Trace:
+    def like(self, dtype: str, changes: dict[str, Any]) -> RunNumbers:
         """The steps that an offloaded model takes with ``changes``, with all blocks on the device."""
         kind = {name: changes[name] for name in ("noise", "writeback_every") if name in changes}
         key = dtype, *kind.items()
-        if key not in self._known:
-            self._known[key] = trained(self._device, dtype, placement="resident", **kind)
-        return self._known[key]
+        if key not in self._trained:
+            self._trained[key] = trained(self._device, dtype, placement="resident", **kind)
+        return self._trained[key]
 
 
-def differs(mine: Trace, wanted: Trace, rounding: float = 0.0) -> str:
+def differs(tested: RunNumbers, wanted: RunNumbers, rounding: float = 0.0) -> str:
     """The first number in which two runs differ, or ""; ``rounding`` is the share of a loss that is allowed.
 
     g may then differ by the difference of two losses over 2 eps, weights by the updates that this makes.
     """
     allowed = rounding * max(map(abs, wanted.losses))
-    for what, own, its, most in (
-        ("the loss", mine.losses, wanted.losses, allowed),
-        ("g", mine.gradients, wanted.gradients, allowed / EPS),
+    for what, numbers, wanted_numbers, most in (
+        ("the loss", tested.losses, wanted.losses, allowed),
+        ("g", tested.gradients, wanted.gradients, allowed / EPS),
     ):
-        for step, (a, b) in enumerate(zip(own, its, strict=True), 1):
+        for step, (a, b) in enumerate(zip(numbers, wanted_numbers, strict=True), 1):
             if not abs(a - b) <= most:
                 return f"{what} of step {step} is {a!r}, and {b!r} is right"
     for name, tensor in wanted.weights.items():
-        worst = float((mine.weights[name].float() - tensor.float()).abs().max())
+        worst = float((tested.weights[name].float() - tensor.float()).abs().max())
         if not worst <= 6 * STEPS * LR * allowed / EPS:  # no |z| of these is above 6
             return f"{name} differs by up to {worst:.3g}"
     return ""
 
 
-def offloading(place: Place) -> list[Finding]:
+def offloading(settings: CheckSettings) -> list[Finding]:
     """Offloaded in every form, in 32 and 16 bits, against resident, with ``==``."""
-    count, residents = 0, Residents(place.device)
-    for dtype in ("fp32", "fp16") if place.on_cuda else ("fp32", "bf16"):
+    count, residents = 0, Residents(settings.device)
+    for dtype in ("fp32", "fp16") if settings.on_cuda else ("fp32", "bf16"):
         for name, changes in FORMS.items():
             count += 1
-            if found := differs(trained(place.device, dtype, **changes), residents.like(dtype, changes)):
-                return [judged("offload = resident", f"{name}, {dtype}: {found}", "", runs=count)]
+            if difference := differs(trained(settings.device, dtype, **changes), residents.like(dtype, changes)):
+                return [judged("offload = resident", f"{name}, {dtype}: {difference}", "", runs=count)]
     right = f"losses, g and weights of {count} offloaded runs are the resident model's, bit for bit"
     return [judged("offload = resident", "", right, runs=count)]
 
 
-def devices(place: Place) -> list[Finding]:
+def devices(settings: CheckSettings) -> list[Finding]:
     """The device against the CPU: counter noise has the same bits there, products the same up to their rounding."""
-    here, there = (trained(device, noise="counter") for device in (place.device, "cpu"))
-    found = differs(here, there, ROUNDING)
-    worst = max(abs(a / b - 1) for a, b in zip(here.losses, there.losses, strict=True))
+    tested, reference = (trained(device, noise="counter") for device in (settings.device, "cpu"))
+    difference = differs(tested, reference, ROUNDING)
+    worst = max(abs(a / b - 1) for a, b in zip(tested.losses, reference.losses, strict=True))
     right = f"losses differ from the CPU's by {worst:.1e} of them at most, g and weights within what that allows"
-    return [judged("device = CPU", found, right, loss_difference=worst, allowed=ROUNDING)]
+    return [judged("device = CPU", difference, right, loss_difference=worst, allowed=ROUNDING)]
 
 
 class Late:
@@ -160,15 +160,15 @@ def late_lanes(device: str, lane: str) -> Lanes:
     return Late(CudaLanes(device), lane, lambda: Accelerator(device).spin(LATE_SECONDS))
 
 
-def races(place: Place) -> list[Finding]:
+def races(settings: CheckSettings) -> list[Finding]:
     """A wait that is missing shows where the operation that should have been waited for is late."""
-    count, residents = 0, Residents(place.device)
+    count, residents = 0, Residents(settings.device)
     for lane in ("upload", "offload", "compute"):
         for name in ("torch noise", "linear layers", "tiles"):
             count += 1
             changes = FORMS[name]
-            mine = trained(place.device, lanes=late_lanes(place.device, lane), **changes)
-            if found := differs(mine, residents.like("fp32", changes)):
-                return [judged("late copies", f"every {lane} late, {name}: {found}", "", runs=count)]
+            tested = trained(settings.device, lanes=late_lanes(settings.device, lane), **changes)
+            if difference := differs(tested, residents.like("fp32", changes)):
+                return [judged("late copies", f"every {lane} late, {name}: {difference}", "", runs=count)]
     right = f"{count} runs with every upload, offload or computation {LATE_SECONDS * 1e3:g} ms late change no bit"
     return [judged("late copies", "", right, runs=count)]

@@ -15,15 +15,15 @@ from zobench.machine.accelerator import Accelerator
 from zobench.measure.ledger import Ledger
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.models.weights import RandomWeights
-from zobench.selftest.verdict import Finding, Place, judged
+from zobench.selftest.verdict import CheckSettings, Finding, judged
 
 MODEL, TOKENS, SLOTS = "OPT-125M", 1024, 3
 
 
-def run(place: Place) -> list[Finding]:
+def run(settings: CheckSettings) -> list[Finding]:
     """Right if they differ by less than half a slot: a slot that leaks, or one too many, is found."""
-    _workspaces(place.device)
-    taken, counted = peak(place.device), peak("meta")
+    _workspaces(settings.device)
+    taken, counted = peak(settings.device), peak("meta")
     slot = 2 * models.block_parameter_count(MODEL)
     both = f"the allocator's peak is {taken / 1e6:.1f} MB, the ledger's {counted / 1e6:.1f} MB"
     wrong = f"{both}: more than half a slot of {slot / 1e6:.1f} MB apart" if abs(taken - counted) > slot / 2 else ""

@@ -18,20 +18,20 @@ from zobench.machine.errors import first_line
 from zobench.machine.processes import ended_by
 from zobench.measure.environment import environment
 from zobench.runspec import suggestion
-from zobench.selftest.verdict import NEEDS_CUDA, Check, Finding, Place, Status, Verdict, absent
+from zobench.selftest.verdict import NEEDS_CUDA, Check, CheckSettings, Finding, SelftestVerdict, Status, absent
 
 PATIENCE = 180.0
 """Seconds over twice its share that a check gets before it counts as hung: imports and compilers take a while."""
 
 
-def _named(module: str, function: str) -> Callable[[Place], list[Finding]]:
+def _named(module: str, function: str) -> Callable[[CheckSettings], list[Finding]]:
     """A check's function, whose module imports torch when it is called."""
 
-    def called(place: Place) -> list[Finding]:
+    def called(settings: CheckSettings) -> list[Finding]:
         import importlib
 
-        found: list[Finding] = getattr(importlib.import_module(f"zobench.selftest.{module}"), function)(place)
-        return found
+        findings: list[Finding] = getattr(importlib.import_module(f"zobench.selftest.{module}"), function)(settings)
+        return findings
 
     return called
 
@@ -49,41 +49,48 @@ CHECKS = (
 
 def chosen(names: Sequence[str]) -> list[Check]:
     """The checks of these names, in order; all if there are none. Raises ``ValueError`` for an unknown one."""
-    known = [check.name for check in CHECKS]
+    checks = [check.name for check in CHECKS]
     for name in names:
-        if name not in known:
-            raise ValueError(f"`--only` must be one of {', '.join(known)}, but got {name!r}; {suggestion(name, known)}")
+        if name not in checks:
+            raise ValueError(
+                f"`--only` must be one of {', '.join(checks)}, but got {name!r}; {suggestion(name, checks)}"
+            )
     return [check for check in CHECKS if not names or check.name in names]
 
 
 def selftest(
     device: str, seconds: float, checks: Sequence[Check], changes: Mapping[str, Any] | None = None,
     disk_dir: Path | None = None, begin: Callable[[Check], None] = lambda check: None,
-) -> Verdict:  # fmt: skip
+) -> SelftestVerdict:  # fmt: skip
     """Runs ``checks`` on ``device`` ("cpu" or "cuda:N") in about ``seconds`` seconds; calls ``begin`` before each."""
     began, findings = time.monotonic(), []
     for check in checks:
         begin(check)
-        place = Place(device=device, seconds=seconds * check.share, changes=changes or {}, disk_dir=disk_dir)
-        findings += apart(check, place)
-    return Verdict(device=device, machine=environment(device), findings=findings, seconds=time.monotonic() - began)
+        settings = CheckSettings(device=device, seconds=seconds * check.share, changes=changes or {}, disk_dir=disk_dir)
+        findings += isolated(check, settings)
+    return SelftestVerdict(
+        device=device, machine=environment(device), findings=findings, seconds=time.monotonic() - began
+    )
 
 
-def apart(check: Check, place: Place) -> list[Finding]:
+def isolated(check: Check, settings: CheckSettings) -> list[Finding]:
     """What ``check`` finds in a process of its own."""
-    if check.needs_cuda and not place.on_cuda:
+    if check.needs_cuda and not settings.on_cuda:
         return absent(check.findings, NEEDS_CUDA)
-    told = {"device": place.device, "seconds": place.seconds, "changes": dict(place.changes)}
-    command = [sys.executable, "-P", "-m", "zobench.selftest.run", check.name, json.dumps(told)]
-    settings = {**child_environment(place.disk_dir), "TORCH_CUBLASLT_UNIFIED_WORKSPACE": "1"}  # one for all products
+    request = {"device": settings.device, "seconds": settings.seconds, "changes": dict(settings.changes)}
+    command = [sys.executable, "-P", "-m", "zobench.selftest.run", check.name, json.dumps(request)]
+    variables = {
+        **child_environment(settings.disk_dir),
+        "TORCH_CUBLASLT_UNIFIED_WORKSPACE": "1",
+    }  # one for all products
     with tempfile.TemporaryFile("w+") as answer, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            command, env=settings, stdout=answer, stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True
+            command, env=variables, stdout=answer, stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            process.wait(2 * place.seconds + PATIENCE)
+            process.wait(2 * settings.seconds + PATIENCE)
         except subprocess.TimeoutExpired:
-            return _died(check, f"took longer than {2 * place.seconds + PATIENCE:.0f} s")
+            return _died(check, f"took longer than {2 * settings.seconds + PATIENCE:.0f} s")
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -110,10 +117,10 @@ def _died(check: Check, why: str) -> list[Finding]:
     return [Finding(first, Status.FAILED, why), *absent(others, f"{first} failed")]
 
 
-def performed(check: Check, place: Place) -> list[Finding]:
+def performed(check: Check, settings: CheckSettings) -> list[Finding]:
     """What ``check`` finds, here and now; an error is a failed check, with the error's line."""
     try:
-        return check.run(place)
+        return check.run(settings)
     except Exception as error:  # whatever it is, it is what this check found
         return _died(check, f"{type(error).__name__}: {first_line(error)}")
 
@@ -121,9 +128,9 @@ def performed(check: Check, place: Place) -> list[Finding]:
 def main() -> None:
     """``python -m zobench.selftest.run CHECK PLACE``: the findings of a check, as JSON in the last line."""
     (check,) = chosen([sys.argv[1]])
-    told = json.loads(sys.argv[2])
+    request = json.loads(sys.argv[2])
     folder = os.environ.get("ZOBENCH_DISK_DIR")
-    findings = performed(check, Place(**told, disk_dir=Path(folder) if folder else None))
+    findings = performed(check, CheckSettings(**request, disk_dir=Path(folder) if folder else None))
     rows = [{"name": f.name, "status": f.status, "told": f.told, "numbers": dict(f.numbers)} for f in findings]
     print("\n" + json.dumps(rows))
 

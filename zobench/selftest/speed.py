@@ -14,7 +14,7 @@ from zobench.recipes import matrix
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
 from zobench.runspec.kinds import ENGINES
-from zobench.selftest.verdict import NEEDS_CUDA, Finding, Place, Status, absent, judged
+from zobench.selftest.verdict import NEEDS_CUDA, CheckSettings, Finding, Status, absent, judged
 
 NAMES = ("main table", "link", "overlap")
 CALIBRATION_SECONDS = 5.0
@@ -29,19 +29,19 @@ SMALL = 0.05
 """Share of a step below which there is too little to hide to tell."""
 
 
-def run(place: Place) -> list[Finding]:
+def run(settings: CheckSettings) -> list[Finding]:
     """Calibrates, measures the largest cell that the time holds, and judges what it reached."""
-    seconds = min(CALIBRATION_SECONDS, place.seconds / 4)
-    calibration = calibrate(place.device, seconds, place.disk_dir)
+    seconds = min(CALIBRATION_SECONDS, settings.seconds / 4)
+    calibration = calibrate(settings.device, seconds, settings.disk_dir)
     rates = predict.Rates.of(calibration)
-    left = place.seconds - 2 * seconds
-    chosen = cell(place, rates, left / 2)
+    left = settings.seconds - 2 * seconds
+    chosen = cell(settings, rates, left / 2)
     if chosen is None:
         why = (
             f"no offloaded cell of the main table fits this machine in {plan.duration(max(left / 2, 0.0))} (predicted)"
         )
         return absent(NAMES, why)
-    result = run_in_process(chosen, timeout=max(left * 2, 60.0), disk_dir=place.disk_dir)
+    result = run_in_process(chosen, timeout=max(left * 2, 60.0), disk_dir=settings.disk_dir)
     if result.outcome is Outcome.CONTAMINATED:
         return absent(NAMES, f"{chosen.label}: {result.outcome}: {result.reason}")
     if result.outcome is not Outcome.OK:
@@ -49,21 +49,21 @@ def run(place: Place) -> list[Finding]:
             judged(NAMES[0], f"{chosen.label}: {result.outcome}: {result.reason}", ""),
             *absent(NAMES[1:], "no cell"),
         ]
-    first = beside_prediction(result, predict.estimate(chosen, rates))
-    if not place.on_cuda:
+    first = against_prediction(result, predict.estimate(chosen, rates))
+    if not settings.on_cuda:
         return [first, *absent(NAMES[1:], NEEDS_CUDA)]
     alone = {name: statistics.median(result.parts[f"{name}_seconds"]) for name in ("transfer", "compute", "whole")}
     return [first, link(alone, predict.transfer_seconds(chosen, rates), calibration), overlap(alone)]
 
 
-def cell(place: Place, rates: predict.Rates, seconds: float) -> RunSpec | None:
+def cell(settings: CheckSettings, rates: predict.Rates, seconds: float) -> RunSpec | None:
     """The offloaded cell of the main table with the most parameters that fits memory and ``seconds``, if one does;
     of two, the one with counter noise. It takes few steps, and its transfers and computations alone."""
-    room = plan.limits(place.device, place.disk_dir)
-    found: list[tuple[int, bool, RunSpec]] = []
-    changes = {"steps": 4, "warmup": 1, "parts": True, **place.changes}
+    room = plan.limits(settings.device, settings.disk_dir)
+    candidates: list[tuple[int, bool, RunSpec]] = []
+    changes = {"steps": 4, "warmup": 1, "parts": True, **settings.changes}
     cells = matrix.load(
-        recipes.find("runners", "main_table"), place.device, changes, lambda: predict.fastest_narrow(rates)[0]
+        recipes.find("runners", "main_table"), settings.device, changes, lambda: predict.fastest_narrow(rates)[0]
     ).cells
     for spec in cells:
         if not ENGINES[spec.engine].is_streamed:
@@ -71,14 +71,14 @@ def cell(place: Place, rates: predict.Rates, seconds: float) -> RunSpec | None:
         guess = predict.estimate(spec, rates)
         fits = not plan.lacking((guess.device_bytes, guess.host_bytes, guess.disk_bytes), room)
         if fits and guess.seconds <= seconds:
-            found.append((models.parameter_count(*models.variant(spec)), spec.noise == "counter", spec))
-    return max(found, key=lambda row: row[:2])[2] if found else None
+            candidates.append((models.parameter_count(*models.variant(spec)), spec.noise == "counter", spec))
+    return max(candidates, key=lambda row: row[:2])[2] if candidates else None
 
 
-def beside_prediction(result: Result, guess: predict.Estimate) -> Finding:
+def against_prediction(result: Result, guess: predict.Estimate) -> Finding:
     """The cell's step and peak beside what was predicted."""
     step, peak = result.step_seconds or 0.0, result.memory.get("device_peak_bytes") or 0
-    told = (
+    summary = (
         f"{result.spec.label}: {step:.3g} s a step, predicted {guess.step_seconds:.3g}; "
         f"{peak / 1e6:.0f} MB of device memory, predicted {guess.device_bytes / 1e6:.0f}"
     )
@@ -88,7 +88,7 @@ def beside_prediction(result: Result, guess: predict.Estimate) -> Finding:
         f"the peak is above {MEMORY_FACTOR:g} times"
     ] * large
     return judged(
-        NAMES[0], f"{told}: {' and '.join(why)}" if why else "", told, step_seconds=step,
+        NAMES[0], f"{summary}: {' and '.join(why)}" if why else "", summary, step_seconds=step,
         predicted_step_seconds=guess.step_seconds, device_peak_bytes=peak, predicted_device_bytes=guess.device_bytes,
     )  # fmt: skip
 
@@ -97,9 +97,9 @@ def link(alone: Mapping[str, float], predicted: float, calibration: Mapping[str,
     """Transfers of all blocks without a computation, against the calibrated link. Seconds."""
     share = predicted / alone["transfer"]
     up, down = (calibration[f"link_{way}_bytes_per_second"] or 0.0 for way in ("up", "down"))
-    told = f"transfers alone reach {share:.0%} of the link ({up / 1e9:.3g} GB/s up, {down / 1e9:.3g} down)"
-    wrong = f"{told}, less than {LINK_SHARE:.0%}" if share < LINK_SHARE else ""
-    return judged(NAMES[1], wrong, told, share=share, up_bytes_per_second=up, down_bytes_per_second=down)
+    summary = f"transfers alone reach {share:.0%} of the link ({up / 1e9:.3g} GB/s up, {down / 1e9:.3g} down)"
+    wrong = f"{summary}, less than {LINK_SHARE:.0%}" if share < LINK_SHARE else ""
+    return judged(NAMES[1], wrong, summary, share=share, up_bytes_per_second=up, down_bytes_per_second=down)
 
 
 def overlap(alone: Mapping[str, float]) -> Finding:
@@ -108,9 +108,11 @@ def overlap(alone: Mapping[str, float]) -> Finding:
     if shorter < SMALL * alone["whole"]:
         return Finding(NAMES[2], Status.ABSENT, "one of transfers and computations is too short to hide the other")
     hidden = (alone["transfer"] + alone["compute"] - alone["whole"]) / shorter
-    told = (
+    summary = (
         f"{hidden:.0%} hidden: transfers {alone['transfer']:.3g} s, computations {alone['compute']:.3g} s, "
         f"a step {alone['whole']:.3g} s"
     )
-    wrong = f"{told}; less than {HIDDEN_SHARE:.0%}" if hidden < HIDDEN_SHARE else ""
-    return judged(NAMES[2], wrong, told, hidden=hidden, **{f"{name}_seconds": value for name, value in alone.items()})
+    wrong = f"{summary}; less than {HIDDEN_SHARE:.0%}" if hidden < HIDDEN_SHARE else ""
+    return judged(
+        NAMES[2], wrong, summary, hidden=hidden, **{f"{name}_seconds": value for name, value in alone.items()}
+    )

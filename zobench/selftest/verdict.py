@@ -35,7 +35,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class CheckSettings:
     """Where a check runs, and how long it may: ``device`` is "cpu" or "cuda:N"; ``changes`` are made to the cell."""
 
     device: str
@@ -57,7 +57,7 @@ class Check:
     name: str
     findings: Sequence[str]
     share: float
-    run: Callable[[Place], list[Finding]]
+    run: Callable[[CheckSettings], list[Finding]]
     needs_cuda: bool = False
 
 
@@ -72,7 +72,7 @@ def absent(names: Sequence[str], why: str) -> list[Finding]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class SelftestVerdict:
     """All findings on one device. ``machine``: facts of it and of the software that any result carries."""
 
     device: str
@@ -110,7 +110,7 @@ class Verdict:
             f"{facts['description']}; device {self.device}",
             ", ".join(software),
             "",
-            *(f"{one.status:<8}  {one.name:<{width}}  {one.told}" for one in self.findings),
+            *(f"{finding.status:<8}  {finding.name:<{width}}  {finding.told}" for finding in self.findings),
             "",
             f"{total}, in {self.seconds / 60:.1f} minutes",
         ])  # fmt: skip

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PAPER = "paper"
 """The folder beside the machines' folders that holds the papers' values; it holds no results."""
 
-_MOST_TOLD = 20
+_MOST_PROBLEMS = 20
 """Files of a store that are told to be unreadable, each in a line; of more only the number."""
 _LONGEST = 500
 """Characters of a problem: a file's own text can be part of it."""
@@ -71,10 +71,10 @@ class Store:
     def lock(self) -> Iterator[None]:
         """Keeps a second sweep out meanwhile. Raises :class:`BusyError` if one writes here already,
         :class:`NoLocksError` if none could be kept out, and :class:`StoreError` if nothing can be written here."""
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as locks:
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
-                held.enter_context(locked(self.root / LOCK, wait=False))
+                locks.enter_context(locked(self.root / LOCK, wait=False))
             except BlockingIOError:
                 raise BusyError(
                     f"{self.root} must have one writer, but another sweep uses it; name another --results"
@@ -103,8 +103,8 @@ class Store:
 
         Raises :class:`StoreError` if the disk refuses (full, read-only, not permitted).
         """
-        place = result.spec, machine_of(result), number_of(result)
-        path, before = self.path(*place), self._kept(*place)
+        key = result.spec, machine_of(result), number_of(result)
+        path, before = self.path(*key), self._kept(*key)
         text = text_of(without_place(result))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,17 +177,17 @@ class Store:
             if self.path(result.spec, machine_of(result), number_of(result)) != path:
                 raise ValueError("its name does not belong to the spec inside; was it renamed or edited?")
         except (OSError, ValueError) as error:
-            self.tell(f"{path}: {' '.join(str(error)[:_LONGEST].split())}")
+            self.add_problem(f"{path}: {' '.join(str(error)[:_LONGEST].split())}")
             return None
         return result
 
-    def tell(self, problem: str) -> None:
+    def add_problem(self, problem: str) -> None:
         """Adds a line to ``problems``; of many, their number."""
-        if len(self.problems) < _MOST_TOLD:
+        if len(self.problems) < _MOST_PROBLEMS:
             self.problems.append(printable(problem))
         else:
             self._untold += 1
-            self.problems[_MOST_TOLD:] = [f"{self.root}: {self._untold:,} more files"]
+            self.problems[_MOST_PROBLEMS:] = [f"{self.root}: {self._untold:,} more files"]
 
 
 @contextlib.contextmanager
@@ -250,7 +250,7 @@ def metrics(result: Result) -> dict[str, float | None]:
     """
     if result.outcome is not Outcome.OK:
         return {}
-    return {**result.memory, **{one.key: one.of(result) for one in METRICS.own() if one.key in COLUMNS}}
+    return {**result.memory, **{metric.key: metric.of(result) for metric in METRICS.builtin() if metric.key in COLUMNS}}
 
 
 COLUMNS = (

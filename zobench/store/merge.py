@@ -44,26 +44,26 @@ def merge(sources: Sequence[Path], into: Path, *, keep_text: bool = False) -> Me
 
 
 def _add(result: Result, source: Path, target: Store, merged: Merged) -> None:
-    place = result.spec, machine_of(result), number_of(result)
-    if not target.has(*place):
+    key = result.spec, machine_of(result), number_of(result)
+    if not target.has(*key):
         target.save(result)
         merged.added += 1
         return
     target.problems = []
-    there = target.find(*place)
-    if there is None:
+    stored = target.find(*key)
+    if stored is None:
         merged.problems += [f"{problem}; remove it to merge that of {source}" for problem in target.problems]
-    elif result in (there, sendable(there)):
+    elif result in (stored, sendable(stored)):
         merged.equal += 1
     else:
-        better = _worth(result) > _worth(there)
+        better = _worth(result) > _worth(stored)
         if better:
             target.save(result)
-        kept, left = (result, there) if better else (there, result)
+        kept, left = (result, stored) if better else (stored, result)
         places = (source, target.root) if better else (target.root, source)
         merged.choices.append(
-            f"{result.spec.label} on {machine_of(result)}: kept that of {places[0]} ({_told(kept)}), "
-            f"not that of {places[1]} ({_told(left)})"
+            f"{result.spec.label} on {machine_of(result)}: kept that of {places[0]} ({_summary(kept)}), "
+            f"not that of {places[1]} ({_summary(left)})"
         )
 
 
@@ -73,5 +73,5 @@ def _worth(result: Result) -> tuple[bool, int, float]:
     return result.is_ok, steps, result.round.began if result.round else 0.0
 
 
-def _told(result: Result) -> str:
+def _summary(result: Result) -> str:
     return f"{result.outcome}, {len(result.measured_seconds)} steps"

@@ -10,7 +10,7 @@ from zobench.runspec import RunSpec
 _DIGITS = 4
 
 
-def told_apart(results: Iterable[Result]) -> Mapping[str, str]:
+def distinct_names(results: Iterable[Result]) -> Mapping[str, str]:
     """The hash of each run, to its model's name; where another model among ``results`` has that name too, with the
     first digits of its weights' fingerprint, or else of its configuration's: ``mine@8aa7``."""
     specs = [result.spec for result in results]
@@ -18,8 +18,8 @@ def told_apart(results: Iterable[Result]) -> Mapping[str, str]:
     for spec in specs:
         for what in ("config_hash", "weights_hash"):  # random weights have no fingerprint, and are of any
             kinds.setdefault((spec.model.casefold(), what), set()).update(filter(None, [spec.value(what)]))
-    several = {name for (name, _), known in kinds.items() if len(known) > 1}
-    return {spec.hash: _tagged(spec) if spec.model.casefold() in several else spec.model for spec in specs}
+    ambiguous = {name for (name, _), hashes in kinds.items() if len(hashes) > 1}
+    return {spec.hash: _tagged(spec) if spec.model.casefold() in ambiguous else spec.model for spec in specs}
 
 
 def _tagged(spec: RunSpec) -> str:

@@ -24,20 +24,20 @@ _FASTEST = 1.5
 
 
 @dataclass(kw_only=True)
-class Packed:
+class PackReport:
     """``runs``: how many are in the archive; ``left_out``: a line for each file that is not, and why."""
 
     runs: int = 0
     left_out: list[str] = field(default_factory=list)
 
 
-def pack(root: Path, archive: Path, *, keep_text: bool = False) -> Packed:
+def pack(root: Path, archive: Path, *, keep_text: bool = False) -> PackReport:
     """Writes the runs of the store in ``root`` into ``archive``, those that can be read and believed.
 
     Of each only the fields on a list leave (:mod:`zobench.store.sendable`), texts only with ``keep_text``. The same
     runs give the same bytes. Raises ``ValueError`` if there is none, ``OSError`` if it cannot be written.
     """
-    store, done, data = Store(root), Packed(), io.BytesIO()
+    store, done, data = Store(root), PackReport(), io.BytesIO()
     with (
         gzip.GzipFile(fileobj=data, mode="wb", filename="", mtime=0) as squeezed,
         tarfile.open(fileobj=squeezed, mode="w") as tar,
@@ -69,10 +69,10 @@ def unfit(result: Result, keep_text: bool = False) -> str:
         return f"its machine must have the name that zobench gives it, but is called {machine_of(result)[:80]!r}"
     if set(result.evaluation.get("scores", ())) - SCORES.keys():
         return "its scores have names that only a plug-in knows"
-    return unsendable(without_place(result).spec, keep_text) or doubt(result)
+    return unsendable(without_place(result).spec, keep_text) or implausible(result)
 
 
-def doubt(result: Result) -> str:
+def implausible(result: Result) -> str:
     """Why ``result`` cannot be believed, or not be judged: "" if it can be.
 
     Who sends a run cannot leave out what it is judged by: one that ended ok must say how much memory its machine has,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -46,24 +47,22 @@ def select(results: Iterable[Result], where: Conditions) -> list[Result]:
 def ordered(results: Sequence[Result], field: str) -> list[Result]:
     """Sorted by a column of :func:`zobench.store.frame`, smallest first, those without a value last."""
     rows = [row(result) for result in results]
-    known = dict.fromkeys([*COLUMNS, *(name for values in rows for name in values)])
-    if field not in known:
-        raise ValueError(f"unknown key {field!r}; {suggestion(field, known)}")
-    order = sorted(range(len(rows)), key=lambda index: _place(rows[index].get(field)))
+    columns = dict.fromkeys([*COLUMNS, *(name for values in rows for name in values)])
+    if field not in columns:
+        raise ValueError(f"unknown key {field!r}; {suggestion(field, columns)}")
+    order = sorted(range(len(rows)), key=lambda index: _sort_key(rows[index].get(field)))
     return [results[index] for index in order]
 
 
 def usual_order(results: Iterable[Result]) -> list[Result]:
     """By machine, model, place of the blocks, dtype, batch, tokens, then whatever else tells two runs apart."""
-    found = list(results)
-    told = dict(zip(map(id, found), labels([result.spec for result in found]), strict=True))
-    return sorted(found, key=lambda one: (
-        machine_of(one), one.spec.model, one.spec.engine, one.spec.tier, one.spec.dtype, one.spec.batch_size,
-        one.spec.seq_len, told[id(one)],
-    ))  # fmt: skip
+    listed = list(results)
+    label_of = dict(zip(map(id, listed), labels([result.spec for result in listed]), strict=True))
+    fields = operator.attrgetter("model", "engine", "tier", "dtype", "batch_size", "seq_len")
+    return sorted(listed, key=lambda result: (machine_of(result), *fields(result.spec), label_of[id(result)]))
 
 
-def one(run: str, root: Path) -> Result:
+def named_run(run: str, root: Path) -> Result:
     """The result in file ``run``, or the one in the store ``root`` whose hash begins so.
 
     Raises ``ValueError`` if there is none, more than one, or the file is no result.
@@ -84,8 +83,8 @@ def one(run: str, root: Path) -> Result:
     result = store.read(matching[0]) if matching else None
     if result is None:
         none = f"no run in {root} begins so" if store.paths() else f"{root} has no results: {first_sweep(root)}"
-        told = "; ".join(store.problems) or none
-        raise ValueError(f"{run!r} must name a run, but got none: {told}; see `zobench results {root}`")
+        problem = "; ".join(store.problems) or none
+        raise ValueError(f"{run!r} must name a run, but got none: {problem}; see `zobench results {root}`")
     return result
 
 
@@ -95,7 +94,7 @@ def _first_rounds(store: Store, run: str) -> list[Path]:
     for path in store.paths():
         if (ending := _ENDING.search(path.stem)) and ending[1].startswith(run):
             rounds.setdefault((path.parent.name, ending[1]), []).append((int(ending[2] or 0), path))
-    return [min(found)[1] for found in rounds.values()]
+    return [min(files)[1] for files in rounds.values()]
 
 
 def export(results: Sequence[Result], path: Path) -> None:
@@ -116,8 +115,10 @@ def check_export(path: Path) -> None:
 
 
 def _wanted(key: str, text: str) -> Any:
-    if key == "outcome" and text not in (known := [str(outcome) for outcome in Outcome]):
-        raise ValueError(f"`outcome` must be one of {', '.join(known)}, but got {text!r}; {suggestion(text, known)}")
+    if key == "outcome" and text not in (outcomes := [str(outcome) for outcome in Outcome]):
+        raise ValueError(
+            f"`outcome` must be one of {', '.join(outcomes)}, but got {text!r}; {suggestion(text, outcomes)}"
+        )
     if key in ("outcome", "machine"):
         return text
     value = check_value(key, parse_value(key, text))
@@ -132,5 +133,5 @@ def _has(result: Result, key: str) -> Any:
     return str(result.outcome) if key == "outcome" else result.spec.value(key)
 
 
-def _place(value: Any) -> tuple[bool, bool, Any]:
+def _sort_key(value: Any) -> tuple[bool, bool, Any]:
     return (value is None, isinstance(value, str), 0 if value is None else value)

@@ -105,8 +105,8 @@ def _checked(values: Any) -> Result:
         raise ValueError("`memory` must hold numbers of 64 bits, 0 or more, or null, but does not")
     _check_plain(result.environment, 0)
     _check_plain(result.power, 0)
-    for name, known in (("environment", _FACTS), ("power", _POWERS)):
-        _check_known(name, getattr(result, name), known)
+    for name, checks in (("environment", _FACTS), ("power", _POWERS)):
+        _check_known(name, getattr(result, name), checks)
     _check_timeline(result.timeline)
     _check_trace(result.trace)
     _check_plain(result.evaluation, 0)
@@ -145,10 +145,10 @@ def _check_plain(value: Any, depth: int) -> None:
         raise OverflowError
 
 
-def _check_known(name: str, facts: Mapping[str, Any], known: Mapping[str, Callable[[Any], bool]]) -> None:
+def _check_known(name: str, facts: Mapping[str, Any], checks: Mapping[str, Callable[[Any], bool]]) -> None:
     """Raises ``ValueError`` for a fact that readers compute with and that is not what they take it for."""
-    for key in known.keys() & facts.keys():
-        if not known[key](facts[key]):
+    for key in checks.keys() & facts.keys():
+        if not checks[key](facts[key]):
             raise ValueError(
                 f"`{name}.{key}` must be as zobench writes it, but is not; this file is not a zobench result"
             )
@@ -209,9 +209,9 @@ def _is_row(row: Any, scores: Sequence[str]) -> bool:
     """``[step, loss, accuracy]``, or other scores in its place; a loss that was not finite is null."""
     if type(row) is not list or len(row) != 2 + len(scores):
         return False
-    step, loss, *found = row
-    told = all(SCORES.get(name, _is_any)(value) for name, value in zip(scores, found, strict=True))
-    return type(step) is int and 0 <= step < _LARGEST and (loss is None or _bounded(loss)) and told
+    step, loss, *values = row
+    are_scores = all(SCORES.get(name, _is_any)(value) for name, value in zip(scores, values, strict=True))
+    return type(step) is int and 0 <= step < _LARGEST and (loss is None or _bounded(loss)) and are_scores
 
 
 def _is_majority(majority: Mapping[str, Any], name: str) -> bool:

@@ -98,7 +98,7 @@ def sendable(result: Result, keep_text: bool = False) -> Result:
     kept = {name: form(getattr(result, name)) for name, form in parts.items()}
     spec = without_place(result).spec.replace(task_file="")
     if not keep_text:
-        shown = spec.model if spec.model in _own()["model"] else f"model-{spec.config_hash[:8]}"
+        shown = spec.model if spec.model in _builtin_names()["model"] else f"model-{spec.config_hash[:8]}"
         spec = spec.replace(name="", model_path="", model=shown)
     return replace(result, spec=spec, partial=result.partial is True, **kept)
 
@@ -121,17 +121,17 @@ def unsendable(spec: RunSpec, keep_text: bool = False) -> str:
             continue
         if not re.fullmatch(_NAMED.get(field, rf"{_NAME}(/{_NAME})?"), value):
             return f"its {field} must be a plain name, which others can have too, but is {value[:80]!r}"
-        own = _OPTION_WORDS if field.startswith("options.") else _own().get(field, {value})
-        if not keep_text and value not in own:
+        allowed = _OPTION_WORDS if field.startswith("options.") else _builtin_names().get(field, {value})
+        if not keep_text and value not in allowed:
             return f"its {field} must be one of zobench's own, but is {value[:80]!r}; --keep-text sends it"
     return ""
 
 
 @functools.cache
-def _own() -> Mapping[str, frozenset[str]]:
+def _builtin_names() -> Mapping[str, frozenset[str]]:
     """The words of zobench's own by the field of a spec that has them; of other fields :class:`RunSpec` checks them."""
     registries = {"model": MODELS, "method": METHODS, "scheme": SCHEMES, "task": TASKS, "program": PROGRAMS}
-    names = {field: frozenset(one.name for one in registry.own()) for field, registry in registries.items()}
+    names = {field: frozenset(entry.name for entry in registry.builtin()) for field, registry in registries.items()}
     return {**names, "task": names["task"] | {"none"}, "weights_path": names["model"]}
 
 
@@ -163,10 +163,10 @@ def _environment(text: Form) -> Form:
         **_of(("cores", "memory_gib")), "cpu": _words(_CPU), "gpus": _items(_fields({**gpu, "driver": _left_out})),
     })  # fmt: skip
     ranks = _fields({**_of(("rank", "node", "threads", *_MEMORY)), "device": device, "machine": _machine})
-    programs = "|".join(map(re.escape, _own()["program"]))
+    programs = "|".join(map(re.escape, _builtin_names()["program"]))
     program = _form(rf"({programs}) [0-9a-f]{{7}}(\+[0-9a-f]{{7}})?(, (torch|transformers|Python) {_VERSION})*")
     texts = text if text is _as_it_is else None
-    options = {name: _option for method in METHODS.own() for name in method.options}
+    options = {name: _option for method in METHODS.builtin() for name in method.options}
     shown = _fields({
         **_of(_FACTS), "machine": _machine, "hardware": hardware, "software": versions, "versions": versions,
         "device": device, "gpu": _fields(gpu), "cuda": _form(rf"(ROCm )?{_VERSION}"), "os": _form(_OS),
@@ -181,11 +181,11 @@ def _environment(text: Form) -> Form:
 
     def form(environment: Mapping[str, Any]) -> dict[str, Any]:
         kept: dict[str, Any] = shown(environment)
-        own = {"gpus": [], **(kept.get("hardware") or {})}
-        if own.keys() >= {"cpu", "cores", "memory_gib"} and all(
-            {"name", "memory_mib"} <= one.keys() for one in own["gpus"]
+        machine = {"gpus": [], **(kept.get("hardware") or {})}
+        if machine.keys() >= {"cpu", "cores", "memory_gib"} and all(
+            {"name", "memory_mib"} <= gpu_facts.keys() for gpu_facts in machine["gpus"]
         ):
-            kept["description"] = describe(own)
+            kept["description"] = describe(machine)
         return kept
 
     return form
@@ -201,7 +201,7 @@ def _evaluation(text: Form) -> Form:
         sent = dict(_fields({
             "curve": _numbers_alone, "start": point, "best": point, "test": point, "majority": _numbers("dev", "test"),
             EXAMPLES: _fields(dict.fromkeys(("right", "loss"), _form(r"[A-Za-z0-9+/]{1,200000}={0,2}"))),
-            "scores": _items(_form("|".join(SCORES))), "definition": lambda told: _or(text(told), ""),
+            "scores": _items(_form("|".join(SCORES))), "definition": lambda definition: _or(text(definition), ""),
             "task": _fields(task | dict.fromkeys(("candidates", "labels", "sources", "notes", "task"), text)),
             "tokenizer": text,
         })(evaluation))  # fmt: skip
@@ -218,10 +218,10 @@ def _disturbances(warnings: list[str]) -> list[str]:
     """Those that say how much its times count, which readers rely on; the rest of one that is not of zobench's own
     form is left out."""
     return [
-        told if any(re.fullmatch(form, told) for form in _WARNINGS) else f"{begin}{NOT_SENT}"
-        for told in warnings
+        warning if any(re.fullmatch(form, warning) for form in _WARNINGS) else f"{begin}{NOT_SENT}"
+        for warning in warnings
         for begin in (DISTURBED, FEWER, DOUBTFUL)
-        if told.startswith(begin)
+        if warning.startswith(begin)
     ]
 
 

@@ -42,14 +42,14 @@ def events(name: str, timeline: Sequence[Sequence[Any]], about: Mapping[str, Any
 
 
 def _names(name: str, threads: dict[str, int]) -> list[dict[str, Any]]:
-    events = [_told("process_name", 0, {"name": name})]
+    events = [_metadata_event("process_name", 0, {"name": name})]
     for lane, thread in threads.items():
-        events += [_told("thread_name", thread, {"name": lane})]
-        events += [_told("thread_sort_index", thread, {"sort_index": thread})]
+        events += [_metadata_event("thread_name", thread, {"name": lane})]
+        events += [_metadata_event("thread_sort_index", thread, {"sort_index": thread})]
     return events
 
 
-def _told(name: str, thread: int, values: dict[str, Any]) -> dict[str, Any]:
+def _metadata_event(name: str, thread: int, values: dict[str, Any]) -> dict[str, Any]:
     return {"ph": "M", "name": name, "pid": _PROCESS, "tid": thread, "args": values}
 
 

@@ -42,27 +42,27 @@ def runs_of(source: Path, problems: list[str], *, keep_text: bool = False) -> It
         return
     for _ in _members(source):
         pass  # _members checks each name and size as it passes, and the sum at the end
-    store, told = Store(source), list[str]()
+    store, cut_off = Store(source), list[str]()
     for name, content in _members(source):
         path = source / name
         result = store.believed(path, lambda content=content: parsed(content))  # type: ignore[misc]
         if result is not None and (why := unfit(result, keep_text)):
-            store.tell(f"{path}: {why}")
+            store.add_problem(f"{path}: {why}")
         elif result is not None:
             yield sendable(result, keep_text)
         if len(store.problems) == _PROBLEMS:
-            told = [f"{source}: the rest of it, after {_PROBLEMS} files that are no runs"]
+            cut_off = [f"{source}: the rest of it, after {_PROBLEMS} files that are no runs"]
             break
-    problems += [*store.problems, *told]
+    problems += [*store.problems, *cut_off]
 
 
 class _RefusedError(Exception):
     """What an archive must hold, and that this one does not."""
 
     @classmethod
-    def name(cls, found: str) -> _RefusedError:
+    def name(cls, member: str) -> _RefusedError:
         """For a member that is no run's file."""
-        return cls(f"files MACHINE/NAME.json alone, but has {found[:80]!r}")
+        return cls(f"files MACHINE/NAME.json alone, but has {member[:80]!r}")
 
     @classmethod
     def size(cls) -> _RefusedError:
@@ -75,11 +75,11 @@ class _Header(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
-        found = super().frombuf(buf, encoding, errors)
-        is_name = found.type in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME) and found.size <= _NAME
-        if not (is_name or found.type in (tarfile.REGTYPE, tarfile.AREGTYPE)):
-            raise _RefusedError.name(found.name)
-        return found
+        header = super().frombuf(buf, encoding, errors)
+        is_name = header.type in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME) and header.size <= _NAME
+        if not (is_name or header.type in (tarfile.REGTYPE, tarfile.AREGTYPE)):
+            raise _RefusedError.name(header.name)
+        return header
 
 
 class _Counted(io.RawIOBase):

@@ -16,7 +16,7 @@ from zobench.engine.interface import Start, TunedEngine
 from zobench.methods import ZOSGD
 from zobench.models.weights import Weights
 from zobench.runspec.kinds import NOISES
-from zobench.testing.plain import BATCHES, EPS, Plain, choosing, full, own_forwards, padded, skeleton, start
+from zobench.testing.plain import BATCHES, EPS, PlainModel, choosing, full, has_class_forwards, padded, skeleton, start
 from zobench.testing.suite import assert_close, assert_same, refused
 
 ENTRIES = (
@@ -51,9 +51,9 @@ class EngineConformance:
         """Whether directions move this parameter."""
         return True
 
-    def plain(self) -> Plain:
+    def plain(self) -> PlainModel:
         """A plain model with the weights that an engine begins with."""
-        return Plain(self.noise, self.moved, self.tied)
+        return PlainModel(self.noise, self.moved, self.tied)
 
     @property
     def exact(self) -> bool:
@@ -138,9 +138,9 @@ class EngineConformance:
                 self._step(engine, entries)
                 plain.update(entries)
                 for make in (full, padded):
-                    found, wanted = engine.next_logits(make()), plain.next_logits(make())
-                    assert (found.dtype, found.device.type, found.shape) == (torch.float32, "cpu", wanted.shape)
-                    assert_same({"logits": found}, {"logits": wanted}, 10 * self.drift)
+                    logits, wanted = engine.next_logits(make()), plain.next_logits(make())
+                    assert (logits.dtype, logits.device.type, logits.shape) == (torch.float32, "cpu", wanted.shape)
+                    assert_same({"logits": logits}, {"logits": wanted}, 10 * self.drift)
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class EngineConformance:
         with engine as entered:
             assert entered is engine
             engine.evaluate(full())
-        assert own_forwards(model)
+        assert has_class_forwards(model)
         calls = (
             lambda: engine.probe(full(), [BASE]),
             lambda: engine.commit(ENTRIES),

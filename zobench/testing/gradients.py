@@ -8,7 +8,7 @@ import torch
 
 from zobench.engine.interface import GradientEngine, TunedEngine
 from zobench.testing.engine import ENTRIES, EngineConformance
-from zobench.testing.plain import BATCHES, Plain, full
+from zobench.testing.plain import BATCHES, PlainModel, full
 from zobench.testing.suite import assert_close, assert_same
 
 
@@ -27,21 +27,21 @@ class GradientConformance(EngineConformance):
 
     def test_a_backward_pass_gives_the_plain_models_loss_and_norm(self) -> None:
         with self.engine() as engine:
-            own = self.with_gradients(engine)
+            gradients = self.with_gradients(engine)
             for make in BATCHES.values():
                 plain = self.plain()
                 loss = plain.loss_of(make())
                 loss.backward()
-                assert_close([own.backward(make())], [float(loss.detach())], self.rel)
-                assert_close([own.gradient_norm()], [self._norm(plain)], 1e-4)
-                own.discard()
-                assert own.gradient_norm() == 0.0
+                assert_close([gradients.backward(make())], [float(loss.detach())], self.rel)
+                assert_close([gradients.gradient_norm()], [self._norm(plain)], 1e-4)
+                gradients.discard()
+                assert gradients.gradient_norm() == 0.0
 
     def test_a_power_of_two_on_the_loss_changes_no_gradient(self) -> None:
         with self.engine() as engine:
-            own = self.with_gradients(engine)
-            plain_loss, plain_norm = own.backward(full()), own.gradient_norm()
-            assert (own.backward(full(), 2.0**10), own.gradient_norm()) == (plain_loss, plain_norm)
+            gradients = self.with_gradients(engine)
+            plain_loss, plain_norm = gradients.backward(full()), gradients.gradient_norm()
+            assert (gradients.backward(full(), 2.0**10), gradients.gradient_norm()) == (plain_loss, plain_norm)
 
     def test_an_update_is_a_step_down_the_gradient_with_decay_where_it_belongs(self) -> None:
         plain, lr, decay = self.plain(), 0.1, 0.2
@@ -52,11 +52,11 @@ class GradientConformance(EngineConformance):
                 spared = any(word in name for word in ("bias", "layer_norm", "layernorm"))
                 wanted[name] = wanted[name] - lr * (tensor.grad + (0.0 if spared else decay) * wanted[name])
         with self.engine() as engine:
-            own = self.with_gradients(engine)
-            own.backward(full())
-            own.update("sgd", lr=lr, weight_decay=decay)
+            gradients = self.with_gradients(engine)
+            gradients.backward(full())
+            gradients.update("sgd", lr=lr, weight_decay=decay)
             assert_same(dict(engine.named_tensors()), wanted, self.drift)
-            assert own.gradient_norm() == 0.0, "an update frees the gradients"
+            assert gradients.gradient_norm() == 0.0, "an update frees the gradients"
 
     def test_what_directions_move_is_said(self) -> None:
         with self.engine() as engine:
@@ -67,7 +67,7 @@ class GradientConformance(EngineConformance):
             after = dict(engine.named_tensors())
             assert [name for name in before if not torch.equal(after[name], before[name])] == moved
 
-    def _norm(self, plain: Plain) -> float:
+    def _norm(self, plain: PlainModel) -> float:
         squares = (
             float(tensor.grad.double().square().sum())
             for name, tensor in plain.model.named_parameters()

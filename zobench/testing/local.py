@@ -95,29 +95,29 @@ class LocalEngineConformance(EngineConformance):
 
     def test_after_a_flush_every_unit_stands_at_the_end_of_the_journal(self) -> None:
         with self.engine() as engine:
-            own = self.local(engine)
+            local = self.local(engine)
             self._step(engine, ENTRIES)
             engine.flush()
-            for unit in own.units:
+            for unit in local.units:
                 if unit.trained:
-                    wanted = Position(passes=own.passes, applied=len(ENTRIES), part=own.position(unit).part)
-                    assert own.position(unit) == wanted, unit.name
-                    assert 0 <= wanted.part < own.parts
+                    wanted = Position(passes=local.passes, applied=len(ENTRIES), part=local.position(unit).part)
+                    assert local.position(unit) == wanted, unit.name
+                    assert 0 <= wanted.part < local.parts
 
     def test_bytes_at_rest_are_the_weights(self) -> None:
         with self.engine() as engine:
-            own, by_name = self.local(engine), dict[str, list[Tensor]]()
+            local, by_name = self.local(engine), dict[str, list[Tensor]]()
             self._step(engine, ENTRIES)
             engine.flush()
-            for unit in own.units:
+            for unit in local.units:
                 assert unit.kept <= unit.nbytes
-                assert own.kept_bytes(unit) <= own.rest_bytes(unit)
+                assert local.kept_bytes(unit) <= local.rest_bytes(unit)
                 if self.packed and unit.streamed:
                     continue
-                out = allocate(own.rest_bytes(unit))
-                own.read(unit, out)
+                out = allocate(local.rest_bytes(unit))
+                local.read(unit, out)
                 half = allocate(4096)
-                own.read(unit, half, own.rest_bytes(unit) - 4096)
+                local.read(unit, half, local.rest_bytes(unit) - 4096)
                 assert torch.equal(half, out[-4096:]), "a read from a later byte on"
                 for item in unit.fields:
                     if item.is_parameter:
@@ -129,25 +129,25 @@ class LocalEngineConformance(EngineConformance):
 
     def test_units_are_told_before_a_pass_changes_them(self) -> None:
         with self.engine() as engine:
-            own, told, changed = self.local(engine), list[str](), list[str]()
+            local, announced, changed = self.local(engine), list[str](), list[str]()
             self._step(engine, ENTRIES)
             engine.drain()
-            before = Kept(own).bytes
+            before = Kept(local).bytes
 
             def check(unit: Unit) -> None:
-                if unit.name in before and unit.name not in told:
-                    now = allocate(own.kept_bytes(unit))
-                    own.read(unit, now)
+                if unit.name in before and unit.name not in announced:
+                    now = allocate(local.kept_bytes(unit))
+                    local.read(unit, now)
                     if not torch.equal(now, before[unit.name]):
                         changed.append(unit.name)
-                told.append(unit.name)
+                announced.append(unit.name)
 
-            own.before_change = check
+            local.before_change = check
             engine.probe(full(), PAIRS)
             engine.flush()
-            own.before_change = lambda unit: None
+            local.before_change = lambda unit: None
             assert not changed, f"changed before it was told: {changed}"
-            assert {unit.name for unit in own.units if unit.trained} <= set(told)
+            assert {unit.name for unit in local.units if unit.trained} <= set(announced)
 
     def test_a_run_is_made_again_from_its_pass_records_bit_for_bit(self) -> None:
         with self.engine() as ran, self.engine() as again:
@@ -185,8 +185,8 @@ class LocalEngineConformance(EngineConformance):
 
     def test_a_streamed_unit_goes_up_once_per_pass_and_is_computed_once(self) -> None:
         with self.engine() as engine:
-            own = self.local(engine)
-            assert bool(own.blocks) == self.streams == (own.pipeline is not None) == (engine.bytes_at_rest > 0)
+            local = self.local(engine)
+            assert bool(local.blocks) == self.streams == (local.pipeline is not None) == (engine.bytes_at_rest > 0)
             engine.probe(full(), PAIRS)
             engine.drain()
             engine.record()
@@ -194,24 +194,24 @@ class LocalEngineConformance(EngineConformance):
             engine.evaluate(full())
             engine.drain()
             counts = Counter((kind, block) for _, kind, block, *_ in engine.timeline())
-            assert {counts["upload", own.number(unit)] for unit in own.blocks} <= {2}
-            assert {counts["compute", own.number(unit)] for unit in own.blocks} <= {2}
+            assert {counts["upload", local.number(unit)] for unit in local.blocks} <= {2}
+            assert {counts["compute", local.number(unit)] for unit in local.blocks} <= {2}
             assert engine.timeline() == []
 
     def test_transfers_alone_leave_the_weights(self) -> None:
         with self.engine() as engine:
-            own = self.local(engine)
+            local = self.local(engine)
             if not self.streams:
-                refused(own.transfer_only, AssertionError)
+                refused(local.transfer_only, AssertionError)
                 return
             self._step(engine, ENTRIES)
-            before, passes = dict(engine.named_tensors()), own.passes
+            before, passes = dict(engine.named_tensors()), local.passes
             engine.drain()
             engine.record()
-            own.transfer_only()
+            local.transfer_only()
             kinds = Counter(kind for _, kind, *_ in engine.timeline())
-            assert kinds["upload"] == len(own.blocks)
-            assert own.passes == passes
+            assert kinds["upload"] == len(local.blocks)
+            assert local.passes == passes
             assert_same(dict(engine.named_tensors()), before)
 
     def _run(self, engine: TunedEngine, first: int = 0) -> list[PassRecord]:
@@ -235,9 +235,9 @@ class LocalEngineConformance(EngineConformance):
 
     def _assert_equal_from_here(self, ran: TunedEngine, again: TunedEngine) -> None:
         """Journals, passes, weights, and all that comes of another step are equal."""
-        mine, its = self.local(ran), self.local(again)
-        assert (its.journal, its.passes) == (mine.journal, mine.passes)
-        entry = Entry(step=mine.journal[-1].step + 1, seed=77, g=0.5, lr=1e-3)
+        first, second = self.local(ran), self.local(again)
+        assert (second.journal, second.passes) == (first.journal, first.passes)
+        entry = Entry(step=first.journal[-1].step + 1, seed=77, g=0.5, lr=1e-3)
         for engine in (ran, again):
             engine.commit([entry])
         assert again.probe(padded(), PAIRS) == ran.probe(padded(), PAIRS)

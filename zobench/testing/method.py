@@ -84,27 +84,27 @@ class MethodConformance:
             method = self.method()
             for _ in range(3):
                 method.step(engine, full())
-            told = json.loads(json.dumps(method.state(), allow_nan=False))
+            state = json.loads(json.dumps(method.state(), allow_nan=False))
             other = self.method()
-            other.restore(told)
+            other.restore(state)
             assert other.state() == method.state()
             assert (other.skipped, json.dumps(other.state())) == (method.skipped, json.dumps(method.state()))
 
     def test_a_run_that_goes_on_is_one_without_a_break_bit_for_bit(self) -> None:
         whole = self._run(5)
-        with TemporaryDirectory() as place:
-            folder = Path(place)
+        with TemporaryDirectory() as name:
+            folder = Path(name)
             with self.engine(skeleton(), start()) as engine:
                 method = self.method()
                 steps = [method.step(engine, batch) for batch in _batches(0, 2)]
-                told = json.dumps(method.state())
+                method_state = json.dumps(method.state())
                 kept = [*engine.named_tensors(), *engine.state_tensors()]
                 tensors.write(folder, 2, kept, {"run": "", "base": ""})
             saved = SnapshotWeights(folder / "snapshot-2")
             state = saved if any("#" in name for name in saved.names) else None
             with self.engine(skeleton(), saved, state) as engine:
                 method = self.method()
-                method.restore(json.loads(told))
+                method.restore(json.loads(method_state))
                 steps += [method.step(engine, batch) for batch in _batches(2, 5)]
                 assert steps == whole[0], "steps differ after the break"
                 assert_same(dict(engine.named_tensors()), whole[1])
@@ -128,9 +128,9 @@ class MethodConformance:
                 return
             records: list[PassRecord] = []
             for step in taken:
-                own = other.retrace(again, step)
-                assert len(own) == step.passes, "as many pass records as the step took passes"
-                records += own
+                made = other.retrace(again, step)
+                assert len(made) == step.passes, "as many pass records as the step took passes"
+                records += made
             assert (other.state(), other.skipped) == (method.state(), method.skipped)
             assert again.local is not None
             again.local.retrace(records)
@@ -152,14 +152,14 @@ class MethodConformance:
     def _taken(self, engine: TunedEngine, method: Method, step: int) -> Taken:
         """A step, as a journal tells it."""
         local = engine.local
-        known, passes = (0, 0) if local is None else (len(local.journal), local.passes)
+        before, passes = (0, 0) if local is None else (len(local.journal), local.passes)
         result = method.step(engine, full())
         parts = result.parts or (None,) * len(result.seeds)
         return Taken(
             step=step, loss=result.loss, lr=method.lr, seconds=0.1, applied=result.applied,
             passes=0 if local is None else local.passes - passes,
             directions=tuple(zip(result.seeds, parts, strict=True)), gradients=result.gradients,
-            entries=() if local is None else tuple(local.journal[known:]),
+            entries=() if local is None else tuple(local.journal[before:]),
         )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ BATCHES: dict[str, Callable[[], Batch]] = {
 }
 
 
-class Plain:
+class PlainModel:
     """The model with weights of its own. ``noise``: torch or counter; ``moved``: whether directions move a name."""
 
     def __init__(self, noise: str, moved: Callable[[str], bool] = lambda name: True, tied: bool = True) -> None:
@@ -88,7 +88,7 @@ class Plain:
     def part_of(self, name: str) -> int:
         """The part of the model that a parameter belongs to."""
         for number, block in enumerate(models.blocks(self.model), start=1):
-            if any(own is self.model.get_parameter(name) for own in block.parameters()):
+            if any(parameter is self.model.get_parameter(name) for parameter in block.parameters()):
                 return number
         return self.parts - 1 if "final_layer_norm" in name or "lm_head" in name else 0
 
@@ -105,12 +105,12 @@ class Plain:
         choices, picked = batch.choices, self._picked(batch)
         right = choices.answers.tolist()
         if choices.loss == "lm":
-            kept = [own in right for own in choices.owners.tolist()]
+            kept = [candidate in right for candidate in choices.owners.tolist()]
             return -picked[kept].mean()
         scores = self._scores(batch)
         each = []
         for example, answer in enumerate(right):
-            rivals = [n for n, own in enumerate(choices.groups.tolist()) if own == example]
+            rivals = [n for n, group in enumerate(choices.groups.tolist()) if group == example]
             each.append(torch.logsumexp(scores[rivals], 0) - scores[answer])
         return torch.stack(each).mean()
 
@@ -203,6 +203,6 @@ class Plain:
         return torch.stack([picked[owners == candidate].mean() for candidate in range(len(batch.choices.groups))])
 
 
-def own_forwards(model: nn.Module) -> bool:
+def has_class_forwards(model: nn.Module) -> bool:
     """Whether every module of the model has its class's own forward."""
     return not any("forward" in vars(module) for module in model.modules())

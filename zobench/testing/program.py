@@ -35,8 +35,8 @@ class ProgramConformance:
             result = self.run(spec)
             assert result.outcome in (Outcome.OK, Outcome.CONTAMINATED), result.reason
             assert bool(result.reason) == (result.outcome is not Outcome.OK)
-            told = {key: value for key, value in spec.to_dict().items() if value not in ("auto", None)}
-            assert {key: result.spec.to_dict()[key] for key in told} == told
+            asked = {key: value for key, value in spec.to_dict().items() if value not in ("auto", None)}
+            assert {key: result.spec.to_dict()[key] for key in asked} == asked
             assert result.spec.hash == self.run(spec).spec.hash, "the same cell has the same name"
 
     def test_there_is_a_sample_of_every_step(self) -> None:
@@ -65,8 +65,8 @@ class ProgramConformance:
     def test_a_result_is_json_and_comes_back_from_it(self) -> None:
         for spec in self.specs():
             result = self.run(spec)
-            told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-            assert Result.from_dict(told).to_dict() == result.to_dict()
+            stored = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+            assert Result.from_dict(stored).to_dict() == result.to_dict()
 
     def test_what_cannot_run_is_refused_in_one_line(self) -> None:
         assert self.refused_specs()

@@ -42,5 +42,7 @@ def assert_same(tensors: dict[str, Tensor], wanted: dict[str, Tensor], close: fl
 
 def assert_close(numbers: list[float], wanted: list[float], rel: float) -> None:
     """Numbers are equal up to a share of ``rel``."""
-    for n, (mine, its) in enumerate(zip(numbers, wanted, strict=True)):
-        assert abs(mine - its) <= rel * abs(its), f"number {n} must be {its!r} up to {rel:g}, but is {mine!r}"
+    for n, (number, expected) in enumerate(zip(numbers, wanted, strict=True)):
+        assert abs(number - expected) <= rel * abs(expected), (
+            f"number {n} must be {expected!r} up to {rel:g}, but is {number!r}"
+        )

@@ -18,16 +18,16 @@ def asked(body: Mapping[str, Any], columns: Sequence[str]) -> Task:
     """The task of a file's sections, without its data, which has ``columns``. Raises ``ValueError`` for a key that is
     unknown, absent or of another type, and for a column that is not there."""
     kind = next(key for key in ASKS if key in body)
-    prompt, own = Section("prompt", body.get("prompt", {}), columns), Section(kind, body[kind], columns)
+    prompt, section = TaskSection("prompt", body.get("prompt", {}), columns), TaskSection(kind, body[kind], columns)
     template = Template.of(prompt.word("template", "{text}"), columns) if "prompt" in body else Template(())
-    task = ASKS[kind](own, template)
+    task = ASKS[kind](section, template)
     prompt.done()
-    own.done()
+    section.done()
     return task
 
 
 @dataclass(slots=True)
-class Section:
+class TaskSection:
     """A section of the file, whose keys are taken out one by one, and the columns of the data."""
 
     name: str
@@ -42,8 +42,8 @@ class Section:
         """The value of ``key``, of the type ``kind``; without a ``default`` it must be there."""
         value = self.left.pop(key, default)
         if not isinstance(value, kind) or isinstance(value, bool):
-            told = "is not" if value is None else f"got {value!r}"
-            raise ValueError(f"`{self.name}.{key}` must be given, but {told}; write {key} = {example}")
+            problem = "is not" if value is None else f"got {value!r}"
+            raise ValueError(f"`{self.name}.{key}` must be given, but {problem}; write {key} = {example}")
         return value
 
     def word(self, key: str, example: str, default: str | None = None) -> str:
@@ -66,13 +66,13 @@ class Section:
     def done(self) -> None:
         """Raises ``ValueError`` for a key that nothing has taken."""
         if self.left:
-            known = suggestion(
+            remedy = suggestion(
                 next(iter(self.left)), [key for key in self.given if key not in self.left] or ["nothing"]
             )
-            raise ValueError(f"unknown key {next(iter(self.left))!r} in [{self.name}]; {known}")
+            raise ValueError(f"unknown key {next(iter(self.left))!r} in [{self.name}]; {remedy}")
 
 
-def _labels(section: Section, template: Template) -> Task:
+def _labels(section: TaskSection, template: Template) -> Task:
     column = section.column("column", "label")
     words = section.take("words", dict, '{ negative = "terrible", positive = "great" }')
     if len(words) < 2 or not all(isinstance(word, str) and word for word in words.values()):
@@ -95,7 +95,7 @@ def _label(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _candidates(section: Section, template: Template) -> Task:
+def _candidates(section: TaskSection, template: Template) -> Task:
     """In a column that holds a list, or in several columns, as a CSV file has them."""
     columns = section.take("columns", list, '["choice1", "choice2"]', [])
     for name in columns:
@@ -106,8 +106,8 @@ def _candidates(section: Section, template: Template) -> Task:
         texts = [text_of(row, name) for name in columns] if columns else _list(row, column)
         if not all(text.strip() for text in texts):
             raise ValueError(f"a candidate must be a text, but got {texts}; leave empty ones out")
-        told = value_of(row, answer)
-        right = tuple(_number(answer, one, texts) for one in (told if isinstance(told, list) else [told]))
+        answers = value_of(row, answer)
+        right = tuple(_number(answer, label, texts) for label in (answers if isinstance(answers, list) else [answers]))
         if not right:
             raise ValueError(f"`{answer}` must name a right candidate, but is empty")
         return Example(*joined(template.fill(row), texts), right[0], right)
@@ -115,19 +115,19 @@ def _candidates(section: Section, template: Template) -> Task:
     return _task(make=make, loss=section.loss("lm"))
 
 
-def _number(column: str, told: Any, texts: Sequence[str]) -> int:
+def _number(column: str, label: Any, texts: Sequence[str]) -> int:
     """The place of a candidate that is told by its text, or by its number from 0 on."""
-    if told in texts:
-        return texts.index(told)
-    number = int(told) if str(told).isdecimal() and not isinstance(told, bool) else -1
+    if label in texts:
+        return texts.index(label)
+    number = int(label) if str(label).isdecimal() and not isinstance(label, bool) else -1
     if not 0 <= number < len(texts):
         raise ValueError(
-            f"`{column}` must be the text of a candidate, or its number from 0 to {len(texts) - 1}, but got {told!r}"
+            f"`{column}` must be the text of a candidate, or its number from 0 to {len(texts) - 1}, but got {label!r}"
         )
     return number
 
 
-def _answer(section: Section, template: Template) -> Task:
+def _answer(section: TaskSection, template: Template) -> Task:
     column, stop = section.column("column", "answer"), section.word("stop", "\n", ANSWER.stop)
     most = section.take("max_new_tokens", int, 50, ANSWER.new_tokens)
     if most < 1 or not stop:
@@ -136,15 +136,15 @@ def _answer(section: Section, template: Template) -> Task:
         )
 
     def make(row: Mapping[str, Any]) -> Example:
-        told = value_of(row, column)
+        value = value_of(row, column)
         return answered(
-            template.fill(row), _list(row, column) if isinstance(told, list) else [text_of(row, column)], stop
+            template.fill(row), _list(row, column) if isinstance(value, list) else [text_of(row, column)], stop
         )
 
     return _task(make=make, goal=replace(ANSWER, new_tokens=most, stop=stop), loss="lm")
 
 
-def _text(section: Section, template: Template) -> Task:
+def _text(section: TaskSection, template: Template) -> Task:
     column = section.word("column", "text", "text")
     check_column("text.column", column, section.columns)
     return _task(make=lambda row: Example(text_of(row, column), (), 0), goal=CONTINUE)
@@ -152,7 +152,7 @@ def _text(section: Section, template: Template) -> Task:
 
 def _list(row: Mapping[str, Any], column: str) -> list[str]:
     value = value_of(row, column)
-    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not value or not all(isinstance(text, str) for text in value):
         raise ValueError(f"`{column}` must be a list of texts, at least one, but got {value!r}")
     return value
 
@@ -165,7 +165,7 @@ def _task(**changes: Any) -> Task:
     )  # fmt: skip
 
 
-ASKS: Mapping[str, Callable[[Section, Template], Task]] = {
+ASKS: Mapping[str, Callable[[TaskSection, Template], Task]] = {
     "labels": _labels, "candidates": _candidates, "answer": _answer, "text": _text,
 }  # fmt: skip
 """Sections of a task's file, of which it has one."""

@@ -79,7 +79,7 @@ class Answers(Candidates):
     def encode(self, encoder: Encoder, units: Sequence[Example], places: Sequence[str]) -> list[Encoded]:
         """See :class:`Encoding`."""
         encoded, prompts = super().encode(encoder, units, places), encoder.prompts(units, places)
-        return [replace(one, prompt=prompt) for one, prompt in zip(encoded, prompts, strict=True)]
+        return [replace(example, prompt=prompt) for example, prompt in zip(encoded, prompts, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,15 +101,15 @@ class Encoder:
 
     def encode(self, examples: Sequence[Example], places: Sequence[str]) -> list[Encoded]:
         """The examples encoded; ``places`` name them in errors (``ValueError``)."""
-        one = self._masked if self.masked else self._causal
+        encode = self._masked if self.masked else self._causal
         texts = [self._texts(example) for example in examples]
-        tokens = self._ids([text for several in texts for text in several])
+        tokens = self._ids([text for candidates in texts for text in candidates])
         head, tail = self._edges()
         self._check_lengths(texts, tokens, 0 if self.masked else tail, places)
         ids = iter(tokens)
         return [
-            one(example, [next(ids) for _ in several], head, tail, place)
-            for example, several, place in zip(examples, texts, places, strict=True)
+            encode(example, [next(ids) for _ in candidates], head, tail, where)
+            for example, candidates, where in zip(examples, texts, places, strict=True)
         ]
 
     def prompts(self, examples: Sequence[Example], places: Sequence[str]) -> list[tuple[int, ...]]:
@@ -135,11 +135,11 @@ class Encoder:
 
     def _edges(self) -> tuple[int, int]:
         """How many special tokens the tokenizer puts before and after a text."""
-        empty, one = self._ids(["", "a"])
-        head = _shared(empty, one)
+        empty, letter = self._ids(["", "a"])
+        head = _shared(empty, letter)
         return head, len(empty) - head
 
-    def _causal(self, example: Example, ids: list[list[int]], head: int, tail: int, place: str) -> Encoded:
+    def _causal(self, example: Example, ids: list[list[int]], head: int, tail: int, where: str) -> Encoded:
         """A candidate's tokens are those beyond its prompt's. What the tokenizer puts after a text is left out, and so
         is a row's last token, which predicts nothing. Candidates that differ only in that token, so all of one token
         each, then have the same row: it is computed once for them."""
@@ -151,14 +151,14 @@ class Encoder:
             start = _shared(prompt, whole) - excess
             if start < max(head, 1):
                 raise ValueError(
-                    f"{place}: a candidate must follow at least one token of {self.limit}, but got one of "
+                    f"{where}: a candidate must follow at least one token of {self.limit}, but got one of "
                     f"{len(whole) - start - excess} tokens after none; use a larger seq_len or another tokenizer"
                 )
             kept = (*whole[:head], *whole[head + excess :])
             row, tokens = kept[:-1], kept[start:]
             if not tokens:
                 raise ValueError(
-                    f"{place}: a candidate must add a token to its prompt, but the tokenizer makes none of "
+                    f"{where}: a candidate must add a token to its prompt, but the tokenizer makes none of "
                     f"{example.candidates}; give each a text that it knows"
                 )
             if not rows or rows[-1] != row:
@@ -170,14 +170,14 @@ class Encoder:
             golds=example.golds,
         )  # fmt: skip
 
-    def _masked(self, example: Example, ids: list[list[int]], head: int, tail: int, place: str) -> Encoded:
+    def _masked(self, example: Example, ids: list[list[int]], head: int, tail: int, where: str) -> Encoded:
         whole = ids[0]
         excess = self._excess(len(whole))
         kept = (*whole[:head], *whole[head + excess :])
         mask = self.tokenizer.mask_token_id
         if kept.count(mask) != 1:
             raise ValueError(
-                f"{place}: a text must hold one mask token, but got {kept.count(mask)}; use a larger seq_len"
+                f"{where}: a text must hold one mask token, but got {kept.count(mask)}; use a larger seq_len"
             )
         position = kept.index(mask)
         candidates = tuple(((0, position, self._word(text)),) for text in example.candidates)
@@ -200,12 +200,14 @@ class Encoder:
         lengths = [len(ids) - tail for ids in tokens]
         if self.truncate or max(lengths, default=0) <= self.limit:
             return
-        owners = [place for several, place in zip(texts, places, strict=True) for _ in several]
-        place, length = next((place, one) for place, one in zip(owners, lengths, strict=True) if one > self.limit)
+        owners = [where for group, where in zip(texts, places, strict=True) for _ in group]
+        where, length = next(
+            (where, length) for where, length in zip(owners, lengths, strict=True) if length > self.limit
+        )
         needed = max(lengths) + self.room
         larger = f"use seq_len={needed}, which the longest needs, or " if needed <= self.positions else ""
         raise ValueError(
-            f"{place}: a text must have at most {self.limit} tokens ({self.limit_text}), but got {length}; {larger}"
+            f"{where}: a text must have at most {self.limit} tokens ({self.limit_text}), but got {length}; {larger}"
             "use truncate=true to cut its prompt from the left"
         )
 

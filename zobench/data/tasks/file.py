@@ -17,7 +17,7 @@ from typing import Any
 
 from zobench.data.tasks import rows
 from zobench.data.tasks.asks import ASKS, asked
-from zobench.data.tasks.rows import Rows
+from zobench.data.tasks.rows import RowSet
 from zobench.data.tasks.task import Example, Task
 from zobench.machine.texts import toml_of
 from zobench.runspec import RunSpec, suggestion
@@ -33,19 +33,19 @@ _SECTIONS = ("name", "data", "prompt", *ASKS)
 
 def task_of(spec: RunSpec) -> Task:
     """The task that ``spec`` names. Raises ``ValueError`` if its file is gone, or says something else by now."""
-    name, _, known = spec.task.partition("@")
-    if not known:
+    name, _, fingerprint = spec.task.partition("@")
+    if not fingerprint:
         task: Task = TASKS.get(name)
         return task
     if not spec.task_file:
         raise ValueError(f"the task {name} is a file's, but no file is given; name it: --task {name}.toml")
-    found = load(Path(spec.task_file))
-    if found.identity != spec.task:
+    loaded = load(Path(spec.task_file))
+    if loaded.identity != spec.task:
         raise ValueError(
             f"{spec.task_file} must say what it said when the run began ({spec.task}), but it or its data is another "
-            f"({found.identity}); bring it back, or begin a new run with --task {spec.task_file}"
+            f"({loaded.identity}); bring it back, or begin a new run with --task {spec.task_file}"
         )
-    return found.task
+    return loaded.task
 
 
 def identity(path: str) -> str:
@@ -84,7 +84,7 @@ def _made(path: Path, text: str, stamp: tuple[Any, ...]) -> Loaded:
     body = json.loads(text)
     name, sets = body.get("name", path.stem), rows.read(path.parent, body["data"])
     task = asked(body, sets.parts["train"].columns)
-    lengths = sorted(length for own in sets.parts.values() for length in _lengths(task, own))
+    lengths = sorted(length for rows_of_part in sets.parts.values() for length in _lengths(task, rows_of_part))
     task = replace(
         task, name=name, rows=functools.partial(_given, sets.parts), parts=tuple(sets.parts), facts=sets.facts,
         usual_tokens=_tokens(task, lengths[len(lengths) * 3 // 4]), longest_tokens=_tokens(task, lengths[-1]),
@@ -95,15 +95,15 @@ def _made(path: Path, text: str, stamp: tuple[Any, ...]) -> Loaded:
     return Loaded(f"{name}@{hashlib.sha256(words.encode()).hexdigest()[:12]}", task)
 
 
-def _lengths(task: Task, own: Rows) -> list[int]:
+def _lengths(task: Task, rows_of_part: RowSet) -> list[int]:
     """Bytes of each row's longest text. All rows are read, so that a mistake is found before a run begins."""
     lengths = []
-    for place, row in own.rows:
+    for where, row in rows_of_part.rows:
         try:
-            one: Example = task.example(row, task.form)
+            example: Example = task.example(row, task.form)
         except ValueError as error:
-            raise ValueError(f"{place}: {error}") from error
-        lengths.append(max(len((one.prompt + candidate).encode()) for candidate in one.candidates or ("",)))
+            raise ValueError(f"{where}: {error}") from error
+        lengths.append(max(len((example.prompt + candidate).encode()) for candidate in example.candidates or ("",)))
     return lengths
 
 
@@ -112,7 +112,7 @@ def _tokens(task: Task, nbytes: int) -> int:
     return 2**31 if task.goal.every_token else 8 + -(-nbytes // TOKEN // 8) * 8 + task.goal.new_tokens
 
 
-def _given(parts: Mapping[str, Rows], name: str, part: str, data_dir: Path | None) -> tuple[str, Iterable[Any]]:
+def _given(parts: Mapping[str, RowSet], name: str, part: str, data_dir: Path | None) -> tuple[str, Iterable[Any]]:
     return parts[part].where, parts[part].rows
 
 

@@ -47,13 +47,17 @@ def judge(choices: Choices, scores: Tensor, right: Sequence[Sequence[int]] | Non
     for example, answer in enumerate(choices.answers.tolist()):
         members = (groups == example).nonzero().squeeze(1)
         first = int(members[0])
-        own, trained = scores[members], answer - first
-        loss = functional.cross_entropy(own, torch.tensor(trained)) if choices.loss == "choice" else -own[trained]
-        wins = any(_wins(own, one) for one in (right[example] if right else ()) or (trained,))
+        candidate_scores, trained = scores[members], answer - first
+        loss = (
+            functional.cross_entropy(candidate_scores, torch.tensor(trained))
+            if choices.loss == "choice"
+            else -candidate_scores[trained]
+        )
+        wins = any(_wins(candidate_scores, candidate) for candidate in (right[example] if right else ()) or (trained,))
         total += Score(int(wins), 1, float(loss), examples=((wins, float(loss)),))
     return total
 
 
-def _wins(scores: Tensor, one: int) -> bool:
-    """Whether candidate ``one`` is the first of those with the highest score."""
-    return bool((scores[one] > scores[:one]).all() and (scores[one] >= scores[one:]).all())
+def _wins(scores: Tensor, candidate: int) -> bool:
+    """Whether ``candidate`` is the first of those with the highest score."""
+    return bool((scores[candidate] > scores[:candidate]).all() and (scores[candidate] >= scores[candidate:]).all())

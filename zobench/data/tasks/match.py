@@ -30,9 +30,9 @@ def f1(answer: str, golds: Sequence[str]) -> float:
     return max(_overlap(normalized(answer).split(), normalized(gold).split()) for gold in golds)
 
 
-def _overlap(found: Sequence[str], wanted: Sequence[str]) -> float:
-    common = (Counter(found) & Counter(wanted)).total()
+def _overlap(words: Sequence[str], wanted: Sequence[str]) -> float:
+    common = (Counter(words) & Counter(wanted)).total()
     if not common:
         return 0.0
-    precision, recall = common / len(found), common / len(wanted)
+    precision, recall = common / len(words), common / len(wanted)
     return 2 * precision * recall / (precision + recall)

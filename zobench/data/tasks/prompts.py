@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zobench.data.tasks.read import Place
+from zobench.data.tasks.read import SetFiles
 from zobench.data.tasks.reading import READING
 from zobench.data.tasks.task import MASK, Form, Record, Task, joined, words
 
@@ -51,7 +51,7 @@ def _rte_masked(row: Record) -> str:
 PUBLISHED = (
     Task(
         name="sst2",
-        rows=Place(folder="SST-2", train=("train.tsv",), validation=("dev.tsv",), hub="nyu-mll/glue", config="sst2"),
+        rows=SetFiles(folder="SST-2", train=("train.tsv",), validation=("dev.tsv",), hub="nyu-mll/glue", config="sst2"),
         usual_tokens=32,
         longest_tokens=80,
         packed_share=0.37,
@@ -64,7 +64,7 @@ PUBLISHED = (
     ),
     Task(
         name="rte",
-        rows=Place(folder="RTE", config="rte"),
+        rows=SetFiles(folder="RTE", config="rte"),
         usual_tokens=136,
         longest_tokens=376,
         packed_share=0.52,
@@ -80,7 +80,7 @@ PUBLISHED = (
     ),
     Task(
         name="cb",
-        rows=Place(folder="CB", config="cb"),
+        rows=SetFiles(folder="CB", config="cb"),
         usual_tokens=144,
         longest_tokens=296,
         packed_share=0.58,
@@ -95,7 +95,7 @@ PUBLISHED = (
     ),
     Task(
         name="boolq",
-        rows=Place(folder="BoolQ", train=("train.jsonl", "boolq_train.jsonl"), config="boolq"),
+        rows=SetFiles(folder="BoolQ", train=("train.jsonl", "boolq_train.jsonl"), config="boolq"),
         usual_tokens=256,
         longest_tokens=1200,
         texts=("passage", "question"),
@@ -106,7 +106,7 @@ PUBLISHED = (
     ),
     Task(
         name="wsc",
-        rows=Place(folder="WSC", config="wsc.fixed"),
+        rows=SetFiles(folder="WSC", config="wsc.fixed"),
         usual_tokens=80,
         longest_tokens=152,
         texts=("text", "span1_text", "span2_text"),
@@ -116,7 +116,7 @@ PUBLISHED = (
     ),
     Task(
         name="wic",
-        rows=Place(folder="WiC", config="wic"),
+        rows=SetFiles(folder="WiC", config="wic"),
         usual_tokens=56,
         longest_tokens=96,
         packed_share=0.68,
@@ -131,7 +131,7 @@ PUBLISHED = (
     ),
     Task(
         name="multirc",
-        rows=Place(folder="MultiRC", config="multirc"),
+        rows=SetFiles(folder="MultiRC", config="multirc"),
         usual_tokens=504,
         longest_tokens=936,
         texts=("paragraph", "question", "answer"),
@@ -145,7 +145,7 @@ PUBLISHED = (
     ),
     Task(
         name="copa",
-        rows=Place(folder="COPA", config="copa"),
+        rows=SetFiles(folder="COPA", config="copa"),
         usual_tokens=32,
         longest_tokens=40,
         packed_share=0.6,
@@ -158,7 +158,7 @@ PUBLISHED = (
     ),
     Task(
         name="winogrande",
-        rows=Place(
+        rows=SetFiles(
             folder="WinoGrande",
             train=tuple(f"train_{size}.jsonl" for size in ("xl", "l", "m", "s", "xs")),
             validation=("dev.jsonl",),
@@ -184,9 +184,9 @@ one token share their prompt's, and the loss "lm" reads the right candidate's.""
 def form_of(task: Task, *, aligned: bool, masked: bool) -> Form:
     """The form that a run asks for. Raises ``ValueError`` where the task has none."""
     if masked and task.masked is None:
-        known = ", ".join(other.name for other in PUBLISHED if other.masked is not None)
+        maskable = ", ".join(other.name for other in PUBLISHED if other.masked is not None)
         raise ValueError(
-            f"a masked language model needs a task with a masked form ({known}), but got {task.name}; "
+            f"a masked language model needs a task with a masked form ({maskable}), but got {task.name}; "
             "use a causal model"
         )
     if aligned:

@@ -25,7 +25,7 @@ PARTS = ("train", "validation")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class SetFiles:
     """Where a task's sets are: ``folder``, and the names of its files there, first present wins; or on the hub
     (``hub``: the dataset, empty where there is none; ``config``: its configuration, in the hub's files a folder).
 
@@ -53,7 +53,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LabelledSet:
     """The labelled examples of one set, in their order; ``where``: its file, or its name on the hub."""
 
     where: str
@@ -66,29 +66,29 @@ class Source:
         return "/".join(path.parts[-2:]) if path.is_file() else self.where
 
 
-def read(task: Task, form: Form, data_dir: Path | None) -> tuple[Source, ...]:
+def read(task: Task, form: Form, data_dir: Path | None) -> tuple[LabelledSet, ...]:
     """The sets of ``task`` in the order of its parts, the training set first, from ``data_dir`` (None: from the hub).
 
     For the papers' tasks ``data_dir`` holds the task's folder (``SST-2``, ``RTE``, ...) or is that folder. Raises
     ``ValueError`` for an absent or empty file, a malformed line, a missing column or an unknown label.
     """
     sets = [task.rows(task.name, part, data_dir) for part in task.parts]  # all must be there before one is read
-    return tuple(_source(task, form, *one) for one in sets)
+    return tuple(_source(task, form, *found_set) for found_set in sets)
 
 
-def _source(task: Task, form: Form, where: str, records: Iterable[tuple[str, Any]]) -> Source:
+def _source(task: Task, form: Form, where: str, records: Iterable[tuple[str, Any]]) -> LabelledSet:
     examples = []
-    for place, record in records:
+    for row_place, record in records:
         try:
             if not isinstance(record, Mapping):
                 raise ValueError(f"a row must be an object with columns, but got {type(record).__name__}")
             examples += [task.example(row, form) for row in (task.flat or _rows)(record)]
         except ValueError as error:
             remedy = task.remedy or f"give {task.name}'s files as they are published"
-            raise ValueError(f"{place}: {error}; {remedy}") from error
+            raise ValueError(f"{row_place}: {error}; {remedy}") from error
     if not examples:
         raise ValueError(f"{where}: a set must hold examples, but got none; give a whole set of {task.name}")
-    return Source(where, examples)
+    return LabelledSet(where, examples)
 
 
 def _rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -113,20 +113,20 @@ def _label(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {"label": answer["label"]} if "label" in answer else {}
 
 
-def _find(name: str, place: Place, data_dir: Path) -> tuple[list[Path], list[Path]]:
+def _find(name: str, files: SetFiles, data_dir: Path) -> tuple[list[Path], list[Path]]:
     """Paths of the training and of the validation files, all of the first folder that has a training file."""
     if not data_dir.is_dir():
         raise ValueError(f"`--data-dir` must be a folder, but got {data_dir}; leave it out to load {name} from the hub")
-    for folder in (data_dir / place.folder, data_dir / place.config, data_dir):
-        if not (train := _present(folder, (*place.train, "train-*.parquet"))):
+    for folder in (data_dir / files.folder, data_dir / files.config, data_dir):
+        if not (train := _present(folder, (*files.train, "train-*.parquet"))):
             continue
-        if validation := _present(folder, (*place.validation, "validation-*.parquet")):
+        if validation := _present(folder, (*files.validation, "validation-*.parquet")):
             return train, validation
-        wanted = " or ".join(place.validation)
+        wanted = " or ".join(files.validation)
         raise ValueError(f"{folder} must hold the validation set of {name}, but has no {wanted}; put it there")
-    wanted = " or ".join(place.train)
+    wanted = " or ".join(files.train)
     raise ValueError(
-        f"{data_dir} must hold the training set of {name}, but has no {wanted}, neither there nor in {place.folder}; "
+        f"{data_dir} must hold the training set of {name}, but has no {wanted}, neither there nor in {files.folder}; "
         "leave --data-dir out to load it from the hub"
     )
 
@@ -208,9 +208,9 @@ def load(where: str, remedy: str, *name: str | None, **options: Any) -> Iterator
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise ValueError(f"{where} must load, but {first_line(error)}; {remedy}") from error
     commit = options.get("revision") or ""
-    found = {Path(file["filename"]).parent.name for file in rows.cache_files}
-    if len(commit) == COMMIT and found - {commit}:
+    cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
+    if len(commit) == COMMIT and cached - {commit}:
         raise ValueError(
-            f"{where} must be of this commit, but offline the cache's latest is {min(found - {commit})[:12]}; {remedy}"
+            f"{where} must be of this commit, but offline the cache's latest is {min(cached - {commit})[:12]}; {remedy}"
         )
     return ((f"{where} row {number}", row) for number, row in enumerate(rows, start=1))

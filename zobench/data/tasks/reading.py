@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from zobench.data.tasks.read import Place
+from zobench.data.tasks.read import SetFiles
 from zobench.data.tasks.task import ANSWER, Example, Task, answered, joined
 
 
@@ -19,13 +19,13 @@ def texts(row: Mapping[str, Any], *names: str) -> list[str]:
     return [row[name] for name in names]
 
 
-def several(row: Mapping[str, Any], name: str, inner: str = "") -> list[str]:
+def texts_in(row: Mapping[str, Any], name: str, inner: str = "") -> list[str]:
     """The texts in the list ``name`` of a row, or in the list ``inner`` of its column ``name``; at least one."""
     value = row.get(name)
     value = value.get(inner) if inner and isinstance(value, Mapping) else value
     if isinstance(value, str) or not isinstance(value, Sequence) or not value or not all(map(_is_text, value)):
-        place = f"{name}.{inner}" if inner else name
-        raise ValueError(f"`{place}` must be a list of texts, at least one, but got {value!r}")
+        column = f"{name}.{inner}" if inner else name
+        raise ValueError(f"`{column}` must be a list of texts, at least one, but got {value!r}")
     return list(value)
 
 
@@ -36,19 +36,19 @@ def _is_text(value: object) -> bool:
 def _squad(row: Mapping[str, Any]) -> Example:
     title, context, question = texts(row, "title", "context", "question")
     prompt = f"Title: {title}\nContext: {context}\nQuestion: {question.strip()}\nAnswer:"
-    return answered(prompt, several(row, "answers", "text"), ANSWER.stop)
+    return answered(prompt, texts_in(row, "answers", "text"), ANSWER.stop)
 
 
 def _drop(row: Mapping[str, Any]) -> Example:
     passage, question = texts(row, "passage", "question")
     prompt = f"Passage: {passage}\nQuestion: {question.strip()}\nAnswer:"
-    return answered(prompt, several(row, "answers_spans", "spans"), ANSWER.stop)
+    return answered(prompt, texts_in(row, "answers_spans", "spans"), ANSWER.stop)
 
 
 def _record(row: Mapping[str, Any]) -> Example:
     """GPT-3's form: every entity of the passage in the place of the gap in the query."""
     passage, query = texts(row, "passage", "query")
-    entities, answers = several(row, "entities"), several(row, "answers")
+    entities, answers = texts_in(row, "entities"), texts_in(row, "answers")
     if missing := [answer for answer in answers if answer not in entities]:
         raise ValueError(f"`answers` must be among the entities, but {missing[0]!r} is not")
     filled = [query.replace("@placeholder", entity).rstrip(" ") for entity in entities]
@@ -64,9 +64,9 @@ def squad_rows(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         return
     for paragraph in _nested(record, "paragraphs"):
         for asked in _nested(paragraph, "qas"):
-            found = {"text": [answer.get("text") for answer in _nested(asked, "answers")]}
+            answers = {"text": [answer.get("text") for answer in _nested(asked, "answers")]}
             asked_in = {"title": record.get("title"), "context": paragraph.get("context")}
-            yield {**asked_in, "question": asked.get("question"), "answers": found}
+            yield {**asked_in, "question": asked.get("question"), "answers": answers}
 
 
 def drop_rows(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -113,7 +113,7 @@ def _nested(record: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 READING = (
     Task(
         name="squad",
-        rows=Place(
+        rows=SetFiles(
             folder="SQuAD", train=("train.jsonl", "train-v1.1.json"), validation=("val.jsonl", "dev-v1.1.json"),
             hub="rajpurkar/squad", config="plain_text",
         ),
@@ -121,14 +121,14 @@ READING = (
     ),
     Task(
         name="drop",
-        rows=Place(
+        rows=SetFiles(
             folder="DROP", train=("train.jsonl", "drop_dataset_train.json"),
             validation=("val.jsonl", "drop_dataset_dev.json"), hub="ucinlp/drop", config="default",
         ),
         usual_tokens=384, longest_tokens=1600, make=_drop, flat=drop_rows, goal=ANSWER, loss="lm",
     ),
     Task(
-        name="record", rows=Place(folder="ReCoRD", config="record"), usual_tokens=304, longest_tokens=760,
+        name="record", rows=SetFiles(folder="ReCoRD", config="record"), usual_tokens=304, longest_tokens=760,
         make=_record, flat=record_rows, loss="lm",
     ),
 )  # fmt: skip

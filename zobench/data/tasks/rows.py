@@ -29,7 +29,7 @@ _SPLIT = "split = { seed = 0, dev = 0.1, test = 0.1 }"
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowSet:
     """One set: ``where`` it is from, and of each row where it stands and its columns."""
 
     where: str
@@ -46,7 +46,7 @@ class Sets:
     """The sets of a task: "train", perhaps "dev", and "validation". ``fingerprint``: of all that was read, in hex.
     ``facts``: how one file was split, for the result."""
 
-    parts: dict[str, Rows]
+    parts: dict[str, RowSet]
     fingerprint: str
     facts: dict[str, Any]
 
@@ -55,7 +55,7 @@ def stamp(folder: Path, data: Mapping[str, Any]) -> tuple[Any, ...]:
     """What changes when a file of the section ``data`` does. Raises ``ValueError`` for what no such section says."""
     _check(data)
     seen = [(folder / path).stat() for path in _files(data).values() if (folder / path).is_file()]
-    return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in seen)
+    return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in seen)
 
 
 def read(folder: Path, data: Mapping[str, Any]) -> Sets:
@@ -69,11 +69,11 @@ def read(folder: Path, data: Mapping[str, Any]) -> Sets:
     digest = hashlib.sha256()
     for role, name in sources.items():
         if "hub" in data:
-            rows = Rows(f"{data['hub']} {name}", _from_hub(folder, data, name))
+            rows = RowSet(f"{data['hub']} {name}", _from_hub(folder, data, name))
             digest.update(json.dumps([role, [row for _, row in rows.rows]], sort_keys=True, default=str).encode())
         else:
             path = folder / name
-            rows = Rows(name, list(_from_file(path, "path" if "path" in data else role, data.get("format", ""))))
+            rows = RowSet(name, list(_from_file(path, "path" if "path" in data else role, data.get("format", ""))))
             digest.update(f"{role}:{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
         if not rows.rows:
             raise ValueError(f"{rows.where} must hold rows, but is empty; give a whole set")
@@ -93,8 +93,8 @@ def _check(data: Mapping[str, Any]) -> None:
             noun = f"a table, as {_SPLIT}" if key == "split" else "text"
             raise ValueError(f"`data.{key}` must be {noun}, but got {value!r}")
     if "format" in data and data["format"] not in FORMATS.values():
-        known = sorted(set(FORMATS.values()))
-        raise ValueError(f"`data.format` must be one of {', '.join(known)}, but got {data['format']!r}")
+        formats = sorted(set(FORMATS.values()))
+        raise ValueError(f"`data.format` must be one of {', '.join(formats)}, but got {data['format']!r}")
     if "hub" in data and "path" in data:
         raise ValueError("`data` must be in files or on the hub, but got both path and hub; leave one out")
     kind, strange = ("hub", _FILES_ONLY) if "hub" in data else ("files", _HUB_ONLY)
@@ -131,10 +131,10 @@ def _from_file(path: Path, key: str, named: str) -> Iterator[tuple[str, Row]]:
         raise ValueError(
             f"`data.format` must be given for {path.name}; use one of {', '.join(sorted(set(FORMATS.values())))}"
         )
-    return _told(path, _READERS[kind](path))
+    return _naming_file(path, _READERS[kind](path))
 
 
-def _told(path: Path, rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+def _naming_file(path: Path, rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
     """The rows of a file, which is named where it cannot be read."""
     try:
         yield from rows
@@ -145,10 +145,10 @@ def _told(path: Path, rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Ro
 
 
 def _records(path: Path, suffix: str) -> Iterator[tuple[str, Row]]:
-    for place, record in lines_of(path, suffix):
+    for where, record in lines_of(path, suffix):
         if not isinstance(record, Mapping):
-            raise ValueError(f"{place}: a row must be an object with columns, but got {type(record).__name__}")
-        yield place, record
+            raise ValueError(f"{where}: a row must be an object with columns, but got {type(record).__name__}")
+        yield where, record
 
 
 def _table(path: Path, delimiter: str) -> Iterator[tuple[str, Row]]:
@@ -193,7 +193,7 @@ def _from_hub(folder: Path, data: Mapping[str, Any], split: str) -> list[tuple[s
     return list(load(where, remedy, name, data.get("config"), revision=data.get("revision"), split=split))
 
 
-def _split(rows: Rows, given: Mapping[str, Any]) -> tuple[dict[str, Rows], dict[str, Any]]:
+def _split(rows: RowSet, given: Mapping[str, Any]) -> tuple[dict[str, RowSet], dict[str, Any]]:
     """One set cut in three by NumPy's legacy permutation of ``seed``: test first, then dev, the rest trains."""
     if not {"seed", "test"} <= set(given) <= {"seed", "dev", "test"} or type(given["seed"]) is not int:
         raise ValueError(f"`data.split` must have a seed, dev and test, but got {dict(given)}; write {_SPLIT}")
@@ -212,11 +212,11 @@ def _split(rows: Rows, given: Mapping[str, Any]) -> tuple[dict[str, Rows], dict[
         first += size
     numbers["train"] = order[first:]
     parts = {
-        PARTS[role]: Rows(f"{rows.where} ({role})", [rows.rows[i] for i in numbers[role]])
+        PARTS[role]: RowSet(f"{rows.where} ({role})", [rows.rows[i] for i in numbers[role]])
         for role in PARTS
         if role in numbers
     }
-    return parts, {"file_split": {"seed": given["seed"], **{role: len(own) for role, own in numbers.items()}}}
+    return parts, {"file_split": {"seed": given["seed"], **{role: len(chosen) for role, chosen in numbers.items()}}}
 
 
 def _size(role: str, value: Any, count: int) -> int:

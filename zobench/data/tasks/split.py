@@ -29,8 +29,8 @@ class Split:
     notes: list[str]
 
 
-def split(spec: RunSpec, task: Task, answers: Sequence[int], validation: int, own_dev: int | None = None) -> Split:
-    """The split of a training set with these ``answers`` and ``validation`` examples to test on; ``own_dev``: of the
+def split(spec: RunSpec, task: Task, answers: Sequence[int], validation: int, dev_count: int | None = None) -> Split:
+    """The split of a training set with these ``answers`` and ``validation`` examples to test on; ``dev_count``: of the
     task's own dev set, where it has one.
 
     Without ``spec.shots``: of a permutation of the training set the first train_size + dev_size, dev their tail (MeZO,
@@ -40,14 +40,14 @@ def split(spec: RunSpec, task: Task, answers: Sequence[int], validation: int, ow
     notes: list[str] = []
     if spec.shots:
         train, dev = _per_class(spec, task, answers)
-    elif own_dev is None:
+    elif dev_count is None:
         train, dev = _head(spec, task, len(answers), notes)
     else:
         train = _permutation(SPLIT_SEED, len(answers))[: spec.train_size]
-        dev = _permutation(SPLIT_SEED, own_dev)[: spec.dev_size]
+        dev = _permutation(SPLIT_SEED, dev_count)[: spec.dev_size]
         notes += [
             f"{name} has {size} of {count} examples ({name}_size)"
-            for name, size, count in (("train", len(train), len(answers)), ("dev", len(dev), own_dev))
+            for name, size, count in (("train", len(train), len(answers)), ("dev", len(dev), dev_count))
             if size < count
         ]
     test = _permutation(SPLIT_SEED, validation)[: spec.test_size]

@@ -60,7 +60,7 @@ ANSWER = Goal(
 )  # fmt: skip
 """At most 50 tokens, up to the end of the line, as MeZO's program generates an answer."""
 CONTINUE = Goal(
-    scores=("perplexity",), encoding="zobench.data.tasks.text:Packed", judge="zobench.finetune.judges:Continuing",
+    scores=("perplexity",), encoding="zobench.data.tasks.text:PackedText", judge="zobench.finetune.judges:Continuing",
     every_token=True,
 )  # fmt: skip
 
@@ -85,9 +85,9 @@ class Task:
     ``goal``: what is asked for. ``parts``: names of the sets, "dev" among them where the task has one of its own.
     ``facts``: what a result says of the task beside sizes, JSON types only.
 
-    ``rows`` gives the sets, as :class:`zobench.data.tasks.read.Place` does from files and the hub. ``usual_tokens`` and
-    ``longest_tokens``: of a usual batch's rows and of the longest text, from which seconds and bytes are predicted;
-    ``packed_share``: the tokens of a packed batch of 8 over those of the padded one, 1 where nobody has
+    ``rows`` gives the sets, as :class:`zobench.data.tasks.read.SetFiles` does from files and the hub.
+    ``usual_tokens`` and ``longest_tokens``: of a usual batch's rows and of the longest text, from which seconds and
+    bytes are predicted; ``packed_share``: the tokens of a packed batch of 8 over those of the padded one, 1 where nobody has
     counted them (docs/design/METHODS.md, "Packed rows").
     ``loss`` trains it (:class:`zobench.data.Choices`). ``small_dev``: the dev size where the training set is smaller
     than what a run asks for; ``dev_share``: the same as a share of that set. ``unaligned`` and ``masked``: other forms,
@@ -137,9 +137,9 @@ class Task:
             raise ValueError(f"a row must have the column {wanted}, but got columns {', '.join(row)}")
         label = row[column]
         if not isinstance(label, (str, int)) or label not in self.labels:
-            known = ", ".join(map(repr, self.labels))
+            labels = ", ".join(map(repr, self.labels))
             hint = "; -1 means no label, as in a test set" if label == -1 else ""
-            raise ValueError(f"`{column}` must be one of {known}, but got {label!r}{hint}")
+            raise ValueError(f"`{column}` must be one of {labels}, but got {label!r}{hint}")
         return self.labels[label]
 
 

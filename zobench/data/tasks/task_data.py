@@ -14,7 +14,7 @@ from zobench.data.batch import Batch
 from zobench.data.tasks.encode import Encoded, Encoder, Encoding
 from zobench.data.tasks.file import task_of
 from zobench.data.tasks.prompts import form_of
-from zobench.data.tasks.read import Source, read
+from zobench.data.tasks.read import LabelledSet, read
 from zobench.data.tasks.split import SPLIT_SEED, Split, split
 from zobench.data.tasks.task import Task
 from zobench.runspec import RunSpec
@@ -126,7 +126,7 @@ class TaskData:
             items = sorted(items, key=lambda item: item.length)
         trained = [self._trained(item).rows for item in self.splits["train"]]
         rows = POINTS * (self.spec.batch_size // self.spec.accumulate) * max(map(len, trained))
-        tokens = rows * max(len(row) for own in trained for row in own)
+        tokens = rows * max(len(row) for rows_of_example in trained for row in rows_of_example)
         return _groups(items, 0 if packed else rows, sum(len(item.rows) for item in items) if packed else FLOOR, tokens)
 
     def batches(self, name: str) -> list[Batch]:
@@ -172,11 +172,11 @@ def _encoder(spec: RunSpec, task: Task, tokenizer: PreTrainedTokenizerBase, mask
             f"`seq_len > {room + 1}` must hold for {task.name}, whose answers have up to {room} tokens, but got "
             f"{limit} (seq_len={spec.seq_len}, the model's positions {positions}); use a larger seq_len"
         )
-    told = f"seq_len={spec.seq_len}, the model's positions {positions}"
+    limit_text = f"seq_len={spec.seq_len}, the model's positions {positions}"
     return Encoder(
         tokenizer=tokenizer, masked=masked, limit=limit - room, truncate=spec.truncate,
         room=room, positions=positions,
-        limit_text=f"{told}, less {room} for the answer" if room else told,
+        limit_text=f"{limit_text}, less {room} for the answer" if room else limit_text,
     )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def _encode(
 
 
 def _facts(
-    spec: RunSpec, task: Task, sources: Mapping[str, Source], units: Mapping[str, Sequence[Any]], numbers: Split,
+    spec: RunSpec, task: Task, sources: Mapping[str, LabelledSet], units: Mapping[str, Sequence[Any]], numbers: Split,
     splits: dict[str, list[Encoded]],
 ) -> dict[str, Any]:  # fmt: skip
     def balance(answers: list[int]) -> dict[str, int]:
@@ -200,7 +200,7 @@ def _facts(
         "task": task.name,
         "candidates": list(task.names),
         "sources": {called[part]: source.name for part, source in sources.items()},
-        "available": {called[part]: len(own) for part, own in units.items()},
+        "available": {called[part]: len(examples) for part, examples in units.items()},
         "counts": {name: len(items) for name, items in splits.items()},
         "labels": {name: balance([item.answer for item in items]) for name, items in splits.items()},
         "truncated": {name: sum(item.cut for item in items) for name, items in splits.items()},

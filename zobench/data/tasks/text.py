@@ -11,7 +11,7 @@ from zobench.data.tasks.encode import Encoded, Encoder
 from zobench.data.tasks.task import Example
 
 
-class Packed:
+class PackedText:
     """An :class:`~zobench.data.tasks.encode.Encoding` of documents: their tokens follow each other, each document's
     with the end-of-text token after them, and every row takes as many as it may have. Only a last row is shorter."""
 

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 @dataclass(kw_only=True, slots=True)
 class Saved:
     """One checkpoint: begun after ``step`` steps; for how many seconds the run was held, after how many it was on the
-    disk, how many bytes this rank wrote. ``beside``: whether steps went on until all was copied, so that ``stall`` is
-    all that they had to wait. ``error``: why there is no checkpoint, after all."""
+    disk, how many bytes this rank wrote. ``overlapped``: whether steps went on until all was copied, so that ``stall``
+    is all that they had to wait. ``error``: why there is no checkpoint, after all."""
 
     step: int
     stall: float = 0.0
     seconds: float = 0.0
     nbytes: int = 0
-    beside: bool = True
+    overlapped: bool = True
     error: str = ""
 
 
@@ -53,7 +53,7 @@ class Target:
 
     folder: Path
     state: Callable[[int], Mapping[str, Any]]
-    tell: Callable[[str], None]
+    warn: Callable[[str], None]
     seal: Callable[[], None] = _nothing
     kept: Callable[[], None] = _nothing
     world: World | None = None

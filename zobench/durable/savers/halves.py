@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zobench.durable.savers.background import BackgroundSaver, Copy, wait
 from zobench.durable.savers.base import Target, part
-from zobench.durable.savers.beside import Beside, Copy, wait
 from zobench.engine.base import Position
 from zobench.engine.blocks import Unit
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zobench.engine.interface import LocalEngine
 
 
-class HalvesSaver(Beside):
+class HalvesSaver(BackgroundSaver):
     """ZO-Offloading's asynchronous checkpoint (ICLR'25, section 5.5), with a second copy of the weights in host memory.
 
     Stage 1: in the first pass after the boundary, when p1 (what comes before the blocks, and their first half) is

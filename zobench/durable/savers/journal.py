@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zobench.durable.savers.background import BackgroundSaver, Copy
 from zobench.durable.savers.base import Target, part, part_size
-from zobench.durable.savers.beside import Beside, Copy
 from zobench.engine.blocks import Unit
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ GROUP = 256 << 20
 """Bytes of the units that the journal form copies at a time, unless one unit is larger."""
 
 
-class JournalSaver(Beside):
+class JournalSaver(BackgroundSaver):
     """Copies the units group by group, each group as it is at a step's boundary, while the steps go on.
 
     The groups that a step touches last come first: by then they are copied. A unit that is touched before waits for its
@@ -87,11 +87,11 @@ class JournalSaver(Beside):
         """Cuts the next group off, here and now."""
         cut = self._cut
         assert cut is not None
-        copies, place = [], 0
+        copies, offset = [], 0
         for unit in cut.rest.pop(0):
             cut.positions[unit.name] = self.engine.position(unit)
             first, last = part(self.engine, unit, self.target)
             if unit.changed and last > first:
-                copies.append(Copy(unit, first, self._memory[place : place + last - first]))
-                place += last - first
+                copies.append(Copy(unit, first, self._memory[offset : offset + last - first]))
+                offset += last - first
         self._send(copies, ends=not cut.rest)

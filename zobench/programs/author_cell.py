@@ -27,7 +27,7 @@ from zobench.measure.observe import Observation, Observer
 from zobench.methods.zo_sgd import drawn
 from zobench.models.weights import Weights
 from zobench.programs import authors, clones
-from zobench.programs.asking import Asked, ProgramError, asking
+from zobench.programs.asking import AdapterProcess, ProgramError, asking
 from zobench.programs.cell import END_SECONDS, classify
 from zobench.programs.clones import Clone
 from zobench.programs.text import batches
@@ -43,7 +43,7 @@ SAMPLES = ("step_seconds", "loss", "projected_grad")
 
 
 @dataclass
-class Told:
+class ProgramOutput:
     """What the program has said so far; a cell that ends early keeps it."""
 
     rows: list[dict[str, float | None]] = field(default_factory=list)
@@ -63,11 +63,11 @@ class Told:
         warnings = [*models.differences(spec), *cautions(spec, samples["projected_grad"], 0)]
         if partial:
             warnings.append(f"partial: {count} of {spec.steps} steps, because the time it was given was used up")
-        told = {"samples": samples, "warmup": self.samples(0, spec.warmup), "partial": partial, "warnings": warnings}
+        fields = {"samples": samples, "warmup": self.samples(0, spec.warmup), "partial": partial, "warnings": warnings}
         if self.seen is None:
-            return told
+            return fields
         warnings += self.seen.warnings
-        return {**told, "memory": self.seen.memory | self.memory, "power": self.seen.power, "trace": self.seen.trace}
+        return {**fields, "memory": self.seen.memory | self.memory, "power": self.seen.power, "trace": self.seen.trace}
 
 
 def run(spec: RunSpec, world: World | None = None) -> Result:
@@ -79,43 +79,43 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
     """
     spec = models.checked(spec, choose_device(spec.device)[0])
     authors.check(spec)
-    clone, told = clones.checked(spec.program), Told()
-    told_by = {"program": authors.described(clone), "own_order": authors.AUTHORS[spec.program].own_order}
-    facts = environment(spec.device) | provenance(spec) | told_by
+    clone, output = clones.checked(spec.program), ProgramOutput()
+    identity = {"program": authors.described(clone), "own_order": authors.AUTHORS[spec.program].other_order}
+    facts = environment(spec.device) | provenance(spec) | identity
     outcome, reason, trace = Outcome.OK, "", ""
     try:
         with scratch(disk_dir(), "program") as folder:
             question = _question(spec, folder)
             with asking(clone, question, folder, _shown(spec.device)) as asked:
-                _follow(asked, spec, clone, told)
+                _follow(asked, spec, clone, output)
     except Exception as error:  # any failure is this cell's outcome, with its traceback, and never ends a sweep
         outcome, reason = classify(error, spec.device)
         trace = traceback.format_exc()
-    if told.seen is not None and outcome is Outcome.OK and told.seen.disturbed:
-        outcome, reason = Outcome.CONTAMINATED, told.seen.disturbed
+    if output.seen is not None and outcome is Outcome.OK and output.seen.disturbed:
+        outcome, reason = Outcome.CONTAMINATED, output.seen.disturbed
     return Result(
-        spec=spec, outcome=outcome, reason=reason, traceback=trace, environment=facts | told.facts,
-        **told.measured(spec, outcome),
+        spec=spec, outcome=outcome, reason=reason, traceback=trace, environment=facts | output.facts,
+        **output.measured(spec, outcome),
     )  # fmt: skip
 
 
-def _follow(asked: Asked, spec: RunSpec, clone: Clone, told: Told) -> None:
+def _follow(asked: AdapterProcess, spec: RunSpec, clone: Clone, output: ProgramOutput) -> None:
     """Watches the program while it takes the steps of ``spec``, and notes all that it tells."""
     observer = Observer(spec.device, pid=asked.pid)
     try:
         facts = asked.answer("facts")
-        told.facts = {name: facts[name] for name in ("versions", "threads")}
+        output.facts = {name: facts[name] for name in ("versions", "threads")}
         clones.check_versions(clone, facts["versions"])
         asked.answer("ready")
         observer.baseline()
         asked.ask()
         while (row := asked.answer("step", "done"))["kind"] == "step":
-            told.rows.append({name: None if row[name] is None else float(row[name]) for name in SAMPLES})
-        if not spec.warmup < len(told.rows) <= spec.warmup + spec.steps:
-            raise ProgramError(f"{asked.name} must take the steps that it is asked for, but took {len(told.rows)}")
-        told.memory, told.window = row["memory"], (row["window"][0], row["window"][1])
+            output.rows.append({name: None if row[name] is None else float(row[name]) for name in SAMPLES})
+        if not spec.warmup < len(output.rows) <= spec.warmup + spec.steps:
+            raise ProgramError(f"{asked.name} must take the steps that it is asked for, but took {len(output.rows)}")
+        output.memory, output.window = row["memory"], (row["window"][0], row["window"][1])
     finally:
-        told.seen = observer.stop(told.window)
+        output.seen = observer.stop(output.window)
 
 
 def _question(spec: RunSpec, folder: Path) -> dict[str, Any]:

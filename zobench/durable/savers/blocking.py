@@ -22,7 +22,7 @@ PIECE = 64 << 20
 """Bytes that a synchronous checkpoint reads at a time."""
 
 
-class Held(ABC):
+class BlockingSaver(ABC):
     """What savers that hold the run share."""
 
     def __init__(self, target: Target) -> None:
@@ -43,7 +43,7 @@ class Held(ABC):
             raise
         except OSError as error:
             made.error = f"{error}"
-            self.target.tell(failure(made))
+            self.target.warn(failure(made))
         end = time.perf_counter()
         made.stall = made.seconds = end - start
 
@@ -58,7 +58,7 @@ class Held(ABC):
         """Returns when all is on the disk."""
 
 
-class TensorSaver(Held):
+class TensorSaver(BlockingSaver):
     """Holds the run and writes named tensors: for engines that backpropagate, whose weights no journal tells."""
 
     def __init__(self, engine: SavingEngine, target: Target) -> None:
@@ -78,7 +78,7 @@ class TensorSaver(Held):
         self.events.append(("save", "save", 0, start, time.perf_counter()))
 
 
-class SyncSaver(Held):
+class SyncSaver(BlockingSaver):
     """Holds the run and writes the weights at rest: what a checkpoint costs without any of the below."""
 
     def __init__(self, engine: LocalEngine, target: Target) -> None:
@@ -111,9 +111,9 @@ class SyncSaver(Held):
         for unit in self.engine.units:
             start = time.perf_counter()
             first, last = part(self.engine, unit, self.target) if unit.changed else (0, 0)
-            for place in range(first, last, PIECE):
-                out = self._buffer[: min(PIECE, last - place)]
-                self.engine.read(unit, out, place)
-                cut.add(unit, place, out)
+            for offset in range(first, last, PIECE):
+                out = self._buffer[: min(PIECE, last - offset)]
+                self.engine.read(unit, out, offset)
+                cut.add(unit, offset, out)
             if last > first:
                 self.events.append(("save", "save", block_of(self.engine, unit), start, time.perf_counter()))

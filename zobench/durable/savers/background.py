@@ -64,7 +64,7 @@ class CopyThread:
             job()
 
 
-class Beside(ABC):
+class BackgroundSaver(ABC):
     """What the two forms that save beside the steps share: a thread that copies, one that writes, and who waits.
 
     Weights are copied while no step touches them: ``_due`` holds the units whose copy is not done, and the engine calls
@@ -94,17 +94,17 @@ class Beside(ABC):
     def after_step(self, step: int) -> None:
         """See :class:`Saver`."""
         start = time.perf_counter()
-        held = self._cut
-        if held is not None or self._asked:
+        cut = self._cut
+        if cut is not None or self._asked:
             self._boundary()
             if self._cut is None and self._asked and self._settled():
                 self._asked = False
                 self.events.clear()
                 self.saved.append(Saved(step=step))
-                self._cut = held = Cut(self.saved[-1], self.target)
+                self._cut = cut = Cut(self.saved[-1], self.target)
                 self._start()
-        if held is not None:
-            held.made.stall += time.perf_counter() - start
+        if cut is not None:
+            cut.made.stall += time.perf_counter() - start
 
     def close(self, finish: bool = True) -> None:
         """See :class:`Saver`."""
@@ -114,7 +114,7 @@ class Beside(ABC):
                     pass
                 made = self._cut.made
                 self._last()
-                made.beside = made.beside and self._cut is None
+                made.overlapped = made.overlapped and self._cut is None
         finally:
             if self._cut is not None:
                 self._cut.failed = True
@@ -184,8 +184,8 @@ class Beside(ABC):
 
     def _claim(self, copy: Copy) -> bool:
         with self._lock:
-            mine, copy.claimed = not copy.claimed, True
-        return mine
+            is_ours, copy.claimed = not copy.claimed, True
+        return is_ours
 
     def _copy(self, cut: Cut, copy: Copy) -> None:
         """Copies a unit, in any thread."""
@@ -233,7 +233,7 @@ class Beside(ABC):
         """Lets go of a checkpoint that is done."""
         assert self._cut is not None
         if self._cut.made.error:
-            self.target.tell(failure(self._cut.made))
+            self.target.warn(failure(self._cut.made))
         self._cut = None
 
     def _raise(self) -> None:
