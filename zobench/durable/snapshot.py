@@ -249,7 +249,6 @@ class SnapshotStart:
 
     @torch.no_grad()
     def fill(self, unit: str, out: Tensor) -> bool:
-        """See :class:`zobench.engine.interface.Start`."""
         from safetensors import safe_open
 
         for first, file, key in self._where.get(unit, ()):
@@ -259,7 +258,6 @@ class SnapshotStart:
         return unit in self._where
 
     def position(self, unit: str) -> Position:
-        """See :class:`zobench.engine.interface.Start`."""
         if unit not in self._positions:
             raise ValueError(f"`{self.path}` must hold {unit}, but lacks it; remove {self.path}")
         return self._positions[unit]

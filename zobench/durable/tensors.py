@@ -71,7 +71,6 @@ class SnapshotWeights(Weights):
 
     @torch.no_grad()
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
-        """See :class:`zobench.models.weights.Weights`."""
         if name in self._where:
             out.copy_(_rows(self._where[name], name, first, out.shape[0] if out.dim() else 1))
         elif self._base is not None:

@@ -57,20 +57,16 @@ class Callbacks:
         self.started = False
 
     def start(self, start: RunStart) -> None:
-        """See :meth:`Callback.on_start`."""
         self.started = True
         self._each(lambda callback: callback.on_start(start))
 
     def step(self, step: StepReport) -> None:
-        """See :meth:`Callback.on_step`."""
         self._each(lambda callback: callback.on_step(step))
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """See :meth:`Callback.on_evaluation`."""
         self._each(lambda callback: callback.on_evaluation(evaluation))
 
     def end(self, result: Result) -> None:
-        """See :meth:`Callback.on_end`."""
         self._each(lambda callback: callback.on_end(result))
 
     @contextlib.contextmanager

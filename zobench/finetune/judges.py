@@ -29,13 +29,11 @@ class Choosing:
     """A :class:`Judge` of choices: the share of examples whose highest score is a right candidate's."""
 
     def look(self, engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
-        """See :class:`Judge`."""
         batch = data.batch(items)
         assert batch.choices is not None
         return judge(batch.choices, engine.scores(batch), [item.right for item in items])
 
     def scores(self, total: Score) -> tuple[float, ...]:
-        """See :class:`Judge`."""
         return (total.right / total.count,)
 
 
@@ -44,14 +42,12 @@ class Answering(Choosing):
     loss is that of the right answer, as it trains."""
 
     def look(self, engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
-        """See :class:`Judge`."""
         answers, score = generate(engine, data, items), super().look(engine, data, items)
         pairs = [(answer, item.golds) for answer, item in zip(answers, items, strict=True)]
         right = math.fsum(f1(*pair) for pair in pairs)
         return Score(right, score.count, score.loss_sum, math.fsum(exact_match(*pair) for pair in pairs))
 
     def scores(self, total: Score) -> tuple[float, ...]:
-        """See :class:`Judge`."""
         return total.right / total.count, total.exact / total.count
 
 
@@ -59,12 +55,10 @@ class Continuing:
     """A :class:`Judge` of plain text: the perplexity, the exponential of the mean loss of a token."""
 
     def look(self, engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
-        """See :class:`Judge`."""
         batch = data.batch(items)
         count = counted(engine.model, batch)
         return Score(0, count, engine.evaluate(batch) * count)
 
     def scores(self, total: Score) -> tuple[float, ...]:
-        """See :class:`Judge`."""
         loss = total.loss_sum / total.count
         return (math.exp(loss) if loss < math.log(1e300) else math.inf,)

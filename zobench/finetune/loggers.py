@@ -45,15 +45,12 @@ class Curve(Callback, ABC):
         """Writes one row."""
 
     def on_start(self, start: RunStart) -> None:
-        """See :class:`Callback`."""
         self.begin(start)
 
     def on_step(self, step: StepReport) -> None:
-        """See :class:`Callback`."""
         self.write(step.step, step_row(step))
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        """See :class:`Callback`."""
         self.write(evaluation.step, evaluation_row(evaluation))
 
 
@@ -82,7 +79,6 @@ class JsonLines(Curve):
         self._file.write(json.dumps({"step": step, **finite}) + "\n")
 
     def close(self) -> None:
-        """See :class:`Callback`."""
         if self._file is not None:
             self._file.close()
 
@@ -91,7 +87,6 @@ class Csv(JsonLines):
     """``curve.csv`` in the run's folder: the same rows, with empty fields for what a row does not have."""
 
     def begin(self, start: RunStart) -> None:
-        """See :class:`JsonLines`."""
         from zobench.data.tasks.file import task_of
 
         scores = ("loss", *task_of(start.spec).goal.scores)
@@ -103,7 +98,6 @@ class Csv(JsonLines):
             self.write(step, row)
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
-        """See :class:`Curve`."""
         assert self._file is not None
         self._file.write(_line([{"step": step, **row}.get(name, "") for name in self._columns]))
 
@@ -120,7 +114,6 @@ class TensorBoard(Curve):
     _writer: Any = None
 
     def begin(self, start: RunStart) -> None:
-        """See :class:`Curve`."""
         from torch.utils.tensorboard import SummaryWriter
 
         folder = start.folder / "tensorboard"
@@ -136,7 +129,6 @@ class TensorBoard(Curve):
             self._writer.add_scalar(f"{group}/{rest}" if group in ("dev", "test") else f"train/{name}", value, step)
 
     def close(self) -> None:
-        """See :class:`Callback`."""
         if self._writer is not None:
             self._writer.close()
 
@@ -147,7 +139,6 @@ class WeightsAndBiases(Curve):
     _run: Any = None
 
     def begin(self, start: RunStart) -> None:
-        """See :class:`Curve`."""
         import wandb
 
         self._run = wandb.init(
@@ -156,7 +147,6 @@ class WeightsAndBiases(Curve):
         )  # fmt: skip
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
-        """See :class:`Curve`."""
         self._run.log(dict(row), step=step)
 
     def on_end(self, result: Result) -> None:
@@ -165,7 +155,6 @@ class WeightsAndBiases(Curve):
         self._run.summary.update({f"test_{name}": test[name] for name in result.scores if name in test})
 
     def close(self) -> None:
-        """See :class:`Callback`."""
         if self._run is not None:
             self._run.finish()
 
@@ -178,7 +167,6 @@ class MLflow(Curve):
     _ended = False
 
     def begin(self, start: RunStart) -> None:
-        """See :class:`Curve`."""
         import mlflow
 
         self._client, kept = mlflow, start.folder / MLFLOW_FILE
@@ -204,15 +192,12 @@ class MLflow(Curve):
                 self.write(step, left)
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
-        """See :class:`Curve`."""
         self._client.log_metrics(dict(row), step=step)
 
     def on_end(self, result: Result) -> None:
-        """See :class:`Callback`."""
         self._ended = True
 
     def close(self) -> None:
-        """See :class:`Callback`."""
         if self._client is not None:
             self._client.end_run("FINISHED" if self._ended else "KILLED")
 

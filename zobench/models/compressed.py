@@ -70,7 +70,6 @@ def _stored(codes: tuple[Any, int], file: Path, scales: tuple[Any, int], scale_f
 
 
 def _decode(bits: int, dtype: torch.dtype, raw: Sequence[Tensor]) -> Tensor:
-    """See :data:`zobench.models.stored.Decode`."""
     codes, scales = raw[0], raw[1].contiguous().view(dtype)
     if bits == 4:
         codes = torch.stack([codes & 15, codes >> 4], 2).flatten(1)

@@ -45,16 +45,13 @@ class GGUFWeights(Weights):
 
     @torch.no_grad()
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
-        """See :class:`~zobench.models.weights.Weights`."""
         out.copy_(self.stored(name).read(slice(first, first + out.shape[0])))
 
     @property
     def is_quantised(self) -> bool:
-        """See :class:`~zobench.models.weights.Weights`."""
         return True
 
     def stored(self, name: str) -> Stored:
-        """See :class:`~zobench.models.weights.Weights`."""
         if name not in self._decoded:
             self._decoded[name] = self._located(name)
         return self._decoded[name]

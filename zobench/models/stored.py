@@ -175,7 +175,6 @@ class Format:
     block: Callable[[Tensor], Tensor]
 
     def decode(self, raw: Sequence[Tensor]) -> Tensor:
-        """See :data:`Decode`."""
         rows = raw[0]
         return self.block(_blocks(rows, self.nbytes)).view(len(rows), -1)
 

@@ -82,7 +82,6 @@ class RandomWeights(Weights):
 
     @torch.no_grad()
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
-        """See :class:`Weights`."""
         name = self._canonical[name]
         rule = self._rules[name]
         if rule.constant is not None:
@@ -121,7 +120,6 @@ class ModelWeights(Weights):
 
     @torch.no_grad()
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
-        """See :class:`Weights`."""
         out.copy_(self._model.get_parameter(name)[first : first + out.shape[0]])
 
 
@@ -192,7 +190,6 @@ class PretrainedWeights(Weights):
 
     @property
     def is_quantised(self) -> bool:
-        """See :class:`Weights`."""
         return bool(self._packed)
 
     def stored(self, name: str) -> Stored:

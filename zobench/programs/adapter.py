@@ -66,7 +66,6 @@ class MeZO(Transformers):
         self.losses: Any = []
 
     def begin(self, spec: Any, model: Any, scratch: str) -> None:
-        """See :meth:`Transformers.begin`."""
         self.model = model.to(spec["device"])
         arguments = training_arguments(spec, scratch)
         for name, value in {**self.settings, "zo_eps": spec["eps"]}.items():
@@ -79,7 +78,6 @@ class MeZO(Transformers):
         return kind(model=self.model, args=arguments)
 
     def step(self, inputs: Any) -> Any:
-        """See :meth:`Transformers.step`."""
         self.losses.clear()
         self.trainer.zo_step(self.model, inputs)
         self.trainer.zo_update(self.model)
@@ -93,7 +91,6 @@ class ZOLLM(MeZO):
     settings: ClassVar[Any] = {**MeZO.settings, "trainer": "zo_sgd", "perturbation_mode": "two_side", "q": 1}
 
     def made(self, kind: Any, arguments: Any) -> Any:
-        """See :meth:`MeZO.made`."""
         return kind(None, None, None, None, model=self.model, args=arguments)
 
     def begin(self, spec: Any, model: Any, scratch: str) -> None:
@@ -118,7 +115,6 @@ class ZO2(Transformers):
         return self.package.get_opt_for_causalLM(self.package.ZOConfig(method="mezo-sgd", zo2=True))
 
     def begin(self, spec: Any, model: Any, scratch: str) -> None:
-        """See :meth:`Transformers.begin`."""
         self.device, self.model = spec["device"], model
         model.zo_init(self.package.ZOConfig(
             method="mezo-sgd", zo2=True, lr=spec["lr"], weight_decay=spec["weight_decay"], eps=spec["eps"],
@@ -133,7 +129,6 @@ class ZO2(Transformers):
         return self.compute_grad(plus, minus)
 
     def step(self, inputs: Any) -> Any:
-        """See :meth:`Transformers.step`."""
         self.losses.clear()
         self.model.zo_train()
         self.model(**{name: tensor.to(self.device) for name, tensor in inputs.items()})

@@ -160,7 +160,6 @@ class TextField(SpecField[str]):
     form_noun: str = "text"
 
     def check(self, value: Any) -> str:
-        """See :meth:`SpecField.check`."""
         value = super().check(value)
         if not re.fullmatch(self.form, value, re.DOTALL):
             raise ValueError(f"`{self.name}` must be {self.form_noun}, but got {value!r}; {self.remedy}")
@@ -180,7 +179,6 @@ class WordField(SpecField[str]):
         return self.allowed
 
     def check(self, value: Any) -> str:
-        """See :meth:`SpecField.check`."""
         value = super().check(value)
         if value != self.default and value not in (allowed := self.choices):
             raise ValueError(
@@ -201,12 +199,10 @@ class RegistryField(WordField):
     before: tuple[str, ...] = ()
 
     def names(self, value: str) -> bool:
-        """See :meth:`SpecField.names`."""
         return value not in self.before
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """See :meth:`SpecField.choices`."""
         return (*self.before, *self.registry.names())
 
     def hint(self, value: str) -> str:
@@ -218,11 +214,9 @@ class RegistryField(WordField):
         return near if near.startswith("did you mean") else "if a package gives it, install that package"
 
     def options(self, value: str) -> Mapping[str, Any]:
-        """See :meth:`SpecField.options`."""
         return {} if value in self.before else getattr(self.registry.get(value), "options", {})
 
     def origin(self, value: str) -> str:
-        """See :meth:`SpecField.origin`."""
         return "" if value in self.before else self.registry.origin(value)
 
 
@@ -238,13 +232,11 @@ class FileField(RegistryField):
     suffix: ClassVar[str] = ".toml"
 
     def check(self, value: Any) -> str:
-        """See :meth:`SpecField.check`."""
         if isinstance(value, str) and value.endswith(self.suffix):
             return str(resolve(self.identity)(value))
         return value if isinstance(value, str) and _IDENTITY.fullmatch(value) else super().check(value)
 
     def names(self, value: str) -> bool:
-        """See :meth:`SpecField.names`."""
         return "@" not in value and super().names(value)
 
     def shown(self, value: str) -> str:
@@ -252,11 +244,9 @@ class FileField(RegistryField):
         return value.partition("@")[0]
 
     def options(self, value: str) -> Mapping[str, Any]:
-        """See :meth:`SpecField.options`."""
         return super().options(value) if self.names(value) else {}
 
     def origin(self, value: str) -> str:
-        """See :meth:`SpecField.origin`."""
         return super().origin(value) if self.names(value) else ""
 
 
@@ -268,16 +258,13 @@ class SwitchField(SpecField[T]):
 
     @property
     def noun(self) -> str:  # type: ignore[override]
-        """See :attr:`SpecField.noun`."""
         return "switch or none" if NoneType in self.types else "switch"
 
     @property
     def types(self) -> tuple[type, ...]:
-        """See :attr:`SpecField.types`."""
         return (bool, NoneType) if self.default is None else (bool,)
 
     def parse(self, text: str) -> bool | None:
-        """See :meth:`SpecField.parse`."""
         lowered, name = text.strip().lower(), self.name
         if NoneType in self.types and lowered in ("none", "default"):
             return None
@@ -287,7 +274,6 @@ class SwitchField(SpecField[T]):
         return lowered in yes
 
     def write(self, value: Any) -> str:
-        """See :meth:`SpecField.write`."""
         return str(value).lower()
 
 
@@ -296,11 +282,9 @@ class ScalarField(SpecField[Any]):
     """One option, ``options.name``: text, a number, true or false."""
 
     def check(self, value: Any) -> Any:
-        """See :meth:`SpecField.check`."""
         return check_scalar(self.name, value)
 
     def parse(self, text: str) -> Any:
-        """See :meth:`SpecField.parse`."""
         return read_scalar(text)
 
 
@@ -312,21 +296,17 @@ class TableField(SpecField[Mapping[str, Any]]):
 
     @property
     def types(self) -> tuple[type, ...]:
-        """See :attr:`SpecField.types`."""
         return (Mapping,)
 
     def check(self, value: Any) -> Options:
-        """See :meth:`SpecField.check`."""
         if not isinstance(value, Mapping):
             raise ValueError(f"`{self.name}` must be a table, but got {value!r}; write {self.name}.NAME=VALUE")
         return Options.of({name: check_scalar(f"{self.name}.{name}", option) for name, option in value.items()})
 
     def parse(self, text: str) -> Any:
-        """See :meth:`SpecField.parse`."""
         return read_options(self.name, text)
 
     def plain(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """See :meth:`SpecField.plain`."""
         return dict(value)
 
     def words(self, value: Mapping[str, Any]) -> list[str]:
@@ -334,7 +314,6 @@ class TableField(SpecField[Mapping[str, Any]]):
         return [f"{name}={option}" for name, option in value.items()]
 
     def part(self, name: str) -> ScalarField:
-        """See :meth:`SpecField.part`."""
         return ScalarField(None, self.about, since=self.since, name=f"{self.name}.{name}")
 
 

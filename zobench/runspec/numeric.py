@@ -25,7 +25,6 @@ class NumberField(SpecField[T]):
 
     @property
     def noun(self) -> str:  # type: ignore[override]
-        """See :attr:`SpecField.noun`."""
         return "integer" if int in self.types else "number"
 
     @property
@@ -35,7 +34,6 @@ class NumberField(SpecField[T]):
 
     @property
     def types(self) -> tuple[type, ...]:
-        """See :attr:`SpecField.types`."""
         return (type(self.default),)
 
     def check(self, value: Any) -> Any:
@@ -56,7 +54,6 @@ class NumberField(SpecField[T]):
         return value + 0.0 if isinstance(value, float) else value
 
     def parse(self, text: str) -> Any:
-        """See :meth:`SpecField.parse`."""
         try:
             return self.types[0](text)
         except ValueError:
@@ -71,17 +68,14 @@ class IntervalField(NumberField[int | str]):
 
     @property
     def noun(self) -> str:  # type: ignore[override]
-        """See :attr:`SpecField.noun`."""
         return "integer or inf"
 
     @property
     def wanted(self) -> str:
-        """See :attr:`NumberField.wanted`."""
         return "a whole number or inf"
 
     @property
     def types(self) -> tuple[type, ...]:
-        """See :attr:`SpecField.types`."""
         return (int, str)
 
     def check(self, value: Any) -> Any:
@@ -93,7 +87,6 @@ class IntervalField(NumberField[int | str]):
         return super().check(value)
 
     def parse(self, text: str) -> Any:
-        """See :meth:`SpecField.parse`."""
         return "inf" if text.strip().lower() == "inf" else super().parse(text)
 
 
@@ -110,19 +103,15 @@ class SizeField(NumberField[int]):
 
     @property
     def noun(self) -> str:  # type: ignore[override]
-        """See :attr:`SpecField.noun`."""
         return "bytes"
 
     def check(self, value: Any) -> int:
-        """See :meth:`SpecField.check`."""
         return int(super().check(self.parse(value) if isinstance(value, str) else value))
 
     def parse(self, text: str) -> int:
-        """See :func:`parse_size`."""
         return parse_size(self.name, text)
 
     def write(self, value: Any) -> str:
-        """See :func:`size_text`."""
         return size_text(value)
 
 

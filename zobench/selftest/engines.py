@@ -124,7 +124,6 @@ class Late:
         self._lanes, self._lane, self._spin = lanes, lane, spin
 
     def submit(self, op: Op, action: Action, after: Sequence[Any]) -> Any:
-        """See :class:`~zobench.engine.lanes.Lanes`."""
 
         def late() -> None:
             self._spin()
@@ -133,23 +132,18 @@ class Late:
         return self._lanes.submit(op, late if op.lane == self._lane else action, after)
 
     def wait(self, ticket: Any) -> None:
-        """See :class:`~zobench.engine.lanes.Lanes`."""
         self._lanes.wait(ticket)
 
     def drain(self) -> None:
-        """See :class:`~zobench.engine.lanes.Lanes`."""
         self._lanes.drain()
 
     def close(self) -> None:
-        """See :class:`~zobench.engine.lanes.Lanes`."""
         self._lanes.close()
 
     def record(self) -> None:
-        """See :class:`~zobench.engine.lanes.Lanes`."""
         self._lanes.record()
 
     def timeline(self) -> list[Event]:
-        """See :class:`~zobench.engine.lanes.Lanes`."""
         return self._lanes.timeline()
 
 

@@ -31,14 +31,12 @@ class Kept:
                 engine.read(unit, self.bytes[unit.name])
 
     def fill(self, unit: str, out: Tensor) -> bool:
-        """See :class:`~zobench.engine.interface.Start`."""
         kept = self.bytes.get(unit)
         if kept is not None:
             out[: kept.numel()].copy_(kept)
         return kept is not None
 
     def position(self, unit: str) -> Position:
-        """See :class:`~zobench.engine.interface.Start`."""
         return self.positions[unit]
 
 

@@ -31,7 +31,6 @@ class Poisoned(Weights):
     whole: Weights
 
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
-        """See :class:`~zobench.models.weights.Weights`."""
         self.whole.fill(name, out, first)
         if "final_layer_norm.weight" in name:
             out[0] = math.nan

@@ -61,15 +61,12 @@ class Candidates:
     """An :class:`Encoding` of examples with candidates."""
 
     def units(self, encoder: Encoder, examples: Sequence[Example]) -> Sequence[Example]:
-        """See :class:`Encoding`."""
         return examples
 
     def encode(self, encoder: Encoder, units: Sequence[Example], places: Sequence[str]) -> list[Encoded]:
-        """See :class:`Encoding`."""
         return encoder.encode(units, places)
 
     def batch(self, items: Sequence[Encoded], *, pad: int, left: bool, widest: int, loss: str) -> Batch:
-        """See :class:`Encoding`."""
         return collate(items, pad=pad, left=left, widest=widest, loss=loss)
 
 
@@ -77,7 +74,6 @@ class Answers(Candidates):
     """An :class:`Encoding` of questions: the right answer trains as a candidate, and the prompt alone is kept too."""
 
     def encode(self, encoder: Encoder, units: Sequence[Example], places: Sequence[str]) -> list[Encoded]:
-        """See :class:`Encoding`."""
         encoded, prompts = super().encode(encoder, units, places), encoder.prompts(units, places)
         return [replace(example, prompt=prompt) for example, prompt in zip(encoded, prompts, strict=True)]
 

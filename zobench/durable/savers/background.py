@@ -88,11 +88,9 @@ class BackgroundSaver(ABC):
         engine.before_change = self._touch
 
     def begin(self, step: int) -> None:
-        """See :class:`Saver`."""
         self._asked = True
 
     def after_step(self, step: int) -> None:
-        """See :class:`Saver`."""
         start = time.perf_counter()
         cut = self._cut
         if cut is not None or self._asked:
@@ -107,7 +105,6 @@ class BackgroundSaver(ABC):
             cut.made.stall += time.perf_counter() - start
 
     def close(self, finish: bool = True) -> None:
-        """See :class:`Saver`."""
         try:
             while finish and self._cut is not None:
                 while not self._settled(wait=GLANCE):  # as long as all ranks are there

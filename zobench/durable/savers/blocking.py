@@ -32,7 +32,6 @@ class BlockingSaver(ABC):
         self.held_bytes = 0
 
     def begin(self, step: int) -> None:
-        """See :class:`Saver`."""
         start, made = time.perf_counter(), Saved(step=step)
         self.events.clear()
         self.saved.append(made)

@@ -36,7 +36,6 @@ class JournalSaver(BackgroundSaver):
         self._order: dict[int, Unit] = {}
 
     def after_step(self, step: int) -> None:
-        """See :class:`Saver`."""
         super().after_step(step)
         self._order.clear()
 
