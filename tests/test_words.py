@@ -19,7 +19,7 @@ WORDS = frozenset(
         "place seat several tell telling tellings tells theirs there thin told unnamed ways who",
     )
 )
-"""No name is one of these, which say nothing of what they name, but a noun of the field (``measured_rates``, ``path``)."""
+"""No name is one of these: they say nothing of what they name. Nouns of the field do (``measured_rates``, ``path``)."""
 
 PARTS = frozenset(
     re.findall(r"\w+", "anew beside homeless looked mine own tell telling tellings tells theirs told unnamed")
@@ -27,7 +27,7 @@ PARTS = frozenset(
 """No part of a name either, between underscores or capitals."""
 
 STORED = {
-    ("result/rounds.py", "place"): "a key of result files",
+    ("result/record.py", "place"): "a key of result files",
     ("selftest/verdict.py", "told"): "a key of the selftest's JSON",
     ("models/families.py", "own_family"): "an argument that plug-ins' models give",
 }

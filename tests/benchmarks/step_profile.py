@@ -23,9 +23,10 @@ from zobench import kernels, models
 from zobench.cli.common import changed
 from zobench.data.tasks.task_data import TaskData
 from zobench.data.tokens import stream
-from zobench.finetune import assemble, tokenizer
+from zobench.finetune import assemble
 from zobench.finetune.run import usual_data_dir
 from zobench.measure.calibrate import matmul_rate
+from zobench.models import tokenizers
 from zobench.models.source import identified
 from zobench.recipes import matrix
 
@@ -47,7 +48,7 @@ def step_of(values: dict[str, Any], steps: int) -> tuple[contextlib.ExitStack, C
     if spec.task == "none":
         first = next(stream(spec, models.of(spec).vocab_size, None))
         return during, lambda _: built.method.step(built.engine, first)
-    words, _ = tokenizer.load(spec)
+    words, _ = tokenizers.load(spec)
     data = TaskData.load(
         spec, words, positions=models.position_count(spec), masked=models.of(spec).masked, data_dir=usual_data_dir()
     )

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zobench.data.batch import Choices
-from zobench.data.tasks.judge import judge
-from zobench.data.tasks.match import exact_match, f1, normalized
+from zobench.data.tasks.judge import exact_match, f1, judge, normalized
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from torch import Tensor
 from tests.support import pretrained as cache
 from zobench import tiny
 from zobench.data.tasks.task_data import TaskData
-from zobench.finetune import run, tokenizer
+from zobench.finetune import run
 from zobench.finetune.assemble import tuner
 from zobench.finetune.evaluate import evaluate
+from zobench.models import tokenizers
 from zobench.runspec import RunSpec
 
 pytestmark = pytest.mark.slow
@@ -41,7 +42,7 @@ def _spec(checkpoint: Path, **changes: object) -> RunSpec:
 
 @functools.cache
 def _data(spec: RunSpec, folder: Path) -> TaskData:
-    return TaskData.load(spec, tokenizer.load(spec)[0], positions=128, masked=False, data_dir=folder)
+    return TaskData.load(spec, tokenizers.load(spec)[0], positions=128, masked=False, data_dir=folder)
 
 
 def _start_and_end(spec: RunSpec, data: Path, folder: Path) -> tuple[float, float]:

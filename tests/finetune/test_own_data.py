@@ -18,11 +18,11 @@ from zobench import models
 from zobench.data.tasks.file import task_of
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import snapshot
-from zobench.finetune import Hooks, run, tokenizer
+from zobench.finetune import Hooks, run
 from zobench.finetune.assemble import tuner
-from zobench.finetune.evaluate import evaluate
-from zobench.finetune.generate import greedy
+from zobench.finetune.evaluate import evaluate, greedy
 from zobench.finetune.progress import StepReport
+from zobench.models import tokenizers
 from zobench.predict import footprint, sizes
 from zobench.result import Result
 from zobench.runspec import RunSpec
@@ -58,7 +58,7 @@ def own(tmp_path: Path, spec: Any) -> Any:
 
 
 def loaded(spec: RunSpec) -> TaskData:
-    return TaskData.load(spec, tokenizer.load(spec)[0], positions=64, masked=False, data_dir=None)
+    return TaskData.load(spec, tokenizers.load(spec)[0], positions=64, masked=False, data_dir=None)
 
 
 @pytest.mark.parametrize("name", ASKS)
@@ -171,7 +171,7 @@ def test_the_loss_of_an_answer_is_that_of_its_tokens_alone(own: Any) -> None:
     batch = data.train_batch(0)
     assert batch.choices is not None
     assert batch.choices.loss == "lm"
-    words = tokenizer.load(wanted)[0]
+    words = tokenizers.load(wanted)[0]
     for row, tokens in zip(range(4), batch.choices.tokens.view(4, -1).tolist(), strict=True):
         text = words.decode(batch.input_ids[row], skip_special_tokens=True)
         assert text.endswith("It was " + words.decode(tokens[:1]))
@@ -188,7 +188,7 @@ def test_an_answer_is_scored_by_f1_and_exact_match(own: Any, monkeypatch: pytest
     wanted = own("answer")
     data = loaded(wanted)
     told = iter(itertools.cycle(["The great!", "fine great words"]))
-    monkeypatch.setattr("zobench.finetune.judges.generate", lambda engine, data, items: [next(told) for _ in items])
+    monkeypatch.setattr("zobench.finetune.evaluate.generate", lambda engine, data, items: [next(told) for _ in items])
     with tuner(wanted) as built:
         seen = evaluate(built.engine, data, "dev", 0)
     golds = [item.golds for item in data.splits["dev"]]
@@ -220,7 +220,7 @@ def test_plain_text_is_packed_and_its_loss_is_that_of_transformers(own: Any, tmp
     (tmp_path / "test.txt").write_text("a fine film It was great\nIt was\n")
     wanted = own("plain", '[data]\ntrain = "train.txt"\ntest = "test.txt"\n[text]\n', seq_len=7, dev_size=5)
     data = loaded(wanted)
-    words = tokenizer.load(wanted)[0]
+    words = tokenizers.load(wanted)[0]
     stream = [token for row in ROWS for token in [*words(row["text"], add_special_tokens=False)["input_ids"], 2]]
     rows = [tuple(stream[first : first + 7]) for first in range(0, len(stream), 7)]
     assert {item.rows[0] for name in ("train", "dev") for item in data.splits[name]} == set(rows)

@@ -19,7 +19,7 @@ from zobench import finetune, models
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, snapshot
 from zobench.engine import Engine
-from zobench.finetune import Hooks, Interrupted, cell, examine, run, tokenizer
+from zobench.finetune import Hooks, Interrupted, cell, examine, run
 from zobench.finetune.assemble import tuner
 from zobench.finetune.evaluate import evaluate
 from zobench.finetune.examine import best_weights
@@ -27,6 +27,7 @@ from zobench.finetune.progress import Evaluation, StepReport
 from zobench.finetune.record import best
 from zobench.finetune.stop import Stop
 from zobench.methods.base import Taken
+from zobench.models import tokenizers
 from zobench.predict import sizes
 from zobench.programs.cell import run as measured
 from zobench.result import Outcome, Result
@@ -310,7 +311,7 @@ def test_examples_are_kept_in_the_order_of_the_split(changes: Any, spec: Any, da
 def test_what_was_judged_on_dev_is_what_was_kept(way: str, spec: Any, data_dir: Path, tmp_path: Path) -> None:
     wanted = spec(**WAYS[way], lr=1e-2)
     found = run(wanted, folder=tmp_path, data_dir=data_dir, examine=False).evaluation["best"]
-    words, _ = tokenizer.load(wanted)
+    words, _ = tokenizers.load(wanted)
     data = TaskData.load(wanted, words, positions=64, masked=False, data_dir=data_dir)
     with best_weights(wanted, tmp_path, found["step"], print) as built:
         seen = evaluate(built.engine, data, "dev", found["step"])

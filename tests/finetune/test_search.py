@@ -10,7 +10,7 @@ import pytest
 
 from zobench.finetune import grids, run
 from zobench.finetune import search as module
-from zobench.finetune.seal import Seal
+from zobench.finetune.examine import Seal
 from zobench.finetune.search import Trial, cells, search
 from zobench.result import Outcome, Result
 from zobench.runspec import CHOICES, METHODS

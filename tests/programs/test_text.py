@@ -17,8 +17,7 @@ from zobench.data.tokens import stream
 from zobench.finetune.assemble import empty_model, tuner
 from zobench.measure.ledger import Ledger
 from zobench.predict import footprint
-from zobench.programs.cell import run
-from zobench.programs.text import SENTENCES, batches
+from zobench.programs.cell import SENTENCES, batches, run
 from zobench.result import Outcome
 from zobench.runspec import RunSpec
 

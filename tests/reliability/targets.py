@@ -495,7 +495,7 @@ def journals(folder: Path) -> Feed:
 def run_folders(folder: Path) -> Feed:
     """What a run finds in its own folder when it goes on: its result, the journal's head, a search's record."""
     from zobench.durable import journal
-    from zobench.finetune import seal
+    from zobench.finetune import examine
 
     spec = RunSpec(model="opt-tiny", task="sst2").resolve("cpu")
     tree = json.loads(text_of(tuned(0.9, model="opt-tiny", weights="random")))
@@ -508,12 +508,12 @@ def run_folders(folder: Path) -> Feed:
     head = {"run": spec.hash, "spec": spec.to_dict(), "base": "b", "complete": True}
 
     def feed(random_: random.Random) -> bool:
-        for path in (inside / "result.json", folder / seal.RECORD, inside / "journal.bin"):
+        for path in (inside / "result.json", folder / examine.RECORD, inside / "journal.bin"):
             path.unlink(missing_ok=True)
         kind = random_.randrange(3)
         if kind == 0:
-            (folder / seal.RECORD).write_bytes(drawn(random_, texts[1:], json_text, trees[1:]))
-            seal.check_winner(spec.hash, inside)
+            (folder / examine.RECORD).write_bytes(drawn(random_, texts[1:], json_text, trees[1:]))
+            examine.check_winner(spec.hash, inside)
             return True
         told = json_text(edited(random_, copy.deepcopy(head)) if kind == 1 else head)
         (inside / "journal.bin").write_bytes(journal.MAGIC + b"%08x %s\n" % (zlib.crc32(told), told))

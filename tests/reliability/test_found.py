@@ -18,7 +18,7 @@ from tests.support.tables import PAPER, TINY, table_from
 from zobench.durable import journal, snapshot
 from zobench.durable.snapshot import SnapshotStart, Writer
 from zobench.execute import jobs, rates
-from zobench.finetune import seal
+from zobench.finetune import examine
 from zobench.machine.texts import toml_of
 from zobench.models import checkpoint, identity, inspection
 from zobench.predict import Rates
@@ -136,12 +136,12 @@ def test_what_a_job_wrote_is_of_its_kinds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("told", ["5", "{}", '{"winner": 5}', "[", '{"winner": {}}'])
 def test_a_damaged_record_of_a_search_is_one_line(tmp_path: Path, told: str) -> None:
-    (tmp_path / seal.RECORD).write_text(told)
+    (tmp_path / examine.RECORD).write_text(told)
     with pytest.raises(ValueError, match="must name the winner of a search, but is damaged"):
-        seal.check_winner("r", tmp_path / "run")
-    (tmp_path / seal.RECORD).write_text(json.dumps({"winner": {"run": LINES}}))
+        examine.check_winner("r", tmp_path / "run")
+    (tmp_path / examine.RECORD).write_text(json.dumps({"winner": {"run": LINES}}))
     with pytest.raises(ValueError, match="has looked for") as error:
-        seal.check_winner("r", tmp_path / "run")
+        examine.check_winner("r", tmp_path / "run")
     one_line(error)
 
 

@@ -25,12 +25,13 @@ from zobench import finetune
 from zobench.durable import journal, snapshot, tensors
 from zobench.durable.savers.base import Cut
 from zobench.durable.savers.blocking import BlockingSaver
-from zobench.finetune import Hooks, origin, tokenizer
+from zobench.finetune import Hooks, origin
 from zobench.finetune.assemble import empty_model
 from zobench.finetune.examine import best_weights
 from zobench.finetune.training import Training
 from zobench.measure.sampler import Sampler
 from zobench.methods.base import Taken
+from zobench.models import tokenizers
 from zobench.runspec import METHODS
 
 STEPS, PEER_SECONDS = 40, 15
@@ -65,7 +66,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def warm(weights: Path) -> None:
     """Imports what every run imports, once for all that are forked."""
     spec = spec_of(weights)
-    tokenizer.load(spec)
+    tokenizers.load(spec)
     empty_model(spec)
     for module_name in ("peft", "zobench.parallel", "zobench.parallel.hosts", "zobench.schemes"):
         __import__(module_name)

@@ -26,7 +26,7 @@ from zobench.report.plot import Plot
 from zobench.report.table import Table
 from zobench.result import Result
 from zobench.runspec import RunSpec
-from zobench.store.names import distinct_names
+from zobench.store.query import distinct_names
 
 
 def laid_out() -> dict[str, Table]:

@@ -18,9 +18,10 @@ import torch
 
 from zobench import finetune
 from zobench.durable import journal, snapshot
-from zobench.finetune import Hooks, tokenizer
+from zobench.finetune import Hooks
 from zobench.finetune.assemble import empty_model
 from zobench.machine import files
+from zobench.models import tokenizers
 from zobench.runspec import RunSpec
 
 
@@ -98,7 +99,7 @@ def run(plan: dict[str, Any]) -> int:
 def load(plan: dict[str, Any]) -> None:
     """What every run imports, once for all of them."""
     spec = RunSpec(**plan["spec"]).resolve("cpu")
-    tokenizer.load(spec)
+    tokenizers.load(spec)
     empty_model(spec)
 
 

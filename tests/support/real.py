@@ -6,8 +6,8 @@ from typing import Any
 
 from zobench import RunSpec, models
 from zobench.data.tasks.task_data import TaskData
-from zobench.finetune import tokenizer
 from zobench.finetune.run import usual_data_dir
+from zobench.models import tokenizers
 from zobench.models.source import identified
 from zobench.recipes import matrix
 
@@ -19,6 +19,6 @@ def spec_of(**values: Any) -> RunSpec:
 
 def data_of(spec: RunSpec) -> TaskData:
     """The encoded examples of the spec's task."""
-    words, _ = tokenizer.load(spec)
+    words, _ = tokenizers.load(spec)
     masked = models.of(spec).masked
     return TaskData.load(spec, words, positions=models.position_count(spec), masked=masked, data_dir=usual_data_dir())

@@ -22,7 +22,7 @@ from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, labels, named
 from zobench.store import machine_of, metrics, printable
 from zobench.store.compare import Comparison, Judgement, Pair, Verdict
-from zobench.store.names import distinct_names
+from zobench.store.query import distinct_names
 from zobench.store.ranks import LEVEL
 
 _NARROW = 32

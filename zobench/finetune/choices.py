@@ -15,10 +15,10 @@ from zobench import models
 from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal
 from zobench.engine import packing
-from zobench.finetune import tokenizer
 from zobench.finetune.assemble import empty_model, planned, tuner
 from zobench.finetune.origin import JOURNAL
 from zobench.measure.calibrate import matmul_rate
+from zobench.models import tokenizers
 from zobench.runspec import METHODS, RunSpec, scheme_of
 
 FIELDS = ("packed", "autocast", "attention")
@@ -95,7 +95,7 @@ def _in_16_bits(
     if half < FASTER * single:
         return spec, f"autocast: none, because {rates}"
     say(f"autocast: {rates}; comparing g of {STEPS} steps in both")
-    words, _ = tokenizer.load(spec)
+    words, _ = tokenizers.load(spec)
     masked = models.of(spec).masked
     data = TaskData.load(spec, words, positions=models.position_count(spec), masked=masked, data_dir=data_dir)
     exact = gradients(spec, data)

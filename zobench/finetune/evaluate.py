@@ -1,16 +1,75 @@
-"""Evaluates the current weights on a split of a task: its mean loss, and its scores."""
+"""Evaluates the current weights on a split of a task: its mean loss, and the scores of its goal.
+
+Answers are generated greedily: after each prompt the likeliest token, again and again, until one ends the answer. Each
+token takes a pass over the whole text, because an engine keeps no keys and values; offloaded weights are brought to the
+device once for all prompts of a batch. The tokens are those of ``transformers``' own greedy search.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
+import torch
+
+from zobench.data.batch import IGNORED, Batch
 from zobench.data.tasks.encode import Encoded
-from zobench.data.tasks.judge import Score
+from zobench.data.tasks.judge import Score, exact_match, f1, judge
 from zobench.data.tasks.task_data import TaskData
 from zobench.engine.interface import EvaluatingEngine
-from zobench.finetune.judges import Judge
+from zobench.engine.loss import counted
 from zobench.finetune.progress import Evaluation
 from zobench.runspec.registry import resolve
+
+
+class Judge(Protocol):
+    """Evaluates a task's goal (:class:`zobench.data.tasks.task.Goal`)."""
+
+    def look(self, engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
+        """What the model makes of one group of examples."""
+
+    def scores(self, total: Score) -> tuple[float, ...]:
+        """The goal's scores, in its order, of all groups together."""
+
+
+class Choosing:
+    """A :class:`Judge` of choices: the share of examples whose highest score is a right candidate's."""
+
+    def look(self, engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
+        batch = data.batch(items)
+        assert batch.choices is not None
+        return judge(batch.choices, engine.scores(batch), [item.right for item in items])
+
+    def scores(self, total: Score) -> tuple[float, ...]:
+        return (total.right / total.count,)
+
+
+class Answering(Choosing):
+    """A :class:`Judge` of answers that are generated, token by token the likeliest: their F1 and exact matches. The
+    loss is that of the right answer, as it trains."""
+
+    def look(self, engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
+        answers, score = generate(engine, data, items), super().look(engine, data, items)
+        pairs = [(answer, item.golds) for answer, item in zip(answers, items, strict=True)]
+        right = math.fsum(f1(*pair) for pair in pairs)
+        return Score(right, score.count, score.loss_sum, math.fsum(exact_match(*pair) for pair in pairs))
+
+    def scores(self, total: Score) -> tuple[float, ...]:
+        return total.right / total.count, total.exact / total.count
+
+
+class Continuing:
+    """A :class:`Judge` of plain text: the perplexity, the exponential of the mean loss of a token."""
+
+    def look(self, engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> Score:
+        batch = data.batch(items)
+        count = counted(engine.model, batch)
+        return Score(0, count, engine.evaluate(batch) * count)
+
+    def scores(self, total: Score) -> tuple[float, ...]:
+        loss = total.loss_sum / total.count
+        return (math.exp(loss) if loss < math.log(1e300) else math.inf,)
 
 
 def evaluate(
@@ -41,3 +100,36 @@ def _in_order(
     numbers = {id(item): number for number, item in enumerate(items)}
     order = [numbers[id(item)] for group in groups for item in group]
     return tuple(example for _, example in sorted(zip(order, examples, strict=True))) if examples else ()
+
+
+def generate(engine: EvaluatingEngine, data: TaskData, items: Sequence[Encoded]) -> list[str]:
+    """An answer to each question, at most as long as the task's goal allows, without special tokens and the spaces at
+    its ends. It ends with the goal's ``stop``, of which the last token counts, or with the tokenizer's end of text."""
+    goal, tokenizer = data.asked.goal, data.tokenizer
+    assert tokenizer is not None
+    stops = {*tokenizer(goal.stop, add_special_tokens=False)["input_ids"][-1:], tokenizer.eos_token_id}
+    answers = greedy(engine, [item.prompt for item in items], most=goal.new_tokens, stops=stops, pad=data.pad)
+    return [str(tokenizer.decode(tokens, skip_special_tokens=True)).strip() for tokens in answers]
+
+
+def greedy(
+    engine: EvaluatingEngine, prompts: Sequence[Sequence[int]], *, most: int, stops: Collection[int | None], pad: int
+) -> list[list[int]]:
+    """What follows each of ``prompts``, up to ``most`` tokens, one of ``stops`` the last of them."""
+    answers: list[list[int]] = [[] for _ in prompts]
+    for _ in range(most):
+        open_ones = [number for number, tokens in enumerate(answers) if not tokens or tokens[-1] not in stops]
+        if not open_ones:
+            break
+        batch = _on_the_left([[*prompts[number], *answers[number]] for number in open_ones], pad)
+        for number, token in zip(open_ones, engine.next_logits(batch).argmax(-1).tolist(), strict=True):
+            answers[number].append(token)
+    return answers
+
+
+def _on_the_left(rows: Sequence[Sequence[int]], pad: int) -> Batch:
+    """``rows`` padded on the left; nothing is a label."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[pad] * (width - len(row)) + list(row) for row in rows])
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    return Batch(ids, torch.full_like(ids, IGNORED), mask)

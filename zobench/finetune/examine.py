@@ -1,4 +1,5 @@
-"""Evaluates the weights that were best on dev on the test set, once, and saves them as the run's model."""
+"""Evaluates the weights that were best on dev on the test set, once, and saves them as the run's model: the test set is
+evaluated after everything has been chosen on dev."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from zobench.finetune.origin import JOURNAL
 from zobench.finetune.progress import Hooks
 from zobench.finetune.stop import Interrupted, Stop
 from zobench.machine.files import sync, writing
+from zobench.machine.texts import json_of
 from zobench.result import Result
 from zobench.result.examples import KEY, packed
 from zobench.runspec import METHODS, RunSpec
@@ -28,6 +30,42 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MODEL = "model"
+RECORD = "search.json"
+"""In a search's folder: its whole grid and the winner."""
+
+
+class Seal:
+    """Permission to evaluate on the test set, given once to a run, or once to all runs of a search together."""
+
+    def __init__(self) -> None:
+        self._broken_by = ""
+
+    def break_for(self, label: str) -> None:
+        """Lets the run called ``label`` evaluate on test. Raises ``RuntimeError`` if the seal was broken before."""
+        if self._broken_by:
+            raise RuntimeError(
+                f"the test set must be looked at once, but {label} would look after {self._broken_by}; choose on dev"
+            )
+        self._broken_by = label
+
+
+def check_winner(run: str, folder: Path) -> None:
+    """Raises ``ValueError`` if ``folder`` is of a run that lost a search: test was evaluated for the winner."""
+    path = folder.parent / RECORD
+    if not path.is_file():
+        return
+    try:
+        winner = str(json_of(path.read_text())["winner"]["run"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} must name the winner of a search, but is damaged ({error}); name another --out"
+        ) from error
+    if winner != run:
+        shown = winner if winner.isprintable() else repr(winner)
+        raise ValueError(
+            f"the test set must be looked at once, but {path} has looked for {shown}, and this run is {run}; name "
+            "another --out to train it on its own"
+        )
 
 
 def examined(

@@ -19,21 +19,21 @@ from zobench.data.tasks.task_data import TaskData
 from zobench.durable import journal, snapshot
 from zobench.durable.journal import Item
 from zobench.durable.scratch import scratch
-from zobench.finetune import loggers, origin, tokenizer
+from zobench.finetune import loggers, origin
 from zobench.finetune.assemble import disk_dir, empty_model, planned, tuner
 from zobench.finetune.callbacks import Callback, Callbacks, RunStart
 from zobench.finetune.cautions import cautions, diverged
-from zobench.finetune.examine import MODEL, examined
+from zobench.finetune.examine import MODEL, Seal, check_winner, examined
 from zobench.finetune.keeper import Keeper
 from zobench.finetune.origin import JOURNAL
 from zobench.finetune.progress import Hooks
 from zobench.finetune.record import Record, history
-from zobench.finetune.seal import Seal, check_winner
 from zobench.finetune.stop import Stop
 from zobench.finetune.training import Training
 from zobench.machine import files
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
+from zobench.models import tokenizers
 from zobench.result import Outcome, Result
 from zobench.result.record import DOUBTFUL
 from zobench.runspec import METHODS, RunSpec, provenance
@@ -78,7 +78,7 @@ def run(
         if result is not None and (_has_ended(result, folder) or not examine):
             progress.say(f"finished before: this is its result; to train anew, name another folder than {folder}")
             return result
-        words, where = tokenizer.load(spec)
+        words, where = tokenizers.load(spec)
         data = task_data(spec, words, data_dir)
         for text in (where, *_sizes(data)):
             progress.say(text)
@@ -257,7 +257,7 @@ def sealed(path: Path) -> str:
 
 
 def _without_folders(where: str) -> str:
-    """``tokenizer.load``'s line without the folders of this machine, because results are published."""
+    """``tokenizers.load``'s line without the folders of this machine, because results are published."""
     location, _, why = where.removeprefix("tokenizer: ").rpartition(", ")
     return f"{Path(location).name if Path(location).is_dir() else location}, {why}"
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from zobench.durable import snapshot
 from zobench.finetune.callbacks import Callback
+from zobench.finetune.examine import RECORD, Seal
 from zobench.finetune.progress import Hooks
 from zobench.finetune.run import RESULT, run
-from zobench.finetune.seal import RECORD, Seal
 from zobench.machine.files import replace
 from zobench.result import Result
 from zobench.runspec import RunSpec
@@ -75,13 +75,9 @@ def search(
     _check_unseen(first, folder)
     best_spec = first.result.spec
     examined = run(
-        best_spec,
-        folder=folder / best_spec.hash,
-        data_dir=data_dir,
-        progress=progress(best_spec),
-        seal=seal,
+        best_spec, folder=folder / best_spec.hash, data_dir=data_dir, progress=progress(best_spec), seal=seal,
         callbacks=callbacks(),
-    )
+    )  # fmt: skip
     rows = [trial.row() for trial in trials]
     grid = {"axes": {key: list(values) for key, values in axes.items()}, "cells": rows}
     examined = _without_memory(examined) if len(trials) > 1 else examined
@@ -89,9 +85,8 @@ def search(
         changes=first.changes,
         result=dataclasses.replace(examined, evaluation={**examined.evaluation, "search": grid}),
     )
-    _keep(
-        folder, {**grid, "winner": winner.row(), "test": examined.evaluation.get("test"), "spec": best_spec.to_dict()}
-    )
+    record = {**grid, "winner": winner.row(), "test": examined.evaluation.get("test"), "spec": best_spec.to_dict()}
+    replace(folder / RECORD, (json.dumps(record, indent=1) + "\n").encode())
     return trials, winner
 
 
@@ -106,18 +101,12 @@ def _without_memory(result: Result) -> Result:
 
 def _check_unseen(winner: Trial, folder: Path) -> None:
     """Raises ``ValueError`` if a result in ``folder``, as of an earlier search, has another run's test."""
-    tested = [path.parent for path in folder.glob(f"*/{RESULT}") if "test" in _evaluation(path)]
+    tested = [
+        path.parent for path in folder.glob(f"*/{RESULT}") if "test" in json.loads(path.read_text())["evaluation"]
+    ]
     others = [path.name for path in tested if path.name != winner.result.spec.hash]
     if others:
         raise ValueError(
             f"the test set must be looked at once, but {folder} holds the test of {', '.join(sorted(others))}, and the "
             f"winner is {winner.result.spec.hash}; name another --out for a new search"
         )
-
-
-def _evaluation(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text())["evaluation"])
-
-
-def _keep(folder: Path, record: dict[str, Any]) -> None:
-    replace(folder / RECORD, (json.dumps(record, indent=1) + "\n").encode())

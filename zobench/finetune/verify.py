@@ -18,7 +18,7 @@ from typing import Any
 from zobench import kernels, models
 from zobench.durable import fingerprint, journal, replay
 from zobench.durable.journal import EvaluationItem, Item
-from zobench.finetune import origin, tokenizer
+from zobench.finetune import origin
 from zobench.finetune.assemble import empty_model, initial_weights, planned, tuner
 from zobench.finetune.evaluate import evaluate
 from zobench.finetune.examine import up_to
@@ -28,6 +28,7 @@ from zobench.finetune.record import Record
 from zobench.finetune.run import RESULT, sealed, task_data
 from zobench.machine.device import choose_device
 from zobench.machine.waiting import telling
+from zobench.models import tokenizers
 from zobench.result import Result
 from zobench.runspec import METHODS, RunSpec
 from zobench.runspec.kinds import NOISES
@@ -65,7 +66,7 @@ def verify(
     spec = _placed(result.spec, model, chosen)
     origin.same_sums(spec, folder, say)
     step = int(result.evaluation["best"]["step"])
-    words, _ = tokenizer.load(spec)
+    words, _ = tokenizers.load(spec)
     data = task_data(spec, words, data_dir)
     _check_data(result.evaluation["task"], json.loads(json.dumps(data.facts)))
     base_model = empty_model(spec)

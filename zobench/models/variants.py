@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from zobench.models import agreement
-from zobench.models.inspection import inspected
+import functools
+from pathlib import Path
+
+from zobench.models import identity
+from zobench.models.build import build_config
+from zobench.models.inspection import config_of, inspected, values_of
 from zobench.models.registry import Model, get, is_registered
 from zobench.models.source import folder, identified, is_read_where_it_lies
 from zobench.runspec import SEQ_LEN, RunSpec
 
+_ALSO = ("activation_function", "hidden_act", "attention_bias", "mlp_bias", "enable_bias")
+"""Keys of a configuration that decide the loss beside the values that the registry states, where a family has it."""
 MOST_EXTENDED = 8
 """How many times its published positions a model with random weights may be given."""
 
@@ -52,11 +58,34 @@ def check(spec: RunSpec) -> None:
             f"resident_blocks={spec.resident_blocks}; use engine=resident to keep all blocks"
         )
     if spec.weights_path:
-        agreement.check(architecture.name, spec.tie_embeddings, spec.weights_path)
+        _check_folder(architecture.name, spec.tie_embeddings, spec.weights_path)
     if spec.weights == "pretrained" and not weights_place(spec):
         raise ValueError(
             f"`weights=pretrained` needs a checkpoint, but none of {architecture.name} is on the hub; "
             "give weights_path=FOLDER or use weights=random"
+        )
+
+
+@functools.cache
+def _check_folder(name: str, tied: bool | None, folder: str) -> None:
+    """Raises ``ValueError``, one line, if ``folder`` has a config.json that differs from the registered model's. A
+    folder without one is not refused."""
+    path = Path(folder).expanduser()
+    if not (path / "config.json").is_file():
+        return
+    wanted, kind = get(name), identity.read_config(path)["model_type"]
+    if kind != wanted.model_type:
+        differs = [f"model_type={kind} and not {wanted.model_type}"]
+    else:
+        ours, given = (values_of(config) for config in (build_config(name), config_of(path)[0]))
+        stated = [*wanted.settings(None, None), *(key for key in _ALSO if key in ours)]
+        free = {"tie_word_embeddings"} if tied is not None else set()  # which a run may decide itself
+        keys = [key for key in stated if key not in free and not key.endswith("_token_id")]  # ids change no loss
+        differs = [f"{key}={given.get(key)} and not {ours[key]}" for key in keys if given.get(key) != ours[key]]
+    if differs:
+        raise ValueError(
+            f"`weights_path` must hold {wanted.name}, but {folder}/config.json has {', '.join(differs)}; "
+            f"use --model {folder}"
         )
 
 

@@ -28,9 +28,8 @@ from zobench.methods.zo_sgd import drawn
 from zobench.models.weights import Weights
 from zobench.programs import authors, clones
 from zobench.programs.asking import AdapterProcess, ProgramError, asking
-from zobench.programs.cell import END_SECONDS, classify
+from zobench.programs.cell import END_SECONDS, batches, classify
 from zobench.programs.clones import Clone
-from zobench.programs.text import batches
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, provenance
 

@@ -14,10 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from zobench import finetune, kernels, methods, models
 from zobench.data.batch import Batch
+from zobench.data.tokens import stream
 from zobench.durable.replay import local
 from zobench.engine.core import judged
 from zobench.engine.interface import MeasuredEngine, TunedEngine
@@ -33,12 +35,13 @@ from zobench.measure.observe import Observer
 from zobench.measure.timer import StepTimer, planted_slowdown
 from zobench.measure.turns import Turns
 from zobench.methods import Method
+from zobench.models import tokenizers
 from zobench.predict.footprint import PARTS_STEPS
 from zobench.programs.saving import Checkpoints, checkpoints
-from zobench.programs.text import batches
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec, provenance
 from zobench.runspec.kinds import NOISES, TIERS
+from zobench.runspec.registries import TASKS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -49,6 +52,8 @@ PARTS_REPEATS = 2
 """Repeats of each of the two measurements that ``parts`` asks for."""
 END_SECONDS = 1.0
 """From a cell's last step to its result."""
+SENTENCES = 4096
+"""As many of the training set's first sentences are read, about 50,000 tokens; batches begin anywhere in them."""
 
 
 @dataclass
@@ -263,3 +268,22 @@ def _disk_warnings(engine: TunedEngine) -> list[str]:
     if is_in_memory(folder):
         return ["the disk tier's folder is in memory (tmpfs), not on a disk; name another with --disk-dir"]
     return [engine.tier_note] if engine.tier_note else []
+
+
+def batches(spec: RunSpec, model: PreTrainedModel) -> Iterator[Batch]:
+    """The batches of ``spec`` without end. Raises ``ValueError`` (one line) where data=sst2 lacks its tokenizer or its
+    files, ``ImportError`` where they would come from the hub and ``datasets`` is missing."""
+    config = model.config.get_text_config()
+    text = _sentences(spec) if spec.data == "sst2" else None
+    return stream(spec, config.vocab_size, getattr(config, "pad_token_id", None), text=text)
+
+
+def _sentences(spec: RunSpec) -> np.ndarray:
+    """Token ids (n,), int64: sentences of SST-2's training set, each with the tokenizer's special tokens."""
+    words, _ = tokenizers.load(spec)
+    where, rows = TASKS.get("sst2").rows("sst2", "train", finetune.usual_data_dir())
+    records = [record for _, record in itertools.islice(rows, SENTENCES)]
+    if not records or any(not isinstance(record.get("sentence"), str) for record in records):
+        raise ValueError(f"{where} must hold sentences in a column `sentence`, but has none; give SST-2 as published")
+    ids = words([record["sentence"] for record in records])["input_ids"]
+    return np.fromiter(itertools.chain.from_iterable(ids), dtype=np.int64)

@@ -23,7 +23,7 @@ from zobench.result.quantity import Interval
 from zobench.runspec import named
 from zobench.runspec.registries import METRICS
 from zobench.store import evidence, metrics
-from zobench.store.names import distinct_names
+from zobench.store.query import distinct_names
 
 INFERRED = "Inferred: the paper leaves this value out, and others in its table imply it."
 _ARROW = {"lower": "↓", "higher": "↑"}

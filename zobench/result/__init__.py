@@ -3,4 +3,4 @@
 from zobench.result.history import SCHEMA_VERSION as SCHEMA_VERSION
 from zobench.result.record import Outcome as Outcome
 from zobench.result.record import Result as Result
-from zobench.result.rounds import Round as Round
+from zobench.result.record import Round as Round

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zobench.result.history import SCHEMA_VERSION, upgraded
-from zobench.result.rounds import Round
 from zobench.runspec import RunSpec
 
 DISTURBED, FEWER, DOUBTFUL = "other processes kept ", "threads: ", "the times may not count: "
 """How warnings begin of runs whose times may be too long: others had some of the cores, or cores were left to them; or
 the GPU of a training run, which is kept all the same, was shared or throttled, or its machine swapped."""
+
+_LAST_SECOND = 2**35
+"""Seconds since 1970, in the year 3058: no run began later."""
 
 
 class Outcome(enum.StrEnum):
@@ -28,6 +30,37 @@ class Outcome(enum.StrEnum):
     FAILED = "failed"  # the reason is the error, `traceback` the rest
     SKIPPED = "skipped"  # never started: cannot fit, or not within the budget; the reason says what it needs
     CONTAMINATED = "contaminated"  # measured while something else disturbed the machine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """When a run was taken. Round ``number`` (from 0) of a sweep ``began`` at that time (seconds since 1970), and this
+    was the turn ``place`` (from 0) of its ``cells``, whose order ``seed`` and number shuffled.
+
+    Two runs of one number and one beginning are of the same round, so that they can be paired.
+    """
+
+    number: int
+    began: float
+    place: int
+    cells: int
+    seed: int
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Round:
+        """The inverse of ``dataclasses.asdict``. Raises ``ValueError`` for anything else."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        whole = isinstance(values, Mapping) and set(values) == names
+        counts = [values[name] for name in sorted(names - {"began"})] if whole else []
+        whole = whole and all(type(count) is int and 0 <= count < 2**63 for count in counts)
+        if not (
+            whole
+            and type(values["began"]) in (int, float)
+            and 0 <= values["began"] < _LAST_SECOND
+            and values["place"] < values["cells"]
+        ):
+            raise ValueError(f"`round` must hold {', '.join(sorted(names))}, whole and 0 or more, but does not")
+        return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

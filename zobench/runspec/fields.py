@@ -206,7 +206,7 @@ class RegistryField(WordField):
         return (*self.before, *self.registry.names())
 
     def hint(self, value: str) -> str:
-        """See :meth:`Word.hint`. What no name is near to may be a plug-in's, as in a result of another machine."""
+        """See :meth:`WordField.hint`. What no name is near to may be a plug-in's, as in a result of another machine."""
         for entry in self.registry.builtin():
             if value.lower() in getattr(entry, "known_as", ()):
                 return f"{value} is {entry.name} here"

@@ -19,6 +19,8 @@ KEYS = (*FIELDS, "outcome", "machine")
 EXPORTS = (".csv", ".parquet")
 _HASH = re.compile(r"[0-9a-f]{4,12}")
 _ENDING = re.compile(r"-([0-9a-f]{12})(?:-r(\d+))?$")
+_DIGITS = 4
+"""Of a fingerprint, that tell models of one name apart."""
 
 Conditions = Mapping[str, frozenset[Any]]
 
@@ -60,6 +62,19 @@ def usual_order(results: Iterable[Result]) -> list[Result]:
     label_of = dict(zip(map(id, listed), labels([result.spec for result in listed]), strict=True))
     fields = operator.attrgetter("model", "engine", "tier", "dtype", "batch_size", "seq_len")
     return sorted(listed, key=lambda result: (machine_of(result), *fields(result.spec), label_of[id(result)]))
+
+
+def distinct_names(results: Iterable[Result]) -> Mapping[str, str]:
+    """The hash of each run, to its model's name; where another model among ``results`` has that name too, with the
+    first digits of its weights' fingerprint, or else of its configuration's: ``mine@8aa7``."""
+    specs = [result.spec for result in results]
+    kinds: dict[tuple[str, str], set[str]] = {}
+    for spec in specs:
+        for what in ("config_hash", "weights_hash"):  # random weights have no fingerprint, and are of any
+            kinds.setdefault((spec.model.casefold(), what), set()).update(filter(None, [spec.value(what)]))
+    ambiguous = {name for (name, _), hashes in kinds.items() if len(hashes) > 1}
+    tags = {spec.hash: f"@{(spec.weights_hash or spec.config_hash)[:_DIGITS]}" for spec in specs}
+    return {spec.hash: spec.model + tags[spec.hash] * (spec.model.casefold() in ambiguous) for spec in specs}
 
 
 def named_run(run: str, root: Path) -> Result:

@@ -39,8 +39,9 @@ class Goal:
 
     ``scores``: the metrics of an evaluation, first the one that stands for the task. What imports torch is named as
     ``module:class``: ``encoding`` makes rows and batches of examples (:class:`zobench.data.tasks.encode.Encoding`),
-    ``judge`` evaluates them with an engine (:class:`zobench.finetune.judges.Judge`). ``new_tokens``: the most that are
-    generated for an answer, which ends with ``stop``. ``every_token``: whether all tokens of a row count in the loss.
+    ``judge`` evaluates them with an engine (:class:`zobench.finetune.evaluate.Judge`). ``new_tokens``: the most that
+    are generated for an answer, which ends with ``stop``. ``every_token``: whether all tokens of a row count in the
+    loss.
     """
 
     scores: tuple[str, ...]
@@ -52,16 +53,16 @@ class Goal:
 
 
 CHOOSE = Goal(
-    scores=("accuracy",), encoding="zobench.data.tasks.encode:Candidates", judge="zobench.finetune.judges:Choosing"
+    scores=("accuracy",), encoding="zobench.data.tasks.encode:Candidates", judge="zobench.finetune.evaluate:Choosing"
 )
 ANSWER = Goal(
     scores=("f1", "exact_match"), encoding="zobench.data.tasks.encode:Answers",
-    judge="zobench.finetune.judges:Answering", new_tokens=50, stop="\n",
+    judge="zobench.finetune.evaluate:Answering", new_tokens=50, stop="\n",
 )  # fmt: skip
 """At most 50 tokens, up to the end of the line, as MeZO's program generates an answer."""
 CONTINUE = Goal(
-    scores=("perplexity",), encoding="zobench.data.tasks.text:PackedText", judge="zobench.finetune.judges:Continuing",
-    every_token=True,
+    scores=("perplexity",), encoding="zobench.data.tasks.encode:PackedText",
+    judge="zobench.finetune.evaluate:Continuing", every_token=True,
 )  # fmt: skip
 
 
@@ -87,8 +88,8 @@ class Task:
 
     ``rows`` gives the sets, as :class:`zobench.data.tasks.read.SetFiles` does from files and the hub.
     ``usual_tokens`` and ``longest_tokens``: of a usual batch's rows and of the longest text, from which seconds and
-    bytes are predicted; ``packed_share``: the tokens of a packed batch of 8 over those of the padded one, 1 where nobody has
-    counted them (docs/design/METHODS.md, "Packed rows").
+    bytes are predicted; ``packed_share``: the tokens of a packed batch of 8 over those of the padded one, 1 where they
+    were not counted (docs/design/METHODS.md, "Packed rows").
     ``loss`` trains it (:class:`zobench.data.Choices`). ``small_dev``: the dev size where the training set is smaller
     than what a run asks for; ``dev_share``: the same as a share of that set. ``unaligned`` and ``masked``: other forms,
     where the papers give one.
