@@ -11,7 +11,8 @@ import tokenizers
 import torch
 import transformers
 
-from zobench import models, tiny
+from tools import tiny
+from zobench import models
 from zobench.machine.locks import locked
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ def pretrained(data: Path) -> Path:
         if not folder.exists():
             partial = cache / f"{folder.name}.partial"  # of a run that was killed
             shutil.rmtree(partial, ignore_errors=True)
-            command = [sys.executable, "-m", "zobench.tiny", "--data-dir", str(data), "--out", str(partial)]
+            command = [sys.executable, "-m", "tools.tiny", "--data-dir", str(data), "--out", str(partial)]
             # one thread: on such small products a second gains little, and where cores are busy it waits for its turn
             subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
             partial.rename(folder)

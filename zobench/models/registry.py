@@ -69,7 +69,7 @@ ARCHITECTURES = (
     Architecture("opt350-tiny", "", "opt", 3, 4, 64, 64, 128, True, _opt(64, word_embed_proj_dim=32, **_350M)),
     Architecture("qwen3-tiny", "", "qwen3", 3, 4, 64, 64, 128, True, _gated(2, 96, 1e6, 1e-6, head_dim=32)),
     Architecture("llama-tiny", "", "llama", 3, 4, 64, 64, 128, False, _gated(2, 96, 1e4, 1e-5)),
-    # for accuracies: zobench.tiny pretrains it in minutes
+    # for accuracies: tools.tiny pretrains it in minutes
     Architecture("opt-mini", "", "opt", 2, 4, 96, 128, 2048, True, _opt(96)),
     Architecture("roberta-tiny", "", "roberta", 3, 4, 64, 64, 128, True, _roberta(64)),
 )

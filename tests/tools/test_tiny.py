@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from zobench import models, tiny
+from tools import tiny
+from zobench import models
 from zobench.data.tasks.task import Example
 
 SENTENCES = [

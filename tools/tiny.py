@@ -1,4 +1,4 @@
-"""Pretrains the small OPT of the accuracy tests on SST-2's sentences: ``python -m zobench.tiny --data-dir D --out O``.
+"""Pretrains the small OPT of the accuracy tests on SST-2's sentences: ``python -m tools.tiny --data-dir D --out O``.
 
 A zeroth-order method tunes what a model already knows, so that an accuracy can only rise from a pretrained model; this
 one takes minutes on two cores. Half of its sentences go on with "It was good" or "It was bad", by their label: what the
@@ -225,8 +225,8 @@ def make(out: Path, data_dir: Path | None, recipe: Recipe) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """``python -m zobench.tiny``; ends in ``SystemExit`` with one line on data or a folder that will not do."""
-    parser = argparse.ArgumentParser(prog="python -m zobench.tiny", description=f"Pretrains {MODEL} on SST-2.")
+    """``python -m tools.tiny``; ends in ``SystemExit`` with one line on data or a folder that will not do."""
+    parser = argparse.ArgumentParser(prog="python -m tools.tiny", description=f"Pretrains {MODEL} on SST-2.")
     parser.add_argument("--data-dir", type=Path, help="folder with SST-2/train.tsv and dev.tsv; default: the hub")
     parser.add_argument("--out", type=Path, required=True, help="new folder for the checkpoint")
     given = parser.parse_args(arguments)
