@@ -25,7 +25,7 @@ from zobench.finetune.evaluate import evaluate
 from zobench.finetune.examine import best_weights
 from zobench.finetune.progress import Evaluation, StepReport
 from zobench.finetune.record import best
-from zobench.finetune.stop import Stop
+from zobench.finetune.training import Stop
 from zobench.methods.base import Taken
 from zobench.models import tokenizers
 from zobench.predict import sizes

@@ -243,7 +243,7 @@ class SnapshotStart:
             raise ValueError(f"`{path}` must be a snapshot of units, but names no shards; remove it") from error
         self._where: dict[str, list[tuple[int, Path, str]]] = {}
         for name in shards:
-            for key in _keys(path / name):
+            for key in keys_of(path / name):
                 unit, _, first = key.rpartition("@")
                 self._where.setdefault(unit, []).append((int(first), path / name, key))
 
@@ -294,7 +294,8 @@ def checksum(file: Path) -> str:
     return digest.hexdigest()
 
 
-def _keys(file: Path) -> list[str]:
+def keys_of(file: Path) -> list[str]:
+    """The names of the tensors in a snapshot's file. Raises ``ValueError``, one line, if it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:

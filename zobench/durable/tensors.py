@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from zobench.durable import snapshot
-from zobench.durable.snapshot import STATE, checksum, path_of, write_state
+from zobench.durable.snapshot import STATE, checksum, keys_of, path_of, write_state
 from zobench.machine.files import sync, writing
 from zobench.models.weights import Weights
 
@@ -62,7 +62,7 @@ class SnapshotWeights(Weights):
             raise ValueError(f"`{path}` must be a whole snapshot, but is none; name another folder to begin anew")
         self._path, self._base = path, base
         snapshot.check(path, snapshot.state(path))
-        self._where = {name: file for file in sorted(path.glob("*.safetensors")) for name in _names(file)}
+        self._where = {name: file for file in sorted(path.glob("*.safetensors")) for name in keys_of(file)}
 
     @property
     def names(self) -> Collection[str]:
@@ -77,16 +77,6 @@ class SnapshotWeights(Weights):
             self._base.fill(name, out, first)
         else:
             raise ValueError(f"`{self._path}` must hold {name}, but lacks it; remove it")
-
-
-def _names(file: Path) -> list[str]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="pt") as handle:
-            return list(handle.keys())
-    except SafetensorError as error:
-        raise ValueError(f"`{file}` must be whole safetensors, but is damaged ({error}); remove its folder") from error
 
 
 def _rows(file: Path, name: str, first: int, count: int) -> Tensor:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zobench.engine.core import Engine as Engine
 
 _HOMES = {
-    "Batch": "zobench.data",
+    "Batch": "zobench.data.batch",
     "BASE": "zobench.engine.base",
     "Engine": "zobench.engine.core",
     "EngineConfig": "zobench.engine.base",

@@ -139,7 +139,7 @@ def candidate_scores(picked: Tensor, choices: Choices) -> Tensor:
 
 
 def choice_loss(picked: Tensor, choices: Choices) -> Tensor:
-    """The loss of ``choices``, as :class:`~zobench.data.Choices` defines it, from ``picked`` (n,), differentiable.
+    """The loss of ``choices`` (:class:`~zobench.data.batch.Choices` defines it), of ``picked`` (n,), differentiable.
 
     For the loss "lm", ``choices`` may be :func:`only_right` of the whole.
     """

@@ -8,4 +8,4 @@ from zobench.finetune.progress import StepReport as StepReport
 from zobench.finetune.run import cell as cell
 from zobench.finetune.run import run as run
 from zobench.finetune.run import usual_data_dir as usual_data_dir
-from zobench.finetune.stop import Interrupted as Interrupted
+from zobench.finetune.training import Interrupted as Interrupted

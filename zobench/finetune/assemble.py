@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import torch
 
 from zobench import methods, models, schemes
 from zobench.durable.tensors import SnapshotWeights
-from zobench.engine import Engine, EngineConfig, attention
+from zobench.engine import EngineConfig, attention
 from zobench.engine.blocks import is_tuned
 from zobench.engine.interface import Start, TunedEngine
 from zobench.engine.wire import FORMATS
@@ -33,8 +33,6 @@ from zobench.schemes.base import Scheme
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from zobench.engine.backprop import Backprop
-    from zobench.engine.tiers import Hosts
     from zobench.parallel import World
 
 
@@ -65,18 +63,23 @@ def tuner(
     over: a rank with one sign rounds its weights in other places than a device with both.
     """
     with ExitStack() as during:
-        if world is None and spec.gpus > 1:
-            world = during.enter_context(_joined(spec))
+        world = during.enter_context(ranks(spec)) if world is None else world
         config = replace(engine_config(spec), out_of_place=is_out_of_place(ran or spec))
         built = _build(spec, config, snapshot, empty_model(spec) if model is None else model, start, world)
         during.enter_context(built.engine)
         yield built
 
 
-def _joined(spec: RunSpec) -> AbstractContextManager[World]:
+@contextmanager
+def ranks(spec: RunSpec) -> Iterator[World | None]:
+    """Joins the ranks of the run, if there are several, for as long as it lasts: a process can join only once."""
+    if spec.gpus == 1:
+        yield None
+        return
     from zobench.parallel import join
 
-    return join(spec)
+    with join(spec) as world:
+        yield world
 
 
 def _build(
@@ -97,31 +100,24 @@ def _build(
     built_from = EngineParts(
         model=model, config=config, weights=weights, drive=scheme.drive, rule=methods.rule(spec), state=state,
         thresholds=methods.thresholds(spec, model, start), directions=methods.directions(spec), start=kept,
-        hosts=_hosts(spec, world),
-        shared_out=None if world is None else functools.partial(_shared_out, world),
-        sharded=None if world is None else functools.partial(_sharded, world),
+        **_of_ranks(spec, world),
     )  # fmt: skip
     return Tuner(methods.engine(spec, built_from), methods.make(spec), scheme, trained)
 
 
-def _shared_out(world: World, engine: Engine) -> TunedEngine:
-    from zobench.parallel import ParallelEngine
-
-    return ParallelEngine(engine, world)
-
-
-def _sharded(world: World, *given: Any, **named: Any) -> Backprop:
-    from zobench.parallel.gradients import ShardedBackprop
-
-    return ShardedBackprop(world, *given, **named)
-
-
-def _hosts(spec: RunSpec, world: World | None) -> Hosts | None:
+def _of_ranks(spec: RunSpec, world: World | None) -> dict[str, Any]:
+    """The parts that only an engine of several ranks has: shared host memory, and what joins it to ``world``."""
     if world is None:
-        return None
+        return {}
+    from zobench.parallel import ParallelEngine
+    from zobench.parallel.gradients import ShardedBackprop
     from zobench.parallel.hosts import hosts_for
 
-    return hosts_for(spec, world)
+    return {
+        "hosts": hosts_for(spec, world),
+        "shared_out": lambda engine: ParallelEngine(engine, world),
+        "sharded": functools.partial(ShardedBackprop, world),
+    }
 
 
 def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:

@@ -19,7 +19,7 @@ from zobench.finetune.callbacks import Callbacks
 from zobench.finetune.evaluate import evaluate
 from zobench.finetune.origin import JOURNAL
 from zobench.finetune.progress import Hooks
-from zobench.finetune.stop import Interrupted, Stop
+from zobench.finetune.training import Interrupted, Stop
 from zobench.machine.files import sync, writing
 from zobench.machine.texts import json_of
 from zobench.result import Result

@@ -9,8 +9,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from zobench.durable import journal, snapshot
 from zobench.durable.journal import Item
 from zobench.durable.scratch import scratch
 from zobench.finetune import loggers, origin
-from zobench.finetune.assemble import disk_dir, empty_model, planned, tuner
+from zobench.finetune.assemble import disk_dir, empty_model, planned, ranks, tuner
 from zobench.finetune.callbacks import Callback, Callbacks, RunStart
 from zobench.finetune.cautions import cautions, diverged
 from zobench.finetune.examine import MODEL, Seal, check_winner, examined
@@ -28,8 +28,7 @@ from zobench.finetune.keeper import Keeper
 from zobench.finetune.origin import JOURNAL
 from zobench.finetune.progress import Hooks
 from zobench.finetune.record import Record, history
-from zobench.finetune.stop import Stop
-from zobench.finetune.training import Training
+from zobench.finetune.training import Stop, Training
 from zobench.machine import files
 from zobench.measure.environment import environment
 from zobench.measure.observe import Observation, Observer
@@ -71,7 +70,7 @@ def run(
     Raises ``ValueError``, one line, for data, a tokenizer, a base or a folder that will not do; ``OSError`` where the
     journal cannot be written; and :class:`Interrupted`.
     """
-    with _ranks(spec) as world:
+    with ranks(spec) as world:
         leads = world is None or world.leads
         progress, seal = (progress if leads else None) or Hooks(), seal or Seal()
         result = _finished(spec, folder, resume, world)
@@ -122,21 +121,9 @@ def _begun(spec: RunSpec, folder: Path, items: Sequence[Item], data: TaskData) -
     return RunStart(spec=spec, folder=folder, steps=steps, evaluations=evaluations)
 
 
-@contextmanager
-def _ranks(spec: RunSpec) -> Iterator[World | None]:
-    """Joins the ranks of the run, if there are several, for as long as it lasts: a process can join only once."""
-    if spec.gpus == 1:
-        yield None
-        return
-    from zobench.parallel import join
-
-    with join(spec) as world:
-        yield world
-
-
 def cell(spec: RunSpec) -> Result:
     """Runs in a temporary folder as a cell of a sweep, with data from ``ZOBENCH_DATA_DIR`` or the hub."""
-    with _ranks(spec) as world, scratch(disk_dir(), "run", world) as folder:
+    with ranks(spec) as world, scratch(disk_dir(), "run", world) as folder:
         result = run(spec, folder=folder, data_dir=usual_data_dir())
         if world is not None:
             world.barrier()  # what the first rank has made goes when all are done

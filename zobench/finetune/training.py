@@ -1,11 +1,15 @@
-"""The training loop: steps and evaluations on dev; a run can be stopped between any two of them."""
+"""The training loop: steps and evaluations on dev. Ctrl-C or SIGTERM stops a run between two of them, where its weights
+are consistent."""
 
 from __future__ import annotations
 
 import itertools
+import signal
+import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,7 +22,6 @@ from zobench.finetune.evaluate import evaluate
 from zobench.finetune.keeper import Keeper
 from zobench.finetune.progress import Hooks, StepReport
 from zobench.finetune.record import Record
-from zobench.finetune.stop import Interrupted, Stop
 from zobench.measure.timer import StepTimer
 from zobench.methods import StepResult, learning_rate
 from zobench.methods.base import Taken
@@ -26,6 +29,43 @@ from zobench.runspec import RunSpec
 
 if TYPE_CHECKING:
     from zobench.parallel import World
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped after ``step`` steps; the same run in the same ``folder`` goes on from there."""
+
+    def __init__(self, step: int, folder: Path) -> None:
+        super().__init__(f"stopped after {step} steps; the same command goes on from there")
+        self.step, self.folder = step, folder
+
+
+class Stop:
+    """Inside the block the first signal sets ``wanted``; a second one raises KeyboardInterrupt at once.
+
+    Only the main thread can handle signals; in another thread nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Stop:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted = True
 
 
 class Training:

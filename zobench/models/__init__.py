@@ -1,6 +1,5 @@
 """Models: which are known by name, their sizes, how to build them empty, and the values that they start with."""
 
-from zobench.models.at_rest import stored_width as stored_width
 from zobench.models.build import DTYPES as DTYPES
 from zobench.models.build import blocks as blocks
 from zobench.models.build import build as build
@@ -31,6 +30,7 @@ from zobench.models.variants import differences as differences
 from zobench.models.variants import is_known as is_known
 from zobench.models.variants import of as of
 from zobench.models.variants import position_count as position_count
+from zobench.models.variants import stored_width as stored_width
 from zobench.models.variants import variant as variant
 from zobench.models.variants import weights_place as weights_place
 from zobench.runspec.registries import MODELS as MODELS

@@ -20,7 +20,8 @@ from zobench.models.stored import FilePiece, Stored
 
 METHOD, FORMAT = "compressed-tensors", "pack-quantized"
 PACKED, SCALE = ".weight_packed", ".weight_scale"
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""What safetensors calls the floating types."""
 
 
 def bits_of(config: Mapping[str, Any]) -> int:
@@ -63,7 +64,7 @@ def packed_matrices(files: Mapping[str, Path], bits: int) -> dict[str, Stored]:
 def _stored(codes: tuple[Any, int], file: Path, scales: tuple[Any, int], scale_file: Path, bits: int) -> Stored:
     (what, where), (scale, scale_offset) = codes, scales
     rows, words = what["shape"]
-    decode = functools.partial(_decode, bits, _DTYPES[scale["dtype"]])
+    decode = functools.partial(_decode, bits, DTYPES[scale["dtype"]])
     sizes = [entry["data_offsets"][1] - entry["data_offsets"][0] for entry in (what, scale)]
     pieces = FilePiece(file, where, sizes[0]), FilePiece(scale_file, scale_offset, sizes[1])
     return Stored(torch.Size([rows, words * 32 // bits]), pieces, decode)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from pathlib import Path
 from types import EllipsisType
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from zobench.machine.errors import first_line
-from zobench.models import checkpoint, compressed, initialisation
+from zobench.models import checkpoint, compressed, identity, initialisation
 from zobench.models.checkpoint import TensorSource
 from zobench.models.initialisation import Rule
 from zobench.models.stored import FilePiece, Stored, floats
@@ -26,7 +25,6 @@ POOL = 4_194_301
 """Length of the pool of normals: prime, so that no two of the first POOL rows of a matrix start at the same place."""
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-_SAFETENSORS_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 TensorLocation = tuple[Path, int, torch.dtype]
@@ -178,15 +176,14 @@ class PretrainedWeights(Weights):
                 f"`tier=checkpoint` reads weights as they lie, but {self._folder} has {name} in another form, as {key} "
                 "and others; use tier=disk"
             )
-        with file.open("rb") as handle:
-            length = int.from_bytes(handle.read(8), "little")
-            entry = json.loads(handle.read(length))[key]
-        if tuple(entry["shape"]) != tuple(self._shapes[name]) or entry["dtype"] not in _SAFETENSORS_FLOATS:
+        entries, start = identity.header(file)
+        entry = entries[key]
+        if tuple(entry["shape"]) != tuple(self._shapes[name]) or entry["dtype"] not in compressed.DTYPES:
             raise ValueError(
                 f"`{name}` must have shape {tuple(self._shapes[name])} in fp32, fp16 or bf16, but {self._folder} has "
                 f"{tuple(entry['shape'])} in {entry['dtype']}; give the weights of this model"
             )
-        return file, 8 + length + entry["data_offsets"][0], _SAFETENSORS_FLOATS[entry["dtype"]]
+        return file, start + entry["data_offsets"][0], compressed.DTYPES[entry["dtype"]]
 
     @property
     def is_quantised(self) -> bool:

@@ -15,18 +15,10 @@ from typing import Any
 SCHEMA_VERSION = 3
 """The version that is written. A change of the format is a line above, a step below, and one more here."""
 
-_Step = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-def _from_1(values: dict[str, Any]) -> dict[str, Any]:
-    return {**values, "trace": {}}
-
-
-def _from_2(values: dict[str, Any]) -> dict[str, Any]:
-    return {**values, "evaluation": {}}
-
-
-STEPS: tuple[_Step, ...] = (_from_1, _from_2)
+STEPS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
+    lambda values: {**values, "trace": {}},
+    lambda values: {**values, "evaluation": {}},
+)
 """In order: the step at index i makes version i + 2 of version i + 1."""
 
 

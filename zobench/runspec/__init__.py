@@ -1,7 +1,6 @@
 """The spec of a run: everything that decides what one cell of a matrix computes. Knows nothing else."""
 
 from zobench.runspec.fields import SpecField as SpecField
-from zobench.runspec.labels import labels as labels
 from zobench.runspec.numeric import parse_size as parse_size
 from zobench.runspec.numeric import size_text as size_text
 from zobench.runspec.options import flat as flat
@@ -18,6 +17,7 @@ from zobench.runspec.values import FIELDS as FIELDS
 from zobench.runspec.values import INCIDENTAL as INCIDENTAL
 from zobench.runspec.values import check_key as check_key
 from zobench.runspec.values import check_value as check_value
+from zobench.runspec.values import labels as labels
 from zobench.runspec.values import named as named
 from zobench.runspec.values import parse_value as parse_value
 from zobench.runspec.values import value_in as value_in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from zobench import models
 from zobench.data.batch import Batch
 from zobench.engine.base import EngineConfig
 from zobench.engine.core import Engine
-from zobench.engine.lanes import Action, CudaLanes, Event, Lanes, ThreadLanes
+from zobench.engine.lanes import Action, CudaLanes, Lanes, ThreadLanes
 from zobench.engine.schedule import Op
 from zobench.machine.accelerator import Accelerator
 from zobench.methods.zo_sgd import ZOSGD
@@ -117,41 +117,22 @@ def devices(settings: CheckSettings) -> list[Finding]:
     return [judged("device = CPU", difference, right, loss_difference=worst, allowed=ROUNDING)]
 
 
-class Late:
-    """Lanes on which every operation of one lane begins late: ``spin`` runs before it, where it runs."""
+def late_lanes(device: str, lane: str) -> Lanes:
+    """The lanes that the engine uses on ``device``, on one of which every operation begins late: after a kernel that
+    spins, or a thread's sleep."""
+    on_cuda = device.startswith("cuda")
+    lanes: Lanes = CudaLanes(device) if on_cuda else ThreadLanes(device)
+    wait, submit = Accelerator(device).spin if on_cuda else time.sleep, lanes.submit
 
-    def __init__(self, lanes: Lanes, lane: str, spin: Callable[[], None]) -> None:
-        self._lanes, self._lane, self._spin = lanes, lane, spin
-
-    def submit(self, op: Op, action: Action, after: Sequence[Any]) -> Any:
-
+    def submit_late(op: Op, action: Action, after: Sequence[Any]) -> Any:
         def late() -> None:
-            self._spin()
+            wait(LATE_SECONDS)
             action()
 
-        return self._lanes.submit(op, late if op.lane == self._lane else action, after)
+        return submit(op, late if op.lane == lane else action, after)
 
-    def wait(self, ticket: Any) -> None:
-        self._lanes.wait(ticket)
-
-    def drain(self) -> None:
-        self._lanes.drain()
-
-    def close(self) -> None:
-        self._lanes.close()
-
-    def record(self) -> None:
-        self._lanes.record()
-
-    def timeline(self) -> list[Event]:
-        return self._lanes.timeline()
-
-
-def late_lanes(device: str, lane: str) -> Lanes:
-    """The lanes that the engine uses on ``device``, one of them late: by a kernel that spins, or a thread's sleep."""
-    if not device.startswith("cuda"):
-        return Late(ThreadLanes(device), lane, lambda: time.sleep(LATE_SECONDS))
-    return Late(CudaLanes(device), lane, lambda: Accelerator(device).spin(LATE_SECONDS))
+    lanes.submit = submit_late  # type: ignore[method-assign]
+    return lanes
 
 
 def races(settings: CheckSettings) -> list[Finding]:
