@@ -30,6 +30,8 @@ STORED = {
     ("result/record.py", "place"): "a key of result files",
     ("selftest/verdict.py", "told"): "a key of the selftest's JSON",
     ("models/families.py", "own_family"): "an argument that plug-ins' models give",
+    ("result/quantity.py", "beside"): "an argument that plug-ins' metrics may give",
+    ("result/quantity.py", "beside_metric"): "likewise",
 }
 """Names that stay because files or plug-ins of users have them."""
 

@@ -28,7 +28,7 @@ QUESTIONS = {
     "survive": "Resume after a crash",
     "equal": "What is equal to what?",
     "lost-updates": "Why are my 16-bit updates lost?",
-    "floor": 'What does "floor" mean?',
+    "faq": "Questions, answers and pitfalls",
     "cite": "How do I cite it?",
 }
 """A page for each question that a reader comes with, and what its title must say."""

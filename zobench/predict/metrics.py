@@ -59,7 +59,7 @@ MOVED = Quantity(
 
 GPUS = Quantity(
     name="gpus", key="consumed_gpus", value=lambda result: float(result.spec.gpus), base_unit="1", units={"GPUs": 1},
-    condition_of="gpu_memory",
+    beside_metric="gpu_memory",
 )  # fmt: skip
 """The devices that a run takes (ZO-Bench, table 4); predicted as those that its memory fills."""
 

@@ -79,7 +79,7 @@ class TableCell:
     @property
     def is_derived(self) -> bool:
         """Whether the paper's value follows from others: a difference of two, or a condition of another metric's."""
-        return self.column.minus is not None or bool(METRICS.get(self.metric.name).condition_of)
+        return self.column.minus is not None or bool(METRICS.get(self.metric.name).beside_metric)
 
     @property
     def ratio(self) -> float | None:
@@ -233,7 +233,7 @@ def _cell(
     """One cell; ``base``: the result that the baseline's column shows in its row."""
     result, quantity = choice.first, METRICS.get(column.quantity or metric.name)
     paper = reference.find(wanted) if (wanted := _reported(table, row, column, metric)) else None
-    if paper is not None and METRICS.get(metric.name).condition_of:
+    if paper is not None and METRICS.get(metric.name).beside_metric:
         paper = {**paper, "metric": metric.name, "unit": metric.unit, "value": paper[metric.name]}
     if paper is not None and paper["unit"] not in (units := METRICS.get(metric.name).units):
         raise ValueError(f"`{metric.name}` must be in {' or '.join(units)}, but got {paper['unit']}; convert it")
@@ -259,7 +259,7 @@ def _reported(table: Table, row: TableRow, column: TableColumn, metric: Metric) 
     if column.reference is None or row.reference is None or METRICS.get(metric.name).share:
         return {}
     own = {"paper": table.paper, "artifact": table.artifact} if table.paper else {}
-    name = METRICS.get(metric.name).condition_of or metric.name
+    name = METRICS.get(metric.name).beside_metric or metric.name
     wanted = {**own, "metric": name, **table.reference, **column.reference, **row.reference}
     return wanted if "paper" in wanted else {}
 

@@ -41,8 +41,8 @@ class Choice:
     def value(self, quantity: Quantity, base: Result | None = None) -> float | None:
         """``quantity``, of several results its mean, in its base unit; None if none has it. ``base``: what a quantity
         of two results is of beside these."""
-        if quantity.against_baseline is not None:
-            return None if self.first is None or base is None else quantity.against_baseline(self.first, base)
+        if quantity.beside is not None:
+            return None if self.first is None or base is None else quantity.beside(self.first, base)
         known = self._known(quantity)
         if len(known) == 1:
             return known[0]

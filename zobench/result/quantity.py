@@ -25,9 +25,9 @@ class Quantity:
     ``remarks``: what its value in a result must be read with, which its heading does not say. ``part``: the entry
     of ``Result.parts`` that it reads, and ``ranks`` what is kept of several ranks' values there; a plug-in's metric
     reads the part of its own name. Only zobench's own are columns of a data frame, by their ``key``.
-    ``against_baseline``: gets it, in place of ``value``, from a result and the result that a table's baseline column
+    ``beside``: gets it, in place of ``value``, from a result and the result that a table's baseline column
     shows in the same row.
-    ``condition_of``: the metric whose values in the papers have this one's in a column of its name, as a condition.
+    ``beside_metric``: the metric whose values in the papers have this one's in a column of its name, as a condition.
     """
 
     name: str
@@ -47,8 +47,8 @@ class Quantity:
     remarks: Callable[[Result], Sequence[str]] = lambda result: ()
     part: str = ""
     ranks: Callable[[Sequence[float]], float] = max
-    against_baseline: Callable[[Result, Result], float | None] | None = None
-    condition_of: str = ""
+    beside: Callable[[Result, Result], float | None] | None = None
+    beside_metric: str = ""
 
     def of(self, result: Result) -> float | None:
         """The value in the base unit, or None if this result has none: then it did not end ok, or lacks it."""

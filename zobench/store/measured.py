@@ -166,7 +166,7 @@ STEP_TIME = Quantity(
     bounds=_seconds_interval, timed=True,
 )  # fmt: skip
 LOSS_DIFFERENCE = Quantity(
-    name="loss_difference", key="loss_difference", value=lambda result: None, against_baseline=_loss_difference,
+    name="loss_difference", key="loss_difference", value=lambda result: None, beside=_loss_difference,
     base_unit="nats", units={"nats": 1}, share=True,
     about="Loss difference: the largest over all steps from the baseline's loss, where weights, tokens and seeds are "
     "equal.",

@@ -91,8 +91,8 @@ class Task:
     bytes are predicted; ``packed_share``: the tokens of a packed batch of 8 over those of the padded one, 1 where they
     were not counted (docs/design/METHODS.md, "Packed rows").
     ``loss`` trains it (:class:`zobench.data.batch.Choices`). ``small_dev``: the dev size where the training set is
-    smaller than what a run asks for; ``dev_share``: the same as a share of that set. ``unaligned`` and ``masked``: other forms,
-    where the papers give one.
+    smaller than what a run asks for; ``dev_share``: the same as a share of that set. ``unaligned`` and ``masked``:
+    other forms, where the papers give one.
     """
 
     name: str
