@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _ELEMENTS = 1024
-"""Of a vector these are looked at, of a matrix three rows: whole files would take minutes for a large model."""
+"""Elements of a vector that count; of a matrix three rows do. Whole files would take minutes for a large model."""
 
 
 def of_base(spec: RunSpec, model: PreTrainedModel, weights: Weights) -> str:

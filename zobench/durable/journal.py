@@ -43,7 +43,8 @@ STEP, DIRECTION, ENTRY, EVALUATION, SUBSPACE, EXTRA = range(1, 7)
 _WHOLE = -1
 """The part of a direction or an update that moves the whole model."""
 SYNC_SECONDS = 5.0
-"""Between two waits for the disk: what a power loss may cost; a killed process loses nothing that was written."""
+"""Seconds between two waits for the disk, which a power loss may cost; a killed process loses nothing that was
+written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +146,7 @@ class JournalFile:
             self.sync()
 
     def _write(self, data: bytes) -> None:
-        """At the end, all of it: a disk that is nearly full takes some, and then fails."""
+        """Writes all of ``data`` at the file's end: a disk that is nearly full takes some of it, and then fails."""
         done = 0
         with writing(self._path):
             while done < len(data):
@@ -200,7 +201,7 @@ def check_header(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any
 
 
 def entries(items: Iterable[Item]) -> list[Entry]:
-    """All updates, in order."""
+    """The updates of all ``items``, in order."""
     return [entry for item in items for entry in item.entries]
 
 
@@ -274,7 +275,7 @@ def _bodies(item: Item) -> list[bytes]:
 
 
 def _updates(entries: Sequence[Entry]) -> Iterator[bytes]:
-    """Their records, and one before the first of each subspace that they share with other steps."""
+    """The records of updates, and one before the first update of each subspace that several steps share."""
     subspace: int | None = None
     for e in entries:
         if e.subspace != subspace:

@@ -38,12 +38,12 @@ _CHECKSUM = "xxh3_128"
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Where the snapshot after ``step`` steps is, if there is one."""
+    """The path of the snapshot after ``step`` steps, whether it exists or not."""
     return folder / f"snapshot-{step}"
 
 
 def steps(folder: Path) -> list[int]:
-    """After how many steps there are snapshots, in rising order."""
+    """The numbers of steps after which there are snapshots, in rising order."""
     matches = (_NAME.fullmatch(path.name) for path in folder.glob("snapshot-*"))
     return sorted(int(match[1]) for match in matches if match)
 
@@ -223,7 +223,7 @@ class _Shard:
         self._file.close()
 
     def _write(self, data: memoryview) -> None:
-        """All of it, or the error: a disk that is nearly full takes some, then fails."""
+        """Writes all of ``data`` or raises the error: a disk that is nearly full takes some of it, then fails."""
         while data:
             data = data[self._file.write(data) or 0 :]
 
@@ -283,7 +283,7 @@ def _check(file: Path, size: int, checksum_then: str) -> None:
 
 
 def checksum(file: Path) -> str:
-    """Of a shard: of its tensors, then of the place that its header has, as it is written."""
+    """The checksum of a shard: of its tensors, then of the bytes before them that hold its header, as it is written."""
     digest = xxhash.xxh3_128()
     with file.open("rb", buffering=0) as handle:
         head = handle.read(_HEAD)

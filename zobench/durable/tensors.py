@@ -66,7 +66,7 @@ class SnapshotWeights(Weights):
 
     @property
     def names(self) -> Collection[str]:
-        """Of the tensors that are in the snapshot; an optimizer's state is called ``parameter#state``."""
+        """The names of the tensors in the snapshot; an optimizer's state is called ``parameter#state``."""
         return self._where.keys()
 
     @torch.no_grad()
@@ -80,7 +80,8 @@ class SnapshotWeights(Weights):
 
 
 def _rows(file: Path, name: str, first: int, count: int) -> Tensor:
-    """Opened anew each time: pages read through an open handle count as this process's memory."""
+    """Some rows of a tensor. The file is opened each time: pages read through an open handle count as this process's
+    memory."""
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as handle:

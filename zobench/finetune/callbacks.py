@@ -34,19 +34,19 @@ class Callback:
     """
 
     def on_start(self, start: RunStart) -> None:
-        """Before the first step of this process."""
+        """Called before the first step of this process."""
 
     def on_step(self, step: StepReport) -> None:
-        """After each step."""
+        """Called after each step."""
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        """After each evaluation, on dev or on test."""
+        """Called after each evaluation, on dev or on test."""
 
     def on_end(self, result: Result) -> None:
-        """After the last evaluation."""
+        """Called after the last evaluation."""
 
     def close(self) -> None:
-        """In any case, at the end of this process's part of the run."""
+        """Called in any case, at the end of this process's part of the run."""
 
 
 class Callbacks:

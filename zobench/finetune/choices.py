@@ -25,12 +25,12 @@ FIELDS = ("packed", "autocast", "attention")
 SMALLEST = 50_000_000
 """Parameters of a model from which anything is chosen: a smaller one's steps take milliseconds."""
 FASTER = 1.5
-"""Times the rate of float32 products from which bf16 is fast."""
+"""From this ratio of the rates of products on, bf16 counts as faster than float32."""
 STEPS, MOST_DIFFERENCE = 4, 0.3
 """Steps, of which no weight is moved, whose g are compared; how far the two lists may be apart, relative to float32's
 length: then the cosine of the angle between them is about 0.95 at least."""
 SECONDS = 0.2
-"""For which products are timed in each type."""
+"""Seconds for which products are timed in each type."""
 
 
 def chosen(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MODEL = "model"
 RECORD = "search.json"
-"""In a search's folder: its whole grid and the winner."""
+"""The file in a search's folder that holds its whole grid and the winner."""
 
 
 class Seal:
@@ -122,5 +122,5 @@ def best_weights(spec: RunSpec, folder: Path, step: int, say: Callable[[str], No
 
 
 def up_to(items: list[Item], step: int) -> list[Item]:
-    """What a journal tells before the evaluation after ``step`` steps."""
+    """The items of a journal before the evaluation after ``step`` steps."""
     return items[: next(n for n, item in enumerate(items) if isinstance(item, EvaluationItem) and item.step == step)]

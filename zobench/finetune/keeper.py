@@ -66,7 +66,7 @@ class Keeper:
             self._early.add(self._record.line())
 
     def after_step(self) -> None:
-        """To be called after a step that is in the journal: takes a snapshot if one is due."""
+        """Takes a snapshot if one is due; to be called after a step that is in the journal."""
         step, every = self._record.step, self._spec.checkpoint_every
         if every and step % every == 0:
             self._save()

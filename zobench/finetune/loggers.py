@@ -21,7 +21,7 @@ from zobench.runspec import suggestion
 
 CSV_FILE, JSONL_FILE = "curve.csv", "curve.jsonl"
 MLFLOW_FILE = "mlflow_run_id"
-"""In the run's folder, which run of MLflow it is."""
+"""The file in the run's folder that holds the id of its MLflow run."""
 
 
 def step_row(step: StepReport) -> dict[str, float]:

@@ -52,7 +52,7 @@ class Evaluation:
 
     @property
     def point(self) -> dict[str, Any]:
-        """As it is stored in a result."""
+        """The evaluation as a result stores it."""
         return {"step": self.step, "loss": self.loss, **self.scores, "count": self.count}
 
 

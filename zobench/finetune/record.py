@@ -93,7 +93,7 @@ def history(items: Iterable[Item], names: tuple[str, ...]) -> tuple[list[StepRep
 
 
 def best(curve: list[list[float]]) -> list[float] | None:
-    """Of the rows [step, loss, accuracy] after training began, that of the lowest loss, as ZO-Bench selects.
+    """The row [step, loss, accuracy] of the lowest loss after training began, as ZO-Bench selects.
 
     Of equal losses the higher accuracy counts, then the earlier step; a loss that is not finite is the highest. Step 0
     is the start and not a result: a run that only lost is told as it is.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 RESULT = "result.json"
 SAMPLE_SECONDS = 0.5
-"""Between two looks at the machine: a run of many hours keeps all of them until its end."""
+"""Seconds between two samples of the machine, all of which a run of many hours keeps until its end."""
 
 
 def run(
@@ -116,7 +116,7 @@ def _has_ended(result: Result, folder: Path) -> bool:
 
 
 def _begun(spec: RunSpec, folder: Path, items: Sequence[Item], data: TaskData) -> RunStart:
-    """What callbacks are told of a run whose journal holds ``items``."""
+    """The start of a run whose journal holds ``items``, as callbacks get it."""
     steps, evaluations = history(items, data.asked.goal.scores)
     return RunStart(spec=spec, folder=folder, steps=steps, evaluations=evaluations)
 

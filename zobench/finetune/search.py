@@ -21,7 +21,7 @@ from zobench.result import Result
 from zobench.runspec import RunSpec
 
 MOST_RUNS = 1_000
-"""Of a search; each trains a model."""
+"""The most runs of a search, each of which trains a model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class Trial:
     result: Result
 
     def row(self) -> dict[str, Any]:
-        """As it is stored: the changes, the run's hash, and its best on dev."""
+        """The trial as it is stored: its changes, the run's hash, and its best evaluation on dev."""
         best = self.result.evaluation["best"]
         loss = best["loss"] if self.result.rank_on_dev[0] < math.inf else None
         scores = {f"dev_{name}": best[name] for name in self.result.scores}

@@ -142,7 +142,7 @@ class ZOMixin:
         return _Nothing(sum(tensor.numel() for tensor in self.model.parameters() if tensor.requires_grad))
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
-        """Nothing: see :meth:`_wrap_model`."""
+        """Moves nothing: see :meth:`_wrap_model`."""
 
     # --- saving and going on ------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class _Nothing(nn.Module):
         self._count = count
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """One without memory: nothing can be moved, and it has no gradient."""
+        """Yields one parameter without memory: nothing can be moved, and it has no gradient."""
         yield nn.Parameter(torch.empty(self._count, device="meta"))
 
 

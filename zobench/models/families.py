@@ -68,7 +68,7 @@ class Architecture:
 
     @property
     def embedding_width(self) -> int:
-        """Of a row of the word embedding; OPT-350M's is half of its hidden vector."""
+        """The width of a row of the word embedding; OPT-350M's is half of its hidden vector."""
         return int(self.extra.get("word_embed_proj_dim", self.hidden))
 
     @property
@@ -171,7 +171,7 @@ def gated_block(model: Architecture) -> int:
 
 
 def _qwen3_block(model: Architecture) -> int:
-    """It normalises each head's query and key too."""
+    """Parameters of a block of Qwen3, which normalises each head's query and key too."""
     return gated_block(model) + 2 * (model.attention_widths[0] // model.heads)
 
 
@@ -190,7 +190,8 @@ def _opt_resident(model: Architecture, tied: bool, positions: int) -> list[int]:
 
 
 def _roberta_resident(model: Architecture, tied: bool, positions: int) -> list[int]:
-    """Of tokens: their type, a norm; before the head: a dense layer, a norm; the head's bias."""
+    """RoBERTa's tensors outside the blocks: of tokens also their type and a norm; before the head a dense layer, a
+    norm, and the head's bias."""
     hidden = model.hidden
     of_tokens = [*_tables(model, tied), (positions + 2) * hidden, hidden, *[hidden] * 2]
     return [*of_tokens, hidden * hidden, *[hidden] * 3, model.vocab]
@@ -239,4 +240,4 @@ FAMILIES = {
         ),
     )
 }  # fmt: skip
-"""By the word of transformers for them."""
+"""The families by their ``model_type`` in transformers."""

@@ -97,7 +97,7 @@ def _describe(file: Path, folder: Path) -> None:
 
 @contextmanager
 def _refusing(file: Path) -> Iterator[None]:
-    """Inside, what transformers' reader raises becomes a refusal."""
+    """Turns whatever transformers' reader raises inside the block into a ``ValueError`` of one line."""
     try:
         yield
     except Exception as error:  # on a file that was cut off it fails with whatever its place is
@@ -109,7 +109,7 @@ def _refusing(file: Path) -> Iterator[None]:
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Inside, transformers shows no progress of its own: a line of ours says what happens."""
+    """Hides transformers' own progress bars inside the block: a line of zobench's says what happens."""
     from transformers import modeling_gguf_pytorch_utils
     from transformers.utils import logging as transformers_logging
 
@@ -145,7 +145,8 @@ def _write_model(file: Path, folder: Path) -> None:
 
 
 def _write_tokenizer(file: Path, folder: Path) -> None:
-    """Without one the model can still be measured; a run with a task says then what it lacks."""
+    """Writes the file's tokenizer. Without one the model can still be measured; a run with a task says what it
+    lacks."""
     from transformers import AutoTokenizer
 
     try:

@@ -75,7 +75,7 @@ class GGUFWeights(Weights):
         return Stored(shape, pieces, GGML[kind].decode, self._places(name, entry.name, shape))
 
     def _places(self, name: str, file_name: str, shape: torch.Size) -> Tensor | None:
-        """Where each row of the file goes; None if they stay in order."""
+        """The row of the tensor for each row of the file, int64 (rows,); None if they stay in order."""
         rows = shape[0]
         order = np.arange(1, rows + 1, dtype=np.float64)
         numbered = order if len(shape) == 1 else np.repeat(order[:, None], 2, 1)

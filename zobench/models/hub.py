@@ -8,7 +8,7 @@ from pathlib import Path
 from zobench.machine.errors import first_line
 
 DESCRIBED = ("*.json", "*.model", "*.txt")
-"""Its configuration and its tokenizer."""
+"""The files that hold a model's configuration and its tokenizer."""
 WEIGHTS = "*.safetensors"
 
 

@@ -43,7 +43,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 MOST_LAYERS = 2000
-"""Of a model: one of a damaged file, with a thousand million, would be built for hours."""
+"""The most layers of a model: one of a damaged file, with a thousand million, would be built for hours."""
 
 
 def check_layers(config: Any) -> None:
@@ -98,8 +98,8 @@ def header(file: Path) -> tuple[dict[str, Any], int]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Those that transformers reads: the one file, the shards that an index names and that are there, else all; what is
-    wrong with them the reader says (:mod:`zobench.models.checkpoint`)."""
+    """The files that transformers reads: the one file, the shards that an index names and that are there, else all;
+    what is wrong with them the reader says (:mod:`zobench.models.checkpoint`)."""
     if (single := folder / SINGLE).is_file():
         return [single]
     every = [file for file in sorted(folder.glob("*.safetensors")) if file.is_file()]  # a pipe is read for ever

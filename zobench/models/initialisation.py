@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Of one parameter: ``constant`` fills it, or normals of ``std`` do, and then ``zero_row`` is zero. With neither it
-    is drawn by the model's own code (:func:`drawn`)."""
+    """The rule of one parameter: ``constant`` fills it, or normals of ``std`` do, and then ``zero_row`` is zero. With
+    neither it is drawn by the model's own code (:func:`drawn`)."""
 
     constant: float | None = None
     std: float | None = None

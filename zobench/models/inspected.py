@@ -46,12 +46,12 @@ class Inspected:
 
     @property
     def hub_id(self) -> str:
-        """None: its weights are where its configuration is."""
+        """The empty id: its weights are where its configuration is."""
         return ""
 
     @property
     def learned_positions(self) -> bool:
-        """Its configuration decides how many positions there are, and none are added."""
+        """False: its configuration decides how many positions there are, and none are added."""
         return False
 
     def resident(self, tied: bool, positions: int) -> list[int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LONGEST = 400
 """Characters of what transformers says: it repeats a value of any length."""
 _FORM = "2"
-"""Of what is kept; another whenever :class:`Inspected` changes."""
+"""The version of what is kept: a new one whenever :class:`Inspected` changes."""
 
 
 def inspected(spec: RunSpec) -> Inspected:
@@ -194,8 +194,8 @@ def _unused(model: PreTrainedModel) -> int:
 
 @contextmanager
 def _mendable(demand: str) -> Iterator[None]:
-    """Inside, whatever transformers raises on a config.json becomes a ``ValueError`` of one line: its checks have no
-    class in common, and where it checks nothing it divides by zero heads."""
+    """Turns whatever transformers raises on a config.json inside the block into a ``ValueError`` of one line: its
+    checks have no class in common, and where it checks nothing it divides by zero heads."""
     try:
         yield
     except Exception as error:

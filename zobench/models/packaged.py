@@ -52,7 +52,7 @@ class Packaged:
 
     @property
     def path(self) -> Path:
-        """Where :func:`fetched` keeps its GGUF file."""
+        """The path at which :func:`fetched` keeps its GGUF file."""
         return cache.root() / "packages" / self.file
 
 
@@ -100,7 +100,7 @@ def get(name: str) -> Packaged | None:
 
 
 def file_of(model: Packaged) -> Path:
-    """Its GGUF file in the cache. Raises ``ValueError`` if it was not added."""
+    """The model's GGUF file in the cache. Raises ``ValueError`` if it was not added."""
     if not model.path.is_file():
         raise ValueError(f"{model.name} needs its weights, but they are not here; zobench model add {model.short}")
     return model.path

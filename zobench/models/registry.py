@@ -13,7 +13,7 @@ from zobench.runspec import suggestion
 from zobench.runspec.registries import MODELS
 
 ALTERNATIVES = "or give a folder (./my-model), a hub id (owner/name) or a file.gguf"
-"""How a model that is not in the list is named."""
+"""The end of an error about a name that is not in the list: the other ways to name a model."""
 
 
 def _opt(hidden: int, **extra: Any) -> Mapping[str, Any]:
@@ -21,7 +21,7 @@ def _opt(hidden: int, **extra: Any) -> Mapping[str, Any]:
 
 
 def _gated(kv_heads: int, intermediate: int, theta: float, norm_eps: float, **extra: Any) -> Mapping[str, Any]:
-    """Of a model with rotary positions and a gated feed-forward."""
+    """Further configuration of a model with rotary positions and a gated feed-forward."""
     rope = MappingProxyType({"rope_type": "default", "rope_theta": theta})
     sizes = {"num_key_value_heads": kv_heads, "intermediate_size": intermediate, "rms_norm_eps": norm_eps}
     return MappingProxyType({**sizes, "rope_parameters": rope, **extra})

@@ -46,8 +46,8 @@ def identified(spec: RunSpec) -> RunSpec:
 
 
 def identifying_name(given: str) -> str:
-    """How a model is told apart from others before it is looked at: a registered one by its name in any case, any other
-    by where it is. Raises ``ValueError`` for what can be neither."""
+    """The name by which a model differs from others before it is read: a registered one's own in any case, any other's
+    path or id. Raises ``ValueError`` for what can be neither."""
     return get(given).name if is_registered(given) else place_of(given)
 
 

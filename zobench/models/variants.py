@@ -18,7 +18,7 @@ _ALSO = ("activation_function", "hidden_act", "attention_bias", "mlp_bias", "ena
 PACKED = (".weight_packed", ".weight_scale")
 """How the names of quantised matrices and of their scales end in safetensors (:mod:`zobench.models.compressed`)."""
 MOST_EXTENDED = 8
-"""How many times its published positions a model with random weights may be given."""
+"""The most times its published positions that a model with random weights may be given."""
 
 
 def of(spec: RunSpec) -> Model:
@@ -123,7 +123,8 @@ def variant(spec: RunSpec) -> tuple[Model, bool | None, int]:
 
 
 def differences(spec: RunSpec) -> list[str]:
-    """In what the model that ``spec`` runs is not the published one: what a reader of its result should know."""
+    """The differences of the model that ``spec`` runs from the published one, which a reader of its result should
+    know."""
     published, used = of(spec).max_positions, position_count(spec)
     if used == published:
         return []

@@ -94,7 +94,8 @@ class RandomWeights(Weights):
             out[rule.zero_row - first].zero_()
 
     def _drawn(self, name: str) -> Tensor:
-        """What no pool can give, such as uniform values or the logarithms of a recurrence's rates."""
+        """The values of a parameter that no pool can give, such as uniform ones or the logarithms of a recurrence's
+        rates."""
         key, module = self._owner[name]
         with self._lock:  # torch's generator is one for all threads
             return initialisation.drawn(self._model, module, key, _offset(self._seed, name))

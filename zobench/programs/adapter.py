@@ -25,7 +25,8 @@ PR_SET_PDEATHSIG = 1
 
 
 class AnswerStream:
-    """Where answers go: the standard output that this process was started with, which the program no longer has."""
+    """The stream of answers: the standard output that this process was started with, which the program no longer
+    has."""
 
     def __init__(self) -> None:
         self._file = os.fdopen(os.dup(1), "w")

@@ -41,14 +41,14 @@ class ProgramError(ValueError):
 
 
 class AdapterProcess:
-    """A process that was asked something. ``said``: where its standard error goes."""
+    """The process of an adapter, which answers questions. ``said``: the file of its standard error."""
 
     def __init__(self, name: str, process: subprocess.Popen[str], said: Path) -> None:
         self.name, self._process, self._said, self._kills = name, process, said, oom_kills()
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process's id."""
         return self._process.pid
 
     def ask(self, text: str = "") -> None:
@@ -59,8 +59,8 @@ class AdapterProcess:
             self._process.stdin.flush()
 
     def answer(self, *kinds: str) -> dict[str, Any]:
-        """Its next answer, of one of ``kinds``. Raises :class:`ProgramError` for its error, its end, and other text;
-        ``MemoryError`` if the program ran out of memory."""
+        """The process's next answer, of one of ``kinds``. Raises :class:`ProgramError` for its error, its end, and
+        other text; ``MemoryError`` if the program ran out of memory."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:

@@ -43,7 +43,7 @@ SAMPLES = ("step_seconds", "loss", "projected_grad")
 
 @dataclass
 class ProgramOutput:
-    """What the program has said so far; a cell that ends early keeps it."""
+    """The output of the program so far; a cell that ends early keeps it."""
 
     rows: list[dict[str, float | None]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -52,11 +52,11 @@ class ProgramOutput:
     seen: Observation | None = None
 
     def samples(self, first: int, last: int) -> dict[str, list[float | None]]:
-        """Those of the steps ``first`` to ``last - 1``, by name."""
+        """The samples of the steps ``first`` to ``last - 1``, by name."""
         return {name: [row[name] for row in self.rows[first:last]] for name in SAMPLES}
 
     def measured(self, spec: RunSpec, outcome: Outcome) -> dict[str, Any]:
-        """All of it as fields of a :class:`~zobench.result.Result` that ended so."""
+        """The output as fields of a :class:`~zobench.result.Result` that ended with ``outcome``."""
         samples, count = self.samples(spec.warmup, len(self.rows)), len(self.rows) - spec.warmup
         partial = outcome in (Outcome.OK, Outcome.CONTAMINATED) and count < spec.steps
         warnings = [*models.differences(spec), *cautions(spec, samples["projected_grad"], 0)]

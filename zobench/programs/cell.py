@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 PARTS_REPEATS = 2
 """Repeats of each of the two measurements that ``parts`` asks for."""
 END_SECONDS = 1.0
-"""From a cell's last step to its result."""
+"""Seconds from a cell's last step to its result."""
 SENTENCES = 4096
-"""As many of the training set's first sentences are read, about 50,000 tokens; batches begin anywhere in them."""
+"""How many of the training set's first sentences are read, about 50,000 tokens; batches begin anywhere in them."""
 
 
 @dataclass

@@ -17,11 +17,11 @@ from zobench.machine.errors import first_line
 from zobench.machine.texts import json_of
 
 FOLDER = "ZOBENCH_CONFIG_DIR"
-"""In the environment: the folder of the user's configuration, in place of ~/.config/zobench."""
+"""The environment variable of the folder of the user's configuration, in place of ~/.config/zobench."""
 SHORT = 7
 """Digits of a commit."""
 VERSIONED = ("torch", "transformers", "python")
-"""Whose versions are told of a program."""
+"""The packages whose versions a result of a program has, and Python."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,13 +37,13 @@ class Clone:
 
 
 def list_path() -> Path:
-    """The file that lists them."""
+    """The path of the file that lists the clones."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(os.environ.get(FOLDER) or Path(home, "zobench")) / "programs.json"
 
 
 def load() -> dict[str, Clone]:
-    """Those that were added, by name. Raises ``ValueError`` for a file that cannot be read as such."""
+    """The clones that were added, by name. Raises ``ValueError`` for a file that cannot be read as such."""
     file = list_path()
     if not file.exists():
         return {}

@@ -32,7 +32,7 @@ class Checkpoints:
 
     @property
     def recorded(self) -> int:
-        """For how many of the last steps the lanes are recorded: two show all stages of the paper's scheme."""
+        """The number of last steps whose lanes are recorded: two show all stages of the paper's scheme."""
         return 1 if self._saver is None else AFTER_A_CHECKPOINT
 
     def record(self) -> None:
@@ -40,7 +40,7 @@ class Checkpoints:
         self._origin = time.perf_counter()
 
     def boundary(self, step: int) -> None:
-        """To be called between two steps, when ``step`` steps are done."""
+        """Begins a checkpoint if one is due; to be called between two steps, when ``step`` steps are done."""
         if self._saver is None or step == 0:
             return
         if step % self._spec.checkpoint_every == 0 and step <= self._spec.steps - AFTER_A_CHECKPOINT:

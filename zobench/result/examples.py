@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEY = "test_examples"
-"""Where a result's ``evaluation`` has them."""
+"""The key of a result's ``evaluation`` that holds them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Examples:
-    """Of the n test examples in the order of their evaluation, which is the same with every seed and method: ``right``,
+    """The n test examples in the order of their evaluation, which is the same with every seed and method: ``right``,
     bool (n,); ``loss``, float16 (n,), in nats, infinite above 65504."""
 
     right: NDArray[np.bool_]

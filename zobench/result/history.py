@@ -19,7 +19,7 @@ STEPS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
     lambda values: {**values, "trace": {}},
     lambda values: {**values, "evaluation": {}},
 )
-"""In order: the step at index i makes version i + 2 of version i + 1."""
+"""The steps in order: the one at index i makes version i + 2 of version i + 1."""
 
 
 def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class Result:
 
     @property
     def runs(self) -> tuple[Result, ...]:
-        """Its repeats; of a cell that ran once, itself."""
+        """The cell's repeats; of a cell that ran once, the result itself."""
         return self.repeats or (self,)
 
     @property
@@ -124,7 +124,8 @@ class Result:
 
     @property
     def step_seconds(self) -> float | None:
-        """Their median, of a cell with repeats the median of its runs' own; None if no step was measured."""
+        """The median step in seconds, of a cell with repeats the median of its runs' medians; None if no step was
+        measured."""
         return statistics.median(self.run_seconds) if self.run_seconds else None
 
     @property
@@ -134,7 +135,7 @@ class Result:
 
     @property
     def disturbances(self) -> list[str]:
-        """Those of its warnings that say that its times may be too long."""
+        """The warnings that say that its times may be too long."""
         return [text for text in self.warnings if text.startswith((DISTURBED, FEWER, DOUBTFUL))]
 
     @property

@@ -76,7 +76,7 @@ def _error(spec: SpecFields, field: SpecField[Any], needs: str, allowed: tuple[A
 
 
 def _tasks(spec: SpecFields) -> tuple[str, ...]:
-    """All that can be named, and that of ``spec`` if it is a file's."""
+    """The names of all tasks, and the name of the task of ``spec`` if it is a file's."""
     return (*TASKS.names(), *([name] if "@" in (name := spec.value("task")) else ()))
 
 

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 class Since(enum.Enum):
-    """What brought a field. Those of the first stored results are in every hash; all others only where they are not
-    at their default, so that results from before them keep their names."""
+    """The change that brought a field. Fields of the first stored results are in every hash; all others only where they
+    are not at their default, so that results from before them keep their names."""
 
     FIRST_RESULTS = enum.auto()
     FAST_ENGINE = enum.auto()
@@ -37,7 +37,7 @@ class Since(enum.Enum):
 
 
 class LabelForm(enum.Enum):
-    """How a label tells a field that is not at its default."""
+    """The form in which a label shows a field that is not at its default."""
 
     NEVER = enum.auto()
     VALUE = enum.auto()
@@ -95,7 +95,7 @@ class SpecField(Generic[T]):
 
     @property
     def types(self) -> tuple[type, ...]:
-        """Of its values."""
+        """The types of its values."""
         return (str,)
 
     @property
@@ -129,7 +129,7 @@ class SpecField(Generic[T]):
         return str(value)
 
     def words(self, value: Any) -> list[str]:
-        """How a label tells ``value``."""
+        """The words of a label that show ``value``."""
         written = {
             LabelForm.NEVER: [],
             LabelForm.VALUE: [self.shown(value)],
@@ -148,7 +148,7 @@ class SpecField(Generic[T]):
         return ""
 
     def part(self, name: str) -> SpecField[Any] | None:
-        """What ``field.name`` is, if the field has parts."""
+        """The field of the part ``name``, if this field has parts."""
         return None
 
 
@@ -187,7 +187,7 @@ class WordField(SpecField[str]):
         return str(value)
 
     def hint(self, value: str) -> str:
-        """What helps who wrote ``value``, which is unknown."""
+        """The end of the error about the unknown ``value``: the words that the user may have meant."""
         return suggestion(value, self.choices)
 
 
@@ -335,7 +335,8 @@ def declared(spec: type[Any]) -> Mapping[str, SpecField[Any]]:
 
 
 def field_of(fields: Mapping[str, SpecField[Any]], key: str) -> SpecField[Any]:
-    """That of ``fields`` called ``key``, or the option ``options.NAME``. ``ValueError`` names the nearest."""
+    """The field called ``key``, or the option ``options.NAME``. The ``ValueError`` for an unknown key names the
+    nearest."""
     name, _, part = key.partition(".")
     field = fields.get(name)
     match = field.part(part) if field is not None and part else field

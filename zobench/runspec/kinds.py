@@ -30,11 +30,11 @@ class SpecFields(Protocol):
 
     @property
     def sparsity(self) -> float:
-        """Of zo-sgd-sparse and sparse-mezo: the share of the weights that stay."""
+        """The share of the weights that stay, of zo-sgd-sparse and sparse-mezo."""
 
     @property
     def zo_layers(self) -> int:
-        """Of hybrid: its lowest layers, which move without backpropagation."""
+        """The number of hybrid's lowest layers, which move without backpropagation."""
 
     def value(self, key: str) -> Any:
         """The value of any field, or of the option ``options.NAME``."""
@@ -59,7 +59,7 @@ class Need:
 
 
 class UpdateSize(Enum):
-    """How large the update of one weight is, where that is known from g alone; the value is how it is written."""
+    """The size of the update of one weight, where g alone tells it; the value is its formula."""
 
     SCALED = "lr * g"
     SIGN = "lr"
@@ -240,8 +240,8 @@ class SchemeKind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineKind:
-    """Where the blocks are. ``is_streamed``: in a tier, from which they are uploaded for each pass; else they all
-    stay on the device."""
+    """The engine that holds the blocks. ``is_streamed``: they rest in a tier, from which they are uploaded for each
+    pass; else they all stay on the device."""
 
     name: str
     is_streamed: bool
@@ -340,17 +340,17 @@ WIRES: Mapping[str, WireKind] = MappingProxyType({
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoiseKind:
-    """How z is drawn. ``in_place``: from one stream for all weights, so that they are themselves moved to W + c z; else
-    any piece of z can be drawn alone, and W + c z is made beside a W that stays as it is. ``is_stored``: a step draws z
-    once and keeps it in memory (ZO-Bench, appendix C.1: vanilla ZO-SGD, Forward-Grad); else z is drawn again for each
-    use."""
+    """The noise that gives z. ``in_place``: it is drawn from one stream for all weights, so that they are themselves
+    moved to W + c z; else any piece of z can be drawn alone, and W + c z is made beside a W that stays as it is.
+    ``is_stored``: a step draws z once and keeps it in memory (ZO-Bench, appendix C.1: vanilla ZO-SGD, Forward-Grad);
+    else z is drawn again for each use."""
 
     name: str
     in_place: bool
     is_stored: bool = False
 
     def draws(self, uses: int) -> int:
-        """How often z is drawn for so many ``uses`` of it in a step."""
+        """The number of times that z is drawn for so many ``uses`` of it in a step."""
         return min(uses, 1) if self.is_stored else uses
 
 

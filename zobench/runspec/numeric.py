@@ -21,7 +21,7 @@ class NumberField(SpecField[T]):
     above: float | None = None
     below: float | None = None
     highest: int = 2**31 - 1
-    """More than any run has of what it counts, and no sum over it overflows."""
+    """The greatest whole number: no run counts more, and no sum over it overflows."""
 
     @property
     def noun(self) -> str:  # type: ignore[override]

@@ -19,7 +19,7 @@ class Options(Mapping[str, Any]):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Options:
-        """Those of ``values``."""
+        """The options that ``values`` give."""
         return cls(tuple(sorted(values.items())))
 
     def __getitem__(self, name: str) -> Any:
@@ -62,7 +62,7 @@ def read_scalar(text: str) -> Any:
 
 
 def read_options(key: str, text: str) -> dict[str, Any]:
-    """All options, from a JSON object."""
+    """The options that a JSON object gives, by name."""
     try:
         values = json.loads(text)
     except ValueError:

@@ -38,8 +38,8 @@ T = TypeVar("T", bound=Named)
 
 @dataclass(frozen=True, slots=True)
 class Registry(Generic[T]):
-    """All that can be named as one ``noun``. ``home``: where zobench's own are, as ``module:attribute`` of a sequence;
-    ``of``: the class of each, named likewise."""
+    """A registry of everything that can be named as a ``noun``. ``home``: where zobench's own are, as
+    ``module:attribute`` of a sequence; ``of``: the class of each, named likewise."""
 
     noun: str
     home: str
@@ -47,7 +47,7 @@ class Registry(Generic[T]):
 
     @property
     def group(self) -> str:
-        """Of the plug-ins' entry points."""
+        """The group of the plug-ins' entry points."""
         return f"zobench.{self.noun}s"
 
     def names(self) -> tuple[str, ...]:

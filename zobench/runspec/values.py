@@ -61,7 +61,7 @@ def value_in(values: Mapping[str, Any], key: str) -> Any:
 
 
 _VALUES = (LabelForm.VALUE, LabelForm.PAIR, LabelForm.CONTRAST)
-"""How the fields are told whose usual value a label hides; a switch that is not named is on as ever."""
+"""The forms of fields whose usual value a label hides; a switch that is not named is on."""
 
 
 def labels(specs: Sequence[RunSpec]) -> list[str]:

@@ -94,7 +94,7 @@ def _units(device: str, seed: int, dtype: torch.dtype) -> Iterator[tuple[str, Te
 
 
 def _differs(what: str, tested: Tensor, reference: Tensor) -> str:
-    """Where the bits differ first, or ""."""
+    """The first element whose bits differ, as a line of text, or ""."""
     bits = torch.int32 if reference.dtype == torch.float32 else torch.int16
     other = (tested.view(-1).view(bits) != reference.view(-1).view(bits)).nonzero()
     if not len(other):

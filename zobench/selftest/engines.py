@@ -22,7 +22,8 @@ from zobench.selftest.verdict import CheckSettings, Finding, judged
 
 MODEL = "opt-tiny"
 STEPS, LR, EPS = 4, 1e-3, 2**-6
-"""Of every run here. g is a difference of losses over 2 eps: this eps leaves it far above the rounding of a loss."""
+"""Constants of every run of this check. g is a difference of losses over 2 eps: this eps leaves it far above the
+rounding of a loss."""
 FORMS: dict[str, dict[str, Any]] = {
     "torch noise": {},
     "one slot": {"slots": 1},
@@ -33,9 +34,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "a write-back in 3 steps": {"noise": "counter", "granularity": "linear", "writeback_every": 3},
     "no write-back": {"noise": "counter", "writeback_every": "inf"},
 }
-"""How blocks are offloaded: each must leave the resident model's numbers."""
+"""The forms of offloading, each of which must give the resident model's numbers."""
 LATE_SECONDS = 2e-3
-"""Of every operation on the lane that is late: many times what an operation on the tiny model takes."""
+"""Seconds by which every operation on the late lane is delayed: many times what one takes on the tiny model."""
 ROUNDING = 2e-5
 """Share of a loss by which two devices may differ: products in float32 are summed in another order."""
 

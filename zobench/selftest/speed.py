@@ -19,12 +19,12 @@ from zobench.selftest.verdict import NEEDS_CUDA, CheckSettings, Finding, Status,
 NAMES = ("main table", "link", "overlap")
 CALIBRATION_SECONDS = 5.0
 FACTOR = 3.0
-"""Between a step's predicted and measured seconds, either way: more is a fault of one of the two."""
+"""The greatest ratio of a step's predicted and measured seconds, either way: more is a fault of one of the two."""
 MEMORY_FACTOR = 1.25
 LINK_SHARE = 0.7
-"""Of the calibrated link, that transfers of blocks without computations must reach."""
+"""The share of the calibrated link that transfers of blocks without computations must reach."""
 HIDDEN_SHARE = 0.5
-"""Of the shorter of transfers and computations, that must hide under the longer."""
+"""The share of the shorter of transfers and computations that must hide under the longer."""
 SMALL = 0.05
 """Share of a step below which there is too little to hide to tell."""
 
@@ -103,7 +103,7 @@ def link(alone: Mapping[str, float], predicted: float, calibration: Mapping[str,
 
 
 def overlap(alone: Mapping[str, float]) -> Finding:
-    """How much of the shorter of transfers and computations a whole step hides under the longer. Seconds."""
+    """The share of the shorter of transfers and computations that a whole step hides under the longer. Seconds."""
     shorter = min(alone["transfer"], alone["compute"])
     if shorter < SMALL * alone["whole"]:
         return Finding(NAMES[2], Status.ABSENT, "one of transfers and computations is too short to hide the other")

@@ -36,7 +36,8 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckSettings:
-    """Where a check runs, and how long it may: ``device`` is "cpu" or "cuda:N"; ``changes`` are made to the cell."""
+    """The settings of a check: ``seconds`` that it may take; ``device`` is "cpu" or "cuda:N"; ``changes`` are made to
+    the cell."""
 
     device: str
     seconds: float

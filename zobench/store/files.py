@@ -149,7 +149,7 @@ class Store:
             return list(self.each(machine))
 
     def each(self, machine: str | None = None) -> Iterator[Result]:
-        """As :meth:`runs`, but one after another: only one of them need be in memory."""
+        """The results of :meth:`runs`, one after another: only one of them need be in memory."""
         self.problems, self._untold = [], 0
         for path in self.paths(machine):
             if (result := self.read(path)) is not None:
@@ -236,8 +236,8 @@ def machine_of(result: Result) -> str:
 
 
 def place_of(result: Result) -> str:
-    """Where ``result`` was measured, for tables that must not mix: the machine, and ``-cpu`` after it for runs on the
-    CPU of a machine that has a GPU."""
+    """The place at which ``result`` was measured, for tables that must not mix places: the machine, and ``-cpu`` after
+    it for runs on the CPU of a machine that has a GPU."""
     hardware = result.environment.get("hardware")
     gpus = hardware.get("gpus") if isinstance(hardware, dict) else None
     return machine_of(result) + ("-cpu" if gpus and result.spec.device.startswith("cpu") else "")
@@ -260,7 +260,7 @@ COLUMNS = (
     "dev_accuracy", "f1", "exact_match", "perplexity", "device_peak_bytes", "host_rss_peak_bytes",
     "energy_per_token_joules",
 )  # fmt: skip
-"""Of every data frame of results; further columns are named as the results' ``memory`` names them."""
+"""The columns of every data frame of results; further ones are named as the results' ``memory`` names them."""
 
 
 def row(result: Result) -> dict[str, Any]:

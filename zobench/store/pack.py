@@ -20,7 +20,7 @@ from zobench.store.sendable import MACHINE, sendable, unsendable
 
 ENDING = ".tar.gz"
 _FASTEST = 1.5
-"""How much faster than the least time that its machine's own rates allow a step may be: rates are not that wrong."""
+"""The most times that a step may be faster than its machine's own rates allow: rates are not that wrong."""
 
 
 @dataclass(kw_only=True)

@@ -20,7 +20,7 @@ EXPORTS = (".csv", ".parquet")
 _HASH = re.compile(r"[0-9a-f]{4,12}")
 _ENDING = re.compile(r"-([0-9a-f]{12})(?:-r(\d+))?$")
 _DIGITS = 4
-"""Of a fingerprint, that tell models of one name apart."""
+"""Digits of a fingerprint that distinguish models of one name."""
 
 Conditions = Mapping[str, frozenset[Any]]
 
@@ -42,7 +42,7 @@ def conditions(texts: Iterable[str]) -> Conditions:
 
 
 def select(results: Iterable[Result], where: Conditions) -> list[Result]:
-    """Those that fulfil every condition."""
+    """The results that fulfil every condition."""
     return [result for result in results if all(_has(result, key) in values for key, values in where.items())]
 
 
@@ -57,7 +57,7 @@ def ordered(results: Sequence[Result], field: str) -> list[Result]:
 
 
 def usual_order(results: Iterable[Result]) -> list[Result]:
-    """By machine, model, place of the blocks, dtype, batch, tokens, then whatever else tells two runs apart."""
+    """The results by machine, model, tier, dtype, batch, tokens, then by their labels."""
     listed = list(results)
     label_of = dict(zip(map(id, listed), labels([result.spec for result in listed]), strict=True))
     fields = operator.attrgetter("model", "engine", "tier", "dtype", "batch_size", "seq_len")

@@ -20,7 +20,7 @@ _KINDS: dict[str, type] = {
 _REAL = {int, float}
 _NUMBER = {*_REAL, type(None)}
 _LARGEST = 2**63
-"""Of every number that is no sample: what a column of whole numbers holds, in a data frame or in Parquet."""
+"""The bound of every number that is no sample: what a column of whole numbers holds, in a data frame or in Parquet."""
 _SHORTEST, _LONGEST = 1e-9, 1e9
 """Seconds of a step, and of times on a timeline."""
 _DEEPEST = 20
@@ -32,7 +32,7 @@ _TEXT = 16 << 20
 one such character Python takes four bytes for each of a text."""
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _HALF = re.compile(rb"\\u[dD]")
-"""How an escape begins that may be half of a pair."""
+"""The beginning of an escape that may be half of a pair."""
 _MANY_ROWS, _MANY_ITEMS = 500_000, 4_000_000
 """Lists and objects of a run's file, and items in them, as many as fit some 300 MB of memory: a million steps do."""
 
@@ -256,5 +256,5 @@ _FACTS: Mapping[str, Callable[[Any], bool]] = {
     "price_per_hour": _is_amount, "target_accuracy": _is_share, "warm_up_detected": _is_count, "own_order": _is_flag,
     "planted_slowdown": _is_share, "turns": _is_amount, "writeback_plan": _is_consolidation, "threads": _is_amount,
 }  # fmt: skip
-"""Of the environment, beside what :func:`zobench.store.machine_of` asks for."""
+"""Checks of the environment, beside what :func:`zobench.store.machine_of` asks for."""
 _POWERS: Mapping[str, Callable[[Any], bool]] = {"energy_joules": _is_amount, "mean_power_watts": _is_amount}

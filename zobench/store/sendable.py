@@ -215,8 +215,8 @@ def _evaluation(text: Form) -> Form:
 
 
 def _disturbances(warnings: list[str]) -> list[str]:
-    """Those that say how much its times count, which readers rely on; the rest of one that is not of zobench's own
-    form is left out."""
+    """The warnings that say how much its times count, which readers rely on; the rest of one that is not of zobench's
+    own form is left out."""
     return [
         warning if any(re.fullmatch(form, warning) for form in _WARNINGS) else f"{begin}{NOT_SENT}"
         for warning in warnings

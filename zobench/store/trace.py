@@ -9,7 +9,7 @@ from zobench.result import Result
 from zobench.store import machine_of
 
 _ORDER = ("upload", "compute", "offload")
-"""Of the lanes from top to bottom, as in the papers' workflow figures; others follow in order of their first start."""
+"""The lanes from top to bottom, as in the papers' workflow figures; others follow in order of their first start."""
 _PROCESS = 1
 
 
@@ -29,7 +29,7 @@ def trace(result: Result) -> dict[str, Any]:
 
 
 def events(name: str, timeline: Sequence[Sequence[Any]], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of any ``timeline``, of rows [lane, kind, block, start, end] in seconds: ``name`` is its process's, and
+    """The trace of any ``timeline``, of rows [lane, kind, block, start, end] in seconds: ``name`` is its process's, and
     ``about`` what a reader must know of it."""
     lanes = list(dict.fromkeys([lane for lane, *_ in timeline]))
     lanes.sort(key=lambda lane: _ORDER.index(lane) if lane in _ORDER else len(_ORDER))

@@ -57,7 +57,7 @@ class TaskSection:
         return name
 
     def loss(self, usual: str) -> str:
-        """How the task is trained: "choice" or "lm"."""
+        """The value of the key ``loss``, "choice" or "lm", by which the task is trained."""
         loss = self.word("loss", usual, usual)
         if loss not in _LOSSES:
             raise ValueError(f"`{self.name}.loss` must be choice or lm, but got {loss!r}; {suggestion(loss, _LOSSES)}")
@@ -96,7 +96,7 @@ def _label(value: Any) -> str:
 
 
 def _candidates(section: TaskSection, template: Template) -> Task:
-    """In a column that holds a list, or in several columns, as a CSV file has them."""
+    """A task whose rows bring their candidates: one column holds a list, or several columns hold one candidate each."""
     columns = section.take("columns", list, '["choice1", "choice2"]', [])
     for name in columns:
         check_column("candidates.columns", str(name), section.columns)

@@ -46,10 +46,10 @@ class Encoded:
 
 
 class Encoding(Protocol):
-    """How the examples of a task become rows of tokens, and these become batches."""
+    """An encoding makes rows of tokens of a task's examples, and batches of these rows."""
 
     def units(self, encoder: Encoder, examples: Sequence[Example]) -> Sequence[Any]:
-        """What a split is made of: the examples, or what is packed from them. Each has an ``answer``."""
+        """The units of a split: its examples, or rows that are packed from them. Each has an ``answer``."""
 
     def encode(self, encoder: Encoder, units: Sequence[Any], places: Sequence[str]) -> list[Encoded]:
         """Units of a split encoded; ``places`` name them in errors (``ValueError``)."""
@@ -121,7 +121,7 @@ class Encoder:
         return prompts
 
     def _texts(self, example: Example) -> list[str]:
-        """What the tokenizer sees: the prompt, and of a causal model the prompt with each candidate."""
+        """The texts that the tokenizer reads: the prompt, and for a causal model the prompt with each candidate."""
         if self.masked:
             return [example.prompt.replace(MASK, str(self.tokenizer.mask_token))]
         return [example.prompt, *(example.prompt + candidate for candidate in example.candidates)]
@@ -131,7 +131,7 @@ class Encoder:
         return ids
 
     def _edges(self) -> tuple[int, int]:
-        """How many special tokens the tokenizer puts before and after a text."""
+        """The numbers of special tokens that the tokenizer puts before and after a text."""
         empty, letter = self._ids(["", "a"])
         head = _shared(empty, letter)
         return head, len(empty) - head

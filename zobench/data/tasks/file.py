@@ -24,7 +24,7 @@ from zobench.runspec import RunSpec, suggestion
 from zobench.runspec.registries import TASKS
 
 SHARE = 0.2
-"""Of a training set that is smaller than train_size and dev_size: what dev takes of it at most."""
+"""The largest share that dev takes of a training set with fewer rows than train_size and dev_size together."""
 TOKEN = 4
 """Bytes of a token in UTF-8, by which durations and memory are predicted before there is a tokenizer."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -80,7 +80,7 @@ def load(path: Path) -> Loaded:
 
 @functools.lru_cache(maxsize=8)
 def _made(path: Path, text: str, stamp: tuple[Any, ...]) -> Loaded:
-    """``text``: what the file says, as JSON; ``stamp``: of the data."""
+    """The task of a file. ``text``: the file's content as JSON; ``stamp`` changes when a file of the data does."""
     body = json.loads(text)
     name, sets = body.get("name", path.stem), rows.read(path.parent, body["data"])
     task = asked(body, sets.parts["train"].columns)
@@ -108,7 +108,7 @@ def _lengths(task: Task, rows_of_part: RowSet) -> list[int]:
 
 
 def _tokens(task: Task, nbytes: int) -> int:
-    """Those of a text, about; rows of plain text are as long as a run allows."""
+    """About how many tokens a text of ``nbytes`` bytes has; rows of plain text are as long as a run allows."""
     return 2**31 if task.goal.every_token else 8 + -(-nbytes // TOKEN // 8) * 8 + task.goal.new_tokens
 
 

@@ -1,5 +1,5 @@
-"""How good answers are: of a batch of choices how many are right, and their loss; of a text that was generated, exact
-match and F1, as SQuAD defines them."""
+"""The scores of answers: how many of a batch's choices are right, and their loss; exact match and F1 of generated
+texts, as SQuAD defines them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_ANSWER = ("CANNOTANSWER", "no answer")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of ``count`` examples ``right`` are right; ``loss_sum`` is the sum of their losses, in nats. They add up.
+    """The score of ``count`` examples: ``right`` of them are right; ``loss_sum`` is the sum of their losses, in nats.
 
     Of answers that were generated ``right`` is the sum of their F1, and ``exact`` of them match exactly. Of plain text
     ``count`` are the tokens that were predicted, and none is right or wrong. ``examples``: of choices whether each is

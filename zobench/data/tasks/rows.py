@@ -37,7 +37,7 @@ class RowSet:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of the first row."""
+        """The names of the columns of the first row."""
         return tuple(self.rows[0][1]) if self.rows else ()
 
 
@@ -113,7 +113,7 @@ def _check(data: Mapping[str, Any]) -> None:
 
 
 def _files(data: Mapping[str, Any]) -> dict[str, str]:
-    """Role to path."""
+    """The file of each set, by the set's name in the section."""
     roles = {"train": data["path"]} if "path" in data else {role: data[role] for role in PARTS if role in data}
     return {} if "hub" in data else roles
 

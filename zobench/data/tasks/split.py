@@ -92,7 +92,7 @@ def _head(spec: RunSpec, task: Task, count: int, notes: list[str]) -> tuple[list
 
 
 def _per_class(spec: RunSpec, task: Task, answers: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Of a permutation by ``spec.seed``, each class's first ``shots`` train and its next ``shots`` are dev (MeZO,
+    """(train, dev): each class's first ``shots`` of a permutation by ``spec.seed``, and its next ``shots`` (MeZO,
     RoBERTa: seeds 13, 21, 42, 87, 100)."""
     if not task.names or "dev" in task.parts:
         raise ValueError(

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 POINTS = 2
-"""Of a step: an evaluation batch has as many rows as both together, so that it takes no more memory than training."""
+"""The points of a step: an evaluation batch has as many rows as both together, so it takes no more memory than
+training."""
 FLOOR = 16
 """Rows of an evaluation batch where training has fewer, which an offloaded model, uploaded for each batch, needs."""
 GROUPED = 50

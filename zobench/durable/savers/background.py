@@ -202,7 +202,7 @@ class BackgroundSaver(ABC):
         self.events.append(("save", "save", block_of(self.engine, copy.unit), start, time.perf_counter()))
 
     def _after(self, cut: Cut, ends: bool) -> None:
-        """When a group is written."""
+        """Ends a group of copies once it is written, and with the last group the checkpoint."""
         if ends:
             self._try(cut, cut.finish)
             self._try(cut, self.target.kept)

@@ -69,7 +69,7 @@ class Target:
         return self.world is None or self.world.rank < self.world.local_ranks
 
     def anywhere(self, *facts: bool) -> list[bool]:
-        """Of each fact, whether it holds on any rank. Raises ``PeerGoneError`` where one is gone."""
+        """Whether each of the facts holds on any rank. Raises ``PeerGoneError`` where one is gone."""
         if self.world is None:
             return list(facts)
         return [count > 0 for count in self.world.sum(torch.tensor(facts, dtype=torch.float64)).tolist()]
