@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import io
 import json
 import math
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -22,6 +21,10 @@ from zobench.runspec import suggestion
 CSV_FILE, JSONL_FILE = "curve.csv", "curve.jsonl"
 MLFLOW_FILE = "mlflow_run_id"
 """The file in the run's folder that holds the id of its MLflow run."""
+
+
+Row = tuple[int, dict[str, float]]
+"""The step after which numbers are true, and the numbers by their names."""
 
 
 def step_row(step: StepReport) -> dict[str, float]:
@@ -44,8 +47,15 @@ class Curve(Callback, ABC):
     def write(self, step: int, row: Mapping[str, float]) -> None:
         """Writes one row."""
 
+    def missing(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """The ``rows`` of earlier processes that are written at the start: all, because a process that was killed may
+        have lost its last lines."""
+        return rows
+
     def on_start(self, start: RunStart) -> None:
         self.begin(start)
+        for step, row in self.missing(_history(start)):
+            self.write(step, row)
 
     def on_step(self, step: StepReport) -> None:
         self.write(step.step, step_row(step))
@@ -54,7 +64,7 @@ class Curve(Callback, ABC):
         self.write(evaluation.step, evaluation_row(evaluation))
 
 
-def _history(start: RunStart) -> list[tuple[int, dict[str, float]]]:
+def _history(start: RunStart) -> list[Row]:
     """All rows that are known at the start, in the order in which they were made."""
     rows = [(step_report.step, 0, step_row(step_report)) for step_report in start.steps]
     rows += [(evaluation.step, 1, evaluation_row(evaluation)) for evaluation in start.evaluations]
@@ -67,10 +77,7 @@ class JsonLines(Curve):
     _file: TextIO | None = None
 
     def begin(self, start: RunStart) -> None:
-        """Writes what is known anew: a process that was killed may have lost its last lines."""
         self._file = (start.folder / JSONL_FILE).open("w", encoding="utf-8", buffering=1)
-        for step, row in _history(start):
-            self.write(step, row)
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         """See :class:`Curve`. What is not finite is null."""
@@ -91,21 +98,13 @@ class Csv(JsonLines):
 
         scores = ("loss", *task_of(start.spec).goal.scores)
         score_columns = [f"{split}_{name}" for split in ("dev", "test") for name in scores]
-        self._columns = ("step", "loss", "projected_grad", "lr", "skipped", *score_columns)
+        columns = ("step", "loss", "projected_grad", "lr", "skipped", *score_columns)
         self._file = (start.folder / CSV_FILE).open("w", encoding="utf-8", buffering=1, newline="")
-        self._file.write(_line(self._columns))
-        for step, row in _history(start):
-            self.write(step, row)
+        self._table = csv.DictWriter(self._file, columns, restval="", extrasaction="ignore", lineterminator="\n")
+        self._table.writeheader()
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
-        assert self._file is not None
-        self._file.write(_line([{"step": step, **row}.get(name, "") for name in self._columns]))
-
-
-def _line(fields: Iterable[Any]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(fields)
-    return text.getvalue()
+        self._table.writerow({"step": step, **row})
 
 
 class TensorBoard(Curve):
@@ -119,8 +118,6 @@ class TensorBoard(Curve):
         folder = start.folder / "tensorboard"
         shutil.rmtree(folder, ignore_errors=True)
         self._writer = SummaryWriter(str(folder))
-        for step, row in _history(start):
-            self.write(step, row)
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         """See :class:`Curve`. Evaluations stand in groups of their own: ``dev/accuracy``."""
@@ -145,6 +142,10 @@ class WeightsAndBiases(Curve):
             project="zobench", id=start.spec.hash, name=start.spec.label, config=start.spec.to_dict(), resume="allow",
             dir=str(start.folder),
         )  # fmt: skip
+
+    def missing(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """No rows: the service has them."""
+        return ()
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         self._run.log(dict(row), step=step)
@@ -176,20 +177,17 @@ class MLflow(Curve):
             run = mlflow.start_run(run_name=start.spec.label, tags={"zobench.hash": start.spec.hash})
             replace(kept, f"{run.info.run_id}\n".encode())
             mlflow.log_params(start.spec.to_dict())
-        self._write_missing(kept.read_text(encoding="utf-8").strip(), _history(start))
+        self._id = kept.read_text(encoding="utf-8").strip()
 
-    def _write_missing(self, run_id: str, rows: Sequence[tuple[int, dict[str, float]]]) -> None:
-        """Writes what is known at the start and not there yet: a process that was killed may not have told its last."""
+    def missing(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """The rows, without the numbers that MLflow has."""
         if not rows:
-            return
+            return ()
         history = self._client.MlflowClient().get_metric_history
-        seen = {
-            name: {metric.step for metric in history(run_id, name)}
-            for name in {name for _, row in rows for name in row}
-        }
-        for step, row in rows:
-            if left := {name: value for name, value in row.items() if step not in seen[name]}:
-                self.write(step, left)
+        names = {name for _, row in rows for name in row}
+        steps = {name: {metric.step for metric in history(self._id, name)} for name in names}
+        left = ((step, {name: row[name] for name in row if step not in steps[name]}) for step, row in rows)
+        return [(step, row) for step, row in left if row]
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         self._client.log_metrics(dict(row), step=step)

@@ -87,11 +87,6 @@ def floats(dtype: torch.dtype) -> Decode:
 # --- GGML's blocks: so many bytes for 32 or 256 values of a row, little-endian ----------------------------------------
 
 
-def _blocks(raw: Tensor, nbytes: int) -> Tensor:
-    """(blocks, bytes of one) of some rows."""
-    return raw.reshape(-1, nbytes)
-
-
 def _half(raw: Tensor) -> Tensor:
     """A float16 that stands in two bytes, (blocks, 1), in float32."""
     return raw.contiguous().view(torch.float16).float()
@@ -168,7 +163,7 @@ def _q6_k(blocks: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of GGUF: ``values`` of a row in ``nbytes``."""
+    """A format of GGUF: ``values`` of a row in ``nbytes``; ``block`` makes them of uint8 (blocks, ``nbytes``)."""
 
     values: int
     nbytes: int
@@ -176,7 +171,7 @@ class Format:
 
     def decode(self, raw: Sequence[Tensor]) -> Tensor:
         rows = raw[0]
-        return self.block(_blocks(rows, self.nbytes)).view(len(rows), -1)
+        return self.block(rows.reshape(-1, self.nbytes)).view(len(rows), -1)
 
 
 def _plain(dtype: torch.dtype) -> Format:

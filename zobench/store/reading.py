@@ -107,7 +107,8 @@ def _checked(values: Any) -> Result:
     _check_plain(result.power, 0)
     for name, checks in (("environment", _FACTS), ("power", _POWERS)):
         _check_known(name, getattr(result, name), checks)
-    _check_timeline(result.timeline)
+    if result.timeline and not _is_timeline(result.timeline):
+        raise ValueError("`timeline` must hold rows of [lane, kind, block, start, end], but does not")
     _check_trace(result.trace)
     _check_plain(result.evaluation, 0)
     _check_evaluation(result.evaluation)
@@ -152,11 +153,6 @@ def _check_known(name: str, facts: Mapping[str, Any], checks: Mapping[str, Calla
             raise ValueError(
                 f"`{name}.{key}` must be as zobench writes it, but is not; this file is not a zobench result"
             )
-
-
-def _check_timeline(rows: list[Any]) -> None:
-    if rows and not _is_timeline(rows):
-        raise ValueError("`timeline` must hold rows of [lane, kind, block, start, end], but does not")
 
 
 def _is_timeline(rows: list[Any]) -> bool:
@@ -210,13 +206,18 @@ def _is_row(row: Any, scores: Sequence[str]) -> bool:
     if type(row) is not list or len(row) != 2 + len(scores):
         return False
     step, loss, *values = row
-    are_scores = all(SCORES.get(name, _is_any)(value) for name, value in zip(scores, values, strict=True))
+    are_scores = all(SCORES.get(name, _is_score)(value) for name, value in zip(scores, values, strict=True))
     return type(step) is int and 0 <= step < _LARGEST and (loss is None or _bounded(loss)) and are_scores
 
 
 def _is_majority(majority: Mapping[str, Any], name: str) -> bool:
     """A share; null where the examples of a task have no answers in common."""
     return name in majority and (majority[name] is None or _is_share(majority[name]))
+
+
+def _is_score(value: Any) -> bool:
+    """A score of a plug-in's task."""
+    return value is None or _bounded(value)
 
 
 def _is_share(value: Any) -> bool:
@@ -227,34 +228,19 @@ def _is_amount(value: Any) -> bool:
     return value is None or (_bounded(value) and value >= 0)
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_flag(value: Any) -> bool:
-    return type(value) is bool
-
-
 def _is_consolidation(value: Any) -> bool:
     whole = type(value) is dict and value.keys() == {"steps", "reason"}
     return whole and type(value["steps"]) is int and value["steps"] >= 1 and type(value["reason"]) is str
 
 
-def _is_perplexity(value: Any) -> bool:
-    return value is None or (_bounded(value) and value >= 1)
-
-
-def _is_any(value: Any) -> bool:
-    """A score that a plug-in's task has."""
-    return value is None or _bounded(value)
-
-
 SCORES: Mapping[str, Callable[[Any], bool]] = {
-    "accuracy": _is_share, "f1": _is_share, "exact_match": _is_share, "perplexity": _is_perplexity,
+    "accuracy": _is_share, "f1": _is_share, "exact_match": _is_share,
+    "perplexity": lambda value: value is None or (_bounded(value) and value >= 1),
 }  # fmt: skip
 _FACTS: Mapping[str, Callable[[Any], bool]] = {
-    "price_per_hour": _is_amount, "target_accuracy": _is_share, "warm_up_detected": _is_count, "own_order": _is_flag,
-    "planted_slowdown": _is_share, "turns": _is_amount, "writeback_plan": _is_consolidation, "threads": _is_amount,
+    "price_per_hour": _is_amount, "target_accuracy": _is_share, "planted_slowdown": _is_share, "turns": _is_amount,
+    "writeback_plan": _is_consolidation, "threads": _is_amount, "own_order": lambda value: type(value) is bool,
+    "warm_up_detected": lambda value: type(value) is int and value >= 0,
 }  # fmt: skip
 """Checks of the environment, beside what :func:`zobench.store.machine_of` asks for."""
 _POWERS: Mapping[str, Callable[[Any], bool]] = {"energy_joules": _is_amount, "mean_power_watts": _is_amount}

@@ -101,16 +101,17 @@ def _rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [dict(record)]
     try:
         return [
-            {"paragraph": passage["text"], "question": asked["question"], "answer": answer["text"], **_label(answer)}
+            {
+                "paragraph": passage["text"],
+                "question": asked["question"],
+                "answer": answer["text"],
+                **({"label": answer["label"]} if "label" in answer else {}),
+            }
             for asked in passage["questions"]
             for answer in asked["answers"]
         ]
     except (KeyError, TypeError) as error:
         raise ValueError(f"nested columns must be SuperGLUE's own, but got {type(error).__name__} {error}") from error
-
-
-def _label(answer: Mapping[str, Any]) -> dict[str, Any]:
-    return {"label": answer["label"]} if "label" in answer else {}
 
 
 def _find(name: str, files: SetFiles, data_dir: Path) -> tuple[list[Path], list[Path]]:

@@ -23,14 +23,15 @@ def texts_in(row: Mapping[str, Any], name: str, inner: str = "") -> list[str]:
     """The texts in the list ``name`` of a row, or in the list ``inner`` of its column ``name``; at least one."""
     value = row.get(name)
     value = value.get(inner) if inner and isinstance(value, Mapping) else value
-    if isinstance(value, str) or not isinstance(value, Sequence) or not value or not all(map(_is_text, value)):
+    if (
+        isinstance(value, str)
+        or not isinstance(value, Sequence)
+        or not value
+        or not all(isinstance(text, str) for text in value)
+    ):
         column = f"{name}.{inner}" if inner else name
         raise ValueError(f"`{column}` must be a list of texts, at least one, but got {value!r}")
     return list(value)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _squad(row: Mapping[str, Any]) -> Example:
