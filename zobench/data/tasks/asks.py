@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zobench.data.tasks.task import ANSWER, CONTINUE, Example, Task, answered, joined
+from zobench.data.tasks.task import ANSWER, CONTINUE, Example, Task, answered, joined, text_list
 from zobench.runspec import suggestion
 
 _LOSSES = ("choice", "lm")
@@ -103,7 +103,7 @@ def _candidates(section: TaskSection, template: Template) -> Task:
     column, answer = "" if columns else section.column("column", "choices"), section.column("answer", "answer")
 
     def make(row: Mapping[str, Any]) -> Example:
-        texts = [text_of(row, name) for name in columns] if columns else _list(row, column)
+        texts = [text_of(row, name) for name in columns] if columns else text_list(column, value_of(row, column))
         if not all(text.strip() for text in texts):
             raise ValueError(f"a candidate must be a text, but got {texts}; leave empty ones out")
         answers = value_of(row, answer)
@@ -138,7 +138,7 @@ def _answer(section: TaskSection, template: Template) -> Task:
     def make(row: Mapping[str, Any]) -> Example:
         value = value_of(row, column)
         return answered(
-            template.fill(row), _list(row, column) if isinstance(value, list) else [text_of(row, column)], stop
+            template.fill(row), text_list(column, value) if isinstance(value, list) else [text_of(row, column)], stop
         )
 
     return _task(make=make, goal=replace(ANSWER, new_tokens=most, stop=stop), loss="lm")
@@ -148,13 +148,6 @@ def _text(section: TaskSection, template: Template) -> Task:
     column = section.word("column", "text", "text")
     check_column("text.column", column, section.columns)
     return _task(make=lambda row: Example(text_of(row, column), (), 0), goal=CONTINUE)
-
-
-def _list(row: Mapping[str, Any], column: str) -> list[str]:
-    value = value_of(row, column)
-    if not isinstance(value, list) or not value or not all(isinstance(text, str) for text in value):
-        raise ValueError(f"`{column}` must be a list of texts, at least one, but got {value!r}")
-    return value
 
 
 def _task(**changes: Any) -> Task:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zobench.data.tasks.read import SetFiles
-from zobench.data.tasks.task import ANSWER, Example, Task, answered, joined
+from zobench.data.tasks.task import ANSWER, Example, Task, answered, joined, text_list
 
 
 def texts(row: Mapping[str, Any], *names: str) -> list[str]:
@@ -22,16 +22,9 @@ def texts(row: Mapping[str, Any], *names: str) -> list[str]:
 def texts_in(row: Mapping[str, Any], name: str, inner: str = "") -> list[str]:
     """The texts in the list ``name`` of a row, or in the list ``inner`` of its column ``name``; at least one."""
     value = row.get(name)
-    value = value.get(inner) if inner and isinstance(value, Mapping) else value
-    if (
-        isinstance(value, str)
-        or not isinstance(value, Sequence)
-        or not value
-        or not all(isinstance(text, str) for text in value)
-    ):
-        column = f"{name}.{inner}" if inner else name
-        raise ValueError(f"`{column}` must be a list of texts, at least one, but got {value!r}")
-    return list(value)
+    if not inner:
+        return text_list(name, value)
+    return text_list(f"{name}.{inner}", value.get(inner) if isinstance(value, Mapping) else value)
 
 
 def _squad(row: Mapping[str, Any]) -> Example:

@@ -164,3 +164,14 @@ def answered(text: str, answers: Sequence[str], stop: str) -> Example:
     """A question with a free answer: the first of ``answers`` trains, with ``stop`` after it."""
     prompt, candidates = joined(text, [answers[0] + stop])
     return Example(prompt, candidates, 0, golds=tuple(answers))
+
+
+def text_list(column: str, value: Any) -> list[str]:
+    """The texts of a list in a ``column``. Raises ``ValueError`` for anything but a list of texts, at least one."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        texts = []
+    else:
+        texts = [text for text in value if isinstance(text, str)]
+    if not texts or len(texts) < len(value):
+        raise ValueError(f"`{column}` must be a list of texts, at least one, but got {value!r}")
+    return texts
