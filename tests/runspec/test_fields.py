@@ -10,13 +10,9 @@ from typing import Any
 
 import pytest
 
-from zobench.cli import listing
-from zobench.finetune import grids
-from zobench.predict import here
 from zobench.recipes import matrix
-from zobench.report import compose, plot, table
 from zobench.result import Outcome, Result
-from zobench.runspec import DECLARED, FIELDS, INCIDENTAL, RunSpec, check_value, declared_options, parse_value
+from zobench.runspec import DECLARED, FIELDS, RunSpec, check_value, declared_options, parse_value
 from zobench.runspec import fields as fields_module
 from zobench.runspec.fields import Since
 from zobench.runspec.numeric import NumberField
@@ -42,31 +38,6 @@ def test_there_are_published_results() -> None:
 def test_a_field_must_say_since_when_it_is_there() -> None:
     with pytest.raises(TypeError, match="since"):
         NumberField(1, "forgotten")  # type: ignore[call-arg]
-
-
-def test_the_lists_are_what_they_were_when_they_were_written_by_hand() -> None:
-    assert grids.SEARCHED == (
-        "lr", "eps", "batch_size", "steps", "weight_decay", "queries", "momentum", "sparsity", "zo_layers",
-        "lr_schedule", "definition", "options",
-    )  # fmt: skip
-    assert compose._SETTINGS == ("device", "weights", "data", "batch_size", "seq_len", "warmup")
-    assert compose._TUNED == (
-        "device", "weights", "task", "batch_size", "seq_len", "dtype", "seed", "definition"
-    )  # fmt: skip
-    assert listing._TUNED == ("method", "scheme", "task")
-    assert set(INCIDENTAL) == {"steps", "warmup", "parts", "seed", "survival", "name", "model_path", "task_file"}
-    assert set(plot._OF_TASKS) == {
-        "task", "seq_len", "shots", "train_size", "dev_size", "test_size", "truncate", "length_grouping",
-    }  # fmt: skip
-    assert set(table.FREE) == {
-        "model", "weights", "weights_path", "tie_embeddings", "tier", "steps", "warmup", "seed", "lr", "eps", "device",
-        "parts", "eval_every", "name", "model_path", "config_hash", "weights_hash", "task_file", "packed",
-        "attention",
-    }  # fmt: skip
-    assert set(here._PACED) == {
-        "engine", "tier", "dtype", "noise", "autocast", "method", "scheme", "gpus", "nodes", "parallel", "exact",
-        "transfers", "checkpoint", "program", "options", "packed", "attention", "law",
-    }  # fmt: skip
 
 
 def test_every_field_has_one_line_and_a_default_that_it_accepts() -> None:
