@@ -55,23 +55,16 @@ def stream(
 
     ``text``: the token ids (n,), int64, that data=sst2 cuts its rows from; without it ``ValueError`` is raised.
     """
+    shape = {"seed": spec.seed, "batch_size": spec.batch_size, "seq_len": spec.seq_len}
     for step in itertools.count(start):
         if spec.data == "sst2":
             if text is None:
                 raise ValueError(f"`data={spec.data}` needs token ids, but got none; give text=IDS or use data=random")
-            yield text_batch(step, seed=spec.seed, batch_size=spec.batch_size, seq_len=spec.seq_len, text=text)
-            continue
-        if spec.data == "ragged":
-            yield ragged_batch(
-                step,
-                seed=spec.seed,
-                batch_size=spec.batch_size,
-                seq_len=spec.seq_len,
-                vocab=vocab,
-                pad_id=pad_id,
-            )
+            yield text_batch(step, **shape, text=text)
+        elif spec.data == "ragged":
+            yield ragged_batch(step, **shape, vocab=vocab, pad_id=pad_id)
         else:
-            yield random_batch(step, seed=spec.seed, batch_size=spec.batch_size, seq_len=spec.seq_len, vocab=vocab)
+            yield random_batch(step, **shape, vocab=vocab)
 
 
 def _ids(generator: np.random.Generator, batch_size: int, seq_len: int, vocab: int) -> np.ndarray:

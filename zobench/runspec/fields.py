@@ -96,7 +96,7 @@ class SpecField(Generic[T]):
     @property
     def types(self) -> tuple[type, ...]:
         """The types of its values."""
-        return (str,)
+        return (type(self.default),)
 
     @property
     def choices(self) -> tuple[str, ...]:

@@ -32,10 +32,6 @@ class NumberField(SpecField[T]):
         """What text must be."""
         return "a whole number" if int in self.types else "a number"
 
-    @property
-    def types(self) -> tuple[type, ...]:
-        return (type(self.default),)
-
     def check(self, value: Any) -> Any:
         """See :meth:`SpecField.check`. A whole number where a float is expected becomes one, and -0.0 becomes 0.0."""
         if float in self.types and isinstance(value, int) and not isinstance(value, bool):
