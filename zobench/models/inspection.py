@@ -51,13 +51,9 @@ def _inspected(config_hash: str, path: str, name: str, as_it_lies: bool) -> Insp
 def _parsed(text: str) -> Inspected | None:
     try:
         values: dict[str, Any] = json.loads(text)
-        return Inspected(**{key: _frozen(value) for key, value in values.items()})
+        return Inspected(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
     except (ValueError, TypeError):  # cut off, or of another form: it is made again
         return None
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def inspect(folder: Path) -> Inspected:

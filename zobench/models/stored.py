@@ -97,22 +97,6 @@ def _nibbles(raw: Tensor) -> Tensor:
     return torch.cat([raw & 15, raw >> 4], 1)
 
 
-def _q8_0(blocks: Tensor) -> Tensor:
-    return blocks[:, 2:].view(torch.int8).float().mul_(_half(blocks[:, :2]))
-
-
-def _q4_0(blocks: Tensor) -> Tensor:
-    return _nibbles(blocks[:, 2:]).float().sub_(8).mul_(_half(blocks[:, :2]))
-
-
-def _q4_1(blocks: Tensor) -> Tensor:
-    return _nibbles(blocks[:, 4:]).float().mul_(_half(blocks[:, :2])).add_(_half(blocks[:, 2:4]))
-
-
-def _q5_0(blocks: Tensor) -> Tensor:
-    return (_nibbles(blocks[:, 6:]) | (_bits(blocks[:, 2:6]) << 4)).float().sub_(16).mul_(_half(blocks[:, :2]))
-
-
 def _bits(raw: Tensor) -> Tensor:
     """(blocks, 8 n) of (blocks, n) bytes, the lowest bit first."""
     shifts = torch.arange(8, dtype=torch.uint8, device=raw.device)
@@ -182,10 +166,18 @@ GGML: Mapping[str, Format] = {
     "F32": _plain(torch.float32),
     "F16": _plain(torch.float16),
     "BF16": _plain(torch.bfloat16),
-    "Q8_0": Format(32, 34, _q8_0),
-    "Q4_0": Format(32, 18, _q4_0),
-    "Q4_1": Format(32, 20, _q4_1),
-    "Q5_0": Format(32, 22, _q5_0),
+    "Q8_0": Format(32, 34, lambda blocks: blocks[:, 2:].view(torch.int8).float().mul_(_half(blocks[:, :2]))),
+    "Q4_0": Format(32, 18, lambda blocks: _nibbles(blocks[:, 2:]).float().sub_(8).mul_(_half(blocks[:, :2]))),
+    "Q4_1": Format(
+        32, 20, lambda blocks: _nibbles(blocks[:, 4:]).float().mul_(_half(blocks[:, :2])).add_(_half(blocks[:, 2:4]))
+    ),
+    "Q5_0": Format(
+        32,
+        22,
+        lambda blocks: (
+            (_nibbles(blocks[:, 6:]) | (_bits(blocks[:, 2:6]) << 4)).float().sub_(16).mul_(_half(blocks[:, :2]))
+        ),
+    ),
     "Q4_K": Format(256, 144, _q4_k),
     "Q5_K": Format(256, 176, _q5_k),
     "Q6_K": Format(256, 210, _q6_k),

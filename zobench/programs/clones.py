@@ -112,15 +112,11 @@ def commit_of(path: Path) -> str:
     commit = _git(path, "rev-parse", "HEAD")[:SHORT]
     changes = [_git(path, "diff", "HEAD").encode()]
     for name in filter(None, _git(path, "ls-files", "--others", "--exclude-standard", "-z").split("\0")):
-        if not _is_cached(name) and (path / name).is_file():
+        is_cache = name.endswith(".pyc") or "__pycache__" in Path(name).parts  # what Python, or numba, keeps of sources
+        if not is_cache and (path / name).is_file():
             changes += [name.encode(), _digest(path / name)]
     fingerprint = hashlib.sha256(b"\0".join(changes)).hexdigest()[:SHORT]
     return f"{commit}+{fingerprint}" if any(changes) else commit
-
-
-def _is_cached(name: str) -> bool:
-    """Whether a file is what Python, or numba, keeps of sources."""
-    return name.endswith(".pyc") or "__pycache__" in Path(name).parts
 
 
 def _digest(file: Path) -> bytes:

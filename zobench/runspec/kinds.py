@@ -116,10 +116,6 @@ class Structure:
     is_apart: bool = False
 
 
-def _a_pair_per_query(spec: SpecFields, layers: int) -> int:
-    return spec.queries
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MethodKind:
     """One method: how it is made, what its steps do, and what it asks of the fields of a spec.
@@ -153,7 +149,7 @@ class MethodKind:
     engine: str = "zobench.methods.engines:streaming"
     thresholds: str | None = None
     structure: Structure | None = None
-    pairs: Callable[[SpecFields, int], int] = _a_pair_per_query
+    pairs: Callable[[SpecFields, int], int] = lambda spec, layers: spec.queries
     singles: Callable[[SpecFields], int] | None = None
     candidates: int = 0
     tangents: bool = False

@@ -142,7 +142,10 @@ class PlainModel:
         """Inside, the weights are at ``point``."""
         before = self.tensors
         if point.seed is not None:
-            self._move(point.seed, point.scale, point.part)
+            with torch.no_grad():
+                for name, z in self.direction(point.seed).items():
+                    if point.part in (None, self.part_of(name)):
+                        self.model.get_parameter(name).add_(point.scale * z)
         try:
             yield
         finally:
@@ -182,12 +185,6 @@ class PlainModel:
         z = self.direction(seed)
         gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
         return math.fsum(float((gradients[name].double() * z[name].double()).sum()) for name in gradients)
-
-    def _move(self, seed: int, scale: float, part: int | None) -> None:
-        with torch.no_grad():
-            for name, z in self.direction(seed).items():
-                if part in (None, self.part_of(name)):
-                    self.model.get_parameter(name).add_(scale * z)
 
     def _chances(self, batch: Batch) -> Tensor:
         logits = self.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits

@@ -82,17 +82,13 @@ def _labels(section: TaskSection, template: Template) -> Task:
     order = {label: number for number, label in enumerate(words)}
 
     def make(row: Mapping[str, Any]) -> Example:
-        label = _label(value_of(row, column))
+        value = value_of(row, column)
+        label = value if isinstance(value, str) else json.dumps(value)  # as TOML's keys write it: true, 1
         if label not in order:
             raise ValueError(f"`{column}` must be one of {', '.join(order)}, but got {label!r}; add it to labels.words")
         return Example(*joined(template.fill(row), words.values()), order[label])
 
     return _task(names=tuple(words.values()), make=make, loss=section.loss("choice"))
-
-
-def _label(value: Any) -> str:
-    """A label as TOML's keys write it: ``true``, ``1``, text."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _candidates(section: TaskSection, template: Template) -> Task:

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def _made(path: Path, text: str, stamp: tuple[Any, ...]) -> Loaded:
     task = asked(body, sets.parts["train"].columns)
     lengths = sorted(length for rows_of_part in sets.parts.values() for length in _lengths(task, rows_of_part))
     task = replace(
-        task, name=name, rows=functools.partial(_given, sets.parts), parts=tuple(sets.parts), facts=sets.facts,
+        task, name=name, rows=lambda name, part, data_dir: (sets.parts[part].where, sets.parts[part].rows), parts=tuple(sets.parts), facts=sets.facts,
         usual_tokens=_tokens(task, lengths[len(lengths) * 3 // 4]), longest_tokens=_tokens(task, lengths[-1]),
         dev_share=0.0 if "dev" in sets.parts else SHARE, remedy=f"check the rows of {name}",
     )  # fmt: skip
@@ -110,10 +110,6 @@ def _lengths(task: Task, rows_of_part: RowSet) -> list[int]:
 def _tokens(task: Task, nbytes: int) -> int:
     """About how many tokens a text of ``nbytes`` bytes has; rows of plain text are as long as a run allows."""
     return 2**31 if task.goal.every_token else 8 + -(-nbytes // TOKEN // 8) * 8 + task.goal.new_tokens
-
-
-def _given(parts: Mapping[str, RowSet], name: str, part: str, data_dir: Path | None) -> tuple[str, Iterable[Any]]:
-    return parts[part].where, parts[part].rows
 
 
 def _check(body: Mapping[str, Any], path: Path) -> None:
