@@ -97,6 +97,10 @@ def _nibbles(raw: Tensor) -> Tensor:
     return torch.cat([raw & 15, raw >> 4], 1)
 
 
+def _q5_0(blocks: Tensor) -> Tensor:
+    return (_nibbles(blocks[:, 6:]) | (_bits(blocks[:, 2:6]) << 4)).float().sub_(16).mul_(_half(blocks[:, :2]))
+
+
 def _bits(raw: Tensor) -> Tensor:
     """(blocks, 8 n) of (blocks, n) bytes, the lowest bit first."""
     shifts = torch.arange(8, dtype=torch.uint8, device=raw.device)
@@ -171,13 +175,7 @@ GGML: Mapping[str, Format] = {
     "Q4_1": Format(
         32, 20, lambda blocks: _nibbles(blocks[:, 4:]).float().mul_(_half(blocks[:, :2])).add_(_half(blocks[:, 2:4]))
     ),
-    "Q5_0": Format(
-        32,
-        22,
-        lambda blocks: (
-            (_nibbles(blocks[:, 6:]) | (_bits(blocks[:, 2:6]) << 4)).float().sub_(16).mul_(_half(blocks[:, :2]))
-        ),
-    ),
+    "Q5_0": Format(32, 22, _q5_0),
     "Q4_K": Format(256, 144, _q4_k),
     "Q5_K": Format(256, 176, _q5_k),
     "Q6_K": Format(256, 210, _q6_k),

@@ -86,7 +86,8 @@ def _made(path: Path, text: str, stamp: tuple[Any, ...]) -> Loaded:
     task = asked(body, sets.parts["train"].columns)
     lengths = sorted(length for rows_of_part in sets.parts.values() for length in _lengths(task, rows_of_part))
     task = replace(
-        task, name=name, rows=lambda name, part, data_dir: (sets.parts[part].where, sets.parts[part].rows), parts=tuple(sets.parts), facts=sets.facts,
+        task, name=name, rows=lambda name, part, data_dir: (sets.parts[part].where, sets.parts[part].rows),
+        parts=tuple(sets.parts), facts=sets.facts,
         usual_tokens=_tokens(task, lengths[len(lengths) * 3 // 4]), longest_tokens=_tokens(task, lengths[-1]),
         dev_share=0.0 if "dev" in sets.parts else SHARE, remedy=f"check the rows of {name}",
     )  # fmt: skip
