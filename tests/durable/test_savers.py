@@ -29,7 +29,7 @@ from zobench.engine.tiers import DiskTier, HostTier
 from zobench.finetune.assemble import tuner
 from zobench.parallel import PeerGoneError
 from zobench.programs.cell import run
-from zobench.programs.saving import Checkpoints, _tell
+from zobench.programs.saving import Checkpoints, _report
 
 ROOT = Path(__file__).parents[2]
 STEPS, AT = 6, 2
@@ -336,7 +336,7 @@ def test_what_a_cell_tells_of_its_checkpoints():
         events=[("copy", "copy", 3, 9.0, 9.5), ("save", "save", 4, 10.5, 11.0)], held_bytes=9,
     )  # fmt: skip
     parts, memory, warnings = {}, {}, []
-    _tell(spec, saver, parts, memory, warnings)
+    _report(spec, saver, parts, memory, warnings)
     assert (memory, warnings) == ({"checkpoint_bytes": 9}, [])
     assert parts == {
         "checkpoint_stall_seconds": [0.5], "checkpoint_seconds": [1.0, 2.0], "checkpoint_written_bytes": [7.0, 8.0],

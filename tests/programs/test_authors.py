@@ -24,7 +24,7 @@ from tests.support.rates import RATES
 from zobench import programs
 from zobench.execute import plan, process
 from zobench.execute.process import run_in_process
-from zobench.programs import asking, authors, beside, clones
+from zobench.programs import asking, author_cell, authors, clones
 from zobench.programs.asking import ADAPTER, added
 from zobench.programs.cell import run as measured
 from zobench.result import Outcome, Result
@@ -132,7 +132,7 @@ def test_a_program_takes_the_engines_steps_in_a_process_of_its_own(clone: Path, 
     """This interpreter's transformers are the program's here, so that nothing may differ in a bit."""
     (scratch := tmp_path / "scratch").mkdir()
     clones.save({"mezo": added("mezo", clone, Path(sys.executable), scratch)})
-    own, theirs = measured(SPEC.replace(program="zobench")), beside.run(SPEC)
+    own, theirs = measured(SPEC.replace(program="zobench")), author_cell.run(SPEC)
     assert (theirs.outcome, theirs.reason) in ((Outcome.OK, ""), (Outcome.CONTAMINATED, theirs.reason))
     for name in ("loss", "projected_grad"):
         assert theirs.samples[name] == own.samples[name]
@@ -170,7 +170,7 @@ def test_a_program_takes_the_engines_steps_in_a_process_of_its_own(clone: Path, 
 )  # fmt: skip
 def test_what_a_program_does_is_the_cells_outcome(told: Any, script: str, outcome: Outcome, reason: str) -> None:
     told(script)
-    result = beside.run(SPEC)
+    result = author_cell.run(SPEC)
     assert result.outcome is outcome
     assert reason in result.reason
     assert "\n" not in result.reason
@@ -185,7 +185,7 @@ def test_a_program_that_the_system_killed_for_memory_is_out_of_memory(
     counts = iter([4, 5])
     monkeypatch.setattr(asking, "oom_kills", lambda: next(counts))
     told("kill -KILL $$")
-    result = beside.run(SPEC)
+    result = author_cell.run(SPEC)
     assert (result.outcome, result.reason) == (
         Outcome.OOM, "host memory ran out: the system killed mezo's process"
     )  # fmt: skip
@@ -193,7 +193,7 @@ def test_a_program_that_the_system_killed_for_memory_is_out_of_memory(
 
 def test_a_program_whose_environment_was_changed_since_is_refused(told: Any) -> None:
     told(f"{says(kind='facts', versions={**VERSIONS, 'torch': '2.9.0'}, threads=1)}\n{says(kind='ready')}\nread x")
-    result = beside.run(SPEC)
+    result = author_cell.run(SPEC)
     assert result.outcome is Outcome.FAILED
     assert "which had torch 2.1.0, but " in result.reason
     assert "has torch 2.9.0; add it again" in result.reason
@@ -202,10 +202,10 @@ def test_a_program_whose_environment_was_changed_since_is_refused(told: Any) -> 
 def test_a_program_that_ends_after_a_step_keeps_it_and_one_that_stops_in_time_is_partial(told: Any) -> None:
     step = says(kind="step", step_seconds=0.5, loss=4.0, projected_grad=1.0)
     told(f"{BEGUN}\n{step}\n{step}")
-    crashed = beside.run(SPEC)
+    crashed = author_cell.run(SPEC)
     assert (crashed.outcome, crashed.samples["loss"], crashed.warmup["loss"]) == (Outcome.FAILED, [4.0], [4.0])
     told(f"{BEGUN}\n{step}\n{step}\n{DONE}")
-    ended = beside.run(SPEC)
+    ended = author_cell.run(SPEC)
     assert (ended.outcome, ended.partial, ended.samples["loss"]) == (Outcome.OK, True, [4.0])
     assert "partial: 1 of 3 steps, because the time it was given was used up" in ended.warnings
 
@@ -363,7 +363,7 @@ def real(request: pytest.FixtureRequest) -> str:
 def test_the_programs_themselves_have_the_engines_losses(real: str) -> None:
     """To a few roundings of float32: their transformers and torch are others."""
     spec = SPEC.replace(program=real, weight_decay=0.0, steps=6, seq_len=64)
-    own, theirs = measured(spec.replace(program="zobench")), beside.run(spec)
+    own, theirs = measured(spec.replace(program="zobench")), author_cell.run(spec)
     assert theirs.outcome in (Outcome.OK, Outcome.CONTAMINATED), theirs.reason
     losses = [float(loss or 0.0) for loss in own.samples["loss"]]
     assert theirs.samples["loss"] == pytest.approx(losses, abs=5e-6)

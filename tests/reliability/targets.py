@@ -384,7 +384,7 @@ def program_lists(folder: Path) -> Feed:
     from zobench.programs import clones
 
     os.environ[clones.FOLDER] = str(folder)
-    facts = {"path": "/x", "python": "/bin/python", "commit": "abc", "versions": dict.fromkeys(clones.TOLD, "1")}
+    facts = {"path": "/x", "python": "/bin/python", "commit": "abc", "versions": dict.fromkeys(clones.VERSIONED, "1")}
     trees, texts = [{"mezo": facts, "zo2": facts}], [json_text({"mezo": facts, "zo2": facts})]
 
     def feed(random_: random.Random) -> bool:

@@ -11,10 +11,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from zobench.result.rounds import Round
 
 from tests.support.stores import ENVIRONMENT, MACHINE, command, run, specs
-from zobench.result import Outcome, Result
+from zobench.result import Outcome, Result, Round
 from zobench.runspec import FIELDS, RunSpec
 from zobench.store import BusyError, Store, frame, query
 from zobench.store.merge import merge

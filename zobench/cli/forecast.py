@@ -56,7 +56,7 @@ def plan(
     """Say whether a model can be tuned on a GPU, how fast, and with which settings; predicted, nothing runs."""
     from zobench.cli import console, forecast_view
     from zobench.predict import choices
-    from zobench.predict.choices import CheckSettings
+    from zobench.predict.choices import Place
 
     check_json(output)
     values = {"dtype": "fp16"} | changed(named(changes, model=model, name=name, seq_len=seq_len))
@@ -69,7 +69,7 @@ def plan(
     found = []
     with console.error_console().status("reading the model") as line:
         for one in _gpus(gpu, link, anchor):
-            place = CheckSettings(gpu=one, **sizes)
+            place = Place(gpu=one, **sizes)
             ways = choices.choices(values, place)
             found.append((place, ways[0], choices.alternatives(ways[0], place), ways[1:]))
             line.update(f"predicted for {one.name}")

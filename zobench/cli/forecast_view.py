@@ -16,7 +16,7 @@ from zobench.cli import console
 from zobench.execute.plan import gigabytes
 
 if TYPE_CHECKING:
-    from zobench.predict.choices import CheckSettings, Choice
+    from zobench.predict.choices import Choice, Place
     from zobench.predict.gpu import Prediction
     from zobench.predict.hardware import Gpu
 
@@ -27,7 +27,7 @@ _LEAST = 20
 """Characters that the column which folds must have: the longest setting has 19."""
 
 
-def plan_dict(place: CheckSettings, best: Choice, others: Sequence[Choice]) -> dict[str, Any]:
+def plan_dict(place: Place, best: Choice, others: Sequence[Choice]) -> dict[str, Any]:
     return {
         "gpu": place.gpu.name, "host_bytes": place.host, "disk_bytes_per_second": place.disk,
         "source": "predicted", "fits": not best.lacks, "best": _choice_dict(best),
@@ -58,9 +58,7 @@ def _unusual(known: Prediction) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key == "model" or value != DECLARED[key].default}
 
 
-def show_one(
-    screen: Console, place: CheckSettings, best: Choice, others: Sequence[Choice], ways: Sequence[Choice]
-) -> None:
+def show_one(screen: Console, place: Place, best: Choice, others: Sequence[Choice], ways: Sequence[Choice]) -> None:
     known = best.prediction
     screen.print(Text(f"{_about(known)} on {_where(place)}", style="bold"))
     if best.lacks:
@@ -77,7 +75,7 @@ def show_one(
     _print_notes(screen, (place.gpu,), _footnote(place))
 
 
-def _remedy(best: Choice, place: CheckSettings) -> str:
+def _remedy(best: Choice, place: Place) -> str:
     """What would make room for what does not fit, where the host can be given more."""
     from zobench.predict.choices import HOST_RESERVE
 
@@ -133,7 +131,7 @@ def _bound(known: Prediction) -> str:
     return known.bound.removeprefix("link (").removesuffix(")")
 
 
-def show_all(screen: Console, rows: Sequence[tuple[CheckSettings, Choice]]) -> None:
+def show_all(screen: Console, rows: Sequence[tuple[Place, Choice]]) -> None:
     place, best = rows[0]
     screen.print(Text(f"{_about(best.prediction)}, {_host(place)}", style="bold"))
     words = [_words(best).split() for _, best in rows if not best.lacks]
@@ -161,13 +159,13 @@ def _about(known: Prediction) -> str:
     return f"{spec.model} {spec.dtype}, batch {spec.batch_size}, {spec.seq_len} tokens"
 
 
-def _where(place: CheckSettings) -> str:
+def _where(place: Place) -> str:
     gpu = place.gpu
     link = f"PCIe {gpu.pcie_generation:.0f} x{gpu.pcie_lanes:.0f}"
     return f"{gpu.name} ({gigabytes(int(gpu.memory))}, {link}), {_host(place)}"
 
 
-def _host(place: CheckSettings) -> str:
+def _host(place: Place) -> str:
     disk = f", a disk of {gigabytes(int(place.disk))}/s" if place.disk else ""
     return f"{gigabytes(int(place.host))} of host memory{disk}"
 
@@ -221,7 +219,7 @@ def cautions(gpus: Sequence[Gpu]) -> list[str]:
     return [f"Caution, {gpu.name}: {gpu.caution}." for gpu in gpus if gpu.caution]
 
 
-def _footnote(place: CheckSettings | None) -> str:
+def _footnote(place: Place | None) -> str:
     """What a prediction is, and how far off it may be."""
     whose = {
         "fitted": "on the GPU that the constants were fitted on", "anchored": "on a GPU fitted to runs of its own",

@@ -50,7 +50,7 @@ def list_() -> None:
     show(console.answer_console(), [
         ListColumn("program", [clone.name for clone in found], kept=True),
         ListColumn("commit", [clone.commit for clone in found]),
-        *(ListColumn(name, [clone.versions[name] for clone in found]) for name in clones.TOLD),
+        *(ListColumn(name, [clone.versions[name] for clone in found]) for name in clones.VERSIONED),
         ListColumn("where", [f"{clone.path}, {clone.python}" for clone in found]),
     ])  # fmt: skip
 

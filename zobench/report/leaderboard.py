@@ -21,7 +21,7 @@ from zobench.result.quantity import Interval
 from zobench.runspec.registries import METRICS
 from zobench.store import Store, evidence, machine_of, place_of
 from zobench.store.compare import cell_of, commit_of
-from zobench.store.pack import doubt
+from zobench.store.pack import implausible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,7 @@ def rankings(results: Sequence[Result], cells: Sequence[Cell]) -> list[Ranking]:
 
 
 def _counts(result: Result) -> bool:
-    believed = not any(map(doubt, (result, *result.repeats)))
+    believed = not any(map(implausible, (result, *result.repeats)))
     return result.is_ok and not result.partial and believed and bool(_value(result, _SPEED))
 
 
