@@ -1,4 +1,4 @@
-"""Fingerprints of initial weights, to tell whether a journal began from the weights that are here."""
+"""Fingerprints of initial weights, which show whether a journal began from the weights of this process."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class JournalError(OSError):
 
 
 class JournalFile:
-    """Appends to the journal in ``path``. ``items``: all that it tells; a torn end is cut off when it is opened.
+    """Appends to the journal in ``path``. ``items``: all that it holds; a torn end is cut off when it is opened.
 
     ``header``: JSON types that say whose it is: ``run``, ``base``. Raises ``ValueError`` if another process writes it,
     if it is another run's or began from another base, and for records that are damaged.

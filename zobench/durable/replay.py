@@ -20,8 +20,8 @@ def newest(
 ) -> SnapshotStart | None:
     """The newest snapshot in ``folder`` from which a run can come to the end of ``items``, or None for its base.
 
-    ``say`` is told of each one that is left out although it was to be used, and why: damage, or that it is not of the
-    run and base of the journal's ``header``.
+    ``say`` gets a line for each one that is left out although it was to be used, and why: damage, or that it is not of
+    the run and base of the journal's ``header``.
     """
     for step in reversed(snapshot.steps(folder)):
         path = snapshot.path_of(folder, step)
@@ -70,7 +70,7 @@ def bring(engine: TunedEngine, method: Method, items: Iterable[Item], start: Sna
 
 
 def local(engine: TunedEngine) -> LocalEngine:
-    """This rank's own engine. Raises ``ValueError`` where weights do not lie in units that a journal tells."""
+    """This rank's own engine. Raises ``ValueError`` where weights do not lie in units, whose changes a journal has."""
     if engine.local is None:
         raise ValueError(f"a journal tells the weights of an Engine, but got {type(engine).__name__}; build that")
     return engine.local

@@ -87,7 +87,7 @@ def positions(path: Path) -> dict[str, Position]:
 
 
 def passes(path: Path) -> int:
-    """Passes of the unit of a snapshot that had come the furthest: a journal must tell at least as many."""
+    """Passes of the unit of a snapshot that had come the furthest: a journal must have at least as many."""
     return max((position.passes for position in positions(path).values()), default=0)
 
 
@@ -252,7 +252,7 @@ class SnapshotStart:
         from safetensors import safe_open
 
         for first, file, key in self._where.get(unit, ()):
-            with safe_open(file, framework="pt") as handle:  # anew each time: its pages count as this process's memory
+            with safe_open(file, framework="pt") as handle:  # each time: its pages count as this process's memory
                 data = handle.get_tensor(key)
                 out[first : first + len(data)].copy_(data)
         return unit in self._where

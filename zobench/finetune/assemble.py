@@ -122,7 +122,7 @@ def _of_ranks(spec: RunSpec, world: World | None) -> dict[str, Any]:
 
 def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:
     """(the spec with what the planner chose to fit ``device_memory``, what a result says of what was chosen for it:
-    ``memory_plan``, ``writeback_plan`` where this process was told when to write pending updates, and ``attention``,
+    ``memory_plan``, ``writeback_plan`` where this process got a plan for writing pending updates, and ``attention``,
     the kernels that were measured).
 
     The spec of the result stays as it was asked for.

@@ -1,4 +1,4 @@
-"""Callbacks of a run: a class of the user's own that is told of its start, steps, evaluations and end.
+"""Callbacks of a run: a user's class whose methods are called at its start, steps, evaluations and end.
 
 None of them can lose a run: one that fails is said once, and the run goes on without it.
 """
@@ -17,7 +17,7 @@ from zobench.runspec import RunSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStart:
-    """What a callback is told at the start: the run's ``spec`` and its own ``folder``, and of a run that goes on the
+    """The start of a run, for callbacks: its ``spec`` and its own ``folder``, and of a run that goes on the
     ``steps`` and ``evaluations`` that are done, in order."""
 
     spec: RunSpec

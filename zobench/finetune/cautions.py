@@ -49,7 +49,7 @@ def lost(spec: RunSpec, gradient: float) -> str:
     """A warning that updates of size lr * ``gradient`` (lr alone for sign methods) are rounded away, or "".
 
     They are if they lie below half an ulp of a typical weight in the dtype or wire format in which weights rest. ""
-    also for methods of which g alone does not tell how large an update is.
+    also for methods of which g alone does not give the size of an update.
     """
     size = METHODS.get(spec.method).definition(spec).update
     kept = spec.wire if WIRES[spec.wire].is_packed else spec.dtype

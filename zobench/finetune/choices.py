@@ -1,4 +1,5 @@
-"""What a fine-tuning run on a CPU takes where it was not told: packed rows, products in bf16, kernels of attention.
+"""The choices of a fine-tuning run on a CPU for fields that were not given: packed rows, products in bf16, kernels of
+attention.
 
 Weights and updates stay in float32, so no update is lost; products alone are in bf16. They are chosen where this
 processor multiplies faster in it and g of the run's own model and data comes out alike.

@@ -108,7 +108,7 @@ class Csv(JsonLines):
 
 
 class TensorBoard(Curve):
-    """Event files of TensorBoard in the run's folder ``tensorboard``; a run that goes on writes them anew."""
+    """Event files of TensorBoard in the run's folder ``tensorboard``; a run that goes on writes them again."""
 
     _writer: Any = None
 

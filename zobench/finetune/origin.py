@@ -60,7 +60,8 @@ def same_sums(spec: RunSpec, folder: Path, say: Callable[[str], None]) -> None:
 def begun_by_another(spec: RunSpec, folder: Path) -> str:
     """A line for a run whose journal another version of zobench began, else "". Before 0.2.0 a journal named none.
 
-    Raises ``ValueError`` where its initial weights were random: each version draws its own, and only a seed is told.
+    Raises ``ValueError`` where its initial weights were random: each version draws its own, and a journal has only the
+    seed.
     """
     begun = journal.read(folder / JOURNAL)[0].get("zobench", "0.1.0")
     if begun == __version__:

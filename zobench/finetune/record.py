@@ -80,7 +80,7 @@ class Record:
 
 
 def history(items: Iterable[Item], names: tuple[str, ...]) -> tuple[list[StepReport], list[Evaluation]]:
-    """The steps and the evaluations on dev that a journal tells, as they were reported."""
+    """The steps and the evaluations on dev of a journal, as they were reported."""
     record, steps, evaluations = Record(names=names), [], []
     for item in items:
         record.add(item)
@@ -96,7 +96,7 @@ def best(curve: list[list[float]]) -> list[float] | None:
     """The row [step, loss, accuracy] of the lowest loss after training began, as ZO-Bench selects.
 
     Of equal losses the higher accuracy counts, then the earlier step; a loss that is not finite is the highest. Step 0
-    is the start and not a result: a run that only lost is told as it is.
+    is the start and not a result: a run that only lost shows that.
     """
     rows = [row for row in curve if row[0] > 0]
     return min(rows, key=lambda row: (row[1] if math.isfinite(row[1]) else math.inf, -row[2], row[0]), default=None)

@@ -62,7 +62,7 @@ def run(
     frequent answer; ``task``, ``definition`` and ``tokenizer``: facts. Its ``environment`` has the ``journal_sha256``.
     ``examine`` False leaves the test set alone, until a later call with True, and ``test_size=0`` leaves it alone for
     good; ``seal`` is shared by runs that may look at it once together. ``resume``: there must be something to go on
-    with. ``callbacks`` are told of all that happens;
+    with. ``callbacks`` are called at all that happens;
     the curve is in ``curve.csv`` and ``curve.jsonl`` in any case. Samples are as in :class:`zobench.result.Result`,
     over all steps; peaks are of this process, so of a resumed run since its resumption. With several ``gpus`` this
     process is one of their ranks.
@@ -154,7 +154,7 @@ def _finished(spec: RunSpec, folder: Path, resume: bool, world: World | None) ->
     if world is not None:
         [exists] = world.from_first([result is not None])
         result = _stored(path) if exists else None
-        world.barrier()  # before the first rank writes it anew
+        world.barrier()  # before the first rank writes it again
     return result
 
 
@@ -165,7 +165,7 @@ def _stored(path: Path) -> Result:
     except ValueError as error:
         raise ValueError(
             f"{path} must be the result of this run, but cannot be read ({error}); remove it, and the same command "
-            "makes it anew from the journal"
+            "makes it again from the journal"
         ) from error
 
 

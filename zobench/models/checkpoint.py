@@ -31,7 +31,7 @@ def located(given: str) -> Path:
 
 
 def check_config(folder: Path) -> int:
-    """Bits of the integers that the folder's ``config.json`` tells of, 0 if its weights are not quantised.
+    """Bits of the integers that the folder's ``config.json`` declares, 0 if its weights are not quantised.
 
     Raises ``ValueError`` for a checkpoint that cannot be trained: one that is quantised in a way that is not read, or
     of a model whose code comes with it. A folder without that file is not refused."""

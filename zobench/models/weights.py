@@ -59,7 +59,7 @@ class RandomWeights(Weights):
     matrices, zero biases, unit norms, a zero padding row.
 
     A function of (seed, name) only: not of the order of calls, nor of the device. Normals are copied from a pool of
-    :data:`POOL` of them, from a place that (seed, name) decides, because drawing each anew takes minutes for a model
+    :data:`POOL` of them, from a place that (seed, name) decides, because drawing each of them takes minutes for a model
     of 30B. The pool lives on ``out``'s device as long as this object does.
     """
 
@@ -312,8 +312,8 @@ def _weight_name(model: nn.Module, module: Any) -> str:
 
 
 def _read(key: str, file: Path, rows: Rows) -> tuple[torch.Size, Tensor]:
-    """(shape, rows) of one tensor of a file, opened anew: the pages read through an open handle count as this process's
-    memory."""
+    """(shape, rows) of one tensor of a file, which is opened each time: the pages read through an open handle count as
+    this process's memory."""
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as handle:

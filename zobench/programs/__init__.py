@@ -21,8 +21,8 @@ class Program:
     """``run``: the dotted name (``module:attribute``) of what measures a cell in this process and returns its Result:
     ``run(spec, world)``, where ``world`` is None or, of several ranks, this one's (:class:`zobench.parallel.World`).
     ``about``: one line for ``zobench list programs``. ``check``: the dotted name of what raises ``ValueError`` for a
-    spec that it cannot run here, ``check(spec)``; ``origin``: of what tells which edition of it is here,
-    ``origin(name)``: results of another edition count as not measured."""
+    spec that it cannot run here, ``check(spec)``; ``origin``: of the function that gives its edition in this
+    environment, ``origin(name)``: results of another edition count as not measured."""
 
     name: str
     run: str
@@ -55,7 +55,7 @@ def check(spec: RunSpec) -> None:
 
 
 def run(spec: RunSpec, world: World | None = None) -> Result:
-    """Measures one cell here and now by ``spec.program``; see :func:`zobench.programs.cell.run` for zobench's own.
+    """Measures one cell in this process by ``spec.program``; see :func:`zobench.programs.cell.run` for zobench's own.
 
     A result of a plug-in's program says so in ``environment["program"]``; where it names no machine it gets this one.
     """

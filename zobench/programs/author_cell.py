@@ -99,7 +99,7 @@ def run(spec: RunSpec, world: World | None = None) -> Result:
 
 
 def _follow(asked: AdapterProcess, spec: RunSpec, clone: Clone, output: ProgramOutput) -> None:
-    """Watches the program while it takes the steps of ``spec``, and notes all that it tells."""
+    """Watches the program while it takes the steps of ``spec``, and records its output."""
     observer = Observer(spec.device, pid=asked.pid)
     try:
         facts = asked.answer("facts")

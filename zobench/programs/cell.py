@@ -72,7 +72,7 @@ class Recording:
 
 
 def run(spec: RunSpec, world: World | None = None) -> Result:
-    """Measures one cell here and now, and returns its result; an error becomes the result's outcome and reason.
+    """Measures one cell in this process, and returns its result; an error becomes the result's outcome and reason.
 
     With ``world`` this process measures as one rank (:mod:`zobench.execute.rank`); the result is this rank's alone.
     Raises ``ValueError`` only for a spec that cannot run at all. Peaks mean most in a fresh process.

@@ -66,7 +66,7 @@ def _clone(name: str, facts: Mapping[str, Any]) -> Clone:
 
 
 def save(clones: Mapping[str, Clone]) -> None:
-    """Writes the list anew, as a whole."""
+    """Writes the whole list."""
     rows = {name: dataclasses.asdict(clone) for name, clone in clones.items()}
     for facts in rows.values():
         del facts["name"]

@@ -21,7 +21,7 @@ class Quantity:
     ok result has none, and what that means. ``source``: "predicted" from what a result carries, not "measured".
     ``timed``: a median over steps, so that there is an interval from six steps on; ``rate``: tokens over such a time,
     not the time. ``per_run``: each process has a value of its own, so that ratios come from rounds, as those of times
-    do; ``steady``: which hardly differs between processes, so that a ratio of two single ones tells something.
+    do; ``steady``: which hardly differs between processes, so that a ratio of two single ones means something.
     ``remarks``: what its value in a result must be read with, which its heading does not say. ``part``: the entry
     of ``Result.parts`` that it reads, and ``ranks`` what is kept of several ranks' values there; a plug-in's metric
     reads the part of its own name. Only zobench's own are columns of a data frame, by their ``key``.

@@ -1,4 +1,4 @@
-"""A field of a spec: what is declared of it once, and how its values are checked, read from text and told.
+"""A field of a spec: what is declared of it once, and how its values are checked, read from text and shown.
 
 The declarations stand in the dataclass itself (:mod:`zobench.runspec.run`) as metadata; every list of fields anywhere
 is a comprehension over them. Each class here is one type of value.
@@ -54,7 +54,7 @@ class LabelForm(enum.Enum):
 class SpecField(Generic[T]):
     """What is declared of a field. ``default``: of a field that must be given, an example. ``about``: one line.
 
-    ``remedy`` ends the error about a value out of range. ``label`` and ``order``: how and where a label tells it, lower
+    ``remedy`` ends the error about a value out of range. ``label`` and ``order``: how and where a label shows it, lower
     orders first. The numbers are places in a list, from 1 on, 0 if it is not there: ``searched`` of what a search may
     vary; ``timing`` and ``tuning`` of what a table of times, or of accuracies, says above itself.
 
@@ -346,7 +346,8 @@ def field_of(fields: Mapping[str, SpecField[Any]], key: str) -> SpecField[Any]:
 
 
 def options_of(fields: Mapping[str, SpecField[Any]], values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options that what ``values`` name takes, with their defaults; what is not told is the field's default."""
+    """The options of the plug-ins that ``values`` name, with their defaults; a field that is not given has its
+    default."""
     options: dict[str, Any] = {}
     for name, field in fields.items():
         taken = field.options(values.get(name, field.default))

@@ -59,7 +59,7 @@ class Need:
 
 
 class UpdateSize(Enum):
-    """The size of the update of one weight, where g alone tells it; the value is its formula."""
+    """The size of the update of one weight, where g alone gives it; the value is its formula."""
 
     SCALED = "lr * g"
     SIGN = "lr"
@@ -182,7 +182,7 @@ class MethodKind:
 
     @property
     def backpropagates(self) -> bool:
-        """Whether it has a backward pass at all: its model is resident, and no journal tells what it changes."""
+        """Whether it has a backward pass at all: its model is resident, and its changes are in no journal."""
         return self.gradients is not None
 
     @property

@@ -1,4 +1,4 @@
-"""The options of a spec: constants that plug-ins declare, by name, hashed and told only where they are not default."""
+"""The options of a spec: constants that plug-ins declare, by name, hashed and shown only where they are not default."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from zobench.runspec.words import suggestion
 
 PATIENCE = 4.0
-"""Seconds of a plug-in's import after which it is told that this is what is waited for."""
+"""Seconds of a plug-in's import after which a line says that it is waited for."""
 
 
 class Named(Protocol):
@@ -83,8 +83,8 @@ class Registry(Generic[T]):
         return " and ".join(f"{_package(point)} {point.dist.version if point.dist else ''}".strip() for point in points)
 
     def origin(self, name: str) -> str:
-        """:meth:`provider` and a fingerprint of the plug-in's module, which is not imported. Of zobench's own what they
-        tell of something outside it (``origin``, the dotted name of a function of the name), else ""."""
+        """:meth:`provider` and a fingerprint of the plug-in's module, which is not imported. Of zobench's own what
+        their ``origin`` (the dotted name of a function of the name) gives, else ""."""
         if name in (builtin := self._builtin()):
             text: str = resolve(where)(name) if (where := getattr(builtin[name], "origin", "")) else ""
             return text

@@ -371,7 +371,7 @@ class RunSpec:
         return self.replace(gpus=1, nodes=1, parallel="none", transfers="auto", exact=False)
 
     def option(self, name: str) -> Any:
-        """The value of an option: as it was told, else its declared default; None where nothing declares it."""
+        """The value of an option: the given one, else its declared default; None where nothing declares it."""
         return self.options[name] if name in self.options else declared_options(self).get(name)
 
     def value(self, key: str) -> Any:
@@ -437,7 +437,7 @@ class RunSpec:
         return self.label_with()
 
     def label_with(self, also: Collection[str] = ()) -> str:
-        """The label, in which the fields ``also`` are told at their defaults too."""
+        """The label, in which the fields ``also`` are shown at their defaults too."""
         placed = ENGINES[self.engine].is_streamed and self.tier != "auto"
         engine = f"{self.engine}/{self.tier}" if placed else self.engine
         words = [self.model, engine, self.dtype, f"b{self.batch_size}", f"s{self.seq_len}"]
@@ -449,7 +449,7 @@ class RunSpec:
 
 
 def _unstreamed() -> dict[str, Any]:
-    """What is about transfers, as it stands where there are none: of a model that is resident."""
+    """The values of the fields about transfers for a model that is resident, which has none."""
     return {"tier": "device", "slots": 3, "parts": False} | {n: True for n, field in DECLARED.items() if field.ablated}
 
 

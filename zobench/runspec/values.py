@@ -18,7 +18,8 @@ def named(of: Callable[[SpecField[Any]], int]) -> tuple[str, ...]:
 
 
 class _ChoicesByField(Mapping[str, tuple[str, ...]]):
-    """The allowed values of every field that is a word from a list. Asked anew, because plug-ins add to them."""
+    """The allowed values of every field that is a word from a list. They are asked for each time, because plug-ins add
+    to them."""
 
     def __getitem__(self, name: str) -> tuple[str, ...]:
         if choices := DECLARED[name].choices:
@@ -65,7 +66,7 @@ _VALUES = (LabelForm.VALUE, LabelForm.PAIR, LabelForm.CONTRAST)
 
 
 def labels(specs: Sequence[RunSpec]) -> list[str]:
-    """The label of each spec; of one that differs from another in a single field it tells that field's usual value too.
+    """The label of each spec; of one that differs from another in a single field it shows that field's usual value too.
 
     ``seed=0`` beside ``seed=1``: of an axis of a matrix every value is shown, and not all but one.
     """

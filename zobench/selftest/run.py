@@ -118,7 +118,7 @@ def _died(check: Check, why: str) -> list[Finding]:
 
 
 def performed(check: Check, settings: CheckSettings) -> list[Finding]:
-    """What ``check`` finds, here and now; an error is a failed check, with the error's line."""
+    """The findings of ``check`` in this process; an error is a failed check, with the error's line."""
     try:
         return check.run(settings)
     except Exception as error:  # whatever it is, it is what this check found

@@ -63,7 +63,7 @@ class Check:
 
 
 def judged(name: str, wrong: str, right: str, **numbers: float) -> Finding:
-    """A finding that is ok, and tells ``right``, unless something is ``wrong``."""
+    """A finding that is ok and says ``right``, unless something is ``wrong``."""
     return Finding(name, Status.FAILED if wrong else Status.OK, wrong or right, numbers)
 
 

@@ -28,7 +28,7 @@ PAPER = "paper"
 """The folder beside the machines' folders that holds the papers' values; it holds no results."""
 
 _MOST_PROBLEMS = 20
-"""Files of a store that are told to be unreadable, each in a line; of more only the number."""
+"""The most files that are named as unreadable, each in a line; of more only the number is."""
 _LONGEST = 500
 """Characters of a problem: a file's own text can be part of it."""
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -92,7 +92,7 @@ class Store:
             yield
 
     def path(self, spec: RunSpec, machine: str, number: int = 0) -> Path:
-        """Where the result of ``spec`` on ``machine`` in round ``number`` is kept. The hash tells apart what cleaning
+        """Where the result of ``spec`` on ``machine`` in round ``number`` is kept. The hash separates what cleaning
         makes equal."""
         name = "-".join((spec.model[:80], spec.engine, spec.dtype, spec.hash, *([f"r{number}"] if number else [])))
         clean = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".")

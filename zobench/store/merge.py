@@ -28,7 +28,7 @@ def merge(sources: Sequence[Path], into: Path, *, keep_text: bool = False) -> Me
 
     Repeats stay beside each other. Of two different runs of a cell on a machine, in the same round, the one that ended
     ok stays, then the one with more measured steps, then the one of the later round, as a round that was interrupted is
-    run anew, then the one that was there. Of archives texts are left out unless ``keep_text``. Files that cannot be
+    run again, then the one that was there. Of archives texts are left out unless ``keep_text``. Files that cannot be
     read are left where they are, also in ``into``. Raises ``ValueError`` if ``into`` is one of the sources,
     ``StoreError`` or ``BusyError`` if it cannot be written.
     """

@@ -112,7 +112,7 @@ def _candidates(section: TaskSection, template: Template) -> Task:
 
 
 def _number(column: str, label: Any, texts: Sequence[str]) -> int:
-    """The place of a candidate that is told by its text, or by its number from 0 on."""
+    """The number of the candidate that ``label`` names by its text, or by its number from 0 on."""
     if label in texts:
         return texts.index(label)
     number = int(label) if str(label).isdecimal() and not isinstance(label, bool) else -1

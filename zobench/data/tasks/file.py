@@ -62,7 +62,7 @@ class Loaded:
 
 
 def load(path: Path) -> Loaded:
-    """The task in ``path``; it is read anew only after a change of the file or of its data.
+    """The task in ``path``; it is read again only after a change of the file or of its data.
 
     Raises ``ValueError``, one line that names the file, for what no task can be made of.
     """

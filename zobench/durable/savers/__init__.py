@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def make(kind: str, engine: TunedEngine, target: Target) -> Saver:
-    """The saver of ``RunSpec.checkpoint`` "sync", "async" or "journal" for ``engine``, or where no journal tells its
-    weights the one of named tensors."""
+    """The saver of ``RunSpec.checkpoint`` "sync", "async" or "journal" for ``engine``, or the saver of named tensors
+    where no journal has the changes of its weights."""
     if engine.local is None:
         return TensorSaver(engine, target)
     kinds: dict[str, type[SyncSaver | HalvesSaver | JournalSaver]] = {

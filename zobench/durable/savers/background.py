@@ -1,4 +1,4 @@
-"""What savers beside the steps share: a thread that copies, one that writes, and who waits for them."""
+"""The base of savers that work while steps go on: a thread that copies, one that writes, and the waits for them."""
 
 from __future__ import annotations
 
@@ -65,10 +65,11 @@ class CopyThread:
 
 
 class BackgroundSaver(ABC):
-    """What the two forms that save beside the steps share: a thread that copies, one that writes, and who waits.
+    """A saver that works while steps go on: one thread copies, one writes, and a step waits where it must.
 
     Weights are copied while no step touches them: ``_due`` holds the units whose copy is not done, and the engine calls
-    :meth:`_touch` before it changes a unit. A write that fails is told; any other error is raised in the next call.
+    :meth:`_touch` before it changes a unit. A write that fails is a warning; any other error is raised in the next
+    call.
     """
 
     def __init__(self, engine: LocalEngine, target: Target) -> None:

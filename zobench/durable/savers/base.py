@@ -1,4 +1,4 @@
-"""What every saver needs: where checkpoints go, what there is to tell of one, and its bytes on their way there."""
+"""The parts of every saver: the target of checkpoints, the record of one, and its bytes on their way to the disk."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PIECE = 64 << 20
 
 
 class BlockingSaver(ABC):
-    """What savers that hold the run share."""
+    """A saver that holds the run until all is on the disk."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -58,7 +58,7 @@ class BlockingSaver(ABC):
 
 
 class TensorSaver(BlockingSaver):
-    """Holds the run and writes named tensors: for engines that backpropagate, whose weights no journal tells."""
+    """Holds the run and writes named tensors: for engines that backpropagate, whose changes are in no journal."""
 
     def __init__(self, engine: SavingEngine, target: Target) -> None:
         super().__init__(target)

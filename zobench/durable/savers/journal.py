@@ -19,7 +19,7 @@ class JournalSaver(BackgroundSaver):
     """Copies the units group by group, each group as it is at a step's boundary, while the steps go on.
 
     The groups that a step touches last come first: by then they are copied. A unit that is touched before waits for its
-    copy, or is copied then and there. Groups are saved at different steps: the journal tells what each one lacks, so a
+    copy, or is copied then and there. Groups are saved at different steps: the journal has what each one lacks, so a
     checkpoint needs no second copy of the weights, only that of a group.
     """
 
@@ -83,7 +83,7 @@ class JournalSaver(BackgroundSaver):
         return groups
 
     def _next(self) -> None:
-        """Cuts the next group off, here and now."""
+        """Cuts the next group off, as its units are at this moment."""
         cut = self._cut
         assert cut is not None
         copies, offset = [], 0
