@@ -135,7 +135,7 @@ class BackgroundSaver(ABC):
         """Goes on with ``_cut`` when no step comes any more and the threads have nothing to do."""
 
     def _touch(self, unit: Unit) -> None:
-        """Comes before a unit is changed, in the thread that steps."""
+        """Called before a unit is changed, in the thread that steps."""
         if self._cut is not None:
             start = time.perf_counter()
             self._hold(unit)
@@ -228,7 +228,7 @@ class BackgroundSaver(ABC):
             cut.abandon()
 
     def _end(self) -> None:
-        """Lets go of a checkpoint that is done."""
+        """Ends a checkpoint that is done, with a warning if it failed."""
         assert self._cut is not None
         if self._cut.made.error:
             self.target.warn(failure(self._cut.made))

@@ -43,11 +43,11 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """Where checkpoints go, ``folder``, and what goes with them.
+    """The ``folder`` of checkpoints, and what goes with them.
 
     ``state(step)``: JSON types beside the weights, ``run`` and ``base`` among them. Called by a thread of the saver's:
     ``seal()`` before a checkpoint gets its name, when the journal must be on the disk as far as that refers to it, and
-    ``kept()`` afterwards. ``tell(text)``, by the thread that steps: a checkpoint that failed, which ends no run.
+    ``kept()`` afterwards. ``warn(text)``, called by the thread that steps: a checkpoint failed, which ends no run.
     ``world``: the ranks that save together; those of the first node write, each its part of every unit.
     """
 
@@ -60,12 +60,12 @@ class Target:
 
     @property
     def share(self) -> tuple[int, int]:
-        """(This rank, of how many) of those that write."""
+        """(this rank's number, the number of ranks) among the ranks that write."""
         return (self.world.local_rank, self.world.local_ranks) if self.world is not None else (0, 1)
 
     @property
     def writes(self) -> bool:
-        """Whether this rank is one of those."""
+        """Whether this rank writes."""
         return self.world is None or self.world.rank < self.world.local_ranks
 
     def anywhere(self, *facts: bool) -> list[bool]:
@@ -75,7 +75,7 @@ class Target:
         return [count > 0 for count in self.world.sum(torch.tensor(facts, dtype=torch.float64)).tolist()]
 
     def token(self) -> str:
-        """A new one for all ranks."""
+        """A new token, the same on all ranks."""
         drawn = int.from_bytes(os.urandom(7), "little")
         return f"{drawn if self.world is None else self.world.from_first([drawn])[0]:014x}"
 
@@ -129,7 +129,7 @@ class Cut:
         self._writer = None
 
     def abandon(self) -> None:
-        """Leaves nothing behind."""
+        """Removes what was written of it."""
         self.failed = True
         if self._writer is not None:
             self._writer.abandon()
