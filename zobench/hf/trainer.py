@@ -87,10 +87,6 @@ class ZOMixin:
                 setattr(module, key, fresh[tensor])
 
     def _build(self, weights: Weights, state: Weights | None = None) -> None:
-        if (
-            not self._kept and self._thresholds is None
-        ):  # the first time: these are the weights that training starts from
-            self._thresholds = methods.thresholds(self.spec, self.model, ModelWeights(self.model))
         modules = list(self.model.modules())
         self._kept = [(m, key, buffer.clone()) for m in modules for key, buffer in m.named_buffers(recurse=False)]
         parts = EngineParts(
@@ -125,10 +121,8 @@ class ZOMixin:
         """Adds what the last step measured, g or a first-order method's norm of the gradient, and the steps skipped."""
         if "loss" in logs and self.last is not None:
             name = "projected_grad" if self.last.seeds else "grad_norm"
-            rest = {
-                key: value for key, value in logs.items() if key != "grad_norm"
-            }  # a Trainer's is that of no gradient
-            logs = {**rest, name: self.last.projected_grad, "skipped": self.method.skipped}
+            others = {key: logs[key] for key in logs if key != "grad_norm"}  # a Trainer's is that of no gradient
+            logs = {**others, name: self.last.projected_grad, "skipped": self.method.skipped}
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
