@@ -168,10 +168,8 @@ def answered(text: str, answers: Sequence[str], stop: str) -> Example:
 
 def text_list(column: str, value: Any) -> list[str]:
     """The texts of a list in a ``column``. Raises ``ValueError`` for anything but a list of texts, at least one."""
-    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-        texts = []
-    else:
-        texts = [text for text in value if isinstance(text, str)]
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    texts = [text for text in value if isinstance(text, str)] if is_list else []
     if not texts or len(texts) < len(value):
         raise ValueError(f"`{column}` must be a list of texts, at least one, but got {value!r}")
     return texts
