@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -110,14 +109,15 @@ def _of_ranks(spec: RunSpec, world: World | None) -> dict[str, Any]:
     if world is None:
         return {}
     from zobench.parallel import ParallelEngine
-    from zobench.parallel.gradients import ShardedBackprop
     from zobench.parallel.hosts import hosts_for
 
-    return {
-        "hosts": hosts_for(spec, world),
-        "shared_out": lambda engine: ParallelEngine(engine, world),
-        "sharded": functools.partial(ShardedBackprop, world),
-    }
+    def sharded(*arguments: Any, **named: Any) -> Any:
+        from zobench.parallel.gradients import ShardedBackprop  # FSDP takes memory, which no other run should have
+
+        return ShardedBackprop(world, *arguments, **named)
+
+    hosts = hosts_for(spec, world)
+    return {"hosts": hosts, "shared_out": lambda engine: ParallelEngine(engine, world), "sharded": sharded}
 
 
 def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:
