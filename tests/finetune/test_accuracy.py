@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.support import pretrained as cache
-from zobench import tiny
+from tools import tiny
 from zobench.data.tasks.task_data import TaskData
 from zobench.finetune import run
 from zobench.finetune.assemble import tuner

@@ -50,9 +50,10 @@ def _inspected(config_hash: str, path: str, name: str, as_it_lies: bool) -> Insp
 
 def _parsed(text: str) -> Inspected | None:
     try:
-        values: dict[str, Any] = json.loads(text)
-        return Inspected(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
-    except (ValueError, TypeError):  # cut off, or of another form: it is made again
+        stored = json.loads(text).items()
+        values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored}
+        return Inspected(**values)
+    except (ValueError, TypeError, AttributeError):  # cut off, or of another form: it is made again
         return None
 
 
