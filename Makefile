@@ -16,16 +16,15 @@ report: $(VENV)/.report
 	$(BIN)/zobench report --results $(RESULTS) --out report
 
 # Without the tests marked slow; test-all runs these too. Large products of settings are thinned to their pairs, see
-# tests/support/thinned.py; before a release: make test-all PYTEST=--products.
+# tests/support/thinned.py; before a release: make test-all PYTEST=--products. Benchmarks run once, unmeasured.
 PYTEST ?=
-TEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/benchmarks --ignore tests/nullcuda $(PYTEST)
+TEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --benchmark-disable --ignore tests/nullcuda $(PYTEST)
 
 test: $(VENV)/.dev
 	$(TEST) -m "not slow"
 
 test-all: $(VENV)/.dev
 	$(TEST)
-	$(BIN)/python -m pytest tests/benchmarks
 
 quick: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.quick -n $(WORKERS) --dist load --maxschedchunk 4

@@ -1,10 +1,25 @@
-"""Benchmarks that take minutes run only where somebody asks for this folder: ``pytest tests/benchmarks -s``."""
+"""What these files time they also check: where pytest-benchmark measures nothing, as under xdist or with
+``--benchmark-disable``, every benchmark runs once, on small sizes. ``pytest tests/benchmarks -s`` measures."""
 
 import pytest
 
 
-def pytest_collection_modifyitems(config, items):
-    if not any("benchmarks" in str(argument) for argument in config.args):
-        for item in items:
-            if "benchmarks" in item.path.parts and item.get_closest_marker("slow"):
-                item.add_marker(pytest.mark.skip(reason="takes minutes: run pytest tests/benchmarks -s"))
+@pytest.fixture
+def small(benchmark):
+    """Whether nothing is measured."""
+    return benchmark.disabled
+
+
+@pytest.fixture
+def timed(benchmark, capsys, request):
+    """Calls ``action()`` in several rounds; prints and keeps the median of their seconds and ``amount`` over it."""
+
+    def measure(action, amount=1, unit="calls", rounds=5):
+        benchmark.pedantic(action, rounds=rounds, warmup_rounds=1)
+        if benchmark.stats is not None:
+            seconds = benchmark.stats.stats.median
+            benchmark.extra_info[f"{unit}_per_second"] = amount / seconds
+            with capsys.disabled():
+                print(f"\n{request.node.name}: {seconds:.3g} s, {amount / seconds:.3g} {unit} a second")
+
+    return measure

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.large import measure
 
-SIZES = ["opt-tiny", "OPT-125M"]
+SIZES = ["opt-tiny", pytest.param("OPT-125M", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -6,7 +6,6 @@ import torch
 from zobench import kernels
 from zobench.kernels import Span, Update
 
-COUNT = 16 << 20
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 ONE = [Update(3, 0.5, 1e-7)]
 
@@ -17,50 +16,48 @@ def compiled():
 
 
 @pytest.fixture
-def rate(benchmark, capsys, request):
-    """Times ``action()`` on COUNT elements, prints and keeps elements per second of the median round."""
-
-    def measure(action):
-        benchmark.pedantic(action, rounds=5, warmup_rounds=1)
-        rate = COUNT / benchmark.stats.stats.median
-        benchmark.extra_info["elements_per_second"] = rate
-        with capsys.disabled():
-            print(f"\n{request.node.name}: {rate / 1e9:.2f} G elements/s")
-
-    return measure
+def count(small):
+    """Elements."""
+    return 1 << 18 if small else 16 << 20
 
 
-def weights(dtype):
+@pytest.fixture
+def rate(timed, count):
+    """Times a call that passes ``count`` elements."""
+    return lambda action: timed(action, count, "elements")
+
+
+def weights(count, dtype):
     """W and two outputs, touched so that no page is new in a timed round."""
-    master = torch.full((COUNT,), 0.02, dtype=dtype)
+    master = torch.full((count,), 0.02, dtype=dtype)
     return master, torch.zeros_like(master), torch.zeros_like(master)
 
 
-def test_torch_normal(rate):
-    out = torch.zeros(COUNT)
+def test_torch_normal(rate, count):
+    out = torch.zeros(count)
     rate(lambda: out.normal_())
 
 
-def test_normals(rate):
-    out = torch.zeros(COUNT)
+def test_normals(rate, count):
+    out = torch.zeros(count)
     rate(lambda: kernels.normals(1, Span(1), out))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_scratch_and_mirror(rate, dtype):
-    master, scratch, mirror = weights(dtype)
+def test_scratch_and_mirror(rate, count, dtype):
+    master, scratch, mirror = weights(count, dtype)
     rate(lambda: kernels.advance(master, Span(1), [], scratch=scratch, mirror=mirror, seed=2, scale=1e-3))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_one_update_with_scratch_and_mirror(rate, dtype):
-    master, scratch, mirror = weights(dtype)
+def test_one_update_with_scratch_and_mirror(rate, count, dtype):
+    master, scratch, mirror = weights(count, dtype)
     rate(lambda: kernels.advance(master, Span(1), ONE, scratch=scratch, mirror=mirror, seed=2, scale=1e-3))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_one_update_with_scratch_then_flip(rate, dtype):
-    master, scratch, _ = weights(dtype)
+def test_one_update_with_scratch_then_flip(rate, count, dtype):
+    master, scratch, _ = weights(count, dtype)
 
     def step():
         kernels.advance(master, Span(1), ONE, scratch=scratch, seed=2, scale=1e-3)
@@ -69,9 +66,9 @@ def test_one_update_with_scratch_then_flip(rate, dtype):
     rate(step)
 
 
-def test_torch_chunks_of_one_update_with_scratch_and_mirror(rate):
+def test_torch_chunks_of_one_update_with_scratch_and_mirror(rate, count):
     """The same work by torch operations, in pieces small enough for one thread: the kernels are compared with it."""
-    master, scratch, mirror = weights(torch.float32)
+    master, scratch, mirror = weights(count, torch.float32)
     z = torch.empty(1 << 15)
 
     def step():

@@ -1,5 +1,6 @@
 """How long a store of 5,000 runs takes to read and to show; nothing is asserted about time."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -10,26 +11,34 @@ from tests.support.stores import fill
 from zobench.execute.process import child_environment
 from zobench.store import Store, frame
 
-RUNS = 5000
-
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("store")
-    fill(folder, RUNS)
-    return folder
+def stores(tmp_path_factory):
+    """A folder with so many runs."""
+
+    @functools.cache
+    def filled(runs):
+        folder = tmp_path_factory.mktemp("store")
+        fill(folder, runs)
+        return folder
+
+    return filled
 
 
 @pytest.fixture
-def seconds(benchmark, capsys, request):
-    """Times ``action()`` and prints the median of three rounds."""
+def runs(small):
+    return 20 if small else 5000
 
-    def measure(action):
-        benchmark.pedantic(action, rounds=3, warmup_rounds=1)
-        with capsys.disabled():
-            print(f"\n{request.node.name}: {benchmark.stats.stats.median:.2f} s for {RUNS} runs")
 
-    return measure
+@pytest.fixture
+def root(stores, runs):
+    return stores(runs)
+
+
+@pytest.fixture
+def seconds(timed, runs):
+    """Times a call that reads all runs."""
+    return lambda action: timed(action, runs, "runs", rounds=3)
 
 
 def zobench(root, *arguments):
@@ -42,23 +51,19 @@ def zobench(root, *arguments):
     return done.stdout
 
 
-@pytest.mark.slow
 def test_load(seconds, root):
     seconds(lambda: Store(root).load())
 
 
-@pytest.mark.slow
 def test_frame(seconds, root):
     results = Store(root).load()
     seconds(lambda: frame(results))
 
 
-@pytest.mark.slow
-def test_results_as_a_process(seconds, root):
-    assert len(zobench(root, "results", str(root)).splitlines()) > RUNS
+def test_results_as_a_process(seconds, root, runs):
+    assert len(zobench(root, "results", str(root)).splitlines()) > runs
     seconds(lambda: zobench(root, "results", str(root)))
 
 
-@pytest.mark.slow
 def test_table_as_a_process(seconds, root):
     seconds(lambda: zobench(root, "table", "zo2/table1", "--results", os.fspath(root)))
