@@ -29,73 +29,31 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(units.tiles, "__defaults__", (20_000,))
 
 
-class TestTorchResident(OfEngine):
-    noise, streams, config = "torch", False, {"placement": "resident"}
-
-
-class TestTorchOffload(OfEngine):
-    noise, config = "torch", {"slots": 2}
-
-
-class TestTorchOnDisk(OfEngine):
-    noise, config = "torch", {"tier": "disk", "slots": 1}
-
-
-class TestTorchAblated(OfEngine):
-    noise, config = "torch", {"fused_update": False, "overlap": False, "reusable_memory": False}
-
-
-class TestCounterResident(OfEngine):
-    streams, config = False, {"placement": "resident"}
-
-
-class TestCounterResidentTiles(OfEngine):
-    has_tangent = False
-    streams, config = False, {"placement": "resident", "granularity": "tile"}
-
-
-class TestCounterBlocks(OfEngine):
-    config: dict[str, Any] = {}  # noqa: RUF012
-
-
-class TestCounterProducts(OfEngine):
-    """Attention by the kernel that no model has of itself."""
-
-    streams, config = False, {"placement": "resident", "attention": ((2048, "products"),)}
-
-
-class TestCounterPacked(OfEngine):
-    config = {"packed": True, "tier": "disk"}  # noqa: RUF012
-
-
-class TestCounterLinears(OfEngine):
-    has_tangent = False
-    config = {"granularity": "linear", "resident_blocks": 1}  # noqa: RUF012
-
-
-class TestCounterTilesOnDisk(OfEngine):
-    has_tangent = False
-    config = {"granularity": "tile", "tier": "disk", "slots": 2}  # noqa: RUF012
-
-
-class TestCounterJournal(OfEngine):
-    """Updates stay in the journal: the weights at rest are the base until a flush."""
-
-    config = {"writeback_every": "inf"}  # noqa: RUF012
-
-
-class TestCounterEveryOtherStep(OfEngine):
-    """A unit is written back after two steps."""
-
-    config = {"writeback_every": 2}  # noqa: RUF012
-
-
-class TestCounterUntied(OfEngine):
-    tied, config = False, {"slots": 2}
-
-
-class TestTorchUntied(OfEngine):
-    noise, tied, config = "torch", False, {"slots": 2}
+SUITES: dict[str, dict[str, Any]] = {
+    "TorchResident": {"noise": "torch", "streams": False, "config": {"placement": "resident"}},
+    "TorchOffload": {"noise": "torch", "config": {"slots": 2}},
+    "TorchOnDisk": {"noise": "torch", "config": {"tier": "disk", "slots": 1}},
+    "TorchAblated": {
+        "noise": "torch", "config": {"fused_update": False, "overlap": False, "reusable_memory": False},
+    },
+    "TorchUntied": {"noise": "torch", "tied": False, "config": {"slots": 2}},
+    "CounterResident": {"streams": False, "config": {"placement": "resident"}},
+    "CounterResidentTiles": {
+        "has_tangent": False, "streams": False, "config": {"placement": "resident", "granularity": "tile"},
+    },
+    "CounterBlocks": {"config": {}},
+    # attention by the kernel that no model has of itself
+    "CounterProducts": {"streams": False, "config": {"placement": "resident", "attention": ((2048, "products"),)}},
+    "CounterPacked": {"config": {"packed": True, "tier": "disk"}},
+    "CounterLinears": {"has_tangent": False, "config": {"granularity": "linear", "resident_blocks": 1}},
+    "CounterTilesOnDisk": {"has_tangent": False, "config": {"granularity": "tile", "tier": "disk", "slots": 2}},
+    # updates stay in the journal: the weights at rest are the base until a flush
+    "CounterJournal": {"config": {"writeback_every": "inf"}},
+    "CounterEveryOtherStep": {"config": {"writeback_every": 2}},
+    "CounterUntied": {"tied": False, "config": {"slots": 2}},
+}  # fmt: skip
+"""What each suite sets of :class:`OfEngine`."""
+globals().update({f"Test{suite}": type(f"Test{suite}", (OfEngine,), own) for suite, own in SUITES.items()})
 
 
 class OfLowRank(OfEngine):

@@ -45,144 +45,50 @@ class OfSpec(MethodConformance):
         )  # fmt: skip
 
 
-class TestZOSGD(OfSpec):
-    name, changes = "zo-sgd", {"queries": 2}
-
-
-class TestZOSGDWithTorchNoise(OfSpec):
-    name, config = "zo-sgd", EngineConfig(slots=2)
-
-
-class TestZOSGDWithSigns(OfSpec):
-    name, changes = "zo-sgd", {"queries": 2, "noise": "counter", "law": "rademacher"}
-
-
-class TestSign(OfSpec):
-    name, changes = "zo-sgd-sign", {"lr": 1e-4}
-
-
-class TestSignAsShipped(OfSpec):
-    name, changes = "zo-sgd-sign", {"lr": 1e-4, "definition": "as-shipped"}
-
-
-class TestMomentum(OfSpec):
-    name = "zo-sgd-mmt"
-
-
-class TestAdam(OfSpec):
-    name, changes = "zo-adam", {"lr": 1e-4}
-
-
-class TestCons(OfSpec):
-    name, changes = "zo-sgd-cons", {"lr": 1e-3}
-
-
-class TestBlockwise(OfSpec):
-    name = "zo-sgd-block"
-
-
-class TestSparse(OfSpec):
-    name, changes = "zo-sgd-sparse", {"sparsity": 0.4}
-
-
-class TestFZOO(OfSpec):
-    name, changes = "fzoo", {"lr": 1e-5, "queries": 3}
-
-
-class TestFZOOAsShippedWithTorchNoise(OfSpec):
-    name, changes = "fzoo", {"queries": 3, "definition": "as-shipped"}
-    config = EngineConfig(slots=2)
-
-
-class TestHiZOO(OfSpec):
-    name, changes = "hizoo", {"options": {"smooth": 1e-3}}
-
-
-class TestHiZOOWithTorchNoise(OfSpec):
-    name, changes, config = "hizoo", {"definition": "as-shipped"}, EngineConfig(slots=2)
-
-
-class TestSparseMeZO(OfSpec):
-    name, changes = "sparse-mezo", {"sparsity": 0.4, "noise": "counter"}
-
-
-class TestConMeZO(OfSpec):
-    name = "conmezo"
-
-
-class TestConMeZOAsShippedWithTorchNoise(OfSpec):
-    name, changes, config = "conmezo", {"definition": "as-shipped"}, EngineConfig(slots=2)
-
-
-class TestMEAZO(OfSpec):
-    name, changes = "meazo", {"lr": 1e-4, "queries": 2}
-
-
-class TestES(OfSpec):
-    name, changes = "es", {"lr": 1e-4, "queries": 3}
-
-
-class TestRAdaZO(OfSpec):
-    name, changes = "r-adazo", {"lr": 1e-5, "queries": 2}
-
-
-class TestAdaMeZO(OfSpec):
-    name, changes = "adamezo", {"lr": 1e-4, "options": {"horizon": 3}}
-
-
-class TestAdaMeZOWithTorchNoise(OfSpec):
-    name, changes, config = "adamezo", {"lr": 1e-4}, EngineConfig(slots=2)
-
-
-class OfLowRank(OfSpec):
-    """With an interval of two steps: the suite looks at the weights after two, when updates stay in any case."""
-
-    changes = {"lr": 1e-3, "noise": "counter", "options": {"interval": 2}}  # noqa: RUF012
-
-
-class TestLOZO(OfLowRank):
-    name = "lozo"
-
-
-class TestLOZOAsShipped(OfLowRank):
-    name = "lozo"
-    changes = {**OfLowRank.changes, "definition": "as-shipped", "queries": 2}  # noqa: RUF012
-
-
-class TestLOZOM(OfLowRank):
-    name = "lozo-m"
-
-
-class TestLOZOMAsShipped(OfLowRank):
-    name = "lozo-m"
-    changes = {**OfLowRank.changes, "definition": "as-shipped", "queries": 2}  # noqa: RUF012
-
-
-class TestSubZero(OfLowRank):
-    name, changes = "subzero", {**OfLowRank.changes, "options": {"interval": 2, "rank": 4}}
-
-
-class TestZOMuon(OfLowRank):
-    name = "zo-muon"
-    changes = {**OfLowRank.changes, "queries": 3, "options": {"interval": 2, "rank": 6}}  # noqa: RUF012
-
-
-class TestZOMuonAsShipped(OfLowRank):
-    name = "zo-muon"
-    changes = {**TestZOMuon.changes, "definition": "as-shipped"}  # noqa: RUF012
-
-
-class TestEGGROLL(OfSpec):
-    name = "eggroll"
-    changes = {"lr": 1e-6, "noise": "counter", "queries": 6, "options": {"shards": 1}}  # noqa: RUF012
-
-
-class TestEGGROLLOnRowsOfItsOwnAsShipped(OfSpec):
-    name = "eggroll"
-    changes = {  # noqa: RUF012
-        "lr": 1e-2, "noise": "counter", "queries": 6, "definition": "as-shipped", "batch_size": 3,
-        "options": {"shards": 3, "rank": 3, "shaping": "ranks"},
-    }  # fmt: skip
+TORCH = {"config": EngineConfig(slots=2)}
+SHIPPED = {"definition": "as-shipped"}
+LOW_RANK: dict[str, Any] = {"lr": 1e-3, "noise": "counter", "options": {"interval": 2}}
+"""With an interval of two steps: the suite looks at the weights after two, when updates stay in any case."""
+MUON = {**LOW_RANK, "queries": 3, "options": {"interval": 2, "rank": 6}}
+ROWS = {"lr": 1e-2, "queries": 6, "batch_size": 3, "options": {"shards": 3, "rank": 3, "shaping": "ranks"}}
+SUITES: dict[str, dict[str, Any]] = {
+    "ZOSGD": {"name": "zo-sgd", "changes": {"queries": 2}},
+    "ZOSGDWithTorchNoise": {"name": "zo-sgd", **TORCH},
+    "ZOSGDWithSigns": {"name": "zo-sgd", "changes": {"queries": 2, "noise": "counter", "law": "rademacher"}},
+    "Sign": {"name": "zo-sgd-sign", "changes": {"lr": 1e-4}},
+    "SignAsShipped": {"name": "zo-sgd-sign", "changes": {"lr": 1e-4, **SHIPPED}},
+    "Momentum": {"name": "zo-sgd-mmt"},
+    "Adam": {"name": "zo-adam", "changes": {"lr": 1e-4}},
+    "Cons": {"name": "zo-sgd-cons", "changes": {"lr": 1e-3}},
+    "Blockwise": {"name": "zo-sgd-block"},
+    "Sparse": {"name": "zo-sgd-sparse", "changes": {"sparsity": 0.4}},
+    "FZOO": {"name": "fzoo", "changes": {"lr": 1e-5, "queries": 3}},
+    "FZOOAsShippedWithTorchNoise": {"name": "fzoo", "changes": {"queries": 3, **SHIPPED}, **TORCH},
+    "HiZOO": {"name": "hizoo", "changes": {"options": {"smooth": 1e-3}}},
+    "HiZOOWithTorchNoise": {"name": "hizoo", "changes": SHIPPED, **TORCH},
+    "SparseMeZO": {"name": "sparse-mezo", "changes": {"sparsity": 0.4, "noise": "counter"}},
+    "ConMeZO": {"name": "conmezo"},
+    "ConMeZOAsShippedWithTorchNoise": {"name": "conmezo", "changes": SHIPPED, **TORCH},
+    "MEAZO": {"name": "meazo", "changes": {"lr": 1e-4, "queries": 2}},
+    "ES": {"name": "es", "changes": {"lr": 1e-4, "queries": 3}},
+    "RAdaZO": {"name": "r-adazo", "changes": {"lr": 1e-5, "queries": 2}},
+    "AdaMeZO": {"name": "adamezo", "changes": {"lr": 1e-4, "options": {"horizon": 3}}},
+    "AdaMeZOWithTorchNoise": {"name": "adamezo", "changes": {"lr": 1e-4}, **TORCH},
+    "LOZO": {"name": "lozo", "changes": LOW_RANK},
+    "LOZOAsShipped": {"name": "lozo", "changes": {**LOW_RANK, **SHIPPED, "queries": 2}},
+    "LOZOM": {"name": "lozo-m", "changes": LOW_RANK},
+    "LOZOMAsShipped": {"name": "lozo-m", "changes": {**LOW_RANK, **SHIPPED, "queries": 2}},
+    "SubZero": {"name": "subzero", "changes": {**LOW_RANK, "options": {"interval": 2, "rank": 4}}},
+    "ZOMuon": {"name": "zo-muon", "changes": MUON},
+    "ZOMuonAsShipped": {"name": "zo-muon", "changes": {**MUON, **SHIPPED}},
+    "EGGROLL": {
+        "name": "eggroll", "changes": {"lr": 1e-6, "noise": "counter", "queries": 6, "options": {"shards": 1}},
+    },
+    "EGGROLLOnRowsOfItsOwnAsShipped": {"name": "eggroll", "changes": {**ROWS, "noise": "counter", **SHIPPED}},
+    "ForwardGrad": {"name": "forward-grad"},
+}  # fmt: skip
+"""What each suite sets of :class:`OfSpec`."""
+globals().update({f"Test{suite}": type(f"Test{suite}", (OfSpec,), own) for suite, own in SUITES.items()})
 
 
 class OfIntegers(OfSpec):
@@ -205,10 +111,6 @@ class TestQES(OfIntegers):
     changes = {  # noqa: RUF012
         "lr": 0.02, "eps": 0.3, "weight_decay": 0.0, "queries": 3, "noise": "counter", "options": {"group": 32},
     }  # fmt: skip
-
-
-class TestForwardGrad(OfSpec):
-    name = "forward-grad"
 
 
 class OfGradients(OfSpec):
