@@ -1,71 +1,36 @@
 """MeZO's published program beside the engine: loss, projected gradient and all weights equal with ``==``.
 
 The program is not ours to copy. ``ZOBENCH_MEZO_DIR`` names a checkout of princeton-nlp/MeZO, whose four ``zo_*``
-methods are taken from its trainer as they stand; without it a reference of ours, written from that text, is compared
-alone.
+methods are taken from its trainer as they stand. Without it tests/engine/test_parity.py alone compares: with a plain
+loop, written from that text.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-import itertools
 import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from zobench import ZOSGD, Batch, Engine, EngineConfig, RunSpec, models
-from zobench.data.tokens import stream
+from tests.support.parity import STEPS, batches, materialised
+from tests.support.reference import draw_seeds
+from zobench import ZOSGD, Batch, Engine, EngineConfig, models
 from zobench.models import weights
 
 PROGRAM = os.environ.get("ZOBENCH_MEZO_DIR")
 METHODS = ("zo_perturb_parameters", "zo_forward", "zo_step", "zo_update")
-STEPS, LR, SEED = 20, 1e-3, 7
+LR, SEED = 1e-3, 7
 MODES: dict[str, dict[str, Any]] = {
     "resident": {"placement": "resident"},
     "offload": {"placement": "offload", "tier": "pageable"},
     "disk": {"placement": "offload", "tier": "disk"},
 }
-
-
-class Reference:
-    """A MeZO trainer, from the text of the program: ``step`` gives (loss at +eps, g) and moves the model's weights."""
-
-    def __init__(self, model: nn.Module, eps: float, decay: float) -> None:
-        self.model, self.eps, self.decay = model, eps, decay
-
-    @torch.inference_mode()
-    def step(self, batch: Batch, seed: int) -> tuple[float, float]:
-        plus, minus = (self._looked(batch, seed, scale) for scale in (1, -2))
-        self._perturb(seed, 1)
-        g = ((plus - minus) / (2 * self.eps)).item()  # float32 tensors until here
-        self._move(seed, lambda w, z, name: w - LR * (g * z + self.decay * w if decays(name) else g * z))
-        return plus.item(), g
-
-    def _looked(self, batch: Batch, seed: int, scale: int) -> Tensor:
-        self._perturb(seed, scale)
-        loss: Tensor = self.model(**inputs(batch)).loss
-        return loss
-
-    def _perturb(self, seed: int, scale: int) -> None:
-        self._move(seed, lambda w, z, name: w + scale * z * self.eps)
-
-    def _move(self, seed: int, move: Any) -> None:
-        torch.manual_seed(seed)
-        for name, tensor in self.model.named_parameters():
-            z = torch.normal(mean=0, std=1, size=tensor.shape, dtype=tensor.dtype)
-            tensor.data = move(tensor.data, z, name)
-
-
-def decays(name: str) -> bool:
-    """Whether MeZO's weight decay reaches a parameter."""
-    return not any(word in name for word in ("bias", "layer_norm", "layernorm"))
 
 
 @functools.cache
@@ -134,53 +99,33 @@ class Recorded(Engine):
         return self.losses
 
 
-def batches(name: str, padded: bool) -> list[Batch]:
-    spec = RunSpec(model=name, batch_size=3, seq_len=17, data="ragged" if padded else "random", seed=1)
-    config = models.build_config(name)
-    return list(itertools.islice(stream(spec, config.vocab_size, config.pad_token_id), STEPS))
-
-
-def drawn() -> list[int]:
-    generator = np.random.default_rng(SEED)
-    return [int(generator.integers(10**9)) for _ in range(STEPS)]
+def data(name: str, padded: bool) -> list[Batch]:
+    return batches(name, "ragged" if padded else "random")
 
 
 @functools.cache
-def theirs(kind: type[Reference | Published], name: str, dtype: str, eps: float, padded: bool) -> tuple[Any, Any]:
-    """(loss at +eps and g of each step, final weights) of a program."""
-    model = models.build(name, dtype)
-    weights.materialise(model, weights.RandomWeights(model, 3), "cpu")
-    trainer = kind(model, eps, 0.1 if padded else 0.0)
-    steps = [trainer.step(batch, seed) for batch, seed in zip(batches(name, padded), drawn(), strict=True)]
+def theirs(name: str, dtype: str, eps: float, padded: bool) -> tuple[Any, Any]:
+    """(loss at +eps and g of each step, final weights) of the program."""
+    model = materialised(name, dtype, None)
+    trainer = Published(model, eps, 0.1 if padded else 0.0)
+    seeds = draw_seeds(SEED, STEPS)
+    steps = [trainer.step(batch, seed) for batch, seed in zip(data(name, padded), seeds, strict=True)]
     return steps, {key: tensor.data for key, tensor in model.named_parameters()}
 
 
-programs = pytest.mark.parametrize(
-    "kind",
-    [
-        Reference,
-        pytest.param(
-            Published, marks=pytest.mark.skipif(not PROGRAM, reason="ZOBENCH_MEZO_DIR names no checkout of MeZO")
-        ),
-    ],
-)
-
-
-@programs
+@pytest.mark.skipif(not PROGRAM, reason="ZOBENCH_MEZO_DIR names no checkout of MeZO")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("eps", [1e-2, 5e-3, 1e-3, 1e-4])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", ["opt-tiny", "llama-tiny"])
-def test_engine_equals_the_program(
-    name: str, dtype: str, eps: float, padded: bool, mode: str, kind: type[Reference | Published]
-) -> None:
-    steps, final = theirs(kind, name, dtype, eps, padded)
+def test_engine_equals_the_program(name: str, dtype: str, eps: float, padded: bool, mode: str) -> None:
+    steps, final = theirs(name, dtype, eps, padded)
     model = models.build(name, dtype)
     with Recorded(model, EngineConfig(**MODES[mode]), weights=weights.RandomWeights(model, 3)) as engine:
         method = ZOSGD(lr=LR, eps=eps, seed=SEED, weight_decay=0.1 if padded else 0.0)
         mine = []
-        for batch in batches(name, padded):
+        for batch in data(name, padded):
             result = method.step(engine, batch)
             mine.append((engine.losses[0], result.projected_grad))
         tensors = dict(engine.named_tensors())
