@@ -34,9 +34,9 @@ BASE = Point()
 """The unperturbed weights."""
 
 
-NOTHING_YET, MATRICES_ANEW = -1.0, -2.0
-"""An :class:`Entry`'s ``extra`` where a rule in factors keeps state (:mod:`zobench.engine.factor_rules`): no step is in
-the state yet; only that of vectors goes on."""
+NO_STATE_YET, KEEPS_VECTOR_STATE = -1.0, -2.0
+"""An :class:`Entry`'s ``extra`` where a rule in factors keeps state (:mod:`zobench.engine.factor_rules`): the state is
+that of no step yet; the state of vectors goes on, and that of matrices begins again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

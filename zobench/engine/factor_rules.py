@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from zobench.engine.base import MATRICES_ANEW, NOTHING_YET
+from zobench.engine.base import KEEPS_VECTOR_STATE, NO_STATE_YET
 from zobench.engine.basis import Basis
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -37,7 +37,7 @@ class FactorRule(Protocol):
 
 def begins(extra: float, is_matrix: bool) -> bool:
     """Whether a step with this ``extra`` is the first in the state of a matrix, or of another tensor."""
-    return extra == NOTHING_YET or (is_matrix and extra == MATRICES_ANEW)
+    return extra == NO_STATE_YET or (is_matrix and extra == KEEPS_VECTOR_STATE)
 
 
 @dataclass(frozen=True, slots=True)

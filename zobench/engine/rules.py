@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -43,34 +43,34 @@ def initial(rule: UpdateRule, state: str) -> float:
 # processor can and twice where it cannot: the bits would depend on the machine.
 
 
-@dataclass(frozen=True)
-class Sign:
-    """``w -= lr * (sign(ghat) + weight_decay * w)``, elementwise, sign(0) = 0 (ZO-Bench, equation 2 with h = sign)."""
+class Float32Rule:
+    """What most rules have in common: states, if any, in float32."""
 
-    states = ()
+    states: ClassVar[tuple[str, ...]] = ()
 
     def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`UpdateRule`; it has none."""
+        """float32, whatever the dtype of the weights."""
         return torch.float32
+
+
+@dataclass(frozen=True)
+class Sign(Float32Rule):
+    """``w -= lr * (sign(ghat) + weight_decay * w)``, elementwise, sign(0) = 0 (ZO-Bench, equation 2 with h = sign)."""
 
     def apply(
         self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
     ) -> None:
         """See :class:`UpdateRule`."""
-        _descend(weights, estimate.sign_(), lr, weight_decay)
+        descend(weights, estimate.sign_(), lr, weight_decay)
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(Float32Rule):
     """``m = beta * m + ghat``; ``w -= lr * (m + weight_decay * w)`` (ZO-Bench, appendix A). m is float32."""
 
     beta: float = 0.9
 
     states = ("m",)
-
-    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`UpdateRule`."""
-        return torch.float32
 
     def apply(
         self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
@@ -78,37 +78,41 @@ class Momentum:
         """See :class:`UpdateRule`."""
         (m,) = states
         m.mul_(self.beta).add_(estimate)
-        _descend(weights, estimate.copy_(m), lr, weight_decay)
+        descend(weights, estimate.copy_(m), lr, weight_decay)
 
 
 @dataclass(frozen=True)
-class Adam:
-    """ZO-Adam as ZO-Bench prints it (appendix A), without bias correction; m and v are float32.
+class Adam(Float32Rule):
+    """Adam without bias correction, by one of two formulas; m and v are float32.
 
+    ZO-Adam as ZO-Bench prints it (appendix A), whose formula has no ``eps``, which is here for V = 0:
     ``m = beta1 m + (1 - beta1) ghat``; ``v' = beta2 v + (1 - beta2) ghat^2``; ``V = max(v', v)``;
-    ``w -= lr * (m / sqrt(V + eps) + weight_decay * w)``. The printed formula has no ``eps``, which is here for V = 0.
+    ``w -= lr * (m / sqrt(V + eps) + weight_decay * w)``. With ``is_refined`` R-AdaZO's (Shu et al., arXiv 2502.01014),
+    whose second moment is of the first: ``v' = beta2 v + (1 - beta2) m^2`` and ``V = v'``.
     """
 
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
+    is_refined: bool = False
 
     states = ("m", "v")
-
-    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`UpdateRule`."""
-        return torch.float32
 
     def apply(
         self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
     ) -> None:
         """See :class:`UpdateRule`."""
         m, v = states
-        m.mul_(self.beta1).add_(estimate * (1 - self.beta1))
-        before = v.clone()
-        v.mul_(self.beta2).add_(estimate.square_().mul_(1 - self.beta2))
-        root = torch.maximum(v, before, out=before).add_(self.eps).sqrt_()
-        _descend(weights, torch.div(m, root, out=estimate), lr, weight_decay)
+        if self.is_refined:
+            m.mul_(self.beta1).add_(estimate.mul_(1 - self.beta1))
+            v.mul_(self.beta2).add_(torch.square(m, out=estimate).mul_(1 - self.beta2))
+            root = torch.add(v, self.eps, out=estimate).sqrt_()
+        else:
+            m.mul_(self.beta1).add_(estimate * (1 - self.beta1))
+            before = v.clone()
+            v.mul_(self.beta2).add_(estimate.square_().mul_(1 - self.beta2))
+            root = torch.maximum(v, before, out=before).add_(self.eps).sqrt_()
+        descend(weights, torch.div(m, root, out=estimate), lr, weight_decay)
 
 
 @dataclass(frozen=True)
@@ -140,39 +144,10 @@ class TorchAdam:
         for state, value in zip(states, (m, v), strict=True):
             state.copy_(value)
         root = v.div_(1 - self.beta2 ** (step + 1)).sqrt_().add_(self.eps)
-        _descend(weights, m.div_(1 - self.beta1 ** (step + 1)).div_(root), lr, weight_decay)
+        descend(weights, m.div_(1 - self.beta1 ** (step + 1)).div_(root), lr, weight_decay)
 
 
-@dataclass(frozen=True)
-class RefinedAdam:
-    """R-AdaZO's Adam, whose second moment is of the first (Shu et al., arXiv 2502.01014), without bias correction.
-
-    ``m = beta1 m + (1 - beta1) ghat``; ``v = beta2 v + (1 - beta2) m^2``;
-    ``w -= lr * (m / sqrt(v + zeta) + weight_decay * w)``. m and v are float32.
-    """
-
-    beta1: float
-    beta2: float
-    zeta: float
-
-    states = ("m", "v")
-
-    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`UpdateRule`."""
-        return torch.float32
-
-    def apply(
-        self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
-    ) -> None:
-        """See :class:`UpdateRule`."""
-        m, v = states
-        m.mul_(self.beta1).add_(estimate.mul_(1 - self.beta1))
-        v.mul_(self.beta2).add_(torch.square(m, out=estimate).mul_(1 - self.beta2))
-        root = torch.add(v, self.zeta, out=estimate).sqrt_()
-        _descend(weights, torch.div(m, root, out=estimate), lr, weight_decay)
-
-
-def _descend(weights: Tensor, update: Tensor, lr: float, weight_decay: float) -> None:
+def descend(weights: Tensor, update: Tensor, lr: float, weight_decay: float) -> None:
     """``weights -= lr * (update + weight_decay * weights)`` in float32, rounded once; ``update`` is overwritten."""
     if weight_decay:
         update.add_(weights.float() * weight_decay)

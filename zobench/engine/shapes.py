@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol, cast
 import torch
 from torch import Tensor
 
-from zobench.engine.rules import UpdateRule
+from zobench.engine.rules import Float32Rule, UpdateRule, descend
 from zobench.kernels import Update
 
 Draws = Iterable[tuple[Update, Tensor]]
@@ -48,20 +48,15 @@ def shaping(rule: UpdateRule | None) -> ShapingRule | None:
 
 def moving(rule: UpdateRule | None) -> Callable[[Tensor, Tensor, float], Tensor] | None:
     """What gives ``rule``'s points, if these are not W + c z."""
-    own: Callable[[Tensor, Tensor, float], Tensor] | None = getattr(rule, "moved", None)
-    return own
+    moved: Callable[[Tensor, Tensor, float], Tensor] | None = getattr(rule, "moved", None)
+    return moved
 
 
 @dataclass(frozen=True)
-class Shaped(ABC):
-    """What such rules have in common: no state, and SGD along their directions."""
+class Shaped(Float32Rule, ABC):
+    """What rules that shape directions have in common: SGD along their directions."""
 
-    states: ClassVar[tuple[str, ...]] = ()
     reads_weights = False
-
-    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`~zobench.engine.rules.UpdateRule`: float32."""
-        return torch.float32
 
     @abstractmethod
     def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
@@ -71,23 +66,19 @@ class Shaped(ABC):
         self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
     ) -> None:
         """``w -= lr * (estimate + weight_decay * w)``; the directions in ``estimate`` are shaped already."""
-        if weight_decay:
-            estimate.add_(weights.float() * weight_decay)
-        weights.sub_(estimate.mul_(lr))
+        descend(weights, estimate, lr, weight_decay)
 
     def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
         """See :class:`ShapingRule`: all directions are of the weights and the state before the step."""
-        told: list[Update] = []
+        updates: list[Update] = []
 
         def estimates() -> Iterable[Tensor]:
             for update, u in draws:
-                told.append(update)
+                updates.append(update)
                 yield self.shape(u, weights, states, limit).mul_(update.g)
 
-        self._descend(weights, functools.reduce(Tensor.add_, estimates()), states, told[0])
-
-    def _descend(self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], of: Update) -> None:
-        self.apply(weights, estimate, states, lr=of.lr, weight_decay=of.weight_decay, step=of.step)
+        estimate = functools.reduce(Tensor.add_, estimates())
+        descend(weights, estimate, updates[0].lr, updates[0].weight_decay)
 
 
 @dataclass(frozen=True)
@@ -139,7 +130,7 @@ class DiagonalHessian(Shaped):
         h = states[0]
         seen = u.square().mul_(h).mul_(update.extra * self.smooth)
         h.copy_((h.float() * (1 - self.smooth)).add_(seen))
-        self._descend(weights, self.shape(u, weights, states, limit).mul_(update.g), states, update)
+        descend(weights, self.shape(u, weights, states, limit).mul_(update.g), update.lr, update.weight_decay)
 
 
 @dataclass(frozen=True)
@@ -180,7 +171,7 @@ class Cone(Shaped):
         if after := self.norm_after(norm, update.g, update.step):
             m = states[0].float() * (beta * norm / after)
             states[0].copy_(m.add_(estimate * ((1 - beta) / after)))
-        self._descend(weights, estimate, states, update)
+        descend(weights, estimate, update.lr, update.weight_decay)
 
 
 @dataclass(frozen=True)
@@ -211,4 +202,4 @@ class RecentMoments(Shaped):
             second.add_(estimate.square().mul_((1 - self.beta2) * self.beta2**age))
             first.add_(estimate.mul_((1 - self.beta1) * self.beta1**age))
         assert newest is not None, "a step has at least its own update"
-        self._descend(weights, first.div_(second.add_(self.zeta).sqrt_()), states, newest)
+        descend(weights, first.div_(second.add_(self.zeta).sqrt_()), newest.lr, newest.weight_decay)

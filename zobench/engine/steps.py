@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from zobench.engine.rules import Float32Rule, descend
 from zobench.engine.shapes import Draws, Shaped
 
 LEAST_CHANCE = 2.0**-30
@@ -21,24 +22,17 @@ WINDUP = 1.5
 
 
 @dataclass(frozen=True)
-class AtLeast:
+class AtLeast(Float32Rule):
     """SGD that ends at ``least``: ``w = max(w - lr * (ghat + weight_decay * w), least)`` (QZO, of scales)."""
 
     least: float
-
-    states: ClassVar[tuple[str, ...]] = ()
-
-    def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`~zobench.engine.rules.UpdateRule`; it has none."""
-        return torch.float32
 
     def apply(
         self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
     ) -> None:
         """See :class:`~zobench.engine.rules.UpdateRule`."""
-        if weight_decay:
-            estimate.add_(weights.float() * weight_decay)
-        weights.sub_(estimate.mul_(lr)).clamp_(min=self.least)
+        descend(weights, estimate, lr, weight_decay)
+        weights.clamp_(min=self.least)
 
 
 @dataclass(frozen=True)

@@ -15,29 +15,22 @@ from zobench.methods import (
     hizoo,
     hybrid,
     lozo,
-    lozo_m,
     meazo,
     qes,
     qzo,
-    r_adazo,
-    sparse_mezo,
+    rule_only,
     subzero,
-    zo_adam,
     zo_muon,
     zo_sgd,
-    zo_sgd_block,
     zo_sgd_cons,
-    zo_sgd_mmt,
-    zo_sgd_sign,
-    zo_sgd_sparse,
 )
 from zobench.methods.base import Method as Method
 from zobench.methods.base import StepResult as StepResult
-from zobench.methods.schedules import learning_rate as learning_rate
+from zobench.methods.base import learning_rate as learning_rate
 from zobench.methods.zo_sgd import ZOSGD as ZOSGD
-from zobench.methods.zo_sgd_block import ZOSGDBlock as ZOSGDBlock
+from zobench.methods.zo_sgd import ZOSGDBlock as ZOSGDBlock
+from zobench.methods.zo_sgd import ZOSGDSignOfG as ZOSGDSignOfG
 from zobench.methods.zo_sgd_cons import ZOSGDCons as ZOSGDCons
-from zobench.methods.zo_sgd_sign import ZOSGDSignOfG as ZOSGDSignOfG
 from zobench.runspec.registries import METHODS
 from zobench.runspec.registry import resolve
 
@@ -53,10 +46,10 @@ if TYPE_CHECKING:
     from zobench.runspec.kinds import MethodKind
 
 KINDS = (
-    zo_sgd.KIND, zo_sgd_sign.KIND, zo_sgd_mmt.KIND, zo_sgd_cons.KIND, zo_adam.KIND, zo_sgd_block.KIND,
-    zo_sgd_sparse.KIND, lozo.KIND, lozo_m.KIND, subzero.KIND, zo_muon.KIND, eggroll.KIND, fzoo.KIND, hizoo.KIND,
-    sparse_mezo.KIND, conmezo.KIND, meazo.KIND, es.KIND, r_adazo.KIND, adamezo.KIND, qzo.KIND, qes.KIND,
-    forward_grad.KIND, hybrid.KIND, first_order.SGD, first_order.ADAM,
+    zo_sgd.KIND, rule_only.SIGN, rule_only.MOMENTUM, zo_sgd_cons.KIND, rule_only.ADAM, zo_sgd.BLOCK, rule_only.SPARSE,
+    lozo.KIND, lozo.MOMENTUM, subzero.KIND, zo_muon.KIND, eggroll.KIND, fzoo.KIND, hizoo.KIND, rule_only.SPARSE_MEZO,
+    conmezo.KIND, meazo.KIND, es.KIND, rule_only.R_ADAZO, adamezo.KIND, qzo.KIND, qes.KIND, forward_grad.KIND,
+    hybrid.KIND, first_order.SGD, first_order.ADAM,
 )  # fmt: skip
 """zobench's own methods, in the order in which they are listed."""
 

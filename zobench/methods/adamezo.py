@@ -9,13 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zobench.methods.base import Direction, StepResult
-from zobench.methods.r_adazo import moments
-from zobench.methods.zo_sgd import ZOSGD
+from zobench.methods.zo_sgd import ONE_DIRECTION, ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need
 
 if TYPE_CHECKING:
     from zobench.engine.base import Entry
-    from zobench.engine.shapes import RecentMoments
     from zobench.runspec import RunSpec
 
 HORIZON = 10
@@ -30,7 +28,7 @@ class AdaMeZO(ZOSGD):
     that is not finite changes nothing and is in no moment.
     """
 
-    fields = ("lr", "eps", "seed", "weight_decay")
+    fields = ONE_DIRECTION
 
     def __init__(self, *, horizon: int = HORIZON, **constants: Any) -> None:
         super().__init__(**constants)
@@ -68,20 +66,13 @@ def make(spec: RunSpec) -> AdaMeZO:
     return AdaMeZO.of(spec, horizon=int(spec.option("horizon")))
 
 
-def rule(spec: RunSpec) -> RecentMoments:
-    """The update by the options ``beta1``, ``beta2`` and ``zeta``."""
-    from zobench.engine.shapes import RecentMoments
-
-    return RecentMoments(*moments(spec, "AdaMeZO's program uses beta1=0.7, beta2=0.9"))
-
-
 KIND = MethodKind(
     name="adamezo",
     as_written=Definition(
         formula="w -= lr * m / sqrt(v + zeta), m = (1 - beta1) sum of beta1^k g_k z_k, v = (1 - beta2) sum of "
         "beta2^k (g_k z_k)^2 over the last steps, k their age",
         make="zobench.methods.adamezo:make",
-        rule="zobench.methods.adamezo:rule",
+        rule="zobench.methods.rules:recent_moments",
         copies=4,
         piece_copies=5,
     ),

@@ -1,17 +1,19 @@
-"""What a method is: a training step on an engine, and what a run needs to resume it."""
+"""What a method is: a training step on an engine, and what a run needs to resume it; learning-rate schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zobench.runspec.kinds import Need
+from zobench.runspec.kinds import Need, SpecFields
 
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
     from zobench.engine.base import Entry, PassRecord
     from zobench.engine.interface import SteppingEngine
+    from zobench.runspec import RunSpec
 
 Direction = tuple[int, int | None]
 """The seed of a direction, and the part of the model that it moves, or None for all of it."""
@@ -41,6 +43,37 @@ INTEGERS = (
     Need("weight_decay", 0.0, "nothing decays; use weight_decay=0"),
 )
 """What several methods need."""
+
+
+def several(usual: int) -> Callable[[SpecFields], int]:
+    """What ``queries`` must be where one direction has no spread: the spec's own number, or ``usual`` in place of 1."""
+    return lambda spec: spec.queries if spec.queries > 1 else usual
+
+
+def at_least_one(name: str, remedy: str) -> Callable[[SpecFields], int]:
+    """A function that gives the option ``name`` of a spec and raises ``ValueError`` with this ``remedy`` if it is below
+    1."""
+
+    def value_of(spec: SpecFields) -> int:
+        value: int = spec.option(name)
+        if value < 1:
+            raise ValueError(f"`options.{name} >= 1` must hold, but got options.{name}={value}; {remedy}")
+        return value
+
+    return value_of
+
+
+def learning_rate(spec: RunSpec, step: int, total: int) -> float:
+    """The learning rate of step ``step``, counted from 0, of ``total``: ``spec.lr`` times what is left of it.
+
+    constant: 1; linear: 1 - step / total; cosine: (1 + cos(pi step / total)) / 2. Step ``total`` would have rate 0.
+    """
+    assert 0 <= step <= total, f"step {step} of {total}"
+    if spec.lr_schedule == "linear":
+        return spec.lr * (1 - step / total)
+    if spec.lr_schedule == "cosine":
+        return spec.lr * (1 + math.cos(math.pi * step / total)) / 2
+    return spec.lr
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.engine.base import Entry, Point
 from zobench.methods.base import TRAVELLING_STATE, Direction, StepResult
-from zobench.methods.zo_sgd import ZOSGD
+from zobench.methods.zo_sgd import ONE_DIRECTION, ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need
+from zobench.runspec.registry import resolve
 
 if TYPE_CHECKING:
     from zobench.engine.shapes import Cone
     from zobench.runspec import RunSpec
 
+RULE = "zobench.methods.rules:cone"
 WARM_BETA, WARM_STEPS, RAMP_STEPS = 0.1, 200, 1800
 """Of the program: beta at first, for how many steps, and in how many more it rises to its own value."""
 
@@ -30,10 +32,10 @@ class ConMeZO(ZOSGD):
     and entries are scaled by ``1 / sin(theta)`` then.
     """
 
-    fields = ("lr", "eps", "seed", "weight_decay")
+    fields = ONE_DIRECTION
 
-    def __init__(self, *, lr: float, cone: Cone, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
-        super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay)
+    def __init__(self, *, cone: Cone, **constants: Any) -> None:
+        super().__init__(**constants)
         self.cone, self._norm = cone, 0.0
 
     def state(self) -> dict[str, Any]:
@@ -78,32 +80,15 @@ def warmed_up(beta: float) -> Callable[[int], float]:
     return at
 
 
-def rule(spec: RunSpec) -> Cone:
-    """The cone of the options ``theta``, in radians, and ``beta``.
-
-    Raises ``ValueError`` if they are not in (0, pi / 2] and [0, 1).
-    """
-    from zobench.engine.shapes import Cone
-
-    theta, beta = float(spec.option("theta")), float(spec.option("beta"))
-    if not (0 < theta <= math.pi / 2 and 0 <= beta < 1):
-        raise ValueError(
-            "`0 < options.theta <= pi / 2` and `0 <= options.beta < 1` must hold, but got "
-            f"theta={theta}, beta={beta}; ConMeZO's program uses theta=1.35, beta=0.99"
-        )
-    shipped = spec.definition == "as-shipped"
-    return Cone(theta, warmed_up(beta) if shipped else lambda step: beta, narrow=shipped)
-
-
 def make(spec: RunSpec) -> ConMeZO:
     """The method of ``spec``."""
-    return ConMeZO.of(spec, cone=rule(spec))
+    return ConMeZO.of(spec, cone=resolve(RULE)(spec))
 
 
 WRITTEN = Definition(
     formula="z = sqrt(d) cos(theta) m / |m| + sin(theta) u; w -= lr * g z; m = beta m + (1 - beta) g z, float32",
     make="zobench.methods.conmezo:make",
-    rule="zobench.methods.conmezo:rule",
+    rule=RULE,
     copies=3,
     piece_copies=6,
 )

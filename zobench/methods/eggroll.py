@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zobench.engine.base import PassRecord, Point
-from zobench.methods.base import LOW_RANK, Direction, Taken
+from zobench.methods.base import LOW_RANK, Direction, Taken, at_least_one, several
 from zobench.methods.shaping import SHAPINGS, Shaping
 from zobench.methods.zo_sgd import ZOSGD, projected_gradient
 from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields, Structure
@@ -27,6 +27,7 @@ REWARDS = {"loss": "zobench.methods.rewards:less_loss", "accuracy": "zobench.met
 """By their names in a spec: where the function is."""
 VARIANCE = 1e-5
 """What the program adds to a variance before it divides by its root."""
+rank = at_least_one("rank", "EGGROLL uses options.rank=1")
 
 
 class EGGROLL(ZOSGD):
@@ -66,14 +67,14 @@ class EGGROLL(ZOSGD):
     ) -> tuple[float, tuple[float, ...]]:
         """The mean reward and each direction's slope of fitness, both negative."""
         each = self.population // self.shards
-        batches = [shard for own in range(self.shards) for shard in [batch.shard(own, self.shards)] * each]
+        batches = [shard for number in range(self.shards) for shard in [batch.shard(number, self.shards)] * each]
         rewards = engine.fitness(self.reward, batches, self._points(directions))
         fitness = self.shaping(rewards, each, VARIANCE if self.shipped else 0.0)
         return -sum(rewards) / len(rewards), tuple(self._slopes(fitness, engine.config.device))
 
     def _slopes(self, fitness: Sequence[float], device: str) -> list[float]:
         if not self.antithetic:
-            return [-own / self.eps for own in fitness]
+            return [-value / self.eps for value in fitness]
         pairs = zip(fitness[::2], fitness[1::2], strict=True)
         return [projected_gradient(-plus, -minus, self.eps, device) for plus, minus in pairs]
 
@@ -105,7 +106,7 @@ def directions(spec: RunSpec) -> Apart:
     """Those of ``spec``."""
     from zobench.engine.apart import Apart
 
-    return Apart(_rank(spec))
+    return Apart(rank(spec))
 
 
 def _chosen(spec: RunSpec, name: str, table: Any) -> Any:
@@ -115,13 +116,6 @@ def _chosen(spec: RunSpec, name: str, table: Any) -> Any:
             f"`options.{name}` must be one of {', '.join(table)}, but got {value!r}; {suggestion(value, table)}"
         )
     return table[value]
-
-
-def _rank(spec: SpecFields) -> int:
-    rank: int = spec.option("rank")
-    if rank < 1:
-        raise ValueError(f"`options.rank >= 1` must hold, but got options.rank={rank}; EGGROLL uses options.rank=1")
-    return rank
 
 
 def _population(spec: SpecFields) -> int:
@@ -139,11 +133,6 @@ def _shards(spec: SpecFields) -> int:
     return shards
 
 
-def _several(spec: SpecFields) -> int:
-    """What ``queries`` must be: one member has no fitness. 32 antithetic directions are a population of 64."""
-    return spec.queries if spec.queries > 1 else 32
-
-
 WRITTEN = Definition(
     formula="w += lr / (P sigma) * sum of f E, E = U V^T / sqrt(r) in every matrix; f from the rewards of P members",
     make="zobench.methods.eggroll:make",
@@ -156,10 +145,13 @@ KIND = MethodKind(
         formula="w += lr sigma / sqrt(P) * sum of f E, E = U V^T / sqrt(r) in every matrix; 1e-5 is added to the "
         "variance of rewards",
     ),
-    structure=Structure(make="zobench.methods.eggroll:directions", rank=_rank, lasts=lambda spec: 1, is_apart=True),
+    structure=Structure(make="zobench.methods.eggroll:directions", rank=rank, lasts=lambda spec: 1, is_apart=True),
     pairs=lambda spec, layers: 0,
     singles=lambda spec: _population(spec) // _shards(spec),
     grid="eggroll",
-    needs=(*LOW_RANK, Need("queries", _several, "a member's fitness is beside others': use queries=32, or 2 and more")),
+    needs=(
+        *LOW_RANK,
+        Need("queries", several(32), "a member's fitness is beside others': use queries=32, or 2 and more"),
+    ),
     options={"rank": 1, "antithetic": True, "shaping": "z-score", "shards": 1, "reward": "loss"},
 )

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zobench.engine.base import Point
-from zobench.methods.base import Direction
+from zobench.methods.base import Direction, several
+from zobench.methods.shaping import mean_and_deviation
 from zobench.methods.zo_sgd import ZOSGD
-from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields
+from zobench.runspec.kinds import Definition, MethodKind, Need
 
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
@@ -36,14 +37,9 @@ class ES(ZOSGD):
     ) -> tuple[float, tuple[float, ...]]:
         """The mean loss of the population; how many deviations each member's loss is above it."""
         losses = engine.probe(batch, self._points(directions))
-        mean = sum(losses) / len(losses)
-        spread = math.sqrt(sum((loss - mean) ** 2 for loss in losses) / len(losses)) + FLOOR
+        mean, deviation = mean_and_deviation(losses)
+        spread = deviation + FLOOR
         return mean, tuple((loss - mean) / spread if math.isfinite(spread) else math.nan for loss in losses)
-
-
-def _several(spec: SpecFields) -> int:
-    """What ``queries`` must be: one member has no z-score. The paper has 30."""
-    return spec.queries if spec.queries > 1 else 30
 
 
 KIND = MethodKind(
@@ -57,5 +53,5 @@ KIND = MethodKind(
     singles=lambda spec: spec.queries,
     draws=3,
     grid="es",
-    needs=(Need("queries", _several, "a member's z-score is beside others': use queries=30, or 2 and more"),),
+    needs=(Need("queries", several(30), "a member's z-score is beside others': use queries=30, or 2 and more"),),
 )

@@ -23,9 +23,6 @@ class ForwardGrad(ZOSGD):
 
     fields = ("lr", "seed", "weight_decay", "queries")
 
-    def __init__(self, *, lr: float, seed: int = 0, weight_decay: float = 0.0, queries: int = 1) -> None:
-        super().__init__(lr=lr, seed=seed, weight_decay=weight_decay, queries=queries)
-
     def _probe(
         self, engine: SteppingEngine, batch: Batch, directions: Sequence[Direction]
     ) -> tuple[float, tuple[float, ...]]:

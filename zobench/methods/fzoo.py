@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zobench.engine.base import Entry
-from zobench.methods.base import Direction
-from zobench.methods.one_sided import OneSided
-from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields
+from zobench.methods.base import Direction, several
+from zobench.methods.shaping import mean_and_deviation
+from zobench.methods.zo_sgd import OneSided
+from zobench.runspec.kinds import Definition, MethodKind, Need
 
 if TYPE_CHECKING:
-    from zobench.engine.rules import UpdateRule
     from zobench.runspec import RunSpec
 
 
@@ -29,20 +29,15 @@ class FZOO(OneSided):
     nothing, and is counted as skipped.
     """
 
-    def __init__(
-        self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0, queries: int = 8,
-        shipped: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay, queries=queries)
+    def __init__(self, *, queries: int = 8, shipped: bool = False, **constants: Any) -> None:
+        super().__init__(queries=queries, **constants)
         if queries < 2:
             raise ValueError(f"`queries >= 2` must hold, but got queries={queries}; FZOO's program uses queries=8")
         self.shipped = shipped
 
     def sigma(self, gradients: Sequence[float]) -> float:
         """The standard deviation of the N losses whose slopes are ``gradients``."""
-        mean = sum(gradients) / len(gradients)
-        squares = sum((g - mean) ** 2 for g in gradients)
-        return self.eps * math.sqrt(squares / (len(gradients) - (not self.shipped)))
+        return self.eps * mean_and_deviation(gradients, lost=not self.shipped)[1]
 
     def _applies(self, gradients: Sequence[float]) -> bool:
         return 0 < self.sigma(gradients) < math.inf
@@ -58,22 +53,10 @@ def make(spec: RunSpec) -> FZOO:
     return FZOO.of(spec, shipped=spec.definition == "as-shipped")
 
 
-def rule(spec: RunSpec) -> UpdateRule:
-    """Directions of random signs."""
-    from zobench.engine.shapes import Rademacher
-
-    return Rademacher()
-
-
-def _several(spec: SpecFields) -> int:
-    """What ``queries`` must be: there is no deviation of one loss. Its program has 8."""
-    return spec.queries if spec.queries > 1 else 8
-
-
 WRITTEN = Definition(
     formula="w -= lr * mean((L(w + eps z) - L(w)) z) / sigma, z random signs; sigma of the losses, over N - 1",
     make="zobench.methods.fzoo:make",
-    rule="zobench.methods.fzoo:rule",
+    rule="zobench.methods.rules:random_signs",
     copies=1,
     piece_copies=4,
 )
@@ -88,5 +71,5 @@ KIND = MethodKind(
     singles=lambda spec: spec.queries + 1,
     draws=3,
     grid="fzoo",
-    needs=(Need("queries", _several, "sigma is of several losses: use queries=8, or 2 and more"),),
+    needs=(Need("queries", several(8), "sigma is of several losses: use queries=8, or 2 and more"),),
 )

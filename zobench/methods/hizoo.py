@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 from zobench.engine.base import BASE, Entry, Point
 from zobench.methods.base import TRAVELLING_STATE, Direction
-from zobench.methods.zo_sgd import ZOSGD, projected_gradient
+from zobench.methods.zo_sgd import ONE_DIRECTION, ZOSGD, projected_gradient
 from zobench.runspec.kinds import Definition, MethodKind, Need
 
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
     from zobench.engine.interface import SteppingEngine
-    from zobench.engine.rules import UpdateRule
-    from zobench.runspec import RunSpec
 
 
 class HiZOO(ZOSGD):
@@ -28,11 +26,8 @@ class HiZOO(ZOSGD):
     H and its update: :class:`zobench.engine.shapes.DiagonalHessian`. Where the curvature is not finite, neither is g.
     """
 
-    fields = ("lr", "eps", "seed", "weight_decay")
-
-    def __init__(self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
-        super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay)
-        self._curvature = 0.0
+    fields = ONE_DIRECTION
+    _curvature = 0.0
 
     def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
         return (BASE, *super()._points(directions))
@@ -51,23 +46,10 @@ class HiZOO(ZOSGD):
             yield replace(entry, extra=self._curvature)
 
 
-def rule(spec: RunSpec) -> UpdateRule:
-    """Directions and updates by the diagonal Hessian, smoothed by the option ``smooth``, alpha in the paper.
-
-    Raises ``ValueError`` if that is not from 0 to 1.
-    """
-    from zobench.engine.shapes import DiagonalHessian
-
-    smooth = float(spec.option("smooth"))
-    if not 0 <= smooth <= 1:
-        raise ValueError(f"`0 <= options.smooth <= 1` must hold, but got {smooth}; HiZOO's program uses 1e-8")
-    return DiagonalHessian(smooth, narrow=spec.definition == "as-shipped")
-
-
 WRITTEN = Definition(
     formula="H = (1 - a) H + a |L+ + L- - 2 L| / (2 eps^2) H u^2; w -= lr * g u / sqrt(H); H in float32",
     make="zobench.methods.hizoo:HiZOO.of",
-    rule="zobench.methods.hizoo:rule",
+    rule="zobench.methods.rules:diagonal_hessian",
     copies=3,
     piece_copies=5,
 )

@@ -25,10 +25,8 @@ class Hybrid(ZOSGD):
     is not finite, a g or the gradient, is not applied; ``skipped`` counts steps with any.
     """
 
-    def __init__(
-        self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0, queries: int = 1
-    ) -> None:
-        super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay, queries=queries)
+    def __init__(self, **constants: Any) -> None:
+        super().__init__(**constants)
         self._scale = LossScale()
 
     def step(self, engine: SteppingEngine, batch: Batch) -> StepResult:

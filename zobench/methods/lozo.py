@@ -1,15 +1,18 @@
 """LOZO: ZO-SGD along directions U V^T whose V stays for a while (Chen et al., 2024, "Enhancing Zeroth-order Fine-tuning
-for Language Models with Low-rank Structures")."""
+for Language Models with Low-rank Structures"); and LOZO-M, with momentum in the space of U, which follows V where that
+changes."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zobench.engine.base import Entry
-from zobench.methods.base import LOW_RANK
-from zobench.methods.subspaces import InSubspaces, at_least_one
-from zobench.runspec.kinds import Definition, MethodKind, SpecFields, Structure
+from zobench.engine.base import KEEPS_VECTOR_STATE, NO_STATE_YET, Entry
+from zobench.methods.base import LOW_RANK, Direction, StepResult, at_least_one
+from zobench.methods.subspaces import InSubspaces
+from zobench.runspec.kinds import Definition, MethodKind, Structure
 
 if TYPE_CHECKING:
     from zobench.engine.factors import LowRank
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 REDRAWN = 10**9
 """Added to a direction's seed for another direction; seeds that are drawn are below it."""
+rank = at_least_one("rank", "LOZO uses options.rank=2")
+interval = at_least_one("interval", "LOZO uses options.interval=50")
 
 
 class LOZO(InSubspaces):
@@ -45,21 +50,55 @@ class LOZO(InSubspaces):
         return super()._entry(seed + REDRAWN if self.mismatched and self._begins else seed, g, weight_decay, part)
 
 
+class LOZOM(LOZO):
+    """``M = beta M + (1 - beta) g U``; ``W -= lr * (M V^T + weight_decay * W)``; vectors likewise, along z.
+
+    The engine keeps M (:class:`zobench.engine.factor_rules.FactorMomentum`). An entry's ``extra`` is the seed of the V
+    that M belongs to, so that the engine can carry M over to the V of the entry's own step.
+    """
+
+    _momentum_subspace: int | None = None
+
+    def state(self) -> dict[str, Any]:
+        """As of LOZO, with the seed of the subspace that M is in."""
+        return {**super().state(), "before": self._momentum_subspace}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        super().restore(state)
+        self._momentum_subspace = state["before"]
+
+    def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
+        extra = NO_STATE_YET if self._momentum_subspace is None else float(self._momentum_subspace)
+        if self.mismatched and self.interval == 1 and self._momentum_subspace is not None:
+            extra = KEEPS_VECTOR_STATE  # the program keeps V in the last step of an interval that is not its first
+        for entry in super()._entries(directions, gradients):
+            yield replace(entry, extra=extra)
+
+    def _finish(self, loss: float, directions: Sequence[Direction], gradients: tuple[float, ...]) -> StepResult:
+        if any(map(math.isfinite, gradients)):
+            self._momentum_subspace = self._subspace
+        return super()._finish(loss, directions, gradients)
+
+
 def directions(spec: RunSpec) -> LowRank:
-    """Those of ``spec``."""
+    """LOZO's directions."""
     from zobench.engine.factors import LowRank
 
     return LowRank(rank(spec))
 
 
-def rank(spec: SpecFields) -> int:
-    """That of U and V."""
-    return at_least_one(spec, "rank", "LOZO uses options.rank=2")
+def directions_with_momentum(spec: RunSpec) -> LowRank:
+    """LOZO-M's directions. Raises ``ValueError`` if ``beta`` is not in [0, 1)."""
+    from zobench.engine.factor_rules import FactorMomentum
+    from zobench.engine.factors import LowRank
 
-
-def interval(spec: SpecFields) -> int:
-    """The steps that share V."""
-    return at_least_one(spec, "interval", "LOZO uses options.interval=50")
+    beta = float(spec.option("beta"))
+    if not 0 <= beta < 1:
+        raise ValueError(
+            f"`0 <= options.beta < 1` must hold, but got options.beta={beta}; LOZO-M's script uses options.beta=0.9"
+        )
+    return LowRank(rank(spec), FactorMomentum(beta, plain_first=spec.definition == "as-shipped"))
 
 
 STRUCTURE = Structure(make="zobench.methods.lozo:directions", rank=rank, lasts=interval)
@@ -78,4 +117,24 @@ KIND = MethodKind(
     structure=STRUCTURE,
     needs=LOW_RANK,
     options={"rank": 2, "interval": 50},
+)
+MOMENTUM = MethodKind(
+    name="lozo-m",
+    as_written=replace(
+        WRITTEN,
+        formula="w -= lr * M V^T / r, M = beta M + (1 - beta) g U in float32, M V_old^T V / columns where V is drawn "
+        "anew",
+        make="zobench.methods.lozo:LOZOM.defined",
+    ),
+    as_shipped=replace(
+        WRITTEN,
+        formula="w -= lr * M V^T, M = beta M + (1 - beta) g U, at first g U, M V_old^T V / columns where V is drawn "
+        "anew; in the first step of each V another U",
+        make="zobench.methods.lozo:LOZOM.defined",
+    ),
+    structure=replace(
+        STRUCTURE, make="zobench.methods.lozo:directions_with_momentum", states=1, update_kernels=5, vector_kernels=5
+    ),
+    needs=LOW_RANK,
+    options={"rank": 2, "interval": 50, "beta": 0.9},
 )

@@ -22,11 +22,8 @@ class MEAZO(ZOSGD):
     is not finite changes neither W nor v.
     """
 
-    def __init__(
-        self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0, queries: int = 1,
-        beta: float = 0.99, zeta: float = 1e-8,
-    ) -> None:  # fmt: skip
-        super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay, queries=queries)
+    def __init__(self, *, beta: float = 0.99, zeta: float = 1e-8, **constants: Any) -> None:
+        super().__init__(**constants)
         if not (0 <= beta < 1 and zeta > 0):
             raise ValueError(
                 f"`0 <= options.beta < 1` and `options.zeta > 0` must hold, but got beta={beta}, zeta={zeta}; use "

@@ -6,18 +6,13 @@ dibbla/Quantized-Evolution-Strategies.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from zobench.engine.base import Entry, Point
-from zobench.methods.base import INTEGERS, TRAVELLING_STATE, Direction
+from zobench.methods.base import INTEGERS, TRAVELLING_STATE, Direction, several
+from zobench.methods.shaping import mean_and_deviation
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need, SchemeKind, SpecFields, Widths
-
-if TYPE_CHECKING:
-    from zobench.engine.rules import UpdateRule
-    from zobench.runspec import RunSpec
 
 MOST = 3.0
 """Where a standardised difference is cut."""
@@ -44,25 +39,8 @@ class QES(ZOSGD):
 
 def standardised(values: Sequence[float]) -> list[float]:
     """``values`` minus their mean over their standard deviation (N in its denominator), cut at +-3."""
-    mean = sum(values) / len(values)
-    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
-    return [min(max((value - mean) / (spread + SMALL), -MOST), MOST) for value in values]
-
-
-def make(spec: RunSpec) -> QES:
-    """The method of ``spec``."""
-    return QES(lr=spec.lr, eps=spec.eps, seed=spec.seed, queries=spec.queries)
-
-
-def rule(spec: RunSpec) -> UpdateRule:
-    """Whole steps, with a residual that fades by the option ``decay``. Raises ``ValueError`` if that is not from 0 to
-    1."""
-    from zobench.engine.steps import WholeSteps
-
-    decay = float(spec.option("decay"))
-    if not 0 <= decay <= 1:
-        raise ValueError(f"`0 <= options.decay <= 1` must hold, but got {decay}; QES's program uses options.decay=0.9")
-    return WholeSteps(spec.eps, int(spec.option("bits")), decay, narrow=spec.definition == "as-shipped")
+    mean, deviation = mean_and_deviation(values)
+    return [min(max((value - mean) / (deviation + SMALL), -MOST), MOST) for value in values]
 
 
 def _codes(widths: Widths, spec: SpecFields) -> tuple[int, int]:
@@ -71,11 +49,6 @@ def _codes(widths: Widths, spec: SpecFields) -> tuple[int, int]:
 
 def _scales(spec: SpecFields) -> float:
     return 2 / int(spec.option("group"))
-
-
-def _population(spec: SpecFields) -> int:
-    """What ``queries`` must be: one difference has no spread."""
-    return spec.queries if spec.queries > 1 else PAIRS
 
 
 _FORMULA = (
@@ -87,15 +60,15 @@ KIND = MethodKind(
     name="qes",
     as_written=Definition(
         formula=_FORMULA + "float32",
-        make="zobench.methods.qes:make",
-        rule="zobench.methods.qes:rule",
+        make="zobench.methods.qes:QES.of",
+        rule="zobench.methods.rules:whole_steps",
         copies=5,
         piece_copies=7,
     ),
     as_shipped=Definition(
         formula=_FORMULA + "float16",
-        make="zobench.methods.qes:make",
-        rule="zobench.methods.qes:rule",
+        make="zobench.methods.qes:QES.of",
+        rule="zobench.methods.rules:whole_steps",
         state_width=2,
         copies=5,
         piece_copies=7,
@@ -106,7 +79,9 @@ KIND = MethodKind(
         *INTEGERS,
         *TRAVELLING_STATE,
         Need("noise", "counter", "at a bound one of two opposite points stays; use noise=counter"),
-        Need("queries", _population, "differences are standardised over a population: use queries=25, or 2 and more"),
+        Need(
+            "queries", several(PAIRS), "differences are standardised over a population: use queries=25, or 2 and more"
+        ),
         Need("survival", False, "its updates are whole steps; use survival=false"),
     ),
     options={"bits": 4, "group": 128, "decay": 0.9},

@@ -12,11 +12,7 @@ from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need, SchemeKind, SpecFields, Widths
 
 if TYPE_CHECKING:
-    from zobench.engine.rules import UpdateRule
     from zobench.runspec import RunSpec
-
-LEAST = 1e-7
-"""The smallest scale in the program."""
 
 
 class QZO(ZOSGD):
@@ -34,14 +30,7 @@ class QZO(ZOSGD):
 
 def make(spec: RunSpec) -> QZO:
     """The method of ``spec``."""
-    return QZO(lr=spec.lr, eps=spec.eps, seed=spec.seed, queries=spec.queries, clip=float(spec.option("clip")))
-
-
-def rule(spec: RunSpec) -> UpdateRule:
-    """Scales end at 0, or in the program a little above."""
-    from zobench.engine.steps import AtLeast
-
-    return AtLeast(LEAST if spec.definition == "as-shipped" else 0.0)
+    return QZO.of(spec, clip=float(spec.option("clip")))
 
 
 def _scales(widths: Widths, spec: SpecFields) -> tuple[int, int]:
@@ -57,14 +46,14 @@ KIND = MethodKind(
     as_written=Definition(
         formula="s = max(s - lr * clip(ghat), 0), w = s q: of integer weights the scales s; the codes q stay",
         make="zobench.methods.qzo:make",
-        rule="zobench.methods.qzo:rule",
+        rule="zobench.methods.rules:least_scale",
         copies=2,
         piece_copies=3,
     ),
     as_shipped=Definition(
         formula="s = max(s - lr * clip(ghat), 1e-7), w = s q: of integer weights the scales s; the codes q stay",
         make="zobench.methods.qzo:make",
-        rule="zobench.methods.qzo:rule",
+        rule="zobench.methods.rules:least_scale",
         copies=2,
         piece_copies=3,
     ),

@@ -11,6 +11,13 @@ and what is added to a variance. A population of groups of one member is one gro
 fitness is."""
 
 
+def mean_and_deviation(values: Sequence[float], floor: float = 0.0, lost: int = 0) -> tuple[float, float]:
+    """The mean of ``values`` and their standard deviation: the root of the variance, which has N - ``lost`` in its
+    denominator, plus ``floor``."""
+    mean = sum(values) / len(values)
+    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - lost) + floor)
+
+
 def raw(rewards: Sequence[float], group: int, floor: float) -> list[float]:
     """The rewards themselves."""
     return list(rewards)
@@ -19,12 +26,11 @@ def raw(rewards: Sequence[float], group: int, floor: float) -> list[float]:
 def z_scores(rewards: Sequence[float], group: int, floor: float) -> list[float]:
     """Each reward less the mean of its group, over the standard deviation of all: over the square root of variance +
     ``floor``. Equal rewards become zeros."""
-    center = sum(rewards) / len(rewards)
-    spread = math.sqrt(sum((reward - center) ** 2 for reward in rewards) / len(rewards) + floor)
+    _, spread = mean_and_deviation(rewards, floor)
     shaped = []
-    for own in _groups(rewards, group):
-        mean = sum(own) / len(own)
-        shaped += [(reward - mean) / spread if spread else reward - mean for reward in own]
+    for members in _groups(rewards, group):
+        mean = sum(members) / len(members)
+        shaped += [(reward - mean) / spread if spread else reward - mean for reward in members]
     return shaped
 
 
@@ -34,10 +40,10 @@ def centred_ranks(rewards: Sequence[float], group: int, floor: float) -> list[fl
     if not all(map(math.isfinite, rewards)):
         return [math.nan] * len(rewards)
     shaped = []
-    for own in _groups(rewards, group):
-        for reward in own:
-            below, equal = sum(other < reward for other in own), sum(other == reward for other in own)
-            shaped.append((below + (equal - 1) / 2) / max(1, len(own) - 1) - 0.5 if len(own) > 1 else 0.0)
+    for members in _groups(rewards, group):
+        for reward in members:
+            below, equal = sum(other < reward for other in members), sum(other == reward for other in members)
+            shaped.append((below + (equal - 1) / 2) / max(1, len(members) - 1) - 0.5 if len(members) > 1 else 0.0)
     return shaped
 
 

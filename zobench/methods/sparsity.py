@@ -1,4 +1,5 @@
-"""ZO-SGD-Sparse's layer-wise sparsity, from magnitude pruning, and the thresholds that give it (ZO-Bench, section 5).
+"""The thresholds of sparse directions: ZO-SGD-Sparse's layer-wise sparsity, from magnitude pruning (ZO-Bench, section
+5), and the magnitudes above which Sparse-MeZO's weights stay.
 
 The paper takes each layer's share from magnitude pruning of the whole model, and each step a fresh random mask with
 that share. A mask is z'(seed) >= threshold, z' another standard normal for each element.
@@ -14,12 +15,23 @@ import torch
 from torch import Tensor, nn
 
 from zobench.models.weights import Weights
+from zobench.runspec import RunSpec
 
 CHUNK = 1 << 20
 """Elements looked at at once."""
 DROPPED = 13
 """Low bits of a float32 that the histogram leaves out: it is exact for 16-bit weights, for float32 to one in 1024."""
 BINS = 1 << (31 - DROPPED)
+
+
+def random_masks(spec: RunSpec, model: nn.Module, weights: Weights) -> dict[str, float]:
+    """ZO-SGD-Sparse's threshold of each trainable parameter by its name (see :func:`zobench.methods.thresholds`)."""
+    return mask_thresholds(layer_sparsity(model, weights, spec.sparsity), spec.definition)
+
+
+def small_weights(spec: RunSpec, model: nn.Module, weights: Weights) -> dict[str, float]:
+    """Sparse-MeZO's magnitude of each trainable parameter, by its name, above which a weight stays."""
+    return magnitude_quantiles(model, weights, 1 - spec.sparsity)
 
 
 def layer_sparsity(model: nn.Module, weights: Weights, sparsity: float) -> dict[str, float]:

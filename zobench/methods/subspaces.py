@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zobench.engine.interface import SteppingEngine
-    from zobench.runspec.kinds import SpecFields
 
 
 class InSubspaces(ZOSGD):
@@ -62,11 +61,3 @@ class InSubspaces(ZOSGD):
 
     def _entry(self, seed: int, g: float, weight_decay: float, part: int | None = None) -> Entry:
         return replace(super()._entry(seed, g, weight_decay, part), subspace=self._subspace)
-
-
-def at_least_one(spec: SpecFields, name: str, remedy: str) -> int:
-    """The option ``name``; raises ``ValueError`` with this ``remedy`` if it is below 1."""
-    value: int = spec.option(name)
-    if value < 1:
-        raise ValueError(f"`options.{name} >= 1` must hold, but got options.{name}={value}; {remedy}")
-    return value

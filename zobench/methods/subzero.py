@@ -9,33 +9,29 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zobench.methods.base import LOW_RANK
-from zobench.methods.subspaces import InSubspaces, at_least_one
-from zobench.runspec.kinds import Definition, MethodKind, SpecFields, Structure
+from zobench.methods.base import LOW_RANK, at_least_one
+from zobench.methods.subspaces import InSubspaces
+from zobench.runspec.kinds import Definition, MethodKind, Structure
 
 if TYPE_CHECKING:
     from zobench.engine.factors import LowRank
     from zobench.runspec import RunSpec
 
 
+rank = at_least_one("rank", "SubZero's example uses options.rank=24")
+interval = at_least_one("interval", "SubZero's example uses options.interval=1000")
+
+
 def make(spec: RunSpec) -> InSubspaces:
     """The method of ``spec``."""
-    return InSubspaces.of(spec, interval=_interval(spec))
+    return InSubspaces.of(spec, interval=interval(spec))
 
 
 def directions(spec: RunSpec) -> LowRank:
     """Those of ``spec``; the program's are as long as normal numbers."""
     from zobench.engine.factors import Core
 
-    return Core(_rank(spec), scaled=spec.definition == "as-shipped")
-
-
-def _rank(spec: SpecFields) -> int:
-    return at_least_one(spec, "rank", "SubZero's example uses options.rank=24")
-
-
-def _interval(spec: SpecFields) -> int:
-    return at_least_one(spec, "interval", "SubZero's example uses options.interval=1000")
+    return Core(rank(spec), scaled=spec.definition == "as-shipped")
 
 
 WRITTEN = Definition(
@@ -52,8 +48,8 @@ KIND = MethodKind(
     ),
     structure=Structure(
         make="zobench.methods.subzero:directions",
-        rank=_rank,
-        lasts=_interval,
+        rank=rank,
+        lasts=interval,
         per_direction=lambda rows, columns, rank: min(rank, rows) * min(rank, columns),
         shared=lambda rows, columns, rank: rank * (rows + columns),
         has_core=True,

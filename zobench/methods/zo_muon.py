@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zobench.engine.base import Point
-from zobench.methods.base import LOW_RANK, Direction
-from zobench.methods.one_sided import OneSided
-from zobench.methods.subspaces import InSubspaces, at_least_one
-from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields, Structure
+from zobench.methods.base import LOW_RANK, Direction, at_least_one, several
+from zobench.methods.subspaces import InSubspaces
+from zobench.methods.zo_sgd import OneSided
+from zobench.runspec.kinds import Definition, MethodKind, Need, Structure
 
 if TYPE_CHECKING:
     from zobench.engine.factors import LowRank
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 VECTORS_LR = 1e-7
 """The program's learning rate of biases and norms, whatever that of the matrices is."""
+rank = at_least_one("rank", "ZO-Muon's example uses options.rank=64")
+interval = at_least_one("interval", "ZO-Muon's example uses options.interval=100")
 
 
 class ZOMuon(InSubspaces, OneSided):
@@ -45,7 +47,7 @@ class ZOMuon(InSubspaces, OneSided):
 
 def make(spec: RunSpec) -> ZOMuon:
     """The method of ``spec``."""
-    return ZOMuon.of(spec, interval=_interval(spec), mismatched=spec.definition == "as-shipped")
+    return ZOMuon.of(spec, interval=interval(spec), mismatched=spec.definition == "as-shipped")
 
 
 def directions(spec: RunSpec) -> LowRank:
@@ -58,20 +60,7 @@ def directions(spec: RunSpec) -> LowRank:
         raise ValueError(f"`options.vectors >= 0` must hold, but got options.vectors={share}; use options.vectors=1e-5")
     if spec.definition == "as-shipped":
         share = VECTORS_LR / spec.lr if spec.lr else 0.0
-    return Projected(_rank(spec), Orthogonalised(share))
-
-
-def _rank(spec: SpecFields) -> int:
-    return at_least_one(spec, "rank", "ZO-Muon's example uses options.rank=64")
-
-
-def _interval(spec: SpecFields) -> int:
-    return at_least_one(spec, "interval", "ZO-Muon's example uses options.interval=100")
-
-
-def _several(spec: SpecFields) -> int:
-    """What ``queries`` must be: one direction's msign has nothing of the loss but a sign. Its program has 4."""
-    return spec.queries if spec.queries > 1 else 4
+    return Projected(rank(spec), Orthogonalised(share))
 
 
 def _orthogonalising(rows: int, columns: int, rank: int) -> list[tuple[int, int, int]]:
@@ -95,8 +84,8 @@ KIND = MethodKind(
     ),
     structure=Structure(
         make="zobench.methods.zo_muon:directions",
-        rank=_rank,
-        lasts=_interval,
+        rank=rank,
+        lasts=interval,
         per_direction=lambda rows, columns, rank: min(rank, rows) * columns,
         shared=lambda rows, columns, rank: min(rank, rows) * rows,
         update=_orthogonalising,
@@ -109,6 +98,9 @@ KIND = MethodKind(
     pairs=lambda spec, layers: 0,
     singles=lambda spec: spec.queries + 1,
     grid="zo-muon",
-    needs=(*LOW_RANK, Need("queries", _several, "its estimate is of several directions: use queries=4, or 2 and more")),
+    needs=(
+        *LOW_RANK,
+        Need("queries", several(4), "its estimate is of several directions: use queries=4, or 2 and more"),
+    ),
     options={"rank": 64, "interval": 100, "vectors": 1e-5},
 )

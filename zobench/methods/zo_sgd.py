@@ -1,4 +1,5 @@
-"""ZO-SGD, MeZO's method: two points along a direction, one journal entry (MeZO algorithm 1, ZO2 equations 1, 2)."""
+"""ZO-SGD, MeZO's method: two points along a direction, one journal entry (MeZO algorithm 1, ZO2 equations 1, 2); and
+its variants that differ in the points, in the parts of the model or in what a direction is multiplied by."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from zobench.engine.base import Entry, PassRecord, Point
+from zobench.engine.base import BASE, Entry, PassRecord, Point
 from zobench.methods.base import Direction, StepResult, Taken
-from zobench.runspec.kinds import LAWS, Definition, MethodKind, UpdateSize
+from zobench.runspec.kinds import LAWS, Definition, MethodKind, SpecFields, UpdateSize
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -38,6 +39,10 @@ def drawn(seeds: Generator, count: int) -> list[int]:
     return [int(seeds.integers(10**9)) for _ in range(count)]
 
 
+ONE_DIRECTION = ("lr", "eps", "seed", "weight_decay")
+"""The fields of a spec that are constants of a method with one direction a step."""
+
+
 class ZOSGD:
     """``W -= lr * (ghat + weight_decay * W)``, ghat the mean of g z over ``queries`` directions (ZO-Bench, equation 2).
 
@@ -46,7 +51,7 @@ class ZOSGD:
     is not finite is not applied; ``skipped`` counts steps with one.
     """
 
-    fields: ClassVar[tuple[str, ...]] = ("lr", "eps", "seed", "weight_decay", "queries")
+    fields: ClassVar[tuple[str, ...]] = (*ONE_DIRECTION, "queries")
     """Its constants that are fields of a spec."""
     law: int = 0
     """What the seeds of its directions have beside their number: which law their elements have."""
@@ -63,15 +68,17 @@ class ZOSGD:
             )
         if queries < 1:
             raise ValueError(f"`queries >= 1` must hold, but got queries={queries}; MeZO uses queries=1")
+        if queries > 1 and "queries" not in self.fields:
+            raise ValueError(f"{type(self).__name__} has one direction, but got queries={queries}; use queries=1")
         self.lr, self.eps, self.weight_decay, self.queries = lr, eps, weight_decay, queries
         self.skipped = 0
         self._step = 0
         self._seeds = np.random.default_rng(seed)
 
     @classmethod
-    def of(cls, spec: RunSpec, **own: Any) -> Self:
-        """The method of ``spec``; ``own``: the constants that are no fields of it."""
-        method = cls(**{name: getattr(spec, name) for name in cls.fields}, **own)
+    def of(cls, spec: RunSpec, **constants: Any) -> Self:
+        """The method of ``spec``; ``constants``: those that are no fields of it."""
+        method = cls(**{name: getattr(spec, name) for name in cls.fields}, **constants)
         method.law = LAWS[spec.law]
         return method
 
@@ -162,9 +169,52 @@ class ZOSGD:
         return StepResult(loss=loss, seeds=seeds, gradients=gradients, applied=applied, parts=parts)
 
 
+class ZOSGDSignOfG(ZOSGD):
+    """ZO-SGD-Sign as its program has it, and as appendix A prints it: ``W -= lr * sign(g) z``; the mean over queries.
+
+    ZO-Bench's equation 2 takes the sign of each element of ghat instead: :class:`zobench.engine.rules.Sign`.
+    """
+
+    def _coefficient(self, g: float) -> float:
+        return float((g > 0) - (g < 0))
+
+
+class OneSided(ZOSGD):
+    """ZO-SGD with ``g = (L(W + eps z) - L(W)) / eps``: one point more than ``queries``, all in one pass. FZOO, R-AdaZO
+    and ZO-Muon estimate so."""
+
+    def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
+        return (BASE, *(Point(seed, self.eps, part) for seed, part in directions))
+
+    def _probe(
+        self, engine: SteppingEngine, batch: Batch, directions: Sequence[Direction]
+    ) -> tuple[float, tuple[float, ...]]:
+        """The loss at the weights; the one-sided slope of each direction."""
+        base, *losses = engine.probe(batch, self._points(directions))
+        return base, tuple((loss - base) / self.eps for loss in losses)
+
+
+class ZOSGDBlock(ZOSGD):
+    """ZO-SGD-Block (ZO-Bench, section 5): each part of the model is estimated by directions of its own.
+
+    All parts are estimated at the same weights and then updated together: section 5 as written. OPT-1.3B has 26 parts:
+    its blocks, what is before and what is after them (``Engine.parts``). All pairs of a step share one pass over the
+    model, as those of ZO-SGD with as many queries do (table 6): a pass for each part would upload every block as many
+    times as there are parts. Device memory holds the hidden states of twice as many copies of the batch as parts.
+    """
+
+    def _parts(self, engine: SteppingEngine) -> Sequence[int | None]:
+        return [part for part in range(engine.parts) for _ in range(self.queries)]
+
+
 def make(spec: RunSpec) -> ZOSGD:
     """The method of ``spec``, also of those that only have another rule or sparse directions."""
     return ZOSGD.of(spec)
+
+
+def _pairs_of_parts(spec: SpecFields, layers: int) -> int:
+    """The pairs of points of every block, of what is before and of what is after them."""
+    return spec.queries * (layers + 2)
 
 
 KIND = MethodKind(
@@ -175,4 +225,12 @@ KIND = MethodKind(
         make="zobench.methods.zo_sgd:make",
         update=UpdateSize.SCALED,
     ),
+)
+BLOCK = MethodKind(
+    name="zo-sgd-block",
+    as_written=Definition(
+        formula="w -= lr * ghat, ghat of each part along directions of its own; all estimated before any is updated",
+        make="zobench.methods.zo_sgd:ZOSGDBlock.of",
+    ),
+    pairs=_pairs_of_parts,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zobench.engine.base import Entry, PassRecord, Point
 from zobench.methods.base import StepResult, Taken
-from zobench.methods.zo_sgd import ZOSGD
+from zobench.methods.zo_sgd import ONE_DIRECTION, ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need, UpdateSize
 
 if TYPE_CHECKING:
@@ -23,10 +23,7 @@ class ZOSGDCons(ZOSGD):
     weight decay, which goes with the one that is taken; x itself stays as it is.
     """
 
-    fields = ("lr", "eps", "seed", "weight_decay")
-
-    def __init__(self, *, lr: float, eps: float = 1e-3, seed: int = 0, weight_decay: float = 0.0) -> None:
-        super().__init__(lr=lr, eps=eps, seed=seed, weight_decay=weight_decay)
+    fields = ONE_DIRECTION
 
     def step(self, engine: SteppingEngine, batch: Batch) -> StepResult:
         """One step on ``batch``, which may leave the weights as they are; ``lr`` may be changed between steps."""
