@@ -16,7 +16,7 @@ import torch
 
 from zobench import Batch, Engine, EngineConfig, kernels, models
 from zobench.engine import Point
-from zobench.engine.apart import Apart
+from zobench.engine.factors import IndependentLowRank
 from zobench.methods.rewards import less_loss
 from zobench.models.weights import RandomWeights, materialise
 
@@ -38,7 +38,7 @@ def steps(name: str, tokens: int, rank: int = 1) -> dict[str, Callable[[], objec
 
     model = models.build(name, "fp32")
     config = EngineConfig(placement="resident", noise="counter")
-    engine = Engine(model, config, weights=RandomWeights(model, 0), directions=Apart(rank))
+    engine = Engine(model, config, weights=RandomWeights(model, 0), directions=IndependentLowRank(rank))
     pairs = [Point(seed, scale) for seed in range(MEMBERS // 2) for scale in (SIGMA, -SIGMA)]
     own = [Point(seed, SIGMA) for seed in range(MEMBERS)]
     return {

@@ -86,7 +86,7 @@ def test_a_checkpoint_is_its_own_tier_and_is_not_written(tmp_path):
             method = ZOSGD(lr=LR, eps=EPS, seed=RUN_SEED)
             steps = [method.step(engine, batch) for batch in batches("opt-tiny")]
             mine = [s.loss for s in steps], [s.projected_grad for s in steps], dict(engine.named_tensors())
-            consolidated = engine.rest.stream.tier._overlay is not None
+            consolidated = engine.store.stream.tier._overlay is not None
         assert_equal(mine, expected)
         assert consolidated == (threshold == 7)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
@@ -131,7 +131,7 @@ def test_the_pair_of_points_is_antithetic_in_sixteen_bits():
         weight = unit.views(unit.buffer)[0].clone().double()
         plus = engine.arithmetic.at(unit, Point(1, 1e-3))[0].clone().double()
         minus = engine.arithmetic.at(unit, Point(1, -1e-3))[0].clone().double()
-        engine.arithmetic.rest(unit)
+        engine.arithmetic.finish(unit)
     exact = plus - weight == weight - minus
     assert (plus != weight).double().mean() > 0.9
     assert exact.double().mean() > 0.9

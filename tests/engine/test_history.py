@@ -117,8 +117,8 @@ def test_a_look_at_some_points_gives_the_numbers_of_a_look_at_all(name, tied, co
         for step, batch in enumerate(batches(name)):
             points = pairs([100 * step + query for query in range(queries)])
             losses = whole.probe(batch, points)
-            assert plus.probe(batch, points, looked=range(0, 2 * queries, 2)) == losses[::2]
-            assert minus.probe(batch, points, looked=range(1, 2 * queries, 2)) == losses[1::2]
+            assert plus.probe(batch, points, wanted_indices=range(0, 2 * queries, 2)) == losses[::2]
+            assert minus.probe(batch, points, wanted_indices=range(1, 2 * queries, 2)) == losses[1::2]
             for engine in (whole, plus, minus):
                 engine.commit(entries_of(step, points, losses))
         for engine in (plus, minus):
@@ -287,8 +287,8 @@ def test_units_are_told_before_they_settle():
 
 def test_what_is_read_at_rest_waits_for_its_write_back(monkeypatch):
     with engine_of("opt-tiny", True, {}) as engine:
-        offload = engine.rest.stream.tier.offload
-        monkeypatch.setattr(engine.rest.stream.tier, "offload", lambda *told: (time.sleep(0.02), offload(*told)))
+        offload = engine.store.stream.tier.offload
+        monkeypatch.setattr(engine.store.stream.tier, "offload", lambda *told: (time.sleep(0.02), offload(*told)))
         run(engine, "opt-tiny", queries=1)
         early = Kept(Hasty(engine)).bytes
         engine.drain()

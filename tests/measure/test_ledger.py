@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
-from zobench.engine import assemble, build, rest
+from zobench.engine import assemble, build, weight_store
 from zobench.engine.loss import causal_loss
 from zobench.execute.process import run_in_process
 from zobench.machine.directio import aligned
@@ -255,7 +255,7 @@ def test_the_largest_model_is_traced_without_its_memory():
 def traced(spec, folder, monkeypatch):
     """The peak of a step as the ledger counts it: slots and resident parts, which are no operators' work, by hand."""
     ledger, allocate = Ledger("cpu"), build.allocate
-    for module in (assemble, build, rest):
+    for module in (assemble, build, weight_store):
         monkeypatch.setattr(module, "allocate", lambda *args: ledger.hold(allocate(*args), "slots and resident parts"))
     model = models.build(spec.model, spec.dtype)
     tier = "disk" if spec.engine == "offload" else "pageable"

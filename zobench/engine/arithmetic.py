@@ -1,8 +1,9 @@
 """The interface between a pass over the model and what computes the weights W + c z of each unit.
 
-There are three implementations: :class:`~zobench.engine.in_place.InPlace` changes the weights themselves, as MeZO does;
-:class:`~zobench.engine.pristine.Pristine` writes W + c z elsewhere; :class:`~zobench.engine.factored.Factored` adds
-c z to the products that W is used in. All that differs between them is asked here, and of the last its products.
+There are three kinds of implementations: :class:`~zobench.engine.in_place.InPlace` changes the weights themselves, as
+MeZO does; :class:`~zobench.engine.pristine.Pristine` writes W + c z elsewhere;
+:class:`~zobench.engine.factored.Factored` adds c z to the products that W is used in. A pass over the model asks all
+that differs between them here, and of the last its products too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from zobench.engine.head import Head, Judged
 
 class Arithmetic(Protocol):
     """Computes the weights of a unit on the device at any point. A unit's turn begins with the first call of ``at`` and
-    ends with ``rest``.
+    ends with ``finish``.
 
     ``points``: those of the pass that is under way, else none. ``route``: all of its points, where this device
     evaluates the loss at some of them only.
@@ -35,7 +36,7 @@ class Arithmetic(Protocol):
     def at(self, unit: Unit, point: Point) -> list[Tensor]:
         """The unit's tensors at ``point`` with every committed entry applied, one for each of its fields."""
 
-    def rest(self, unit: Unit) -> None:
+    def finish(self, unit: Unit) -> None:
         """Ends the unit's turn: where ``unit.dirty`` is true, ``unit.buffer`` must be written back to its tier."""
 
     def close(self) -> None:
@@ -55,7 +56,8 @@ class Arithmetic(Protocol):
 
     def state(self, unit: Unit) -> tuple[Sequence[Field], Tensor | None]:
         """State of directions that the arithmetic itself keeps, every committed entry applied: fields of a buffer on
-        the device; () and None where there is none, or where it rests beside the weights."""
+        the device; () and None, as here, where there is none, or where it rests beside the weights."""
+        return (), None
 
     def direction(self, seed: int, unit: Unit, out: Sequence[Tensor]) -> None:
         """Writes z(seed) of the unit's trainable tensors into ``out``: the same numbers that points and updates use."""

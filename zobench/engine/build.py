@@ -17,7 +17,7 @@ from zobench.engine.arithmetic import Arithmetic
 from zobench.engine.assemble import by_tensor, located, make_tier, slot_maker, stream_thresholds, streamed_modules
 from zobench.engine.base import EngineConfig, Entry
 from zobench.engine.blocks import ALIGNMENT, PAGE, Unit, find_units, move_buffers, stream_layout, strip, tiles
-from zobench.engine.factored import Factored
+from zobench.engine.factored import Factored, RowFactored
 from zobench.engine.factors import LowRank
 from zobench.engine.follow import Marks
 from zobench.engine.forwards import Forwards
@@ -29,14 +29,12 @@ from zobench.engine.lanes import CudaLanes, Lanes, ThreadLanes
 from zobench.engine.noise import Noise, SparseNoise, StoredNoise, TorchNoise
 from zobench.engine.pipeline import Pipeline
 from zobench.engine.pristine import Pristine
-from zobench.engine.products import ProductForwards
-from zobench.engine.rest import Rest, Stream
-from zobench.engine.row_factored import RowFactored
-from zobench.engine.row_products import RowForwards
+from zobench.engine.products import ProductForwards, RowForwards
 from zobench.engine.rules import UpdateRule
 from zobench.engine.stored import StoredWire
 from zobench.engine.tiers import Hosts, Tier, allocate
-from zobench.engine.wire import FloatWire, Wire
+from zobench.engine.weight_store import Stream, WeightStore
+from zobench.engine.wire import DeviceWeights, FloatWire, Wire
 from zobench.machine.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
 from zobench.models.weights import Weights
@@ -78,7 +76,7 @@ class Built:
     """The finished parts of an engine. ``rows``: its ``forwards`` where they serve a population, else None;
     ``thresholds``: of sparse directions, by tensor id."""
 
-    rest: Rest
+    store: WeightStore
     noise: Noise
     arithmetic: Arithmetic
     forwards: Forwards
@@ -113,22 +111,22 @@ def build(
         strip(unit.module for unit in units if unit.is_tile)
         if by_id and NOISES[config.noise].in_place:
             noise = SparseNoise(noise, stream_thresholds(units, by_id))
-        rest = Rest(streamed, residents, config.device, stream, wire)
+        store = WeightStore(streamed, residents, config.device, stream, wire)
         common = model, config, blocks, units
         arithmetic: Arithmetic
         rows: RowForwards | None = None
         if directions is None:
-            arithmetic = _arithmetic(model, config, rest, noise, journal, wire, rule, by_id)
-            forwards = Forwards(*common, arithmetic, rest.run, touch, marks)
+            arithmetic = _arithmetic(model, config, store, noise, journal, wire, rule, by_id)
+            forwards = Forwards(*common, arithmetic, store.run, touch, marks)
         else:
-            arithmetic = _factored(config, rest, journal, wire, directions, source.state)
-            turns = arithmetic, rest.run, touch, marks
+            arithmetic = _factored(config, store, journal, wire, directions, source.state)
+            turns = arithmetic, store.run, touch, marks
             if directions.is_apart:
                 forwards = rows = RowForwards(*common, *turns)
             else:
                 forwards = ProductForwards(*common, *turns)
         undo.pop_all()
-    return Built(rest=rest, noise=noise, arithmetic=arithmetic, forwards=forwards, rows=rows, thresholds=by_id)
+    return Built(store=store, noise=noise, arithmetic=arithmetic, forwards=forwards, rows=rows, thresholds=by_id)
 
 
 def _wire(config: EngineConfig) -> Wire | None:
@@ -253,33 +251,37 @@ def _agree(units: Sequence[Unit], hosts: Hosts, start: Start) -> None:
 
 
 def _factored(
-    config: EngineConfig, rest: Rest, journal: Sequence[Entry], wire: Wire | None, directions: LowRank,
+    config: EngineConfig, store: WeightStore, journal: Sequence[Entry], wire: Wire | None, directions: LowRank,
     state: Weights | None,
 ) -> Factored:  # fmt: skip
-    streamed = max((unit.nbytes for unit in rest.blocks), default=0)
-    master = allocate(streamed, config.device) if wire else None
+    master = allocate(_largest(store.blocks), config.device) if wire else None
     kind = RowFactored if directions.is_apart else Factored
-    return kind(directions, journal, config.keep_steps, config.device, wire, master, state)
+    return kind(directions, journal, config.keep_steps, config.device, DeviceWeights(wire, master), state)
+
+
+def _largest(blocks: Sequence[Unit]) -> int:
+    """Bytes of the largest of the streamed units, 0 if there are none."""
+    return max((unit.nbytes for unit in blocks), default=0)
 
 
 def _arithmetic(
-    model: nn.Module, config: EngineConfig, rest: Rest, noise: Noise, journal: Sequence[Entry], wire: Wire | None,
-    rule: UpdateRule | None, thresholds: Mapping[int, float],
+    model: nn.Module, config: EngineConfig, store: WeightStore, noise: Noise, journal: Sequence[Entry],
+    wire: Wire | None, rule: UpdateRule | None, thresholds: Mapping[int, float],
 ) -> Arithmetic:  # fmt: skip
-    device = config.device
-    streamed = max((unit.nbytes for unit in rest.blocks), default=0)
+    device, streamed = config.device, _largest(store.blocks)
     if NOISES[config.noise].in_place:
-        own = allocate(streamed, device) if wire else None
+        weights = DeviceWeights(wire, allocate(streamed, device) if wire else None)
         if not config.out_of_place:
-            return InPlace(noise, journal, wire, own, rule)
+            return InPlace(noise, journal, weights, rule)
         end = model.get_output_embeddings()  # type: ignore[operator]
-        judges = [unit.trained for unit in rest.units for item in unit.fields if (end, "weight") in item.homes]
-        judges += [unit.trained for unit in rest.units for item in unit.fields if (end, "bias") in item.homes]
-        largest = max(sum(judges), *(unit.trained for unit in rest.units))
-        return OutOfPlace(noise, journal, allocate(largest, device), wire, own, rule)
-    kept = max(head.HEAD_BYTES, *(0, *(unit.trained for unit in rest.residents if not is_end(model, unit))))
+        judges = [unit.trained for unit in store.units for item in unit.fields if (end, "weight") in item.homes]
+        judges += [unit.trained for unit in store.units for item in unit.fields if (end, "bias") in item.homes]
+        largest = max(sum(judges), *(unit.trained for unit in store.units))
+        return OutOfPlace(noise, journal, allocate(largest, device), weights, rule)
+    kept = max(head.HEAD_BYTES, *(0, *(unit.trained for unit in store.residents if not is_end(model, unit))))
     elsewhere = max(streamed if wire else 0, kept if config.keep_steps > 1 else 0)
-    moved = max(kept, *(unit.trained for unit in rest.units if not is_end(model, unit)))
-    scratch, master = allocate(moved, device), allocate(elsewhere, device) if elsewhere else None
+    moved = max(kept, *(unit.trained for unit in store.units if not is_end(model, unit)))
+    scratch = allocate(moved, device)
+    weights = DeviceWeights(wire, allocate(elsewhere, device) if elsewhere else None)
     general = General(rule, thresholds) if rule or thresholds else None
-    return Pristine(journal, config.keep_steps, scratch, wire, master, general, config.reusable_memory)
+    return Pristine(journal, config.keep_steps, scratch, weights, general, config.reusable_memory)

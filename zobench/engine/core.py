@@ -2,7 +2,8 @@
 
 ``probe`` drives the model's own forward on one copy of the batch per point. Each unit of weights is perturbed to
 every point while it is on the device, after the journal entries that it lacks are applied. The same code serves a
-resident model (MeZO) and an offloaded one (ZO2): only where the blocks come from differs (:mod:`zobench.engine.rest`).
+resident model (MeZO) and an offloaded one (ZO2): only where the blocks come from differs
+(:mod:`zobench.engine.weight_store`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from zobench.engine.base import BASE, EngineConfig, Entry, PassRecord, Point, Po
 from zobench.engine.blocks import Field, Unit
 from zobench.engine.build import Source, build, is_end
 from zobench.engine.checkpoint import save_checkpoint
-from zobench.engine.decode import last_logits
 from zobench.engine.drive import Drive, plain
 from zobench.engine.factors import LowRank
 from zobench.engine.follow import Marks
@@ -38,7 +38,7 @@ from zobench.engine.objective import Objective
 from zobench.engine.packing import Packer
 from zobench.engine.pipeline import Pipeline
 from zobench.engine.population import Population, Reward
-from zobench.engine.row_products import RowForwards
+from zobench.engine.products import RowForwards
 from zobench.engine.rules import UpdateRule
 from zobench.engine.tiers import Hosts
 from zobench.machine.accelerator import Accelerator
@@ -87,37 +87,37 @@ class Engine:
             model, config, source, self.journal, self.touch,
             rule=rule, thresholds=thresholds or {}, lanes=lanes, hosts=hosts, marks=marks, directions=directions,
         )  # fmt: skip
-        self.rest, self.noise, self.arithmetic = built.rest, built.noise, built.arithmetic
+        self.store, self.noise, self.arithmetic = built.store, built.noise, built.arithmetic
         self.forwards, self._rows, self.thresholds = built.forwards, built.rows, built.thresholds
-        self.blocks, self.residents, self.units = self.rest.blocks, self.rest.residents, self.rest.units
+        self.blocks, self.residents, self.units = self.store.blocks, self.store.residents, self.store.units
         if config.device.startswith("cuda"):
             Accelerator(config.device).synchronize()  # the lanes' streams start with nothing of the building in flight
 
     # --- the public operations -------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def probe(self, batch: Batch, points: Sequence[Point], looked: Sequence[int] | None = None) -> list[float]:
+    def probe(self, batch: Batch, points: Sequence[Point], wanted_indices: Sequence[int] | None = None) -> list[float]:
         """The batch's mean loss at each point, float32 values; every block is brought to the device once.
 
         Afterwards the weights are where they were, with torch noise up to the rounding of MeZO's +eps, -2 eps, +eps.
-        ``looked``: in rising order, the numbers of the points whose losses are wanted; those are the very numbers that
-        a look at all of them gives, and so are the weights afterwards. (Along directions of low rank the points share a
-        product, whose last bits may follow from how many there are.)
+        ``wanted_indices``: in rising order, the indices of the points whose losses are wanted; these losses, and the
+        weights afterwards, have the same bits as when all points are evaluated. (Along directions of low rank the
+        points share a product, whose last bits may follow from how many there are.)
         """
         self._open()
         points = tuple(points)
         route: tuple[Point, ...] = ()
         if not points:
             raise ValueError("`points` must not be empty, but got none; give at least Point() for the loss at W")
-        if looked is not None:
-            points, route = tuple(points[number] for number in looked), points
+        if wanted_indices is not None:
+            points, route = tuple(points[number] for number in wanted_indices), points
         return averaged(self.model, batch, self.config.accumulate, lambda part: self._losses(part, points, route))
 
     def _losses(self, batch: Batch, points: Sequence[Point], route: tuple[Point, ...] = ()) -> list[float]:
         """The batch's mean loss at each point, in one pass over the model."""
         batch, drive = self.packer.driven(batch)
         objective = Objective(self.model, batch, self.config.device)
-        return [float(objective.loss(own)) for own in self._reduced(batch, drive, objective, points, route)]
+        return [float(objective.loss(reduced)) for reduced in self._reduced(batch, drive, objective, points, route)]
 
     @torch.inference_mode()
     def scores(self, batch: Batch) -> Tensor:
@@ -135,7 +135,7 @@ class Engine:
         batch = batch.to(self.config.device)
         with self.passing((BASE,), len(batch.input_ids)):
             driven = drive_to_head(self.drive, self.model, batch.input_ids, batch.attention_mask)
-            return last_logits(self.forwards, driven)
+            return self.forwards.last_logits(driven)
 
     def _reduced(
         self, batch: Batch, drive: Drive, objective: Objective, points: Sequence[Point], route: tuple[Point, ...] = ()
@@ -165,11 +165,11 @@ class Engine:
     @property
     def rows(self) -> RowForwards:
         """The forwards of a population. Raises ``ValueError`` where directions are not
-        :class:`~zobench.engine.apart.Apart`."""
+        :class:`~zobench.engine.factors.IndependentLowRank`."""
         if self._rows is None:
             raise ValueError(
                 f"`fitness` needs directions of which each point has its own, but got {self.directions}; give "
-                "directions=Apart(1)"
+                "directions=IndependentLowRank(1)"
             )
         return self._rows
 
@@ -244,7 +244,7 @@ class Engine:
 
     def drain(self) -> None:
         """Returns when all transfers are done."""
-        self.rest.drain()
+        self.store.drain()
 
     @torch.inference_mode()
     def visit(self, look: Callable[[Unit, list[Tensor]], None]) -> None:
@@ -258,7 +258,7 @@ class Engine:
         def turn(unit: Unit) -> None:
             self.touch(unit)
             look(unit, self.arithmetic.at(unit, BASE))
-            self.arithmetic.rest(unit)
+            self.arithmetic.finish(unit)
 
         for unit in self.units:
             if not is_end(self.model, unit):
@@ -329,7 +329,7 @@ class Engine:
             self._give_back_bias()
         self._closed = True
         self.arithmetic.close()
-        self.rest.close()
+        self.store.close()
 
     @torch.inference_mode()
     def _hand_back(self) -> None:
@@ -372,17 +372,17 @@ class Engine:
     @property
     def tier_note(self) -> str:
         """What a reader of a measurement should know about the tier, or ""."""
-        return self.rest.note
+        return self.store.note
 
     @property
     def bytes_at_rest(self) -> int:
         """Bytes of the streamed units in their tier; 0 for a resident model."""
-        return self.rest.nbytes
+        return self.store.nbytes
 
     @property
     def pipeline(self) -> Pipeline | None:
         """What moves the streamed units, or None if there are none."""
-        return self.rest.pipeline
+        return self.store.pipeline
 
     @torch.inference_mode()
     def transfer_only(self) -> None:
@@ -390,21 +390,21 @@ class Engine:
 
         Along directions of low rank W is written when their subspace ends, which is taken to be later than the step.
         """
-        held = self.directions is not None and not self.directions.is_apart
-        self.rest.transfer_only(written=self.config.keep_steps == 1 and not held)
+        stays = self.directions is not None and not self.directions.is_apart
+        self.store.transfer_only(written=self.config.keep_steps == 1 and not stays)
 
     def compute_only(self) -> AbstractContextManager[None]:
         """Inside, steps run without any transfer, on whatever the slots hold: only their duration means something.
         Updates committed inside are lost, so close the engine afterwards."""
-        return self.rest.compute_only()
+        return self.store.compute_only()
 
     def record(self) -> None:
         """Starts an empty timeline of the lanes."""
-        self.rest.record()
+        self.store.record()
 
     def timeline(self) -> list[Event]:
         """What the lanes did since :meth:`record`; a resident model has no lanes."""
-        return self.rest.timeline()
+        return self.store.timeline()
 
     # --- what a run's durability needs ------------------------------------------------------------------------------
 
@@ -415,15 +415,15 @@ class Engine:
 
     def number(self, unit: Unit) -> int:
         """A streamed unit's place in the pipeline and in its tier."""
-        return self.rest.number(unit)
+        return self.store.number(unit)
 
     def kept_bytes(self, unit: Unit) -> int:
         """Bytes at the front of the unit's weights at rest that steps change."""
-        return self.rest.kept_bytes(unit)
+        return self.store.kept_bytes(unit)
 
     def rest_bytes(self, unit: Unit) -> int:
         """Bytes of the unit's weights at rest, those that pad it for several ranks included."""
-        return self.rest.rest_bytes(unit)
+        return self.store.rest_bytes(unit)
 
     def position(self, unit: Unit) -> Position:
         """How far the unit's weights at rest have come, between two passes."""
@@ -434,7 +434,7 @@ class Engine:
         """Copies bytes of a unit's weights at rest, from byte ``first`` on, into ``out`` (uint8, on the CPU,
         page-aligned). Another thread may do this while a step runs, as long as the step has not touched the unit
         (``before_change``)."""
-        self.rest.read(unit, out, first)
+        self.store.read(unit, out, first)
 
     def retrace(self, records: Sequence[PassRecord], start: Start | None = None) -> None:
         """Brings an engine that was just built from ``start``, or from its base, to the end of ``records``: all of its
@@ -447,11 +447,11 @@ class Engine:
     @torch.inference_mode()
     def current(self, unit: Unit) -> Tensor:
         """A unit's weights in the model's dtype, every update applied: its own buffer if it holds that, else a copy."""
-        return self.arithmetic.caught_up(unit, self.rest.weights(unit))
+        return self.arithmetic.caught_up(unit, self.store.weights(unit))
 
     def run(self, unit: Unit, turn: Callable[[], None]) -> None:
         """Runs a unit's turn while its weights are on the device."""
-        self.rest.run(unit, turn)
+        self.store.run(unit, turn)
 
     def touch(self, unit: Unit) -> None:
         """Comes before a unit's first turn of a pass, or its settling: who reads it at rest must be done by then."""
@@ -468,7 +468,7 @@ class Engine:
         for unit in self.units:
             self.touch(unit)
         for unit in [*self.residents, *self.blocks]:
-            self.rest.run(unit, functools.partial(self.arithmetic.settle, unit), work="update")
+            self.store.run(unit, functools.partial(self.arithmetic.settle, unit), work="update")
 
 
 def judged(model: nn.Module, config: EngineConfig, directions: LowRank | None = None) -> Marks:

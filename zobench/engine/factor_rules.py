@@ -1,23 +1,66 @@
-"""Rules in factors: what a step makes of its estimate along directions of low rank, for methods other than SGD."""
+"""Directions of low rank in a matrix, z = A F B, where only F is a direction's own; and the rules that make of a step's
+estimate, a sum of g F, the change of the weights, for methods other than SGD."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from zobench.engine.base import KEEPS_VECTOR_STATE, NO_STATE_YET
-from zobench.engine.basis import Basis
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Of the quintic iteration whose fixed points are near 1 for all singular values (Muon)."""
 ITERATIONS = 5
 
 
+ALL = slice(None)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Basis:
+    """A, ``left`` (rows, a), and B, ``right`` (b, columns), of z = A F B, float32; None stands for the identity.
+
+    F is (a, b), with ``rows`` in the place of a, and ``columns`` in that of b, where A or B is None.
+    """
+
+    left: Tensor | None = None
+    right: Tensor | None = None
+
+    def rows(self, first: int, count: int) -> Basis:
+        """The same of ``count`` rows of the matrix from ``first`` on."""
+        if self.left is None or len(self.left) == count:
+            return self
+        return Basis(self.left[first : first + count], self.right)
+
+    def outer(self, factor: Tensor, rows: Tensor | slice = ALL) -> Tensor:
+        """L (rows, k) of z = L R, of these ``rows``: F, or A where B is None, or A F."""
+        if self.left is None:
+            return factor[rows]
+        return self.left[rows] if self.right is None else self.left[rows] @ factor
+
+    def inner(self, factor: Tensor) -> Tensor:
+        """R (k, columns) of z = L R: B, or F where B is None."""
+        return factor if self.right is None else self.right
+
+    def whole(self, factor: Tensor) -> Tensor:
+        """z."""
+        return self.outer(factor) @ self.inner(factor)
+
+
+def orthonormal(matrix: Tensor) -> Tensor:
+    """Q of ``matrix`` = Q R (rows, k), k no larger than rows, with a diagonal of R that is not negative: there is one
+    such Q, whatever computes it. Of normal numbers it is uniform over all orthonormal columns (Haar)."""
+    q, r = torch.linalg.qr(matrix)
+    signs = torch.sign(torch.diagonal(r))
+    return torch.mul(q, torch.where(signs == 0, torch.ones_like(signs), signs))
+
+
 class FactorRule(Protocol):
     """``W -= A change B + lr * weight_decay * W``, where ``change`` is what a step makes of its estimate, the sum of
-    g F over its directions z = A F B (:class:`~zobench.engine.basis.Basis`); of a vector A and B are 1.
+    g F over its directions z = A F B (:class:`Basis`); of a vector A and B are 1.
 
     ``has_state``: whether it keeps a tensor of the estimate's shape for each of the weights', zero before the first
     step. Then an entry's ``extra`` is the seed of the subspace that the state is in, or says that there is none yet
@@ -42,15 +85,15 @@ def begins(extra: float, is_matrix: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FactorMomentum:
-    """``M = beta * M + (1 - beta) * estimate``; the change is ``lr * M`` (LOZO-M). In another subspace V of normal
-    numbers M becomes ``M V_old^T V / columns``. ``plain_first``: the first M is the estimate itself."""
+    """A :class:`FactorRule` with momentum: ``M = beta * M + (1 - beta) * estimate``; the change is ``lr * M`` (LOZO-M).
+    In another subspace V of normal numbers M becomes ``M V_old^T V / columns``. ``plain_first``: the first M is the
+    estimate itself."""
 
     beta: float
     plain_first: bool = False
     has_state: bool = True
 
     def change(self, estimate: Tensor, state: Tensor | None, lr: float, *, is_matrix: bool, begins: bool) -> Tensor:
-        """See :class:`FactorRule`."""
         assert state is not None
         if begins and self.plain_first:
             state.copy_(estimate)
@@ -61,7 +104,6 @@ class FactorMomentum:
         return state * lr
 
     def carried(self, state: Tensor, old: Basis, new: Basis) -> Tensor:
-        """See :class:`FactorRule`."""
         assert old.right is not None
         assert new.right is not None
         return state @ (old.right @ new.right.T / old.right.shape[1])
@@ -69,19 +111,17 @@ class FactorMomentum:
 
 @dataclass(frozen=True, slots=True)
 class Orthogonalised:
-    """The change of a matrix is ``lr`` times :func:`orthogonalised` of the estimate (Muon, in a subspace: ZO-Muon),
-    that of any other tensor ``vectors * lr`` times the estimate."""
+    """A :class:`FactorRule` without state: the change of a matrix is ``lr`` times :func:`orthogonalised` of the
+    estimate (Muon, in a subspace: ZO-Muon), that of any other tensor ``vectors * lr`` times the estimate."""
 
     vectors: float
     has_state: bool = False
 
     def change(self, estimate: Tensor, state: Tensor | None, lr: float, *, is_matrix: bool, begins: bool) -> Tensor:
-        """See :class:`FactorRule`."""
         return orthogonalised(estimate) * lr if is_matrix else estimate * (self.vectors * lr)
 
     def carried(self, state: Tensor, old: Basis, new: Basis) -> Tensor:
-        """See :class:`FactorRule`: there is no state."""
-        return state
+        raise AssertionError("this rule keeps no state that could be carried over")
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from zobench import kernels
 from zobench.engine.base import Entry, Point
-from zobench.engine.basis import Basis, orthonormal
 from zobench.engine.blocks import Field, Unit
-from zobench.engine.factor_rules import FactorRule
+from zobench.engine.factor_rules import Basis, FactorRule, orthonormal
 from zobench.kernels import Flat, Segment, Span, Update
 from zobench.kernels.base import PADDING
 
@@ -32,7 +31,7 @@ class LowRank:
 
     An element of z then has the variance ``rank``, not 1. ``rule``: what a step makes of its estimate; None: SGD, entry
     by entry. ``by_rows``: whether some rows of a matrix have rows of F, and not the whole of it. ``is_apart``: whether
-    a pass has many points, hardly two of which share a subspace (:mod:`zobench.engine.apart`). Raises ``ValueError`` if
+    a pass has many points, hardly two of which share a subspace (:class:`IndependentLowRank`). Raises ``ValueError`` if
     ``rank`` is below 1.
     """
 
@@ -45,8 +44,8 @@ class LowRank:
         if self.rank < 1:
             raise ValueError(f"`rank >= 1` must hold, but got rank={self.rank}; LOZO uses rank=2")
 
-    def own(self, item: Field) -> tuple[torch.Size, int]:
-        """The shape of F of a matrix, or of the rows of it that are here, and its place in the stream."""
+    def factor_shape(self, item: Field) -> tuple[torch.Size, int]:
+        """The shape of F of a matrix, or of those of its rows that the field holds, and F's place in the stream."""
         return torch.Size([item.shape[0], self.rank]), item.first * self.rank
 
     def shared(self, item: Field, subspace: int, device: torch.device | str) -> Basis:
@@ -59,11 +58,11 @@ class LowRank:
         return normals(item, subspace, rows * self.rank, (self.rank, columns), device)
 
     def direction(self, item: Field, seed: int, subspace: int, out: Tensor) -> None:
-        """Writes z of the tensor, or of the rows of it that are here, into ``out``, of the tensor's shape."""
+        """Writes z of the tensor, or of those of its rows that the field holds, into ``out``, of the field's shape."""
         if not is_matrix(item):
             out.copy_(normals(item, seed, item.start, item.shape, out.device))
             return
-        shape, start = self.own(item)
+        shape, start = self.factor_shape(item)
         basis = self.shared(item, subspace, out.device).rows(item.first, item.shape[0])
         out.copy_(basis.whole(normals(item, seed, start, shape, out.device)))
 
@@ -79,13 +78,11 @@ class Core(LowRank):
     by_rows: ClassVar[bool] = False
     scaled: bool = False
 
-    def own(self, item: Field) -> tuple[torch.Size, int]:
-        """See :class:`LowRank`."""
+    def factor_shape(self, item: Field) -> tuple[torch.Size, int]:
         return torch.Size(min(self.rank, size) for size in whole(item)), 0
 
     def shared(self, item: Field, subspace: int, device: torch.device | str) -> Basis:
-        """See :class:`LowRank`."""
-        (rows, columns), (left, right) = whole(item), self.own(item)[0]
+        (rows, columns), (left, right) = whole(item), self.factor_shape(item)[0]
         start = left * right
         u = orthonormal(normals(item, subspace, start, (rows, left), device))
         v = orthonormal(normals(item, subspace, start + rows * left, (columns, right), device))
@@ -99,26 +96,38 @@ class Projected(LowRank):
 
     by_rows: ClassVar[bool] = False
 
-    def own(self, item: Field) -> tuple[torch.Size, int]:
-        """See :class:`LowRank`."""
+    def factor_shape(self, item: Field) -> tuple[torch.Size, int]:
         rows, columns = whole(item)
         return torch.Size([min(self.rank, rows), columns]), 0
 
     def shared(self, item: Field, subspace: int, device: torch.device | str) -> Basis:
-        """See :class:`LowRank`."""
-        rows, (inside, columns) = whole(item)[0], self.own(item)[0]
+        rows, (inside, columns) = whole(item)[0], self.factor_shape(item)[0]
         return Basis(left=orthonormal(normals(item, subspace, inside * columns, (rows, inside), device)))
+
+
+@dataclass(frozen=True, slots=True)
+class IndependentLowRank(LowRank):
+    """Directions U V^T / sqrt(rank) for points of which each has its own subspace (EGGROLL: Sarkar et al., 2025).
+
+    An element of z has the variance 1, whatever the rank.
+    """
+
+    is_apart: ClassVar[bool] = True
+
+    def basis(self, item: Field, subspace: int, device: torch.device | str) -> Tensor:
+        """V^T / sqrt(rank), float32 (rank, columns)."""
+        return LowRank.basis(self, item, subspace, device).div_(math.sqrt(self.rank))
 
 
 def normals(item: Field, seed: int, start: int, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
     """Normal numbers of a tensor's stream from ``start`` on, float32."""
-    made = torch.empty(shape, dtype=torch.float32, device=device)
-    kernels.normals(seed, Span(item.tensor_id, start), made)
-    return made
+    drawn = torch.empty(shape, dtype=torch.float32, device=device)
+    kernels.normals(seed, Span(item.tensor_id, start), drawn)
+    return drawn
 
 
 def whole(item: Field) -> torch.Size:
-    """The shape of the tensor some of whose rows may be here."""
+    """The shape of the whole tensor, of which a field may hold some rows."""
     return item.shape if item.whole is None else item.whole
 
 
@@ -144,11 +153,11 @@ class Factors:
         self.directions = directions
         segments, self.fields, offset = list[Segment](), list[Field](), 0
         for item, decayed in zip(unit.trainable, unit.decayed, strict=True):
-            shape, start = directions.own(item) if is_matrix(item) else (item.shape, item.start)
+            shape, start = directions.factor_shape(item) if is_matrix(item) else (item.shape, item.start)
             segments.append(Segment(item.tensor_id, start, offset, shape.numel(), decayed))
             self.fields.append(_field(item, shape, start, offset * FLOAT, directions.by_rows or not is_matrix(item)))
             offset += -(-shape.numel() * FLOAT // PADDING) * PADDING // FLOAT
-        self._places = {own.tensor_id: own for own in self.fields}
+        self._by_tensor = {factor.tensor_id: factor for factor in self.fields}
         self.flat, self.nbytes = Flat(torch.float32, segments), offset * FLOAT
 
     def empty(self, device: torch.device | str) -> Tensor:
@@ -157,7 +166,7 @@ class Factors:
 
     def of(self, item: Field, buffer: Tensor) -> Tensor:
         """The factor of one of the unit's trainable tensors in a buffer."""
-        return self._places[item.tensor_id].view(buffer)
+        return self._by_tensor[item.tensor_id].view(buffer)
 
     def update(self, buffer: Tensor, entry: Entry) -> None:
         """``F -= lr * (g * z + weight_decay * F)``: what an update does to factors that are pending."""
@@ -170,25 +179,25 @@ class Factors:
 
     def moved(self, buffer: Tensor, seed: int, scale: float) -> Tensor:
         """``F + scale * z``, in a buffer of its own."""
-        made = torch.empty_like(buffer)
-        kernels.advance_flat(buffer, self.flat, (), scratch=made, seed=seed, scale=scale)
-        return made
+        moved = torch.empty_like(buffer)
+        kernels.advance_flat(buffer, self.flat, (), scratch=moved, seed=seed, scale=scale)
+        return moved
 
     def flipped(self, buffer: Tensor, moved: Tensor) -> Tensor:
         """``F - scale * z`` from F and ``F + scale * z``, without another draw."""
-        made = moved.clone()
-        kernels.flip(self.flat.whole(buffer), self.flat.whole(made))
-        return made
+        opposite = moved.clone()
+        kernels.flip(self.flat.whole(buffer), self.flat.whole(opposite))
+        return opposite
 
     def decay(self, buffer: Tensor, kept: float) -> Tensor:
         """The factors times what later weight decay leaves of them; the buffer itself where that is all."""
         if kept == 1.0:
             return buffer
-        made = buffer.clone()
-        for own in self.flat.segments:
-            if own.decayed:
-                made.view(torch.float32)[own.offset : own.offset + own.numel].mul_(kept)
-        return made
+        decayed = buffer.clone()
+        for segment in self.flat.segments:
+            if segment.decayed:
+                decayed.view(torch.float32)[segment.offset : segment.offset + segment.numel].mul_(kept)
+        return decayed
 
 
 def _field(item: Field, shape: torch.Size, start: int, offset: int, by_rows: bool) -> Field:

@@ -7,14 +7,15 @@ word embedding and the head, which may share a table, are computed differently.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from zobench.engine import embedding, linear
+from zobench.engine import linear
 from zobench.engine.arithmetic import Arithmetic
 from zobench.engine.base import BASE, EngineConfig, Point
 from zobench.engine.blocks import Unit
@@ -23,6 +24,8 @@ from zobench.engine.follow import Marks, keys
 from zobench.engine.head import Head
 from zobench.engine.logits import Driven
 from zobench.engine.objective import Objective
+
+T = TypeVar("T")
 
 
 class Forwards:
@@ -43,13 +46,13 @@ class Forwards:
         self.arithmetic, self.run, self.touch = arithmetic, run, touch
         self.points: Sequence[Point] = (BASE,)
         self._rows = 1
-        self._after, self._here = len(blocks) + 1, 0
+        self._after, self._reached = len(blocks) + 1, 0  # parts of the model: what follows the blocks; the last seen
         self._wrapped: list[nn.Module] = []
         self._wrap(blocks, marks)
 
     def begin(self, points: Sequence[Point], rows: int) -> None:
         """A pass over the model on ``rows`` rows for each of ``points``."""
-        self.points, self._rows, self._here = points, rows, 0
+        self.points, self._rows, self._reached = points, rows, 0
 
     def close(self) -> None:
         """The model's forwards are its own again."""
@@ -64,12 +67,26 @@ class Forwards:
         states = objective.states(driven.states.split(self._rows))
         head = replace(self.head, notes=driven.notes)
         judged = self.arithmetic.judge(head, states, objective.targets, self.points)
-        return [objective.reduced(own) for own in judged]
+        return [objective.reduced(at_point) for at_point in judged]
+
+    @torch.inference_mode()
+    def last_logits(self, driven: Driven) -> Tensor:
+        """The logits (rows, vocabulary), float32 on the CPU, that follow the last of the head's states (rows, tokens,
+        width), at the weights with every update applied. It is the last use of the head's units in a pass."""
+        for unit in self.head.units:
+            self.touch(unit)
+            unit.bind(self.arithmetic.whole(unit))
+        logits = driven.logits(self.head.module(driven.states[:, -1])).float()
+        for unit in self.head.units:
+            self.arithmetic.finish(unit)
+            if unit.buffer is not None:
+                unit.bind(unit.views(unit.buffer))
+        return torch.full(logits.shape, math.nan) if logits.is_meta else logits.cpu()
 
     def _wrap(self, blocks: Sequence[nn.Module], marks: Marks) -> None:
         """Replaces ``forward`` of each module that uses parameters of a unit as a whole, but the head's."""
         uses: dict[int, tuple[nn.Module, list[Unit]]] = {}
-        own = set(map(id, blocks))
+        of_blocks = set(map(id, blocks))
         head: nn.Module = self.model.get_output_embeddings()  # type: ignore[operator]
         around = {id(module) for module in self.model.modules() if head in module.children()}
         inside = {id(module) for block in blocks for module in block.modules()}
@@ -87,36 +104,42 @@ class Forwards:
         for module, units in self.uses:
             forward: Callable[..., Any]
             if any(id(unit) in tied for unit in units) or (module is word and not self.arithmetic.in_place):
-                forward = functools.partial(self._embed, units[0], embedding.check(module, units), module.forward)
+                forward = functools.partial(self._embed, units[0], checked_embedding(module, units), module.forward)
             elif type(module) is nn.Linear and id(module) in inside:
                 forward = functools.partial(self._linear, units, module)
-            elif id(module) in inside and id(module) not in own:
+            elif id(module) in inside and id(module) not in of_blocks:
                 forward = functools.partial(self._leaf, units[0], module.forward)
             else:
                 follows = marks.get(names.get(id(module), ""), UNKNOWN)
-                forward = self._whole(module, units, follows, id(module) in own)
+                forward = self._whole(module, units, follows, id(module) in of_blocks)
             self._replace(module, forward)
 
     def _whole(self, module: nn.Module, units: Sequence[Unit], follows: Follows, is_block: bool) -> Callable[..., Any]:
         """The forward of a block, or of a module outside them."""
-        own_forward = module.forward
+        forward = module.forward
         if self.config.compile and is_block:
-            own_forward = torch.compile(own_forward, dynamic=False)
-        return functools.partial(self._folded, units, own_forward, follows)
+            forward = torch.compile(forward, dynamic=False)
+        return functools.partial(self._folded, units, forward, follows)
 
     def _replace(self, module: nn.Module, forward: Callable[..., Any]) -> None:
         """Gives a module another forward, until :meth:`close`."""
         module.forward = forward
         self._wrapped.append(module)
 
+    def while_on_device(self, unit: Unit, turn: Callable[[], T]) -> T:
+        """What ``turn`` gives, called while the unit's weights are on the device."""
+        output: list[T] = []
+        self.run(unit, lambda: output.append(turn()))
+        return output[0]
+
     def _locate(self, unit: Unit, changes: bool = True) -> None:
         """Notes how far the forward has come, and with the first one what comes before the blocks and what after."""
         if changes:
             self.touch(unit)
         if unit.part < 0:
-            unit.part = 0 if self._here == 0 else self._after
+            unit.part = 0 if self._reached == 0 else self._after
         elif 0 < unit.part < self._after:
-            self._here = unit.part
+            self._reached = unit.part
 
     def _bind(self, unit: Unit, copy: int) -> None:
         unit.bind(self.arithmetic.at(unit, self.points[copy]))
@@ -125,32 +148,30 @@ class Forwards:
         self, units: Sequence[Unit], forward: Callable[..., Any], follows: Follows, *args: Any, **kwargs: Any
     ) -> Any:
         """A block, or a module outside them: its own forward, once per copy of the batch."""
-        output: list[Any] = []
         for unit in units:
             self._locate(unit)
 
-        def turn() -> None:
-            def prepare(copy: int) -> None:
-                for unit in units:
-                    self._bind(unit, copy)
-
-            frozen = not any(unit.trained for unit in units)
-            copies = len(self.points)
-            output.append(fold(units[0].name, forward, copies, self._rows, prepare, args, kwargs, follows, frozen))
+        def prepare(copy: int) -> None:
             for unit in units:
-                self.arithmetic.rest(unit)
+                self._bind(unit, copy)
+
+        def turn() -> Any:
+            frozen, copies = not any(unit.trained for unit in units), len(self.points)
+            output = fold(units[0].name, forward, copies, self._rows, prepare, args, kwargs, follows, frozen)
+            for unit in units:
+                self.arithmetic.finish(unit)
             if units[0].streamed:
                 units[0].release()
+            return output
 
-        self.run(units[0], turn)
-        return output[0]
+        return self.while_on_device(units[0], turn)
 
     def _leaf(self, unit: Unit, forward: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """A norm inside a block that is cut into linear layers."""
         self._locate(unit)
         prepare = functools.partial(self._bind, unit)
         output = linear.forward_leaf(forward, len(self.points), prepare, x, *args, **kwargs)
-        self.arithmetic.rest(unit)
+        self.arithmetic.finish(unit)
         return output
 
     def _linear(self, units: Sequence[Unit], module: nn.Linear, x: Tensor) -> Tensor:
@@ -161,7 +182,7 @@ class Forwards:
             for copy, point in enumerate(self.points):
                 weight, *bias = self.arithmetic.at(unit, point)
                 rows.add(copy, weight, bias[0] if bias else None, unit.fields[0].first)
-            self.arithmetic.rest(unit)
+            self.arithmetic.finish(unit)
 
         for unit in units:
             self._locate(unit)
@@ -174,6 +195,29 @@ class Forwards:
         """The word embedding: only the rows of the batch are looked at, in a copy."""
         tied = unit in self.head.units
         self._locate(unit, changes=self.arithmetic.in_place or not tied)
-        own = ids[: self._rows].long()
-        lookup = functools.partial(embedding.lookup, module, forward, own, args, kwargs)
-        return torch.cat(self.arithmetic.embed(unit, own.reshape(-1), self.points, lookup, tied))
+        first_copy = ids[: self._rows].long()
+        lookup = functools.partial(lookup_rows, module, forward, first_copy, args, kwargs)
+        return torch.cat(self.arithmetic.embed(unit, first_copy.reshape(-1), self.points, lookup, tied))
+
+
+def checked_embedding(module: nn.Module, units: Sequence[Unit]) -> nn.Embedding:
+    """``module`` if its rows can be perturbed alone; ``ValueError`` if they cannot."""
+    if not isinstance(module, nn.Embedding) or len(units) != 1 or len(units[0].fields) != 1:
+        raise ValueError(
+            f"a module tied to the head must be an embedding, but got {type(module).__name__}; build the model untied"
+        )
+    return module
+
+
+def lookup_rows(
+    module: nn.Embedding, forward: Callable[..., Tensor], ids: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any],
+    rows: Tensor,
+) -> Tensor:  # fmt: skip
+    """The embedding's own forward on a table that holds just this batch's rows, in order."""
+    whole, padding = module._parameters["weight"], module.padding_idx
+    module._parameters["weight"] = nn.Parameter(rows.clone(), requires_grad=False)
+    module.padding_idx = None  # it names a row of the whole table, and matters only to gradients
+    try:
+        return forward(torch.arange(ids.numel(), device=ids.device).view(ids.shape), *args, **kwargs)
+    finally:
+        module._parameters["weight"], module.padding_idx = whole, padding

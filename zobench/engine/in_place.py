@@ -10,19 +10,20 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from zobench.engine import perturb
+from zobench.engine.arithmetic import Arithmetic
 from zobench.engine.base import BASE, Entry, Point, transitions
-from zobench.engine.blocks import Field, Memory, Unit
+from zobench.engine.blocks import Memory, Unit
 from zobench.engine.head import Head, Picked
 from zobench.engine.noise import Noise, ShapedNoise
 from zobench.engine.rules import UpdateRule
 from zobench.engine.shapes import shaping
-from zobench.engine.wire import Wire
+from zobench.engine.wire import DeviceWeights
 
 
-class InPlace:
+class InPlace(Arithmetic):
     """MeZO's arithmetic on the weights themselves (docs/design/METHODS.md, "The MeZO step").
 
-    With a ``wire`` a streamed unit is unpacked into ``master`` first and packed again at the end: the low-bit copy is
+    A streamed unit in a wire's format is unpacked first (``weights``) and packed again at the end: the low-bit copy is
     what persists, as published (ZO2 D.4). ``route``: all points of the pass, where this device looks at some of them
     only: weights go by way of the others too, so that their roundings are those of one device (DistZO2, section 4).
     """
@@ -32,11 +33,10 @@ class InPlace:
     in_place = True
 
     def __init__(
-        self, noise: Noise, journal: Sequence[Entry], wire: Wire | None = None, master: Tensor | None = None,
-        rule: UpdateRule | None = None,
-    ) -> None:  # fmt: skip
+        self, noise: Noise, journal: Sequence[Entry], weights: DeviceWeights, rule: UpdateRule | None = None
+    ) -> None:
         self.noise = noise
-        self._journal, self._wire, self._master, self._rule = journal, wire, master, rule
+        self._journal, self._weights, self._rule = journal, weights, rule
         self._shaping = shaping(rule)
         if self._shaping is not None and self._shaping.reads_weights:
             raise ValueError(
@@ -46,7 +46,6 @@ class InPlace:
         self._turn: Unit | None = None
 
     def at(self, unit: Unit, point: Point) -> list[Tensor]:
-        """See :class:`Arithmetic`."""
         tensors = unit.views(self._begin(unit))
         moved = [tensor for tensor, item in zip(tensors, unit.fields, strict=True) if item.trainable]
         for stop in self.way(unit, point):
@@ -58,57 +57,45 @@ class InPlace:
 
     def way(self, unit: Unit, point: Point) -> list[Point]:
         """The points that the unit goes through from where it is to ``point``, which is the last of them."""
-        there, stops = unit.own(point), [unit.own(stop) for stop in self.route]
-        if not stops or unit.at == there == BASE:
-            return [there]
-        here = stops.index(unit.at) if unit.at != BASE else -1
-        if there == BASE:  # the end of its turn
-            return [*stops[here + 1 :], BASE]
-        return stops[here + 1 : stops.index(there) + 1]
+        target, stops = unit.own(point), [unit.own(stop) for stop in self.route]
+        if not stops or unit.at == target == BASE:
+            return [target]
+        passed = stops.index(unit.at) + 1 if unit.at != BASE else 0
+        if target == BASE:  # the end of its turn
+            return [*stops[passed:], BASE]
+        return stops[passed : stops.index(target) + 1]
 
-    def rest(self, unit: Unit) -> None:
-        """See :class:`Arithmetic`."""
+    def finish(self, unit: Unit) -> None:
         self.at(unit, BASE)
-        if self._wire is not None and unit.streamed and unit.dirty:
-            assert self._master is not None
-            assert isinstance(unit.buffer, Tensor)
-            self._wire.encode(unit, self._master, unit.buffer)
+        if unit.dirty:
+            self._weights.pack(unit)
         self._turn = None
 
     def close(self) -> None:
-        """See :class:`Arithmetic`."""
+        """As :class:`Arithmetic` has it: there is nothing to let go of."""
 
     def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
-        """See :class:`Arithmetic`."""
         for point in points:
             self.at(unit, point)
-        self.rest(unit)
+        self.finish(unit)
 
     def settle(self, unit: Unit) -> None:
-        """See :class:`Arithmetic`."""
-        self.rest(unit)
+        self.finish(unit)
 
     def whole(self, unit: Unit) -> list[Tensor]:
-        """See :class:`Arithmetic`."""
         return self.at(unit, BASE)
 
     def caught_up(self, unit: Unit, weights: Tensor) -> Tensor:
-        """See :class:`Arithmetic`."""
         return weights
 
-    def state(self, unit: Unit) -> tuple[Sequence[Field], None]:
-        """See :class:`Arithmetic`: it rests beside the weights."""
-        return (), None
-
     def direction(self, seed: int, unit: Unit, out: Sequence[Tensor]) -> None:
-        """See :class:`Arithmetic`."""
         for _, _, piece, z in self.noise.draw(seed, unit.index, out):
             piece.copy_(z)
 
     def embed(
         self, unit: Unit, ids: Tensor, points: Sequence[Point], lookup: Callable[[Tensor], Tensor], tied: bool
     ) -> list[Tensor]:
-        """See :class:`Arithmetic`.
+        """As :class:`Arithmetic` has it.
 
         The table is left at the first point, where the head takes over; for the other points only the batch's rows are
         moved, in a copy. So a tied table costs the draws of an untied one, every use sees the same chain of roundings,
@@ -121,14 +108,14 @@ class InPlace:
         for point in points:
             for stop in self.way(unit, point):
                 for seed, delta in transitions(unit.at, stop) if unit.fields[0].trainable else ():
-                    known = seed in gathered
-                    if not known:
+                    is_drawn = seed in gathered
+                    if not is_drawn:
                         applied = delta if rows is None else 0.0
                         noise = self._noise(unit)
                         gathered[seed] = perturb.move_and_gather(noise, seed, unit.index, table, applied, ids)
                     if rows is not None:
                         rows.add_(gathered[seed] * delta)
-                    elif known:
+                    elif is_drawn:
                         perturb.move(self._noise(unit), seed, unit.index, [table], delta)
                 unit.at = stop
             rows = table[ids] if rows is None else rows
@@ -137,13 +124,13 @@ class InPlace:
         return outputs
 
     def judge(self, head: Head, states: Sequence[Tensor], targets: Tensor, points: Sequence[Point]) -> list[Picked]:
-        """See :class:`Arithmetic`: a few tokens at a time."""
+        """As :class:`Arithmetic` has it: a few tokens at a time."""
         picked = []
-        for point, own in zip(points, states, strict=True):
+        for point, at_point in zip(points, states, strict=True):
             self._bind(head, point)
-            picked.append(head.picked(own, targets))
+            picked.append(head.picked(at_point, targets))
         for unit in head.units:
-            self.rest(unit)
+            self.finish(unit)
         return picked
 
     def _bind(self, head: Head, point: Point) -> None:
@@ -152,13 +139,10 @@ class InPlace:
             unit.bind(self.at(unit, point))
 
     def _begin(self, unit: Unit) -> Memory:
-        weights = self._weights(unit)
+        weights = self._weights.of(unit)
         if self._turn is not unit:
             self._turn = unit
-            if self._wire is not None and unit.streamed:
-                assert self._master is not None
-                assert isinstance(unit.buffer, Tensor)
-                self._wire.decode(unit, unit.buffer, self._master)
+            self._weights.unpacked(unit)
             entries = [entry for entry in self._journal[unit.applied :] if unit.moves(entry)]
             if entries and unit.trained:
                 self._replay(unit, weights, entries)
@@ -170,7 +154,7 @@ class InPlace:
         """What draws the directions of a unit that is on the device."""
         if self._shaping is None:
             return self.noise
-        return ShapedNoise(self.noise, self._shaping, self._states(unit, self._weights(unit)))
+        return ShapedNoise(self.noise, self._shaping, self._states(unit, self._weights.of(unit)))
 
     def _states(self, unit: Unit, weights: Memory) -> list[list[Tensor]]:
         return [unit.states_of(item, weights) for item in unit.trainable]
@@ -189,13 +173,6 @@ class InPlace:
             else:
                 perturb.apply_shaped(self.noise, self._shaping, step, unit.index, tensors, states, unit.decayed)
 
-    def _weights(self, unit: Unit) -> Memory:
-        if self._wire is not None and unit.streamed:
-            assert self._master is not None
-            return self._master
-        assert unit.buffer is not None, f"{unit.name} is not on the device"
-        return unit.buffer
-
 
 class OutOfPlace(InPlace):
     """DistZO2's arithmetic of a rank that needs one sign (section 4.2): ``W + c z`` is written into ``scratch``, and W
@@ -206,38 +183,39 @@ class OutOfPlace(InPlace):
     """
 
     def __init__(
-        self, noise: Noise, journal: Sequence[Entry], scratch: Tensor, wire: Wire | None = None,
-        master: Tensor | None = None, rule: UpdateRule | None = None,
+        self, noise: Noise, journal: Sequence[Entry], scratch: Tensor, weights: DeviceWeights,
+        rule: UpdateRule | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(noise, journal, wire, master, rule)
+        super().__init__(noise, journal, weights, rule)
         self._scratch = scratch
 
     def at(self, unit: Unit, point: Point, first: int = 0) -> list[Tensor]:
-        """See :class:`Arithmetic`. The tensors begin at byte ``first`` of the scratch, valid until the next call."""
+        """As :class:`Arithmetic` has it. The tensors begin at byte ``first`` of the scratch and are valid until the
+        next call."""
         weights = self._begin(unit)
-        there = unit.own(point)
-        if there.seed is None or not there.scale or not unit.trained:
+        target = unit.own(point)
+        if target.seed is None or not target.scale or not unit.trained:
             return unit.views(weights)
         scratch = self._scratch[first : first + unit.trained]
         moved, made = ([item.view(buffer) for item in unit.trainable] for buffer in (weights, scratch))
-        perturb.write(self._noise(unit), there.seed, unit.index, moved, there.scale, made)
+        perturb.write(self._noise(unit), target.seed, unit.index, moved, target.scale, made)
         return [item.view(scratch if item.trainable else weights) for item in unit.fields]
 
     def retrace(self, unit: Unit, points: Sequence[Point]) -> None:
-        """See :class:`Arithmetic`: no point touches the weights."""
-        self.rest(unit)
+        """As :class:`Arithmetic` has it: no point touches the weights."""
+        self.finish(unit)
 
     def embed(
         self, unit: Unit, ids: Tensor, points: Sequence[Point], lookup: Callable[[Tensor], Tensor], tied: bool
     ) -> list[Tensor]:
-        """See :class:`Arithmetic`: of each point only the batch's rows are made."""
+        """As :class:`Arithmetic` has it: of each point only the batch's rows are made."""
         (table,) = unit.views(self._begin(unit))
         outputs = []
-        for there in map(unit.own, points):
+        for target in map(unit.own, points):
             rows = table[ids]
-            if there.seed is not None and there.scale and unit.trained:
-                z = perturb.move_and_gather(self._noise(unit), there.seed, unit.index, table, 0.0, ids)
-                rows += z.mul_(there.scale)
+            if target.seed is not None and target.scale and unit.trained:
+                z = perturb.move_and_gather(self._noise(unit), target.seed, unit.index, table, 0.0, ids)
+                rows += z.mul_(target.scale)
             outputs.append(lookup(rows))
         return outputs
 

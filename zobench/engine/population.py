@@ -15,7 +15,7 @@ from zobench.engine.base import EngineConfig, Point
 from zobench.engine.drive import Drive
 from zobench.engine.logits import Driven, drive_to_head
 from zobench.engine.objective import Objective
-from zobench.engine.row_products import RowForwards
+from zobench.engine.products import RowForwards
 
 
 class PassingEngine(Protocol):
@@ -34,7 +34,7 @@ class PassingEngine(Protocol):
 
 
 class Population:
-    """The members at ``points`` of an engine whose directions are :class:`~zobench.engine.apart.Apart`.
+    """The members at ``points`` of an engine whose directions are :class:`~zobench.engine.factors.IndependentLowRank`.
 
     Each method is one pass: it takes a batch for each member, all of one width, and gives what each member makes of its
     own. A batch that has fewer rows than another repeats some. This is what a reward is computed from.

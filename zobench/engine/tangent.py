@@ -85,17 +85,16 @@ def _turn(
     forwards: Forwards, seed: int, units: Sequence[Unit], forward: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     """A module's own forward while its units are on the device with their tangents."""
-    output: list[Any] = []
 
-    def run() -> None:
+    def turn() -> Any:
         for unit in units:
             _bind(forwards, seed, unit)
-        output.append(forward(*args, **kwargs))
+        output = forward(*args, **kwargs)
         for unit in units:
             _release(forwards, unit)
+        return output
 
-    forwards.run(units[0], run)
-    return output[0]
+    return forwards.while_on_device(units[0], turn)
 
 
 def _loss(forwards: Forwards, seed: int, driven: Driven, objective: Objective) -> Tensor:
@@ -130,7 +129,7 @@ def _bind(forwards: Forwards, seed: int, unit: Unit) -> None:
 @torch.inference_mode()
 def _release(forwards: Forwards, unit: Unit) -> None:
     """Ends the unit's turn; what stays on the device is bound as it was, without tangents."""
-    forwards.arithmetic.rest(unit)
+    forwards.arithmetic.finish(unit)
     if unit.streamed:
         unit.release()
     else:

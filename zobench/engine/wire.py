@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from zobench.engine.blocks import ALIGNMENT, PAGE, Field, Unit
+from zobench.engine.blocks import ALIGNMENT, PAGE, Field, Pieces, Unit
 from zobench.kernels import DTYPES, scaled
 from zobench.kernels.packing import Packing, Rows
 from zobench.runspec.kinds import WIRES
@@ -74,8 +74,40 @@ def is_read_only(unit: Unit, wire: Wire | None) -> bool:
     return unit.streamed and wire is not None and wire.read_only
 
 
+class DeviceWeights:
+    """Where the weights of a unit on the device are in the model's dtype: in its buffer or, where it is streamed in the
+    format of ``wire``, unpacked in ``master``, a uint8 buffer that all such units use in turn."""
+
+    def __init__(self, wire: Wire | None, master: Tensor | None) -> None:
+        self.wire, self.master = wire, master
+
+    def of(self, unit: Unit) -> Tensor | Pieces:
+        """The memory of the unit's weights."""
+        assert unit.buffer is not None, f"{unit.name} is not on the device"
+        if self.wire is None or not unit.streamed:
+            return unit.buffer
+        assert self.master is not None
+        return self.master
+
+    def unpacked(self, unit: Unit) -> Tensor | Pieces:
+        """The same, with the weights in it."""
+        if self.wire is not None and unit.streamed:
+            assert self.master is not None
+            assert isinstance(unit.buffer, Tensor)
+            self.wire.decode(unit, unit.buffer, self.master)
+        return self.of(unit)
+
+    def pack(self, unit: Unit) -> None:
+        """Puts what was unpacked back into the unit's buffer, in the wire's format."""
+        if self.wire is not None and unit.streamed:
+            assert self.master is not None
+            assert isinstance(unit.buffer, Tensor)
+            self.wire.encode(unit, self.master, unit.buffer)
+
+
 class FloatWire:
-    """Packs and unpacks units. ``kind``: fp16, bf16, or fp8 (e4m3, a float32 scale for each row of a matrix).
+    """A :class:`Wire` of floating-point numbers. ``kind``: fp16, bf16, or fp8 (e4m3, a float32 scale for each row of a
+    matrix).
 
     With fp8, vectors (biases, norms) keep their dtype: they are few, and eight bits would cost them most.
     """
@@ -87,16 +119,13 @@ class FloatWire:
         self._layouts: dict[int, Layout] = {}
 
     def prepare(self, device: str, dtype: torch.dtype) -> None:
-        """Compiles what both conversions of weights of ``dtype`` launch on the device."""
         if self._scaled:
             scaled.prepare(device, dtype)
 
     def nbytes(self, unit: Unit) -> int:
-        """Bytes of the unit at rest, a whole number of pages."""
         return self._layout(unit).nbytes
 
     def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
-        """Writes the unit's weights in ``slot`` into ``master``, in the model's dtype."""
         layout = self._layout(unit)
         for item in layout.cast:
             item.field.view(master).copy_(item.values(slot))
@@ -104,7 +133,6 @@ class FloatWire:
             scaled.unpack(packing, slot, master)
 
     def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
-        """The inverse of :meth:`decode`, rounding to the wire's dtype."""
         layout = self._layout(unit)
         for item in layout.cast:
             item.values(slot).copy_(item.field.view(master))

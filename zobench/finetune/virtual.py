@@ -50,11 +50,11 @@ class _VirtualEngine(Engine):
 
     signs = 1
 
-    def probe(self, batch: Batch, points: Sequence[Point], looked: Sequence[int] | None = None) -> list[float]:
+    def probe(self, batch: Batch, points: Sequence[Point], wanted_indices: Sequence[int] | None = None) -> list[float]:
         if self.config.out_of_place:
             super().probe(batch, points[:: self.signs])
         else:
-            super().probe(batch, points, looked if self.signs == 1 else range(0, len(points), self.signs))
+            super().probe(batch, points, wanted_indices if self.signs == 1 else range(0, len(points), self.signs))
         return [1.0 + 1e-3 * number for number, _ in enumerate(points)]
 
 
@@ -92,7 +92,7 @@ class VirtualRun:
         self._period = self.engine.config.keep_steps if self._costs.kept else LONGEST + 1
         ids = torch.empty(sizes.rows(spec), spec.seq_len, dtype=torch.long, device="meta")
         self._batch = Batch(ids, ids)
-        stream = self.engine.rest.stream
+        stream = self.engine.store.stream
         self._sizes, self._written = ((), ()) if stream is None else (stream.sizes, stream.written)
         if self._period > LONGEST:
             middle = max(0, round(seconds.pending(spec)) - STEPS)

@@ -88,8 +88,8 @@ class Normals(Protocol):
 
 def by_seed(normals: Normals, seeds: Sequence[int], span: Span, out: Tensor) -> None:
     """``normals_each`` as one call for each seed."""
-    for seed, own in zip(seeds, out, strict=True):
-        normals(seed, span, own)
+    for seed, row in zip(seeds, out, strict=True):
+        normals(seed, span, row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +118,12 @@ def by_segment(
 ) -> None:  # fmt: skip
     """``advance_flat`` where a call costs little: one for each segment."""
     plain = [replace(update, weight_decay=0.0) for update in updates]
-    for own in flat.segments:
-        size = flat.dtype.itemsize
-        place = slice(own.offset * size, (own.offset + own.numel) * size)
-        others = [None if tensor is None else tensor[place].view(flat.dtype) for tensor in (base, scratch)]
-        span, mine = Span(own.tensor_id, own.start), updates if own.decayed else plain
-        advance(master[place].view(flat.dtype), span, mine, others[0], others[1], None, seed, scale)
+    size = flat.dtype.itemsize
+    for segment in flat.segments:
+        inside = slice(segment.offset * size, (segment.offset + segment.numel) * size)
+        others = [None if tensor is None else tensor[inside].view(flat.dtype) for tensor in (base, scratch)]
+        span, applied = Span(segment.tensor_id, segment.start), updates if segment.decayed else plain
+        advance(master[inside].view(flat.dtype), span, applied, others[0], others[1], None, seed, scale)
 
 
 def check(span: Span, first: Tensor, *others: Tensor | None) -> None:

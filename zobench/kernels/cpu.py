@@ -22,7 +22,7 @@ from numba import extending, njit, types
 from torch import Tensor
 
 from zobench.kernels import philox
-from zobench.kernels.base import Flat, Span, Update, by_segment, width_of
+from zobench.kernels.base import Span, Update, by_segment, width_of
 
 TILE = 1024
 """Elements drawn at once: the words, z and W of a tile (12 KiB) stay in the L1 cache."""
@@ -194,25 +194,14 @@ def _blocks(count):
 
 
 @_compiled
-def _normals(begin, end, seed, tensor_id, start, width, rows, out):
+def _normals(begin, end, seeds, size, tensor_id, start, width, rows, out):
+    """Elements ``begin`` to ``end`` of ``out`` (seeds, size), flat."""
     words, z = np.empty((4, BLOCKS), np.int32), np.empty(TILE, np.float32)
     i = begin
     while i < end:
-        first, lead, n = _piece(i, end, start, width, rows)
-        _draw(seed, tensor_id, first, _blocks(lead + n), words, z)
-        out[i : i + n] = z[lead : lead + n]
-        i += n
-
-
-@_compiled
-def _normals_each(begin, end, seeds, size, tensor_id, start, width, rows, out):
-    """Elements ``begin`` to ``end`` of (seeds, size)."""
-    words, z = np.empty((4, BLOCKS), np.int32), np.empty(TILE, np.float32)
-    i = begin
-    while i < end:
-        own = i // size
-        first, lead, n = _piece(i - own * size, min(end - own * size, size), start, width, rows)
-        _draw(seeds[own], tensor_id, first, _blocks(lead + n), words, z)
+        number = i // size
+        first, lead, n = _piece(i - number * size, min(end - number * size, size), start, width, rows)
+        _draw(seeds[number], tensor_id, first, _blocks(lead + n), words, z)
         out[i : i + n] = z[lead : lead + n]
         i += n
 
@@ -341,13 +330,13 @@ def _place(span: Span, buffer: Tensor) -> tuple[Any, ...]:
 
 def normals(seed: int, span: Span, out: Tensor) -> None:
     """See ``zobench.kernels.normals``."""
-    _spread(_normals, out.numel(), np.uint64(seed & (1 << 64) - 1), *_place(span, out), _array(out))
+    normals_each((seed,), span, out.unsqueeze(0))
 
 
 def normals_each(seeds: Sequence[int], span: Span, out: Tensor) -> None:
     """See ``zobench.kernels.normals_each``."""
     keys = np.array([seed & (1 << 64) - 1 for seed in seeds], np.uint64)
-    _spread(_normals_each, out.numel(), keys, np.int64(out[0].numel()), *_place(span, out[0]), _array(out))
+    _spread(_normals, out.numel(), keys, np.int64(out[0].numel()), *_place(span, out[0]), _array(out))
 
 
 def advance(
@@ -369,17 +358,8 @@ def advance(
     _spread(_advance, master.numel(), *draw, *_place(span, master), seeds, rates, *arrays)
 
 
-def advance_flat(
-    master: Tensor,
-    flat: Flat,
-    updates: Sequence[Update],
-    base: Tensor | None,
-    scratch: Tensor | None,
-    seed: int,
-    scale: float,
-) -> None:
-    """See ``zobench.kernels.advance_flat``."""
-    by_segment(advance, master, flat, updates, base, scratch, seed, scale)
+advance_flat = functools.partial(by_segment, advance)
+"""See ``zobench.kernels.advance_flat``."""
 
 
 def flip(master: Tensor, scratch: Tensor) -> None:

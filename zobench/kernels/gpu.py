@@ -21,6 +21,7 @@ weight decay is for it. What the kernels are given, all by the same names:
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Sequence
 
@@ -265,9 +266,8 @@ def normals(seed: int, span: Span, out: Tensor) -> None:
     _draws(programs, out.dtype, (out, span.rows), numbers, BLOCK, aligned)
 
 
-def normals_each(seeds: Sequence[int], span: Span, out: Tensor) -> None:
-    """See ``zobench.kernels.normals_each``."""
-    by_seed(normals, seeds, span, out)
+normals_each = functools.partial(by_seed, normals)
+"""See ``zobench.kernels.normals_each``."""
 
 
 def advance(

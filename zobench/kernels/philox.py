@@ -15,12 +15,13 @@ x[i // 32 % 4] is set.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from zobench.kernels.base import Flat, Span, Update, by_seed, by_segment, width_of
+from zobench.kernels.base import Span, Update, by_seed, by_segment, width_of
 
 CHUNK = 1 << 16
 """Elements the reference draws at once: its temporaries stay below a few MB."""
@@ -148,9 +149,8 @@ def normals(seed: int, span: Span, out: Tensor) -> None:
         flat[part] = z_of(seed, span.tensor_id, elements)
 
 
-def normals_each(seeds: Sequence[int], span: Span, out: Tensor) -> None:
-    """See ``zobench.kernels.normals_each``."""
-    by_seed(normals, seeds, span, out)
+normals_each = functools.partial(by_seed, normals)
+"""See ``zobench.kernels.normals_each``."""
 
 
 def advance(
@@ -181,17 +181,8 @@ def advance(
             mirror.view(-1)[part] = (m * 2.0 - s.to(torch.float32)).to(master.dtype)
 
 
-def advance_flat(
-    master: Tensor,
-    flat: Flat,
-    updates: Sequence[Update],
-    base: Tensor | None,
-    scratch: Tensor | None,
-    seed: int,
-    scale: float,
-) -> None:
-    """See ``zobench.kernels.advance_flat``."""
-    by_segment(advance, master, flat, updates, base, scratch, seed, scale)
+advance_flat = functools.partial(by_segment, advance)
+"""See ``zobench.kernels.advance_flat``."""
 
 
 def _updated(w: Tensor, u: Update, z: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from zobench.runspec.words import suggestion
 
 if TYPE_CHECKING:
     from zobench.data.batch import Batch
-    from zobench.engine.apart import Apart
+    from zobench.engine.factors import IndependentLowRank
     from zobench.engine.interface import SteppingEngine
     from zobench.engine.population import Reward
     from zobench.runspec import RunSpec
@@ -102,11 +102,11 @@ def make(spec: RunSpec) -> EGGROLL:
     )  # fmt: skip
 
 
-def directions(spec: RunSpec) -> Apart:
+def directions(spec: RunSpec) -> IndependentLowRank:
     """Those of ``spec``."""
-    from zobench.engine.apart import Apart
+    from zobench.engine.factors import IndependentLowRank
 
-    return Apart(rank(spec))
+    return IndependentLowRank(rank(spec))
 
 
 def _chosen(spec: RunSpec, name: str, table: Any) -> Any:

@@ -35,7 +35,7 @@ class Stream:
     ring: int
 
 
-class Rest:
+class WeightStore:
     """A model's weights at rest. ``blocks``: the streamed units, in call order; ``residents``: all others; ``units``:
     both. ``stream`` is None where nothing is streamed. Streamed units lie in the format of ``wire``."""
 
