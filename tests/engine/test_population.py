@@ -30,6 +30,7 @@ from zobench.predict import footprint
 from zobench.testing.plain import PlainModel, choosing, full, padded, skeleton, start
 from zobench.testing.suite import assert_same
 
+RANK_1, RANK_2 = IndependentLowRank(1), IndependentLowRank(2)
 EPS, LR, DECAY = 1e-2, 1e-3, 0.1
 POINTS = [Point(3, EPS), Point(3, -EPS), Point(4, EPS), Point(4, -EPS), BASE, Point(5, 2 * EPS)]
 MODES: dict[str, dict[str, Any]] = {
@@ -90,9 +91,7 @@ def test_other_families_are_right_too(name):
         rows = [batch.shard(member % 2, 2) for member in range(len(POINTS))]  # two for each member
         wanted = one_by_one(other_family(name), rows, POINTS, 2)
         for config in ({"placement": "resident"}, {"slots": 2}):
-            with Engine(
-                other_family(name), EngineConfig(noise="counter", **config), directions=IndependentLowRank(2)
-            ) as engine:
+            with Engine(other_family(name), EngineConfig(noise="counter", **config), directions=RANK_2) as engine:
                 assert engine.fitness(less_loss, rows, POINTS) == pytest.approx(less(wanted), rel=1e-5)
     assert abs(wanted[0] - wanted[1]) > 1e-4
 
@@ -102,9 +101,7 @@ def test_parts_and_shared_subspaces_are_points_as_any_other(tied):
     """The parts of a model that a point moves, and points of one subspace, are as the plain loop has them."""
     points = [Point(3, EPS, None, 9), Point(4, EPS, None, 9), Point(5, EPS, 1), Point(6, EPS, 0)]
     batch, plain = full(), PlainModel("counter", tied=tied)
-    with Engine(
-        skeleton(tied), EngineConfig(noise="counter"), weights=start(tied), directions=IndependentLowRank(2)
-    ) as engine:
+    with Engine(skeleton(tied), EngineConfig(noise="counter"), weights=start(tied), directions=RANK_2) as engine:
         engine.evaluate(batch)
         found = engine.probe(batch, points)
     before = plain.tensors
@@ -122,9 +119,7 @@ def test_candidates_of_several_tokens_are_scored_by_each_members_own_weights():
     shards = [batch.shard(0, 2), batch.shard(1, 2)]
     rows, points = [shards[0], shards[1], batch, shards[1]], POINTS[:4]
     assert len({len(own.input_ids) for own in rows}) == 3
-    with Engine(
-        skeleton(), EngineConfig(noise="counter", slots=2), weights=start(), directions=IndependentLowRank(1)
-    ) as engine:
+    with Engine(skeleton(), EngineConfig(noise="counter", slots=2), weights=start(), directions=RANK_1) as engine:
         members = Population(engine, points)
         scores, losses = members.scores(rows), members.losses(rows)
     plain_scores = one_by_one(plain.model, rows, points, 1, lambda model, own: plain.scores(own))
@@ -140,7 +135,7 @@ def test_sixteen_bits_come_near(dtype, close):
     rows = rows_of(full(), len(POINTS))
     with Engine(
         models.build("opt-tiny", dtype), EngineConfig(noise="counter"), weights=RandomWeights(model, 3),
-        directions=IndependentLowRank(2),
+        directions=RANK_2,
     ) as engine:  # fmt: skip
         found = engine.fitness(less_loss, rows, POINTS)
     exact = models.build("opt-tiny", "fp32").to_empty(device="cpu")
@@ -156,7 +151,7 @@ def test_an_adapter_has_members_too(scheme):
     config = EngineConfig(noise="counter", slots=2)
     points = POINTS[:4]
     model, done, initial = adapters.applied("opt-tiny", scheme, config)
-    with Engine(model, config, weights=initial, drive=done.drive, directions=IndependentLowRank(2)) as engine:
+    with Engine(model, config, weights=initial, drive=done.drive, directions=RANK_2) as engine:
         found = engine.fitness(less_loss, [batch] * 4, points)
         assert found == pytest.approx([-engine.probe(batch, [point])[0] for point in points], rel=1e-5)
         base = engine.evaluate(batch)
@@ -180,7 +175,7 @@ def test_a_member_generates_with_its_own_weights():
     """Tokens are those of transformers' own greedy search with W + c E made whole."""
     rows, points = rows_of(full(), 4), [Point(seed, 0.1) for seed in (3, 4, 5, 6)]
     plain = PlainModel("counter").model
-    with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=IndependentLowRank(1)) as engine:
+    with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=RANK_1) as engine:
         told: list[list[int]] = []
 
         def reward(members: Population, batches: Sequence[Batch]) -> list[float]:
@@ -410,7 +405,7 @@ def test_memory_is_predicted():
     method.reward = lambda members, batches: [float(len(members.losses(batches)))] * 15 + [0.0]  # type: ignore[attr-defined]
     with Ledger("meta") as ledger:
         settings = EngineConfig(device="meta", noise="counter", placement=where["engine"])
-        with Engine(model, settings, weights=weights, directions=IndependentLowRank(1)) as engine:
+        with Engine(model, settings, weights=weights, directions=RANK_1) as engine:
             for _ in range(2):
                 assert method.step(engine, Batch(ids, ids)).applied
     assert footprint.memory(spec)[0] == pytest.approx(ledger.peak.nbytes, rel=0.1)
@@ -433,14 +428,14 @@ def test_normals_of_several_seeds_are_those_of_each(module):
 
 def test_what_does_not_fit_is_one_line():
     rows = rows_of(full(), 4)
-    with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=IndependentLowRank(1)) as engine:
+    with Engine(skeleton(), EngineConfig(noise="counter"), weights=start(), directions=RANK_1) as engine:
         for batches, told in ((rows[:3], "one for each of 4 points"), ([*rows[:3], short(rows[3])], "of widths")):
             _refused(lambda batches=batches: engine.fitness(less_loss, batches, POINTS[:4]), told)
         _refused(
             lambda: engine.fitness(lambda members, batches: [1.0], rows, POINTS[:4]), "one number for each of 4 members"
         )
     with Engine(skeleton(), EngineConfig(noise="counter"), weights=start()) as engine:
-        _refused(lambda: engine.fitness(less_loss, rows, POINTS[:4]), "give directions=Apart")
+        _refused(lambda: engine.fitness(less_loss, rows, POINTS[:4]), "give directions=IndependentLowRank")
 
 
 def short(batch: Batch) -> Batch:

@@ -17,8 +17,7 @@ from tests.support.structured import FORMULAS
 from zobench import Batch, Engine, EngineConfig, RunSpec, methods, models
 from zobench.durable.journal import JournalFile, read
 from zobench.engine import Entry, Point, blocks, products
-from zobench.engine.factor_rules import orthonormal
-from zobench.engine.factor_rules import orthogonalised
+from zobench.engine.factor_rules import orthogonalised, orthonormal
 from zobench.engine.factors import Core, Factors, LowRank, Projected
 from zobench.engine.pending import Pending
 from zobench.engine.twin import own_loss

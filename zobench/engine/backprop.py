@@ -33,7 +33,6 @@ from zobench.engine.noise import TorchNoise
 from zobench.engine.objective import Objective
 from zobench.engine.packing import Packer
 from zobench.engine.perturb import is_decayed
-from zobench.engine.population import Reward
 from zobench.models import blocks as find_blocks
 from zobench.models.checkpoint import persistent_buffers
 from zobench.models.weights import Weights, materialise
@@ -139,10 +138,6 @@ class Backprop:
 
     # --- looking and saving -------------------------------------------------------------------------------------------
 
-    def fitness(self, reward: Reward, batches: Sequence[Batch], points: Sequence[Point]) -> list[float]:
-        """Raises ``ValueError``: directions of low rank need no backward pass."""
-        raise ValueError("a population needs an Engine, but got Backprop; build that")
-
     def shared(self, values: Sequence[int]) -> list[int]:
         """See :meth:`zobench.engine.Engine.shared`: this engine is always one device's."""
         return list(values)
@@ -197,15 +192,6 @@ class Backprop:
     def gradients(self) -> Backprop:
         """This engine."""
         return self
-
-    @property
-    def parts(self) -> int:
-        """Raises ``ValueError``: what is moved here is moved as one."""
-        raise ValueError("a method that moves parts of a model needs an Engine, but got Backprop; build that")
-
-    def tangent(self, batch: Batch, seed: int) -> tuple[float, float]:
-        """Raises ``ValueError``: a derivative along a direction needs no backward pass."""
-        raise ValueError("a forward derivative needs an Engine, but got Backprop; build that")
 
     def flush(self) -> None:
         """Nothing is ever pending."""
@@ -299,10 +285,10 @@ class Backprop:
     def _gradients(self) -> list[Tensor]:
         return [tensor.grad for tensor in self._upper.values() if tensor.grad is not None]
 
-    def _move(self, there: Point) -> None:
-        for seed, delta in transitions(self._at, there):
+    def _move(self, point: Point) -> None:
+        for seed, delta in transitions(self._at, point):
             perturb.move(self._noise, seed, 0, list(self._lower.values()), delta)
-        self._at = there
+        self._at = point
 
     def _below(self, count: int) -> set[nn.Parameter]:
         """The parameters of the first ``count`` blocks and of what a forward, here of two tokens, calls before them."""

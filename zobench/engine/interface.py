@@ -1,8 +1,10 @@
 """The engine's interface: what a method, an evaluation, a saver and a measurement each need of an engine.
 
-:class:`~zobench.engine.Engine` is all of these, :class:`~zobench.engine.backprop.Backprop` a :class:`TunedEngine` with
-gradients, :class:`~zobench.parallel.ParallelEngine` a :class:`TunedEngine` whose :attr:`~TunedEngine.local` is one
-rank's engine. An engine of a plug-in is one that passes :class:`zobench.testing.EngineConformance`.
+What only some methods need is a capability, a protocol that ``isinstance`` asks for: :class:`PartedEngine`,
+:class:`TangentEngine`, :class:`PopulationEngine`. :class:`~zobench.engine.Engine` is all of these,
+:class:`~zobench.engine.backprop.Backprop` a :class:`TunedEngine` with gradients and without these capabilities,
+:class:`~zobench.parallel.ParallelEngine` a :class:`TunedEngine` whose :attr:`~TunedEngine.local` is one rank's engine.
+An engine of a plug-in is one that passes :class:`zobench.testing.EngineConformance`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -41,20 +43,40 @@ class SteppingEngine(Protocol):
     def shared(self, values: Sequence[int]) -> list[int]:
         """Rank 0's ``values``, which all ranks use; without ranks ``values`` themselves."""
 
-    def fitness(self, reward: Reward, batches: Sequence[Batch], points: Sequence[Point]) -> list[float]:
-        """What ``reward`` makes of a population whose members are at ``points``, each with a batch of its own. Raises
-        ``ValueError`` where points have no directions of low rank of their own."""
+    @property
+    def gradients(self) -> GradientEngine | None:
+        """This engine as one that backpropagates, or None if it does not."""
+
+
+@runtime_checkable
+class PartedEngine(Protocol):
+    """An engine whose points and entries can move one part of the model alone."""
+
+    @property
+    def parts(self) -> int:
+        """How many parts of the model points and entries can name."""
+
+
+@runtime_checkable
+class TangentEngine(Protocol):
+    """An engine that differentiates along a direction."""
 
     def tangent(self, batch: Batch, seed: int) -> tuple[float, float]:
         """(loss, its derivative along z(seed)) at the weights. Raises ``ValueError`` where it cannot be had."""
 
-    @property
-    def parts(self) -> int:
-        """How many parts of the model points and entries can name. Raises ``ValueError`` where they can name none."""
 
-    @property
-    def gradients(self) -> GradientEngine | None:
-        """This engine as one that backpropagates, or None if it does not."""
+@runtime_checkable
+class PopulationEngine(Protocol):
+    """An engine on which many points each see a batch of their own in one pass."""
+
+    def fitness(self, reward: Reward, batches: Sequence[Batch], points: Sequence[Point]) -> list[float]:
+        """What ``reward`` makes of a population whose members are at ``points``, each with a batch of its own. Raises
+        ``ValueError`` where points have no directions of low rank of their own."""
+
+
+def lacks(engine: object, what: str) -> ValueError:
+    """The error of an engine without a capability; ``what`` needs it."""
+    return ValueError(f"{what} needs an Engine, but got {type(engine).__name__}; build that")
 
 
 class GradientEngine(SteppingEngine, Protocol):
@@ -137,7 +159,7 @@ class DurableEngine(Protocol):
 
     @property
     def parts(self) -> int:
-        """See :attr:`SteppingEngine.parts`."""
+        """See :attr:`PartedEngine.parts`."""
 
     @property
     def units(self) -> Sequence[Unit]:

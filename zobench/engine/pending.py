@@ -171,7 +171,8 @@ def closed(groups: Sequence[Group], points: Sequence[Point]) -> int:
 
 class PendingUpdates:
     """The pending updates of all units: in factors, apart from the weights at rest as long as their subspace lasts,
-    whatever ``writeback_every``, and after that until they span so many steps. It keeps A and B of each subspace in use.
+    whatever ``writeback_every``, and after that until they span so many steps. A and B of each subspace in use are kept
+    too.
 
     ``weights``: where those of a unit on the device are. ``state``: what that of a rule begins as.
     """

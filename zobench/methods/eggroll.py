@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zobench.engine.base import PassRecord, Point
+from zobench.engine.interface import PopulationEngine, lacks
 from zobench.methods.base import LOW_RANK, Direction, Taken, at_least_one, several
 from zobench.methods.shaping import SHAPINGS, Shaping
 from zobench.methods.zo_sgd import ZOSGD, projected_gradient
@@ -68,6 +69,8 @@ class EGGROLL(ZOSGD):
         """The mean reward and each direction's slope of fitness, both negative."""
         each = self.population // self.shards
         batches = [shard for number in range(self.shards) for shard in [batch.shard(number, self.shards)] * each]
+        if not isinstance(engine, PopulationEngine):
+            raise lacks(engine, "a population")
         rewards = engine.fitness(self.reward, batches, self._points(directions))
         fitness = self.shaping(rewards, each, VARIANCE if self.shipped else 0.0)
         return -sum(rewards) / len(rewards), tuple(self._slopes(fitness, engine.config.device))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zobench.engine.base import PassRecord
+from zobench.engine.interface import TangentEngine, lacks
 from zobench.methods.base import WITHOUT_COMPILE, Direction, Taken
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need, UpdateSize
@@ -27,6 +28,8 @@ class ForwardGrad(ZOSGD):
         self, engine: SteppingEngine, batch: Batch, directions: Sequence[Direction]
     ) -> tuple[float, tuple[float, ...]]:
         """The loss at the weights, and the derivative along each direction."""
+        if not isinstance(engine, TangentEngine):
+            raise lacks(engine, "a forward derivative")
         pairs = [engine.tangent(batch, seed) for seed, _ in directions]
         return sum(loss for loss, _ in pairs) / len(pairs), tuple(jvp for _, jvp in pairs)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from zobench.engine.base import BASE, Entry, PassRecord, Point
+from zobench.engine.interface import PartedEngine, lacks
 from zobench.methods.base import Direction, StepResult, Taken
 from zobench.runspec.kinds import LAWS, Definition, MethodKind, SpecFields, UpdateSize
 
@@ -204,6 +205,8 @@ class ZOSGDBlock(ZOSGD):
     """
 
     def _parts(self, engine: SteppingEngine) -> Sequence[int | None]:
+        if not isinstance(engine, PartedEngine):
+            raise lacks(engine, "a method that moves parts of a model")
         return [part for part in range(engine.parts) for _ in range(self.queries)]
 
 
