@@ -9,7 +9,7 @@ import torch
 
 from tests.support.devices import CUDA, on_devices
 from tests.support.reference import g_of
-from zobench import ZOSGD, Engine, EngineConfig, Entry, Point, RunSpec, models
+from zobench import Engine, EngineConfig, Entry, Point, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine import history
 from zobench.engine.base import PassRecord, Position
@@ -159,14 +159,6 @@ def test_a_run_is_retraced_bit_for_bit(name, device, engine, width):
         assert_equal_from_here(ran, again, name)
 
 
-def test_few_moments_at_a_time_are_many(monkeypatch):
-    monkeypatch.setattr(history, "TOGETHER", 2)
-    with engine_of("opt-tiny", True, {}) as ran, engine_of("opt-tiny", True, {}) as again:
-        moments, _ = run(ran, "opt-tiny", queries=1)
-        history.retrace(again, moments)
-        assert_equal_from_here(ran, again, "opt-tiny")
-
-
 @pytest.mark.parametrize("noise", ["torch", "counter"])
 def test_parts_are_found_before_a_run_of_parts_is_retraced(noise):
     with engine_of("opt-tiny", True, {"noise": noise}) as ran, engine_of("opt-tiny", True, {"noise": noise}) as again:
@@ -224,28 +216,6 @@ def test_a_run_goes_on_from_units_read_at_different_steps(config, rule):
         with engine_of(name, True, config, rule=rule, start=kept) as again:
             history.retrace(again, moments, kept)
             assert_equal_from_here(ran, again, name)
-
-
-def test_units_are_told_before_they_change():
-    """At that time each unit's bytes at rest are those of the last step's end."""
-    with engine_of("opt-tiny", True, {"slots": 2}) as engine:
-        data, told = batches("opt-tiny"), []
-        run(engine, "opt-tiny", queries=1)
-        engine.drain()
-        before = Kept(engine).bytes
-
-        def check(unit):
-            now = allocate(engine.kept_bytes(unit))
-            engine.read(unit, now)
-            if unit.name not in told:
-                assert torch.equal(now, before[unit.name]), unit.name
-            told.append(unit.name)
-
-        engine.before_change = check
-        engine.probe(data[0], pairs([5]))
-        assert set(told) == {unit.name for unit in engine.units}
-        after = Kept(engine).bytes
-        assert any(not torch.equal(after[key], before[key]) for key in after)
 
 
 @pytest.mark.parametrize(("device", "engine"), on_devices(ENGINES_ON))
@@ -316,18 +286,3 @@ def test_what_no_step_changed_need_not_be_saved():
         assert not any(unit.changed for unit in engine.units)
         engine.flush()
         assert all(unit.changed for unit in engine.units if unit.trained)
-
-
-def test_the_method_is_none_the_wiser():
-    """ZOSGD on a retraced engine goes on as on the first."""
-    with engine_of("opt-tiny", True, {}) as ran, engine_of("opt-tiny", True, {}) as again:
-        method = ZOSGD(lr=1e-3, eps=EPS, seed=4)
-        data = batches("opt-tiny")
-        moments = []
-        for batch in data[:3]:
-            result = method.step(ran, batch)
-            moments.append(PassRecord(points=pairs(result.seeds), entries=tuple(ran.journal[len(moments) :])))
-        history.retrace(again, moments)
-        other = ZOSGD(lr=1e-3, eps=EPS, seed=4)
-        other.restore(method.state())
-        assert [method.step(ran, batch) for batch in data[3:]] == [other.step(again, batch) for batch in data[3:]]

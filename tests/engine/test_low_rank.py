@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,18 +13,15 @@ from tests.support import adapters
 from tests.support.low_rank import LowRankPlain, direction, other_family
 from tests.support.parity import batches, materialised
 from zobench import Batch, Engine, EngineConfig, RunSpec, methods, models
-from zobench.durable.journal import JournalFile, read
 from zobench.engine import Entry, Point, products
 from zobench.engine.factors import Factors, LowRank
 from zobench.engine.twin import own_loss
 from zobench.measure.ledger import Ledger
 from zobench.methods import ZOSGD
-from zobench.methods.base import Taken
 from zobench.methods.lozo import LOZO
 from zobench.models.weights import RandomWeights, Weights
 from zobench.predict import footprint
 from zobench.testing.plain import full, padded, skeleton, start
-from zobench.testing.suite import assert_same
 
 EPS, LR, DECAY = 1e-2, 1e-2, 0.1
 MODES: dict[str, dict[str, Any]] = {
@@ -122,19 +117,6 @@ def test_each_step_is_the_formula(changes, mode, monkeypatch):
                 np.testing.assert_allclose(here[name].numpy(), x, rtol=0, atol=3e-5, err_msg=name)
                 formula.x[name] = here[name].numpy().astype(np.float64)
             assert result.applied
-
-
-def test_where_a_model_rests_changes_no_bit():
-    """Blocks in host memory, on a disk, in two slots, and resident: the same losses and weights with ``==``."""
-    spec, runs = spec_of(weight_decay=DECAY), []
-    for config in (MODES["resident"], MODES["blocks"], {"tier": "disk", "overlap": False}, {"resident_blocks": 1}):
-        with engine_of(spec, **config) as engine:
-            method = methods.make(spec)
-            steps = [method.step(engine, batch()) for batch in (full, padded, full, full, padded)]
-            runs.append((steps, engine.evaluate(full()), dict(engine.named_tensors())))
-    for steps, loss, tensors in runs[1:]:
-        assert (steps, loss) == runs[0][:2]
-        assert_same(tensors, runs[0][2])
 
 
 @pytest.mark.parametrize("config", [{}, {"granularity": "linear"}, {"writeback_every": 4}])
@@ -254,52 +236,6 @@ def test_an_adapter_moves_along_them_too(scheme):
         with Engine(model, config, weights=Shifted(initial, model, point), drive=done.drive) as engine:
             assert loss == pytest.approx(engine.evaluate(batch), rel=1e-5)
     assert abs(found[0] - found[1]) > 1e-5
-
-
-def test_the_journal_tells_the_subspace(tmp_path):
-    entries = (
-        Entry(step=4, seed=1, g=0.5, lr=0.1, subspace=7), Entry(step=4, seed=2, g=0.25, lr=0.1, subspace=7),
-        Entry(step=4, seed=3, g=0.25, lr=0.1), Entry(step=4, seed=5, g=0.25, lr=0.1, subspace=0),
-    )  # fmt: skip
-    taken = Taken(
-        step=4, loss=1.0, lr=0.1, seconds=0.1, applied=True, passes=1, directions=((1, None),), gradients=(0.5,),
-        entries=entries,
-    )  # fmt: skip
-    with JournalFile(tmp_path / "journal", {"run": "", "base": ""}) as file:
-        file.append(taken, replace(taken, step=5))
-    assert read(tmp_path / "journal")[1] == [taken, replace(taken, step=5)]
-
-
-@pytest.mark.parametrize("config", MODES.values(), ids=list(MODES))
-def test_a_run_is_made_again_from_its_journal_whatever_the_moment(config):
-    """After each number of steps up to two intervals and a half: journal, subspace and base give every bit."""
-    spec = spec_of(weight_decay=DECAY, queries=2)
-    batches_ = [(full, padded)[n % 2]() for n in range(9)]
-
-    def taken(engine: Engine, method: LOZO, number: int) -> Taken:
-        known = len(engine.journal)
-        result = method.step(engine, batches_[number])
-        directions = tuple((seed, None) for seed in result.seeds)
-        return Taken(
-            step=number, loss=result.loss, lr=method.lr, seconds=0.1, applied=result.applied, passes=1,
-            directions=directions, gradients=result.gradients, entries=tuple(engine.journal[known:]),
-        )  # fmt: skip
-
-    with engine_of(spec, **config) as ran:
-        method = methods.make(spec)
-        items = [taken(ran, method, number) for number in range(8)]
-        last = method.step(ran, batches_[8])
-        weights = dict(ran.named_tensors())
-    for count in (2, 3, 4, 7):
-        with engine_of(spec, **config) as again:
-            method = methods.make(spec)
-            again.retrace([record for item in items[:count] for record in item.retrace(again, method)])
-            told = json.loads(json.dumps(method.state()))
-            method = methods.make(spec)
-            method.restore(told)
-            assert [taken(again, method, number) for number in range(count, 8)] == items[count:]
-            assert method.step(again, batches_[8]) == last
-            assert_same(dict(again.named_tensors()), weights)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +21,6 @@ from zobench.engine.factors import IndependentLowRank
 from zobench.engine.population import Population
 from zobench.kernels import Span, philox
 from zobench.measure.ledger import Ledger
-from zobench.methods.base import Taken
-from zobench.methods.eggroll import EGGROLL
 from zobench.methods.rewards import less_loss
 from zobench.models.weights import RandomWeights
 from zobench.predict import footprint
@@ -296,66 +293,6 @@ def test_each_step_is_the_formula(case, mode):
                 formula.x[name] = here[name].numpy().astype(np.float64)
             before = dict(formula.x)
             assert result.applied
-
-
-def test_where_a_model_rests_changes_no_bit():
-    """Blocks in host memory, on a disk, some of them resident: the same losses and weights with ``==``; linear layers
-    and tiles on a disk to a product's rounding."""
-    spec, runs = spec_of(weight_decay=DECAY), []
-    exact = (MODES["resident"], MODES["blocks"], {"tier": "disk", "overlap": False}, {"resident_blocks": 1})
-    for config in (*exact, MODES["linears on disk"], MODES["tiles"]):
-        with engine_of(spec, **config) as engine:
-            method = methods.make(spec)
-            steps = [method.step(engine, batch()) for batch in (full, padded, full, padded)]
-            runs.append((steps, engine.evaluate(full()), dict(engine.named_tensors())))
-    for steps, loss, tensors in runs[1 : len(exact)]:
-        assert (steps, loss) == runs[0][:2]
-        assert_same(tensors, runs[0][2])
-    for steps, loss, _ in runs[len(exact) :]:
-        assert loss == pytest.approx(runs[0][1], rel=1e-5)
-        assert [step.loss for step in steps] == pytest.approx([step.loss for step in runs[0][0]], rel=1e-5)
-
-
-def looks_twice(members: Population, batches: Sequence[Batch]) -> list[float]:
-    return [one - two for one, two in zip(less_loss(members, batches), members.losses(batches), strict=True)]
-
-
-@pytest.mark.parametrize("config", [own for name, own in MODES.items() if name != "tiles"])
-def test_a_run_is_made_again_from_its_journal_whatever_the_moment(config):
-    """Seeds and fitness give every bit, also of a reward that looks twice at each population."""
-    spec = spec_of(weight_decay=DECAY)
-
-    def made() -> EGGROLL:
-        method = methods.make(spec)
-        assert isinstance(method, EGGROLL)
-        method.reward = looks_twice
-        return method
-
-    def taken(engine: Engine, method: EGGROLL, number: int) -> Taken:
-        known, passes = len(engine.journal), engine.passes
-        result = method.step(engine, (full, padded)[number % 2]())
-        return Taken(
-            step=number, loss=result.loss, lr=method.lr, seconds=0.1, applied=result.applied,
-            passes=engine.passes - passes, directions=tuple((seed, None) for seed in result.seeds),
-            gradients=result.gradients, entries=tuple(engine.journal[known:]),
-        )  # fmt: skip
-
-    with engine_of(spec, **config) as ran:
-        method = made()
-        items = [taken(ran, method, number) for number in range(6)]
-        weights = dict(ran.named_tensors())
-    assert {item.passes for item in items} == {2}
-    for count in (1, 4):
-        with engine_of(spec, **config) as again:
-            method = made()
-            records = [record for item in items[:count] for record in item.retrace(again, method)]
-            assert len(records) == 2 * count
-            again.retrace(records)
-            told = json.loads(json.dumps(method.state()))
-            method = made()
-            method.restore(told)
-            assert [taken(again, method, number) for number in range(count, 6)] == items[count:]
-            assert_same(dict(again.named_tensors()), weights)
 
 
 def test_accuracy_is_a_reward():

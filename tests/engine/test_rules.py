@@ -325,25 +325,3 @@ def test_pieces_of_tensors_and_tiles_of_the_head_change_no_bit(noise, own, monke
     assert pieces[0] == pytest.approx(whole[0], abs=1e-5)
     for found, wanted in zip(pieces[1:], whole[1:], strict=True):
         assert all(torch.equal(found[key], wanted[key]) for key in wanted)
-
-
-@pytest.mark.parametrize("config", [{"placement": "resident"}, {"tier": "disk"}], ids=["resident", "disk"])
-@pytest.mark.parametrize("noise", ["torch", "counter"])
-def test_a_flush_after_every_step_changes_no_bit_of_weights_or_state(config, noise):
-    found = []
-    for flushes in (False, True):
-        model, losses = build(), []
-        with Engine(
-            model, EngineConfig(noise=noise, **config), weights=weights.RandomWeights(model, 3), rule=Momentum()
-        ) as engine:
-            for step, batch in enumerate(batches(count=4)):
-                losses += engine.probe(batch, [Point(step, EPS), Point(step, -EPS)])
-                engine.commit([Entry(step=step, seed=step, g=1.0, lr=1e-2, weight_decay=0.1)])
-                if flushes:
-                    engine.flush()
-            found.append((losses, dict(engine.named_tensors()), dict(engine.state_tensors())))
-    (losses, *tensors), (others, *expected) = found
-    assert losses == others
-    for mine, wanted in zip(tensors, expected, strict=True):
-        assert all(torch.equal(mine[key], wanted[key]) for key in wanted)
-        assert any(tensor.any() for tensor in mine.values())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import link
-from zobench.engine.schedule import Op, numbered, places, prologue, step, traversal
+from zobench.engine.schedule import Op, numbered, places, prologue, traversal
 
 SIZES = list(itertools.product(range(1, 8), range(1, 5)))
 
@@ -131,15 +131,3 @@ def test_an_upload_waits_for_the_last_write_of_the_block_it_reads():
 def test_without_overlap_there_is_one_lane():
     assert {op.lane for op in traversal(4, 3, overlap=False)} == {"compute"}
     assert {op.lane for op in traversal(4, 3)} == {"compute", "upload", "offload"}
-
-
-def test_without_fused_update_every_transfer_happens_twice():
-    fused, unfused = step(6, 3), step(6, 3, fused_update=False)
-    for kind in ("upload", "offload"):
-        assert sum(op.kind == kind for op in unfused) == 2 * sum(op.kind == kind for op in fused)
-    assert [op.block for op in unfused if op.kind == "update"] == list(range(6))
-
-
-def test_a_schedule_has_three_operations_per_block():
-    """How long building one takes is measured in tests/benchmarks."""
-    assert len(step(96, 3)) == 3 * 96

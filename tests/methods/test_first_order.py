@@ -4,16 +4,13 @@ import itertools
 import json
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from tests.support.backprop import RESIDENT, Values, backprop
 from tests.support.first_order import batches, without_loss
-from tests.support.slopes import MODELS, choosing, filled, padded, plain_loss
-from tests.support.three import quadratic_gradient
+from tests.support.slopes import MODELS, filled, padded, plain_loss
 from zobench import Batch, Engine, EngineConfig, models
-from zobench.engine import optimizers
 from zobench.methods.first_order import FIRST_SCALE, FirstOrder
 from zobench.models import weights
 
@@ -49,55 +46,6 @@ def test_steps_are_those_of_a_plain_loop(name, tied, make):
         assert all(step.applied and step.seeds == () for step in steps)
         for key, tensor in engine.named_tensors():
             assert torch.allclose(tensor, model.get_parameter(key), rtol=0, atol=2e-4), key
-
-
-def test_adam_on_three_numbers():
-    """The formula with bias correction, in NumPy, on a quadratic function."""
-    x = torch.nn.Parameter(torch.tensor([-0.5, 0.8, 0.3]))
-    optimizer = optimizers.make("adam", {"x": x}, foreach=False, state=None)
-    own, m, v = np.array([-0.5, 0.8, 0.3]), np.zeros(3), np.zeros(3)
-    for t in range(1, 21):
-        gradient = quadratic_gradient(own)
-        x.grad = torch.from_numpy(quadratic_gradient(x.detach().double().numpy())).float()
-        optimizers.step(optimizer, lr=0.05, weight_decay=0.2)
-        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
-        own = own - 0.05 * 0.2 * own - 0.05 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
-        assert x.detach().numpy() == pytest.approx(own, abs=1e-5)
-
-
-def test_sgd_on_three_numbers():
-    x = torch.nn.Parameter(torch.tensor([-0.5, 0.8, 0.3]))
-    optimizer = optimizers.make("sgd", {"x": x}, foreach=False, state=None)
-    own = np.array([-0.5, 0.8, 0.3])
-    for _ in range(20):
-        x.grad = torch.from_numpy(quadratic_gradient(x.detach().double().numpy())).float()
-        optimizers.step(optimizer, lr=0.05, weight_decay=0.2)
-        own = own - 0.05 * (quadratic_gradient(own) + 0.2 * own)
-        assert x.detach().numpy() == pytest.approx(own, abs=1e-6)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("kind", ["choice", "lm"])
-def test_it_learns_to_choose(kind, optimizer):
-    method = FirstOrder(optimizer=optimizer, lr={"sgd": 0.3, "adam": 3e-3}[optimizer])
-    with backprop(checkpointing=True) as engine:
-        losses = [method.step(engine, choosing(kind)).loss for _ in range(15)]
-        assert losses[-1] < 0.3 * losses[0]
-        right = engine.scores(choosing(kind))
-        assert right[:3].argmax() == 1
-        assert right[3:].argmax() == 1
-
-
-def test_a_changed_learning_rate_counts_from_the_next_step():
-    """SGD without a rate moves nothing; with one it moves by it."""
-    method = FirstOrder(lr=0.0)
-    with backprop() as engine:
-        before = dict(engine.named_tensors())
-        method.step(engine, padded())
-        assert all(torch.equal(tensor, before[key]) for key, tensor in engine.named_tensors())
-        method.lr = 0.5
-        method.step(engine, padded())
-        assert not any(torch.equal(tensor, before[key]) for key, tensor in engine.named_tensors())
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -9,7 +9,7 @@ import torch
 from tests.support.backprop import BEFORE, RESIDENT, backprop
 from tests.support.first_order import batches
 from tests.support.reference import draw_seeds, g_of
-from tests.support.slopes import MODELS, choosing, filled, padded, plain_loss
+from tests.support.slopes import MODELS, filled, padded, plain_loss
 from tests.support.three import quadratic, quadratic_gradient, z_of
 from zobench import Engine, EngineConfig, models
 from zobench.engine.backprop import Backprop
@@ -193,13 +193,6 @@ def test_with_all_of_an_adapter_below_it_is_zo_sgd():
         assert [step.seeds for step in steps] == [step.seeds for step in expected]
         assert [step.gradients for step in steps] == [step.gradients for step in expected]
         assert all(torch.equal(tensor, tensors[key]) for key, tensor in engine.named_tensors())
-
-
-def test_choices_are_learnt_by_both_halves():
-    method = Hybrid(lr=0.03, eps=1e-3, seed=1, queries=4)
-    with backprop(zo_layers=1, checkpointing=True) as engine:
-        losses = [method.step(engine, choosing("choice")).loss for _ in range(30)]
-    assert losses[-1] < 0.6 * losses[0]
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_lower_half_its_step(monkeypatch):

@@ -187,7 +187,7 @@ class Shards:
     """One engine that looks at each shard of a batch after the other: what several ranks do at once."""
 
     def __init__(self, engine, count):
-        self.engine, self.count = engine, count
+        self.engine, self.count, self.parts = engine, count, engine.parts
 
     def __getattr__(self, name):
         return getattr(self.engine, name)
