@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from zobench import Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine import assemble, build, weight_store
-from zobench.engine.loss import causal_loss
+from zobench.engine.loss import log_probabilities, mean_loss, next_tokens
 from zobench.execute.process import run_in_process
 from zobench.machine.directio import aligned
 from zobench.measure.ledger import Ledger
@@ -193,7 +193,8 @@ def forward(model, ids):
     def run():
         with torch.inference_mode():
             hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-            causal_loss(model.get_output_embeddings(), hidden, ids, 64)
+            states = hidden.reshape(-1, hidden.shape[-1])
+            mean_loss(log_probabilities(model.get_output_embeddings(), states, next_tokens(ids), 64), next_tokens(ids))
 
     return run
 

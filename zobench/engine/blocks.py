@@ -144,11 +144,6 @@ class Unit:
     homes: list[tuple[int, dict[str, Any], str]] = field(default_factory=list)
 
     @property
-    def parameters(self) -> list[Field]:
-        """The fields that are the model's parameters."""
-        return [item for item in self.fields if item.is_parameter]
-
-    @property
     def trainable(self) -> list[Field]:
         """The fields that are perturbed and updated, in stream order."""
         return [item for item in self.fields if item.trainable]

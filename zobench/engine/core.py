@@ -90,6 +90,8 @@ class Engine:
         self.store, self.noise, self.arithmetic = built.store, built.noise, built.arithmetic
         self.forwards, self._rows, self.thresholds = built.forwards, built.rows, built.thresholds
         self.blocks, self.residents, self.units = self.store.blocks, self.store.residents, self.store.units
+        self.run, self.number = self.store.run, self.store.number
+        self.kept_bytes, self.rest_bytes = self.store.kept_bytes, self.store.rest_bytes
         if config.device.startswith("cuda"):
             Accelerator(config.device).synchronize()  # the lanes' streams start with nothing of the building in flight
 
@@ -413,18 +415,6 @@ class Engine:
         """The units that the head uses."""
         return self.forwards.head.units
 
-    def number(self, unit: Unit) -> int:
-        """A streamed unit's place in the pipeline and in its tier."""
-        return self.store.number(unit)
-
-    def kept_bytes(self, unit: Unit) -> int:
-        """Bytes at the front of the unit's weights at rest that steps change."""
-        return self.store.kept_bytes(unit)
-
-    def rest_bytes(self, unit: Unit) -> int:
-        """Bytes of the unit's weights at rest, those that pad it for several ranks included."""
-        return self.store.rest_bytes(unit)
-
     def position(self, unit: Unit) -> Position:
         """How far the unit's weights at rest have come, between two passes."""
         return Position(passes=self.passes, applied=unit.applied, part=unit.part)
@@ -448,10 +438,6 @@ class Engine:
     def current(self, unit: Unit) -> Tensor:
         """A unit's weights in the model's dtype, every update applied: its own buffer if it holds that, else a copy."""
         return self.arithmetic.caught_up(unit, self.store.weights(unit))
-
-    def run(self, unit: Unit, turn: Callable[[], None]) -> None:
-        """Runs a unit's turn while its weights are on the device."""
-        self.store.run(unit, turn)
 
     def touch(self, unit: Unit) -> None:
         """Comes before a unit's first turn of a pass, or its settling: who reads it at rest must be done by then."""

@@ -35,17 +35,16 @@ class Judged(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Picked:
-    """The log-probabilities ``values`` (n,) of ``targets`` (n,), from whole logits of a few tokens at a time."""
+    """A :class:`Judged` by the log-probabilities ``values`` (n,) of ``targets`` (n,), from whole logits of a few tokens
+    at a time."""
 
     values: Tensor
     targets: Tensor
 
     def log_probabilities(self) -> Tensor:
-        """See :class:`Judged`."""
         return self.values
 
     def mean(self) -> Tensor:
-        """See :class:`Judged`."""
         return mean_loss(self.values, self.targets)
 
 

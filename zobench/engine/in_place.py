@@ -167,11 +167,7 @@ class InPlace(Arithmetic):
             return
         states = self._states(unit, weights)
         for _, group in itertools.groupby(entries, key=lambda entry: entry.step):
-            step = list(group)
-            if self._shaping is None:
-                perturb.apply_rule(self.noise, self._rule, step, unit.index, tensors, states, unit.decayed)
-            else:
-                perturb.apply_shaped(self.noise, self._shaping, step, unit.index, tensors, states, unit.decayed)
+            perturb.apply_rule(self.noise, self._rule, list(group), unit.index, tensors, states, unit.decayed)
 
 
 class OutOfPlace(InPlace):

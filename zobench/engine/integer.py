@@ -41,7 +41,7 @@ class Grid:
 
 
 class IntegerWire:
-    """Packs and unpacks units; vectors (biases, norms) stay as they are.
+    """A :class:`~zobench.engine.wire.Wire` of integers; vectors (biases, norms) stay as they are.
 
     They lie on a symmetric grid (:mod:`zobench.engine.grid`) and are unpacked as code times scale, rounded once to the
     model's dtype. What rests is never written again (:class:`zobench.runspec.kinds.WireKind`).
@@ -57,11 +57,9 @@ class IntegerWire:
         """Nothing: torch's own operations do it."""
 
     def nbytes(self, unit: Unit) -> int:
-        """Bytes of the unit at rest, a whole number of pages."""
         return self._layout(unit)[2]
 
     def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
-        """Writes the unit's weights in ``slot`` into ``master``, in the model's dtype."""
         grids, plain, _ = self._layout(unit)
         for grid in grids:
             flat, packed, scale = grid.field.view(master).view(-1), grid.packed(slot), grid.scale(slot)
@@ -73,7 +71,6 @@ class IntegerWire:
             item.view(master).copy_(_plain(item, offset, slot))
 
     def encode(self, unit: Unit, master: Tensor, slot: Tensor) -> None:
-        """The inverse of :meth:`decode`, rounding to the grid."""
         grids, plain, _ = self._layout(unit)
         for grid in grids:
             flat, packed, scale = grid.field.view(master).view(-1), grid.packed(slot), grid.scale(slot)

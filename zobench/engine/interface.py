@@ -206,23 +206,16 @@ class MeasuredEngine(Protocol):
         """Inside, steps run without any transfer."""
 
 
-class WatchedEngine(Protocol):
-    """What :class:`zobench.engine.survival.Survival` needs: the weights as the next probe would use them.
-
-    ``thresholds``: of sparse directions, by tensor id.
-    """
+class LocalEngine(DurableEngine, MeasuredEngine, Protocol):
+    """One rank's own engine, whose weights lie in units. ``thresholds``: of sparse directions, by tensor id."""
 
     @property
     def config(self) -> EngineConfig:
-        """Which noise makes the directions."""
+        """Where the weights are, and which mechanisms are on."""
 
     @property
     def rule(self) -> UpdateRule | None:
         """The update, if it is not SGD's."""
-
-    @property
-    def journal(self) -> list[Entry]:
-        """All updates in order."""
 
     @property
     def thresholds(self) -> Mapping[int, float]:
@@ -230,12 +223,6 @@ class WatchedEngine(Protocol):
 
     def visit(self, look: Callable[[Unit, list[Tensor]], None]) -> None:
         """Calls ``look(unit, tensors)`` for every unit but the word embedding and the head."""
-
-
-class LocalEngine(DurableEngine, MeasuredEngine, WatchedEngine, Protocol):
-    """One rank's own engine, whose weights lie in units."""
-
-    journal: list[Entry]
 
 
 class TunedEngine(SteppingEngine, EvaluatingEngine, SavingEngine, Protocol):

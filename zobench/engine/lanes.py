@@ -156,7 +156,7 @@ class ThreadLanes:
 
 
 class VirtualLanes:
-    """Lanes on a clock that only counts: every operation runs at once, in the thread that submits it.
+    """:class:`Lanes` on a clock that only counts: every operation runs at once, in the thread that submits it.
 
     ``price`` runs the action of an operation and returns the seconds that it takes. A ticket is the time of an
     operation's end. What the caller does between operations takes the compute lane's time by :meth:`spend`.
@@ -182,7 +182,6 @@ class VirtualLanes:
         self._clock["compute"] = self.now + seconds
 
     def submit(self, op: Op, action: Action, after: Sequence[float]) -> float:
-        """See :class:`Lanes`."""
         seconds = self._price(op, action)
         start = max([self._issued, self._clock.get(op.lane, 0.0), *after])
         self._clock[op.lane] = end = start + seconds
@@ -190,7 +189,7 @@ class VirtualLanes:
         return end
 
     def wait(self, ticket: float) -> None:
-        """See :class:`Lanes`: it takes no time here, but is noted: ``awaited`` is the latest such end."""
+        """It takes no time here, but is noted: ``awaited`` is the latest such end."""
         self.awaited = max(self.awaited, ticket)
 
     def drain(self) -> None:
@@ -200,11 +199,10 @@ class VirtualLanes:
         """See :class:`Lanes`."""
 
     def record(self) -> None:
-        """See :class:`Lanes`."""
         self.origin, self._events = self.now, []
 
     def timeline(self) -> list[Event]:
-        """See :class:`Lanes`; what takes no time, as an offload of what did not change, is left out."""
+        """As :class:`Lanes` has it; what takes no time, as an offload of what did not change, is left out."""
         origin, events, self._events = self.origin, self._events, []
         seen = [
             (lane, kind, block, start - origin, end - origin)

@@ -44,15 +44,6 @@ def averaged(model: nn.Module, batch: Batch, count: int, numbers: Callable[[Batc
     return [sum(map(operator.mul, weights, column)) / sum(weights) for column in columns]
 
 
-def causal_loss(head: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, rows: int) -> Tensor:
-    """Mean negative log-likelihood of the next token, float32, as ``transformers`` computes it from full logits.
-
-    ``hidden`` (batch, tokens, width), ``labels`` (batch, tokens) with -100 ignored, ``rows`` tokens per chunk.
-    """
-    targets = next_tokens(labels)
-    return mean_loss(log_probabilities(head, hidden.reshape(-1, hidden.shape[-1]), targets, rows), targets)
-
-
 def log_probabilities(head: Callable[[Tensor], Tensor], states: Tensor, targets: Tensor, rows: int) -> Tensor:
     """The log-probability of each of ``targets`` (n,) at ``states`` (n, width), float32 (n,); ``rows`` states at once.
 

@@ -151,13 +151,11 @@ class ShapedNoise:
         self._noise, self._rule, self._states = noise, rule, states
 
     def draw(self, seed: int, unit: int, tensors: Sequence[Tensor], lane: int = 0) -> Iterator[Piece]:
-        """See :meth:`TorchNoise.draw`."""
         for index, start, piece, u in self._noise.draw(seed, unit, tensors, lane):
             beside = [state.view(-1)[start : start + len(piece)] for state in self._states[index]]
             yield index, start, piece, self._rule.shape(u, piece, beside, math.inf)
 
     def keep(self, seeds: Collection[int]) -> None:
-        """See :meth:`TorchNoise.keep`."""
         self._noise.keep(seeds)
 
 
@@ -171,12 +169,10 @@ class SparseNoise:
         self._noise, self._thresholds = noise, thresholds
 
     def draw(self, seed: int, unit: int, tensors: Sequence[Tensor], lane: int = 0) -> Iterator[Piece]:
-        """See :meth:`TorchNoise.draw`."""
         normals = self._noise.draw(seed, unit, tensors, 2 * lane)
         masks = self._noise.draw(seed + MASK, unit, tensors, 2 * lane + 1)
         for (index, start, piece, z), (_, _, _, mask) in zip(normals, masks, strict=True):
             yield index, start, piece, z.masked_fill_(mask < self._thresholds[unit][index], 0.0)
 
     def keep(self, seeds: Collection[int]) -> None:
-        """See :meth:`TorchNoise.keep`."""
         self._noise.keep({*seeds, *(seed + MASK for seed in seeds)})

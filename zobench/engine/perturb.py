@@ -15,7 +15,7 @@ from torch import Tensor
 from zobench.engine.base import Entry
 from zobench.engine.noise import Noise
 from zobench.engine.rules import UpdateRule
-from zobench.engine.shapes import ShapingRule
+from zobench.engine.shapes import shaping
 from zobench.kernels import Update
 
 
@@ -64,32 +64,23 @@ def apply_rule(
     noise: Noise, rule: UpdateRule, entries: Sequence[Entry], unit: int, tensors: Sequence[Tensor],
     states: Sequence[Sequence[Tensor]], decayed: Sequence[bool],
 ) -> None:  # fmt: skip
-    """The update of one step by ``rule``, in place: ``entries`` are all of that step's, ``states`` each tensor's."""
+    """The update of one step by ``rule``, in place, rounded once: ``entries`` are all of that step's, ``states`` each
+    tensor's. A rule that shapes directions shapes what ``noise`` draws."""
     draws = [noise.draw(entry.seed, unit, tensors, lane) for lane, entry in enumerate(entries)]
+    first, shapes = entries[0], shaping(rule)
     for pieces in zip(*draws, strict=True):
         index, start, weights, _ = pieces[0]
-        estimate = torch.zeros(weights.numel(), device=weights.device)
-        for entry, (_, _, _, z) in zip(entries, pieces, strict=True):
-            estimate.add_(z.float().mul_(entry.g))  # not alpha=: a fused sum rounds differently at a piece's ends
-        own = [state.view(-1)[start : start + weights.numel()] for state in states[index]]
-        decay = entries[0].weight_decay if decayed[index] else 0.0
-        rule.apply(weights, estimate, own, lr=entries[0].lr, weight_decay=decay, step=entries[0].step)
-
-
-def apply_shaped(
-    noise: Noise, rule: ShapingRule, entries: Sequence[Entry], unit: int, tensors: Sequence[Tensor],
-    states: Sequence[Sequence[Tensor]], decayed: Sequence[bool],
-) -> None:  # fmt: skip
-    """As :func:`apply_rule`, by a rule that shapes its directions of what ``noise`` draws; rounded once."""
-    draws = [noise.draw(entry.seed, unit, tensors, lane) for lane, entry in enumerate(entries)]
-    for pieces in zip(*draws, strict=True):
-        index, start, weights, _ = pieces[0]
-        own = [state.view(-1)[start : start + weights.numel()] for state in states[index]]
-        updates = (
-            Update(e.seed, e.g, e.lr, e.weight_decay if decayed[index] else 0.0, e.step, e.extra) for e in entries
-        )
+        inside = [state.view(-1)[start : start + weights.numel()] for state in states[index]]
+        decay = [entry.weight_decay if decayed[index] else 0.0 for entry in entries]
+        if shapes is None:
+            estimate = torch.zeros(weights.numel(), device=weights.device)
+            for entry, (_, _, _, z) in zip(entries, pieces, strict=True):
+                estimate.add_(z.float().mul_(entry.g))  # not alpha=: a fused sum rounds differently at a piece's ends
+            rule.apply(weights, estimate, inside, lr=first.lr, weight_decay=decay[0], step=first.step)
+            continue
+        updates = (Update(e.seed, e.g, e.lr, d, e.step, e.extra) for e, d in zip(entries, decay, strict=True))
         wide = weights.float()
-        rule.update(wide, zip(updates, (u.float() for *_, u in pieces), strict=True), own, math.inf)
+        shapes.update(wide, zip(updates, (u.float() for *_, u in pieces), strict=True), inside, math.inf)
         if wide is not weights:
             weights.copy_(wide)
 

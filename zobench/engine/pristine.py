@@ -233,7 +233,8 @@ class Pristine(Arithmetic):
     def _begin(self, unit: Unit) -> Tensor | None:
         """Decides where W is in this turn; returns what it is to be made from if that is elsewhere."""
         self._turn, self._in_scratch = unit, None
-        self._flat, base = self._weights.unpacked(unit), None
+        self._flat = self._weights.unpacked(unit)
+        base: Tensor | None = None
         if not unit.streamed and self.pending(unit) and not self.is_due(unit):
             assert self._weights.master is not None
             assert isinstance(unit.buffer, Tensor)

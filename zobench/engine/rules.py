@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -43,8 +44,8 @@ def initial(rule: UpdateRule, state: str) -> float:
 # processor can and twice where it cannot: the bits would depend on the machine.
 
 
-class Float32Rule:
-    """What most rules have in common: states, if any, in float32."""
+class Rule(ABC):
+    """An :class:`UpdateRule` without state, or with state in float32: ``w -= lr * (change + weight_decay * w)``."""
 
     states: ClassVar[tuple[str, ...]] = ()
 
@@ -52,43 +53,47 @@ class Float32Rule:
         """float32, whatever the dtype of the weights."""
         return torch.float32
 
-
-@dataclass(frozen=True)
-class Sign(Float32Rule):
-    """``w -= lr * (sign(ghat) + weight_decay * w)``, elementwise, sign(0) = 0 (ZO-Bench, equation 2 with h = sign)."""
+    @abstractmethod
+    def change(self, estimate: Tensor, states: Sequence[Tensor], step: int) -> Tensor:
+        """The change, float32, which may be ``estimate`` itself; ``states`` are updated in place."""
 
     def apply(
         self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
     ) -> None:
-        """See :class:`UpdateRule`."""
-        descend(weights, estimate.sign_(), lr, weight_decay)
+        """See :meth:`UpdateRule.apply`."""
+        descend(weights, self.change(estimate, states, step), lr, weight_decay)
 
 
 @dataclass(frozen=True)
-class Momentum(Float32Rule):
-    """``m = beta * m + ghat``; ``w -= lr * (m + weight_decay * w)`` (ZO-Bench, appendix A). m is float32."""
+class Sign(Rule):
+    """The change is sign(ghat), elementwise, sign(0) = 0 (ZO-Bench, equation 2 with h = sign)."""
+
+    def change(self, estimate: Tensor, states: Sequence[Tensor], step: int) -> Tensor:
+        return estimate.sign_()
+
+
+@dataclass(frozen=True)
+class Momentum(Rule):
+    """The change is m: ``m = beta * m + ghat`` (ZO-Bench, appendix A)."""
 
     beta: float = 0.9
 
     states = ("m",)
 
-    def apply(
-        self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
-    ) -> None:
-        """See :class:`UpdateRule`."""
+    def change(self, estimate: Tensor, states: Sequence[Tensor], step: int) -> Tensor:
         (m,) = states
         m.mul_(self.beta).add_(estimate)
-        descend(weights, estimate.copy_(m), lr, weight_decay)
+        return estimate.copy_(m)
 
 
 @dataclass(frozen=True)
-class Adam(Float32Rule):
-    """Adam without bias correction, by one of two formulas; m and v are float32.
+class Adam(Rule):
+    """Adam without bias correction, by one of two formulas; the change is ``m / sqrt(V + eps)``.
 
     ZO-Adam as ZO-Bench prints it (appendix A), whose formula has no ``eps``, which is here for V = 0:
-    ``m = beta1 m + (1 - beta1) ghat``; ``v' = beta2 v + (1 - beta2) ghat^2``; ``V = max(v', v)``;
-    ``w -= lr * (m / sqrt(V + eps) + weight_decay * w)``. With ``is_refined`` R-AdaZO's (Shu et al., arXiv 2502.01014),
-    whose second moment is of the first: ``v' = beta2 v + (1 - beta2) m^2`` and ``V = v'``.
+    ``m = beta1 m + (1 - beta1) ghat``; ``v' = beta2 v + (1 - beta2) ghat^2``; ``V = max(v', v)``. With ``is_refined``
+    R-AdaZO's (Shu et al., arXiv 2502.01014), whose second moment is of the first: ``v' = beta2 v + (1 - beta2) m^2``
+    and ``V = v'``.
     """
 
     beta1: float = 0.9
@@ -98,10 +103,7 @@ class Adam(Float32Rule):
 
     states = ("m", "v")
 
-    def apply(
-        self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
-    ) -> None:
-        """See :class:`UpdateRule`."""
+    def change(self, estimate: Tensor, states: Sequence[Tensor], step: int) -> Tensor:
         m, v = states
         if self.is_refined:
             m.mul_(self.beta1).add_(estimate.mul_(1 - self.beta1))
@@ -112,16 +114,16 @@ class Adam(Float32Rule):
             before = v.clone()
             v.mul_(self.beta2).add_(estimate.square_().mul_(1 - self.beta2))
             root = torch.maximum(v, before, out=before).add_(self.eps).sqrt_()
-        descend(weights, torch.div(m, root, out=estimate), lr, weight_decay)
+        return torch.div(m, root, out=estimate)
 
 
 @dataclass(frozen=True)
-class TorchAdam:
+class TorchAdam(Rule):
     """ZO-Adam as its program has it: torch's Adam on ghat, with bias correction; m and v in the weights' dtype.
 
-    ``w -= lr * (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * w)``, t = step + 1, which counts
-    skipped steps too. The update is computed before m and v are rounded to their dtype. In float16 a v below 3e-8 is
-    zero at the next step, whose update may then be huge: the published state is this coarse.
+    The change is ``m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)``, t = step + 1, which counts skipped steps too.
+    It is computed before m and v are rounded to their dtype. In float16 a v below 3e-8 is zero at the next step, whose
+    update may then be huge: the published state is this coarse.
     """
 
     beta1: float = 0.9
@@ -131,20 +133,16 @@ class TorchAdam:
     states = ("m", "v")
 
     def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`UpdateRule`."""
         return weights
 
-    def apply(
-        self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
-    ) -> None:
-        """See :class:`UpdateRule`."""
+    def change(self, estimate: Tensor, states: Sequence[Tensor], step: int) -> Tensor:
         m, v = (state.float() * beta for state, beta in zip(states, (self.beta1, self.beta2), strict=True))
         m.add_(estimate * (1 - self.beta1))
         v.add_(estimate.square_().mul_(1 - self.beta2))
         for state, value in zip(states, (m, v), strict=True):
             state.copy_(value)
         root = v.div_(1 - self.beta2 ** (step + 1)).sqrt_().add_(self.eps)
-        descend(weights, m.div_(1 - self.beta1 ** (step + 1)).div_(root), lr, weight_decay)
+        return m.div_(1 - self.beta1 ** (step + 1)).div_(root)
 
 
 def descend(weights: Tensor, update: Tensor, lr: float, weight_decay: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol, cast
 import torch
 from torch import Tensor
 
-from zobench.engine.rules import Float32Rule, UpdateRule, descend
+from zobench.engine.rules import Rule, UpdateRule, descend
 from zobench.kernels import Update
 
 Draws = Iterable[tuple[Update, Tensor]]
@@ -53,23 +53,21 @@ def moving(rule: UpdateRule | None) -> Callable[[Tensor, Tensor, float], Tensor]
 
 
 @dataclass(frozen=True)
-class Shaped(Float32Rule, ABC):
-    """What rules that shape directions have in common: SGD along their directions."""
+class Shaped(Rule):
+    """What the rules that shape directions (:class:`ShapingRule`) have in common: SGD along their directions."""
 
     reads_weights = False
 
     @abstractmethod
     def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
-        """See :class:`ShapingRule`."""
+        """See :meth:`ShapingRule.shape`."""
 
-    def apply(
-        self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
-    ) -> None:
-        """``w -= lr * (estimate + weight_decay * w)``; the directions in ``estimate`` are shaped already."""
-        descend(weights, estimate, lr, weight_decay)
+    def change(self, estimate: Tensor, states: Sequence[Tensor], step: int) -> Tensor:
+        """The estimate itself: its directions are shaped already."""
+        return estimate
 
     def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
-        """See :class:`ShapingRule`: all directions are of the weights and the state before the step."""
+        """As :class:`ShapingRule` has it: all directions are of the weights and the state before the step."""
         updates: list[Update] = []
 
         def estimates() -> Iterable[Tensor]:
@@ -86,7 +84,7 @@ class Rademacher(Shaped):
     """z = sign(u), which is +1 or -1 with equal chance (FZOO)."""
 
     def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
-        """See :class:`ShapingRule`; the sign of zero is its sign bit."""
+        """As :class:`ShapingRule` has it; the sign of zero is its sign bit."""
         return torch.copysign(torch.ones_like(u), u, out=u)
 
 
@@ -97,7 +95,6 @@ class SmallWeights(Shaped):
     reads_weights = True
 
     def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
-        """See :class:`ShapingRule`."""
         return u.masked_fill_(weights.abs() > limit, 0.0)
 
 
@@ -117,15 +114,13 @@ class DiagonalHessian(Shaped):
     begins = MappingProxyType({"h": 1.0})
 
     def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`~zobench.engine.rules.UpdateRule`."""
         return weights if self.narrow else torch.float32
 
     def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
-        """See :class:`ShapingRule`."""
         return u.div_(states[0].float().sqrt())
 
     def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
-        """See :class:`ShapingRule`: the direction of the step itself is of the H that it has changed."""
+        """As :class:`ShapingRule` has it: the direction of the step itself is of the H that it has changed."""
         ((update, u),) = draws
         h = states[0]
         seen = u.square().mul_(h).mul_(update.extra * self.smooth)
@@ -149,7 +144,6 @@ class Cone(Shaped):
     states: ClassVar[tuple[str, ...]] = ("m",)
 
     def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`~zobench.engine.rules.UpdateRule`."""
         return weights if self.narrow else torch.float32
 
     def norm_after(self, norm: float, g: float, step: int) -> float:
@@ -160,11 +154,9 @@ class Cone(Shaped):
         return math.hypot(along, (1 - beta) * g * math.sin(self.theta))
 
     def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
-        """See :class:`ShapingRule`."""
         return u.mul_(math.sin(self.theta)).add_(states[0] * math.cos(self.theta))
 
     def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
-        """See :class:`ShapingRule`."""
         ((update, u),) = draws
         estimate = self.shape(u, weights, states, limit).mul_(update.g)
         beta, norm = self.beta(update.step), update.extra
@@ -189,11 +181,9 @@ class RecentMoments(Shaped):
     zeta: float
 
     def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
-        """See :class:`ShapingRule`."""
         return u
 
     def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
-        """See :class:`ShapingRule`."""
         first, second = torch.zeros_like(weights), torch.zeros_like(weights)
         newest: Update | None = None
         for age, (update, u) in enumerate(draws):

@@ -7,12 +7,12 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from zobench.engine.rules import Float32Rule, descend
+from zobench.engine.rules import Rule
 from zobench.engine.shapes import Draws, Shaped
 
 LEAST_CHANCE = 2.0**-30
@@ -22,16 +22,17 @@ WINDUP = 1.5
 
 
 @dataclass(frozen=True)
-class AtLeast(Float32Rule):
+class AtLeast(Rule):
     """SGD that ends at ``least``: ``w = max(w - lr * (ghat + weight_decay * w), least)`` (QZO, of scales)."""
 
     least: float
 
-    def apply(
-        self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], *, lr: float, weight_decay: float, step: int
-    ) -> None:
-        """See :class:`~zobench.engine.rules.UpdateRule`."""
-        descend(weights, estimate, lr, weight_decay)
+    def change(self, estimate: Tensor, states: Sequence[Tensor], step: int) -> Tensor:
+        return estimate
+
+    def apply(self, weights: Tensor, estimate: Tensor, states: Sequence[Tensor], **rates: Any) -> None:
+        """See :meth:`~zobench.engine.rules.UpdateRule.apply`."""
+        super().apply(weights, estimate, states, **rates)
         weights.clamp_(min=self.least)
 
 
@@ -56,11 +57,10 @@ class WholeSteps(Shaped):
     states: ClassVar[tuple[str, ...]] = ("e",)
 
     def state_dtype(self, weights: torch.dtype) -> torch.dtype:
-        """See :class:`~zobench.engine.rules.UpdateRule`."""
         return torch.float16 if self.narrow else torch.float32
 
     def shape(self, u: Tensor, weights: Tensor, states: Sequence[Tensor], limit: float) -> Tensor:
-        """See :class:`~zobench.engine.shapes.ShapingRule`. One number decides each: z >= k where u reaches the number
+        """One number decides each: z >= k where u reaches the number
         that normal ones reach as rarely as a rounded ``sigma u'`` reaches k."""
         z = torch.zeros_like(u)
         for edge in edges(self.sigma):
@@ -73,7 +73,6 @@ class WholeSteps(Shaped):
         return torch.where(self._inside(there), there, weights)
 
     def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
-        """See :class:`~zobench.engine.shapes.ShapingRule`."""
         (residual,) = states
         estimate, lr = torch.zeros_like(weights), 0.0
         for update, u in draws:

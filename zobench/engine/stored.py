@@ -15,7 +15,8 @@ from zobench.models.weights import Weights
 
 
 class StoredWire:
-    """Decodes units whose tensors rest as files have them; they are never written (writeback_every=inf)."""
+    """A :class:`~zobench.engine.wire.Wire` that decodes units whose tensors rest as files have them; they are never
+    written (writeback_every=inf)."""
 
     read_only = True
 
@@ -27,7 +28,6 @@ class StoredWire:
         """Nothing: torch's own operations do it."""
 
     def nbytes(self, unit: Unit) -> int:
-        """Bytes of the unit at rest, a whole number of pages."""
         return self._layout(unit)[1]
 
     def extents(self, unit: Unit) -> list[Extent]:
@@ -39,7 +39,6 @@ class StoredWire:
         ]
 
     def decode(self, unit: Unit, slot: Tensor, master: Tensor) -> None:
-        """Writes the unit's weights in ``slot`` into ``master``, in the model's dtype."""
         for item, stored, targets in self._layout(unit)[0]:
             pieces = zip(stored.pieces, targets, strict=True)
             stored.write([slot[target : target + piece.nbytes] for piece, target in pieces], item.view(master))

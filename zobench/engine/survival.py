@@ -7,7 +7,7 @@ from torch import Tensor
 
 from zobench.engine.blocks import Unit
 from zobench.engine.general import General
-from zobench.engine.interface import WatchedEngine
+from zobench.engine.interface import LocalEngine
 from zobench.kernels import Span
 from zobench.runspec.kinds import NOISES
 
@@ -23,7 +23,7 @@ class Survival:
     intended.
     """
 
-    def __init__(self, engine: WatchedEngine) -> None:
+    def __init__(self, engine: LocalEngine) -> None:
         if NOISES[engine.config.noise].in_place:
             raise ValueError("`survival` needs noise=counter, but got noise=torch; its z cannot be made for a sample")
         if engine.rule is not None:

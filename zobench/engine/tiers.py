@@ -69,28 +69,15 @@ def allocate(nbytes: int, device: str = "cpu") -> Tensor:
         return aligned(nbytes)
 
 
+def _keep_nothing(*_: object, **__: object) -> None:
+    """Of a tier without memory."""
+
+
 class NoTier:
     """Nothing is kept: for the meta device, where the engine runs to have its memory counted."""
 
     note = ""
-
-    def fill(self, block: int, write: Callable[[Tensor], None]) -> None:
-        """See :class:`Tier`."""
-
-    def upload(self, block: int, slot: Tensor, first: int = 0) -> None:
-        """See :class:`Tier`."""
-
-    def offload(self, block: int, slot: Tensor, first: int = 0) -> None:
-        """See :class:`Tier`."""
-
-    def peek(self, block: int, out: Tensor, first: int) -> None:
-        """See :class:`Tier`."""
-
-    def read(self, block: int, out: Tensor) -> None:
-        """See :class:`Tier`."""
-
-    def close(self) -> None:
-        """See :class:`Tier`."""
+    fill = upload = offload = peek = read = close = staticmethod(_keep_nothing)
 
 
 class HostTier:

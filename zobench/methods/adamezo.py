@@ -6,6 +6,7 @@ Its program: shawnnn3di/AdaMeZO.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from zobench.methods.base import Direction, StepResult
@@ -14,7 +15,6 @@ from zobench.runspec.kinds import Definition, MethodKind, Need
 
 if TYPE_CHECKING:
     from zobench.engine.base import Entry
-    from zobench.runspec import RunSpec
 
 HORIZON = 10
 """The steps that a moment is made of, as the program's example has it."""
@@ -29,6 +29,7 @@ class AdaMeZO(ZOSGD):
     """
 
     fields = ONE_DIRECTION
+    own_options = MappingProxyType({"horizon": int})
 
     def __init__(self, *, horizon: int = HORIZON, **constants: Any) -> None:
         super().__init__(**constants)
@@ -61,17 +62,12 @@ class AdaMeZO(ZOSGD):
         return super()._finish(loss, directions, gradients)
 
 
-def make(spec: RunSpec) -> AdaMeZO:
-    """The method of ``spec``."""
-    return AdaMeZO.of(spec, horizon=int(spec.option("horizon")))
-
-
 KIND = MethodKind(
     name="adamezo",
     as_written=Definition(
         formula="w -= lr * m / sqrt(v + zeta), m = (1 - beta1) sum of beta1^k g_k z_k, v = (1 - beta2) sum of "
         "beta2^k (g_k z_k)^2 over the last steps, k their age",
-        make="zobench.methods.adamezo:make",
+        make="zobench.methods.adamezo:AdaMeZO.of",
         rule="zobench.methods.rules:recent_moments",
         copies=4,
         piece_copies=5,

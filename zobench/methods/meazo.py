@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from zobench.methods.base import Direction, StepResult
@@ -12,7 +13,6 @@ from zobench.runspec.kinds import Definition, MethodKind
 
 if TYPE_CHECKING:
     from zobench.engine.base import Entry
-    from zobench.runspec import RunSpec
 
 
 class MEAZO(ZOSGD):
@@ -21,6 +21,8 @@ class MEAZO(ZOSGD):
     g is the mean over the ``queries``, t the number of steps that were applied, this one included. A step with a g that
     is not finite changes neither W nor v.
     """
+
+    own_options = MappingProxyType({"beta": float, "zeta": float})
 
     def __init__(self, *, beta: float = 0.99, zeta: float = 1e-8, **constants: Any) -> None:
         super().__init__(**constants)
@@ -58,16 +60,11 @@ class MEAZO(ZOSGD):
         return super()._finish(loss, directions, gradients)
 
 
-def make(spec: RunSpec) -> MEAZO:
-    """The method of ``spec``."""
-    return MEAZO.of(spec, beta=float(spec.option("beta")), zeta=float(spec.option("zeta")))
-
-
 KIND = MethodKind(
     name="meazo",
     as_written=Definition(
         formula="v = beta v + (1 - beta) g^2, one number; w -= lr / (sqrt(v / (1 - beta^t)) + zeta) * ghat",
-        make="zobench.methods.meazo:make",
+        make="zobench.methods.meazo:MEAZO.of",
     ),
     options={"beta": 0.99, "zeta": 1e-8},
     grid="meazo",

@@ -5,18 +5,18 @@ Shang et al., 2025 (arXiv 2505.13430), and its program, maifoundations/QZO.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
 from zobench.methods.base import INTEGERS
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need, SchemeKind, SpecFields, Widths
 
-if TYPE_CHECKING:
-    from zobench.runspec import RunSpec
-
 
 class QZO(ZOSGD):
     """ZO-SGD of the scales, with each g cut at +-``clip``. A g that is not finite is skipped, not cut."""
+
+    own_options = MappingProxyType({"clip": float})
 
     def __init__(self, *, clip: float = 100.0, **constants: Any) -> None:
         super().__init__(**constants)
@@ -26,11 +26,6 @@ class QZO(ZOSGD):
 
     def _coefficient(self, g: float) -> float:
         return min(max(g, -self.clip), self.clip)
-
-
-def make(spec: RunSpec) -> QZO:
-    """The method of ``spec``."""
-    return QZO.of(spec, clip=float(spec.option("clip")))
 
 
 def _scales(widths: Widths, spec: SpecFields) -> tuple[int, int]:
@@ -45,14 +40,14 @@ KIND = MethodKind(
     name="qzo",
     as_written=Definition(
         formula="s = max(s - lr * clip(ghat), 0), w = s q: of integer weights the scales s; the codes q stay",
-        make="zobench.methods.qzo:make",
+        make="zobench.methods.qzo:QZO.of",
         rule="zobench.methods.rules:least_scale",
         copies=2,
         piece_copies=3,
     ),
     as_shipped=Definition(
         formula="s = max(s - lr * clip(ghat), 1e-7), w = s q: of integer weights the scales s; the codes q stay",
-        make="zobench.methods.qzo:make",
+        make="zobench.methods.qzo:QZO.of",
         rule="zobench.methods.rules:least_scale",
         copies=2,
         piece_copies=3,

@@ -54,6 +54,8 @@ class ZOSGD:
 
     fields: ClassVar[tuple[str, ...]] = (*ONE_DIRECTION, "queries")
     """Its constants that are fields of a spec."""
+    own_options: ClassVar[Mapping[str, type]] = {}
+    """Its constants that are options of a spec, with their types."""
     law: int = 0
     """What the seeds of its directions have beside their number: which law their elements have."""
 
@@ -78,8 +80,9 @@ class ZOSGD:
 
     @classmethod
     def of(cls, spec: RunSpec, **constants: Any) -> Self:
-        """The method of ``spec``; ``constants``: those that are no fields of it."""
-        method = cls(**{name: getattr(spec, name) for name in cls.fields}, **constants)
+        """The method of ``spec``; ``constants``: those that are neither fields of it nor :attr:`own_options`."""
+        options = {name: kind(spec.option(name)) for name, kind in cls.own_options.items()}
+        method = cls(**{name: getattr(spec, name) for name in cls.fields}, **options, **constants)
         method.law = LAWS[spec.law]
         return method
 

@@ -8,16 +8,13 @@ of one device on the concatenated batch, whatever the shards hold; with equal sh
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from types import TracebackType
 
 import torch
-from torch import Tensor, nn
 
 from zobench.data.batch import Batch
-from zobench.engine import BASE, Engine, EngineConfig, Entry, Point
-from zobench.engine.lanes import Event
+from zobench.engine import BASE, Engine, Point
 from zobench.engine.loss import counted
 from zobench.engine.population import Reward
 from zobench.parallel.world import World
@@ -26,11 +23,17 @@ from zobench.parallel.world import World
 class ParallelEngine:
     """``engine``, whose probes are shared out over ``world``; all else is the engine's own (:attr:`local`).
 
-    Every rank makes the same calls with the same arguments, and commits the same entries.
+    Every rank makes the same calls with the same arguments, and commits the same entries. Where ranks share memory, all
+    of them ask for tensors at the same time.
     """
 
     def __init__(self, engine: Engine, world: World) -> None:
         self.engine, self.world = engine, world
+        self.model, self.config, self.parts = engine.model, engine.config, engine.parts
+        self.commit, self.flush, self.drain, self.close = engine.commit, engine.flush, engine.drain, engine.close
+        self.scores, self.next_logits = engine.scores, engine.next_logits  # of the whole batch, on every rank
+        self.named_tensors, self.state_tensors = engine.named_tensors, engine.state_tensors
+        self.save_pretrained, self.record, self.timeline = engine.save_pretrained, engine.record, engine.timeline
 
     def probe(self, batch: Batch, points: Sequence[Point]) -> list[float]:
         """The mean loss of the whole ``batch`` at each point, the same on all ranks."""
@@ -103,21 +106,6 @@ class ParallelEngine:
         return None
 
     @property
-    def model(self) -> nn.Module:
-        """The model whose weights are tuned."""
-        return self.engine.model
-
-    @property
-    def config(self) -> EngineConfig:
-        """This rank's."""
-        return self.engine.config
-
-    @property
-    def parts(self) -> int:
-        """How many parts points and entries can name."""
-        return self.engine.parts
-
-    @property
     def bytes_at_rest(self) -> int:
         """Bytes of the streamed units in this rank's tier."""
         return self.engine.bytes_at_rest
@@ -126,50 +114,6 @@ class ParallelEngine:
     def tier_note(self) -> str:
         """What a reader of a measurement should know about the tier, or ""."""
         return self.engine.tier_note
-
-    def commit(self, entries: Sequence[Entry]) -> None:
-        """Appends updates to this rank's journal, as every other rank does to its own."""
-        self.engine.commit(entries)
-
-    def scores(self, batch: Batch) -> Tensor:
-        """The score of each of the batch's candidates, float32 (c,) on the CPU: every rank looks at all of them."""
-        return self.engine.scores(batch)
-
-    def next_logits(self, batch: Batch) -> Tensor:
-        """The logits after each row's last token, float32 (rows, vocabulary) on the CPU: every rank looks at all."""
-        return self.engine.next_logits(batch)
-
-    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, CPU copy) of every parameter; where ranks share memory, all of them ask at the same time."""
-        return self.engine.named_tensors()
-
-    def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(parameter#state, CPU copy) of every state of the rule, as :meth:`named_tensors`."""
-        return self.engine.state_tensors()
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Writes a Hugging Face checkpoint."""
-        self.engine.save_pretrained(folder)
-
-    def flush(self) -> None:
-        """Applies every committed update for good."""
-        self.engine.flush()
-
-    def drain(self) -> None:
-        """Returns when all of this rank's transfers are done."""
-        self.engine.drain()
-
-    def record(self) -> None:
-        """Starts an empty timeline of this rank's lanes."""
-        self.engine.record()
-
-    def timeline(self) -> list[Event]:
-        """What this rank's lanes did since :meth:`record`."""
-        return self.engine.timeline()
-
-    def close(self) -> None:
-        """Closes this rank's engine."""
-        self.engine.close()
 
     def __enter__(self) -> ParallelEngine:
         self.engine.__enter__()

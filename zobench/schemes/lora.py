@@ -14,8 +14,8 @@ from torch import Tensor
 from zobench.engine.base import EngineConfig
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
+from zobench.schemes import LORA_ALPHA, LORA_RANK
 from zobench.schemes.base import Adapter, generator
-from zobench.schemes.kinds import LORA_ALPHA, LORA_RANK
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -21,8 +21,8 @@ from zobench.engine.core import Engine
 from zobench.engine.drive import call
 from zobench.models.weights import Weights
 from zobench.runspec import RunSpec
+from zobench.schemes import PREFIX_TOKENS as TOKENS
 from zobench.schemes.base import Adapter, check_positions, extended, real_tokens, virtual_ids
-from zobench.schemes.kinds import PREFIX_TOKENS as TOKENS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
