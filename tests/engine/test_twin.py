@@ -241,7 +241,7 @@ def test_the_twin_of_the_largest_model_is_small_and_quick():
     config = shrunk(model.config)
     assert sum(own.numel() for own in AutoModelForCausalLM.from_config(config).parameters()) < 5_000_000
     start = time.process_time()
-    assert twin._judged(model, EngineConfig(), lambda own, how, marks: Engine(own, how, known=marks), torch.float32)
+    assert twin._judged(model, EngineConfig(), lambda own, how, marks: Engine(own, how, marks=marks), torch.float32)
     assert time.process_time() - start < 5  # about a second on an idle core
 
 

@@ -191,7 +191,7 @@ def test_parts_are_whole_pages_and_make_the_block():
         shared._ranks = ranks
         for nbytes in (1, 4096, 4096 * ranks, 4096 * ranks + 1):
             padded = shared.padded(nbytes)
-            edges = [hosts.own(padded, rank, ranks) for rank in range(ranks)]
+            edges = [hosts.part_of(padded, rank, ranks) for rank in range(ranks)]
             assert nbytes <= padded < nbytes + hosts.PAGE * ranks
             assert edges[0][0] == 0
             assert edges[-1][1] == padded

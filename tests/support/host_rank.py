@@ -121,7 +121,7 @@ def resumed(case, number, out, device):
         engine.flush()
         before, parts, refused = dict(engine.named_tensors()), {}, 0
         for unit in engine.blocks[1:]:  # the first is left as it was
-            first, last = hosts.own(engine.rest_bytes(unit), world.local_rank, world.local_ranks)
+            first, last = hosts.part_of(engine.rest_bytes(unit), world.local_rank, world.local_ranks)
             parts[unit.name] = allocate(last - first)[: last - first]
             engine.read(unit, parts[unit.name], first)
             try:

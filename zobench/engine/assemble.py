@@ -73,13 +73,13 @@ def located(unit: Unit, weights: Weights) -> list[Extent]:
     for item in unit.fields:
         if not item.is_parameter:
             raise ValueError(f"`tier=checkpoint` needs blocks without buffers, but {item.name} is one; use tier=disk")
-        place = weights.locate(item.name)
-        if place is None:
+        location = weights.locate(item.name)
+        if location is None:
             raise ValueError(
                 f"`tier=checkpoint` needs the weights of a checkpoint, but got {type(weights).__name__}; use "
                 "PretrainedWeights or tier=disk"
             )
-        file, offset, dtype = place
+        file, offset, dtype = location
         if dtype != item.dtype:
             raise ValueError(
                 f"`tier=checkpoint` needs a checkpoint in the model's {item.dtype}, but {item.name} is {dtype}; use "

@@ -76,11 +76,11 @@ def products(
             stop = min(start + size, length)
             keys = stop if is_causal else length
             block = None if seen is None else seen[:, :, start:stop, :keys]
-            own = _block(
+            attended = _block(
                 query[part, :, start:stop], key[part, :, :keys], value[part, :, :keys], block, scale,
                 start if is_causal else None,
             )  # fmt: skip
-            output[part, start:stop] = own.transpose(1, 2)
+            output[part, start:stop] = attended.transpose(1, 2)
     return output
 
 
@@ -133,7 +133,7 @@ def attend(
     if name == FUSED:
         return _fused(module, query, key, value, attention_mask, **options), None
     if torch.is_autocast_enabled("cpu"):  # it would cast the operands of each product again
-        query, key, value = (own.to(torch.get_autocast_dtype("cpu")) for own in (query, key, value))
+        query, key, value = (tensor.to(torch.get_autocast_dtype("cpu")) for tensor in (query, key, value))
     with torch.autocast("cpu", enabled=False):
         return KERNELS[name](module, query, key, value, attention_mask, **options), None
 
@@ -166,8 +166,8 @@ def replaced(model: nn.Module, name: str) -> Iterator[None]:
             part._attn_implementation_internal = name
         yield
     finally:
-        for part, own in kept:
-            part._attn_implementation_internal = own
+        for part, implementation in kept:
+            part._attn_implementation_internal = implementation
 
 
 def parts(config: Any) -> list[Any]:
@@ -196,7 +196,9 @@ def choice_of(shape: Shape) -> Choice:
     torch's fused one unless products are faster by :data:`FASTER`."""
     if shape not in _CHOICES:
         each = [(length, [seconds(name, shape, length) for name in (FUSED, PRODUCTS)]) for length in LENGTHS]
-        _CHOICES[shape] = _merged([(n, PRODUCTS if fused > FASTER * own else FUSED) for n, (fused, own) in each])
+        _CHOICES[shape] = _merged(
+            [(n, PRODUCTS if fused > FASTER * by_products else FUSED) for n, (fused, by_products) in each]
+        )
     return _CHOICES[shape]
 
 
@@ -207,7 +209,7 @@ def adopt(shape: Shape, choice: Sequence[Sequence[Any]]) -> None:
 
 def _merged(each: Sequence[tuple[int, str]]) -> Choice:
     """Lengths that follow one another with the same kernel as one."""
-    return tuple(own for own, after in zip(each, [*each[1:], (0, "")], strict=True) if own[1] != after[1])
+    return tuple(entry for entry, after in zip(each, [*each[1:], (0, "")], strict=True) if entry[1] != after[1])
 
 
 def seconds(name: str, shape: Shape, length: int) -> float:

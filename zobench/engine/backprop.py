@@ -59,7 +59,7 @@ class Backprop:
         self._drive, self._packer = drive, Packer(model, config, drive)
         self._optimizer: torch.optim.Optimizer | None = None
         self._closed = False
-        self._place(model, weights)
+        self._put_on_device(model, weights)
         self._head = Head(model.get_output_embeddings(), config.logits_bytes)  # type: ignore[operator]
         trainable = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
         below = self._below(zo_layers) if zo_layers else set()
@@ -229,7 +229,7 @@ class Backprop:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _place(self, model: nn.Module, weights: Weights | None) -> None:
+    def _put_on_device(self, model: nn.Module, weights: Weights | None) -> None:
         """Puts the weights on the device."""
         if weights is None:
             model.to(self.config.device)

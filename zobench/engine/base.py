@@ -84,15 +84,15 @@ class Position:
     part: int = -1
 
 
-def transitions(here: Point, there: Point) -> list[tuple[int, float]]:
+def transitions(start: Point, end: Point) -> list[tuple[int, float]]:
     """The moves ``W += delta * z(seed)`` that lead from one point to another, as (seed, delta).
 
     For MeZO's pair (s, +eps), (s, -eps) and back to W this yields +eps, -2 eps, +eps, the published sequence.
     """
-    if here.seed == there.seed and here.seed is not None:
-        moves = [(here.seed, there.scale - here.scale)]
+    if start.seed == end.seed and start.seed is not None:
+        moves = [(start.seed, end.scale - start.scale)]
     else:
-        moves = [(p.seed, c) for p, c in ((here, -here.scale), (there, there.scale)) if p.seed is not None]
+        moves = [(p.seed, c) for p, c in ((start, -start.scale), (end, end.scale)) if p.seed is not None]
     return [(seed, delta) for seed, delta in moves if delta != 0.0]
 
 

@@ -29,7 +29,7 @@ TILE_BYTES = 64 << 20
 class Memory(Protocol):
     """A unit's bytes on the device: ``memory[first:last]`` is a uint8 tensor of those of one of its tensors."""
 
-    def __getitem__(self, place: slice, /) -> Tensor: ...
+    def __getitem__(self, span: slice, /) -> Tensor: ...
 
 
 class Pieces:
@@ -39,9 +39,9 @@ class Pieces:
         self.parts = parts
         self._firsts = [first for first, _ in parts]
 
-    def __getitem__(self, place: slice, /) -> Tensor:
-        first, piece = self.parts[bisect.bisect_right(self._firsts, place.start) - 1]
-        return piece[place.start - first : place.stop - first]
+    def __getitem__(self, span: slice, /) -> Tensor:
+        first, piece = self.parts[bisect.bisect_right(self._firsts, span.start) - 1]
+        return piece[span.start - first : span.stop - first]
 
     def clone(self) -> Pieces:
         """A copy of all of them."""
@@ -163,7 +163,7 @@ class Unit:
         """The states of one of its trainable fields inside a buffer, in the rule's order."""
         return [state.view(buffer) for state in self.states if state.tensor_id == item.tensor_id]
 
-    def own(self, point: Point) -> Point:
+    def target(self, point: Point) -> Point:
         """Where this unit goes when the model goes to ``point``: nowhere, if that moves another part."""
         return point if point.part is None or point.part == self.part else BASE
 
@@ -263,20 +263,20 @@ def find_units(
     members: dict[int, list[Field]] = {}
     modules: dict[int, nn.Module] = {}
     for tensor_id, (name, parameter) in enumerate(model.named_parameters()):
-        places = tuple(homes[id(parameter)])
-        users = {id(block_of.get(id(module))) for module, _ in places}
+        uses = tuple(homes[id(parameter)])
+        users = {id(block_of.get(id(module))) for module, _ in uses}
         if len(users) > 1:
-            raise ValueError(f"a block must not share parameters, but {name} has {len(places)} homes; untie it")
-        owner = owner_of.get(id(places[0][0]), places[0][0])
+            raise ValueError(f"a block must not share parameters, but {name} has {len(uses)} homes; untie it")
+        owner = owner_of.get(id(uses[0][0]), uses[0][0])
         modules[id(owner)] = owner
-        item = Field(name, parameter.shape, parameter.dtype, 0, True, is_tuned(parameter), places, tensor_id)
+        item = Field(name, parameter.shape, parameter.dtype, 0, True, is_tuned(parameter), uses, tensor_id)
         members.setdefault(id(owner), []).append(item)
     names = {id(module): name for name, module in model.named_modules()}
     for owner in owners:
         for name, buffer in owner.named_buffers(names[id(owner)]):
             parent, _, attribute = name.rpartition(".")
-            places = ((model.get_submodule(parent), attribute),)
-            members[id(owner)].append(Field(name, buffer.shape, buffer.dtype, 0, False, False, places))
+            uses = ((model.get_submodule(parent), attribute),)
+            members[id(owner)].append(Field(name, buffer.shape, buffer.dtype, 0, False, False, uses))
     units = [
         make_unit(names[key], modules[key], items, _states(items, rule), alignment) for key, items in members.items()
     ]

@@ -61,7 +61,7 @@ class Source:
         if self.start is not None:
             history.resume(self.start, unit, buffer)
 
-    def place(self, unit: Unit, device: str) -> None:
+    def put_on_device(self, unit: Unit, device: str) -> None:
         """Puts a unit on the device for good, unless it is there."""
         if unit.buffer is None:
             unit.buffer = allocate(unit.nbytes, device)
@@ -107,7 +107,7 @@ def build(
     with ExitStack() as undo:
         stream = _stream(streamed, len(blocks), config, source, wire, stored, lanes, hosts, undo) if streamed else None
         for unit in residents:
-            source.place(unit, config.device)
+            source.put_on_device(unit, config.device)
         strip(unit.module for unit in units if unit.is_tile)
         if by_id and NOISES[config.noise].in_place:
             noise = SparseNoise(noise, stream_thresholds(units, by_id))
@@ -169,7 +169,7 @@ def _units(
         noise = StoredNoise(noise)
     move_buffers(model, owners, config.device)
     for unit in others:
-        source.place(unit, config.device)
+        source.put_on_device(unit, config.device)
     if not granularity.is_block:
         modules = [unit.module for unit in units if isinstance(unit.module, nn.Linear)]
         order = {id(module): n for n, module in enumerate(linear.call_order(model, modules, config.device))}
@@ -247,7 +247,7 @@ def _agree(units: Sequence[Unit], hosts: Hosts, start: Start) -> None:
     """What the rank that filled a block knows of its unit, all ranks must."""
     for unit, changed in zip(units, hosts.any([unit.changed for unit in units]), strict=True):
         unit.changed = changed
-        history.place(start, unit)
+        history.set_position(start, unit)
 
 
 def _factored(

@@ -55,20 +55,22 @@ def save_checkpoint(model: nn.Module, tensors: Iterable[tuple[str, Tensor]], fol
     """
     check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    known = cast("PreTrainedModel", model)
+    pretrained = cast("PreTrainedModel", model)
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as temporary:
-        beside = Path(temporary)
-        _describe(known, beside)
-        held = [_written(shard, beside / str(n)) for n, shard in enumerate(_shards(_converted(known, tensors)))]
-        files_of = {_shard_name(n, len(held)): sizes for n, sizes in enumerate(held)}
+        staging = Path(temporary)
+        _describe(pretrained, staging)
+        written = [
+            _written(shard, staging / str(n)) for n, shard in enumerate(_shards(_converted(pretrained, tensors)))
+        ]
+        files_of = {_shard_name(n, len(written)): sizes for n, sizes in enumerate(written)}
         for number, name in enumerate(files_of):
-            (beside / str(number)).rename(beside / name)
-        if len(held) > 1:
-            (beside / INDEX).write_text(_index(files_of), encoding="utf-8")
-        for path in beside.iterdir():
-            path.chmod((beside / CONFIG).stat().st_mode)  # safetensors makes files that nobody else can read
+            (staging / str(number)).rename(staging / name)
+        if len(written) > 1:
+            (staging / INDEX).write_text(_index(files_of), encoding="utf-8")
+        for path in staging.iterdir():
+            path.chmod((staging / CONFIG).stat().st_mode)  # safetensors makes files that nobody else can read
             files.sync(path)
-        _exchange(beside, folder)
+        _exchange(staging, folder)
 
 
 def _describe(model: PreTrainedModel, folder: Path) -> None:
@@ -91,16 +93,16 @@ def _converted(model: PreTrainedModel, tensors: Iterable[tuple[str, Tensor]]) ->
 
     names = [name for name, _ in (*model.named_parameters(), *persistent_buffers(model))]
     together = _together(model, names)
-    missing, held = collections.Counter(together.values()), collections.defaultdict[str, dict[str, Tensor]](dict)
+    missing, waiting = collections.Counter(together.values()), collections.defaultdict[str, dict[str, Tensor]](dict)
     for name, tensor in tensors:
         if name in (model._keys_to_ignore_on_save or ()):
             continue
         group = together[name]
-        held[group][name] = tensor
+        waiting[group][name] = tensor
         missing[group] -= 1
         if not missing[group]:
-            yield from revert_weight_conversion(model, held.pop(group)).items()
-    assert not held, f"of what makes {', '.join(held)} on the disk, some tensors were not given"
+            yield from revert_weight_conversion(model, waiting.pop(group)).items()
+    assert not waiting, f"of what makes {', '.join(waiting)} on the disk, some tensors were not given"
 
 
 def _together(model: PreTrainedModel, names: Iterable[str]) -> dict[str, str]:
@@ -141,10 +143,10 @@ def _shard_name(number: int, count: int) -> str:
     return SINGLE if count == 1 else f"model-{number + 1:05d}-of-{count:05d}.safetensors"
 
 
-def _index(held: Mapping[str, Mapping[str, int]]) -> str:
+def _index(sizes_of: Mapping[str, Mapping[str, int]]) -> str:
     """The list of ``held``, the bytes of each tensor by its file, as transformers writes it."""
-    weight_map = {name: file for file, sizes in held.items() for name in sizes}
-    total = sum(sum(sizes.values()) for sizes in held.values())
+    weight_map = {name: file for file, sizes in sizes_of.items() for name in sizes}
+    total = sum(sum(sizes.values()) for sizes in sizes_of.values())
     return json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}, indent=1)
 
 

@@ -60,7 +60,7 @@ class Engine:
     (:class:`~zobench.engine.noise.SparseNoise`); ``directions`` are those that have low rank. Parameters that require
     no gradient are never moved nor written back.
     ``start``: an earlier run's weights at rest, to be brought up to date by :meth:`retrace`.
-    ``hosts``: host memory that several ranks share, where the streamed units rest. ``known``: how the arguments of the
+    ``hosts``: host memory that several ranks share, where the streamed units rest. ``marks``: how the arguments of the
     model's modules follow the batch; by default that is found on a twin of the model, and with it whether the engine
     gives the model's own losses (:mod:`zobench.engine.twin`): ``ValueError`` if not.
     """
@@ -69,11 +69,11 @@ class Engine:
         self, model: nn.Module, config: EngineConfig, *, weights: Weights | None = None, lanes: Lanes | None = None,
         drive: Drive = plain, rule: UpdateRule | None = None, state: Weights | None = None,
         thresholds: Mapping[str, float] | None = None, start: Start | None = None, hosts: Hosts | None = None,
-        known: Marks | None = None, directions: LowRank | None = None,
+        marks: Marks | None = None, directions: LowRank | None = None,
     ) -> None:  # fmt: skip
         check(model, config, weights, rule)
         check_directions(directions, config, rule, thresholds)
-        marks = judged(model, config, directions) if known is None else known
+        found_marks = judged(model, config, directions) if marks is None else marks
         self.packer = Packer(model, config, drive)
         self.model, self.config, self.rule, self.drive = model.eval(), config, rule, drive
         self.directions = directions
@@ -85,7 +85,7 @@ class Engine:
         source = Source(weights=weights or ModelWeights(model), state=state, start=start)
         built = build(
             model, config, source, self.journal, self.touch,
-            rule=rule, thresholds=thresholds or {}, lanes=lanes, hosts=hosts, marks=marks, directions=directions,
+            rule=rule, thresholds=thresholds or {}, lanes=lanes, hosts=hosts, marks=found_marks, directions=directions,
         )  # fmt: skip
         self.store, self.noise, self.arithmetic = built.store, built.noise, built.arithmetic
         self.forwards, self._rows, self.thresholds = built.forwards, built.rows, built.thresholds
@@ -274,7 +274,7 @@ class Engine:
         """
         inside = set()
         for name, tensor in self._tensors(
-            lambda unit: self._held(unit, [item for item in unit.fields if item.is_kept])
+            lambda unit: self._fields_of(unit, [item for item in unit.fields if item.is_kept])
         ):
             inside.add(name)
             yield name, tensor
@@ -284,8 +284,8 @@ class Engine:
 
     def state_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(parameter#state, CPU copy) of every state of the rule, all updates applied, as :meth:`named_tensors`."""
-        yield from self._tensors(lambda unit: self._held(unit, unit.states))
-        yield from self._tensors(self._beside)
+        yield from self._tensors(lambda unit: self._fields_of(unit, unit.states))
+        yield from self._tensors(self._arithmetic_state)
 
     @property
     def parts(self) -> int:
@@ -293,11 +293,11 @@ class Engine:
         each block, and the last what follows them (ZO-Bench, section 5: 26 for OPT-1.3B)."""
         return len(find_blocks(self.model)) + 2
 
-    def _held(self, unit: Unit, items: Sequence[Field]) -> tuple[Sequence[Field], Tensor | None]:
+    def _fields_of(self, unit: Unit, items: Sequence[Field]) -> tuple[Sequence[Field], Tensor | None]:
         return items, self.current(unit) if items else None
 
     @torch.inference_mode()
-    def _beside(self, unit: Unit) -> tuple[Sequence[Field], Tensor | None]:
+    def _arithmetic_state(self, unit: Unit) -> tuple[Sequence[Field], Tensor | None]:
         return self.arithmetic.state(unit)
 
     def _tensors(self, wanted: Callable[[Unit], tuple[Sequence[Field], Tensor | None]]) -> Iterator[tuple[str, Tensor]]:
@@ -462,4 +462,9 @@ def judged(model: nn.Module, config: EngineConfig, directions: LowRank | None = 
     over a twin of the model gave transformers' own losses; ``ValueError`` if it did not. Asked again, it costs
     nothing."""
     plain = None if directions is None else replace(directions, rule=None)
-    return twin.judge(model, config, lambda own, how, marks: Engine(own, how, known=marks, directions=plain), plain)
+    return twin.judge(
+        model,
+        config,
+        lambda twin_model, settings, marks: Engine(twin_model, settings, marks=marks, directions=plain),
+        plain,
+    )

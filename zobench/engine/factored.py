@@ -36,7 +36,7 @@ from zobench.models.weights import Weights
 
 CACHED = 2 << 20
 """Bytes of float32 logits that stay in a processor's cache while their maximum and sum are taken."""
-Place = tuple[Unit, int]
+TensorRef = tuple[Unit, int]
 """A tensor: the number of a field of its unit."""
 
 
@@ -118,16 +118,16 @@ class Factored(Arithmetic):
     # --- what W is used in --------------------------------------------------------------------------------------------
 
     def product(
-        self, weight: Place, bias: Place | None, x: Tensor, points: Sequence[Point], *, transposed: bool = False,
-        rows: slice = ALL,
+        self, weight: TensorRef, bias: TensorRef | None, x: Tensor, points: Sequence[Point], *,
+        transposed: bool = False, rows: slice = ALL,
     ) -> Tensor:  # fmt: skip
         """See :func:`zobench.engine.low_rank_unit.product`."""
         shift = None if bias is None else self._located(bias)
         return low_rank_unit.product(self._located(weight), shift, x, points, transposed=transposed, rows=rows)
 
-    def made(self, place: Place, point: Point) -> Tensor:
+    def made(self, ref: TensorRef, point: Point) -> Tensor:
         """A tensor at a point; W itself where that is the same."""
-        low_rank, number = self._located(place)
+        low_rank, number = self._located(ref)
         return low_rank.made(number, point)
 
     def embed(
@@ -158,18 +158,18 @@ class Factored(Arithmetic):
         ``nbytes`` of logits at a time. It is the head's last use in a pass."""
         for unit in head.units:
             self.begin(unit)
-        places = {key: (unit, unit.fields.index(item)) for key, (unit, item) in head.tensors().items()}
-        low_rank, number = self._located(places["weight"])
+        refs = {key: (unit, unit.fields.index(item)) for key, (unit, item) in head.tensors().items()}
+        low_rank, number = self._located(refs["weight"])
         vocabulary, step = len(low_rank.tensors[number]), max(1, nbytes // (4 * len(states)))
         for first in range(0, vocabulary, step):
             rows = slice(first, min(first + step, vocabulary))
-            output = self.product(places["weight"], places.get("bias"), states, points, rows=rows)
+            output = self.product(refs["weight"], refs.get("bias"), states, points, rows=rows)
             yield first, finished(output, head.notes).float()
         for unit in head.units:
             self.finish(unit)
 
-    def _located(self, place: Place) -> Located:
-        return self._on_device[id(place[0])], place[1]
+    def _located(self, ref: TensorRef) -> Located:
+        return self._on_device[id(ref[0])], ref[1]
 
 
 class DirectionBatch:
@@ -191,12 +191,12 @@ class DirectionBatch:
 
     def moves(self, unit: Unit, number: int) -> bool:
         """Whether the tensor of a unit's field is another than W at one of the points."""
-        return unit.fields[number].trainable and any(unit.own(point).scale for point in self.points)
+        return unit.fields[number].trainable and any(unit.target(point).scale for point in self.points)
 
     def scales(self, unit: Unit, like: Tensor | None = None) -> Tensor:
         """How far each point's rows go, (directions, n, 1): for what is ``like`` (directions, n, ...), in its dtype; by
         default one row for each point, float32."""
-        scales = torch.tensor([unit.own(point).scale for point in self.points], device=self._device)
+        scales = torch.tensor([unit.target(point).scale for point in self.points], device=self._device)
         if like is not None:
             scales = scales.repeat_interleave(like.shape[1] // self.each).to(like.dtype)
         return scales.view(self.count, -1, 1)
@@ -237,8 +237,8 @@ class RowFactored(Factored):
     _batch: DirectionBatch | None = None
 
     def product(
-        self, weight: Place, bias: Place | None, x: Tensor, points: Sequence[Point], *, transposed: bool = False,
-        rows: slice = ALL,
+        self, weight: TensorRef, bias: TensorRef | None, x: Tensor, points: Sequence[Point], *,
+        transposed: bool = False, rows: slice = ALL,
     ) -> Tensor:  # fmt: skip
         """``x W^T + b`` of a linear layer, each of ``points`` on its part of ``x`` (points * n, ..., inputs)."""
         y = super().product(weight, bias, x, (BASE,), transposed=transposed, rows=rows)
@@ -259,9 +259,9 @@ class RowFactored(Factored):
             add_each(outputs, torch.cat(thins, 2), torch.cat(lefts, 1))
         return y
 
-    def vectors(self, place: Place, points: Sequence[Point]) -> Tensor:
+    def vectors(self, ref: TensorRef, points: Sequence[Point]) -> Tensor:
         """A vector at each of ``points``, in W's dtype, (points, n)."""
-        low_rank, number = self._located(place)
+        low_rank, number = self._located(ref)
         vectors, dtype = low_rank.vector(number, BASE), low_rank.tensors[number].dtype
         batch = self._batch_of(points, low_rank.tensors[number].device)
         if batch.moves(low_rank.unit, number):
@@ -283,13 +283,15 @@ class RowFactored(Factored):
             add_each(outputs, thin * batch.scales(unit, thin), batch.right(item).to(rows.dtype))
         return [lookup(rows)]
 
-    def looked_up(self, place: Place, lookup: Callable[[Tensor], Tensor], points: Sequence[Point], rows: int) -> Tensor:
+    def looked_up(
+        self, ref: TensorRef, lookup: Callable[[Tensor], Tensor], points: Sequence[Point], rows: int
+    ) -> Tensor:
         """A table of positions, or another that is not the words', looked up for ``rows`` rows at each of ``points``.
 
         ``lookup(table)`` is the module's own forward with another table, whatever its columns: (points * rows, tokens,
         columns), or without the first dimension, or 1 in it, what all rows share.
         """
-        low_rank, number = self._located(place)
+        low_rank, number = self._located(ref)
         item, batch = low_rank.unit.fields[number], self._batch_of(points, low_rank.tensors[number].device)
         total, y = len(points) * rows, _with_rows(lookup(low_rank.made(number, BASE)))
         shared, tokens = y.shape[0] != total, y.shape[1]

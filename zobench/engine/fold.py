@@ -89,7 +89,9 @@ def join(outputs: Sequence[Any], batch: int = 1, follows: Follows = UNKNOWN, pat
         groups = enumerate(zip(*outputs, strict=True))
         return _like(first, [join(items, batch, follows, (*path, number)) for number, items in groups])
     if isinstance(first, dict):
-        return type(first)(**{key: join([own[key] for own in outputs], batch, follows, (*path, key)) for key in first})
+        return type(first)(
+            **{key: join([output[key] for output in outputs], batch, follows, (*path, key)) for key in first}
+        )
     if first is None:
         return None
     raise TypeError(f"a folded module must return tensors, tuples, dicts or None, but returned {type(first).__name__}")
@@ -133,5 +135,5 @@ def fold(
 
 
 def _has_batch(args: tuple[Any, ...], kwargs: dict[str, Any], rows: int) -> bool:
-    given = (*leaves(args, ("args",)), *leaves(kwargs, ("kwargs",)))
-    return any(tensor.ndim >= 2 and tensor.shape[0] == rows for _, tensor in given)
+    tensors = (*leaves(args, ("args",)), *leaves(kwargs, ("kwargs",)))
+    return any(tensor.ndim >= 2 and tensor.shape[0] == rows for _, tensor in tensors)

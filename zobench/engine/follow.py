@@ -49,24 +49,24 @@ def observe(model: nn.Module, blocks: Sequence[nn.Module], calls: Iterable[Calla
             )
         names = keys(model, blocks)
         for (module, small), (_, large) in zip(few, many, strict=True):
-            known = marks.setdefault(names[id(module)], {})
+            dimensions = marks.setdefault(names[id(module)], {})
             for path in small.keys() & large.keys():
                 where = _dimension(names[id(module)], small[path], large[path])
-                if known.setdefault(path, where) != where:
+                if dimensions.setdefault(path, where) != where:
                     raise ValueError(
                         f"what a module takes must follow the batch in the same way at each call, but {path} of "
                         f"{names[id(module)]} does not; use another model"
                     )
-    return {name: Follows(known) for name, known in marks.items()}
+    return {name: Follows(dimensions) for name, dimensions in marks.items()}
 
 
 def _check_apart(model: nn.Module, blocks: Sequence[nn.Module], called: Sequence[nn.Module]) -> None:
     """Of two modules that each run once per point, neither may run the other; what holds the head does not."""
-    names, own = keys(model, blocks), set(map(id, blocks))
+    names, of_blocks = keys(model, blocks), set(map(id, blocks))
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]
     for module in called:
-        within = [inner for inner in module.modules() if inner is not module and id(module) not in own]
-        others = [inner for inner in called if any(inner is one for one in within)]
+        within = [inner for inner in module.modules() if inner is not module and id(module) not in of_blocks]
+        others = [inner for inner in called if any(inner is part for part in within)]
         if others and head not in others:
             owned = next(key for key, _ in module.named_parameters(recurse=False))
             raise ValueError(
@@ -88,8 +88,8 @@ def _dimension(name: str, small: Sequence[int], large: Sequence[int]) -> int | N
 
 
 def _check_order(model: nn.Module, blocks: Sequence[nn.Module], called: Sequence[nn.Module]) -> None:
-    own = set(map(id, blocks))
-    turns = [id(module) for module in called if id(module) in own]
+    of_blocks = set(map(id, blocks))
+    turns = [id(module) for module in called if id(module) in of_blocks]
     if turns != [id(block) for block in blocks]:
         raise ValueError(
             f"a model must run each of its blocks once, in their order, but {type(model).__name__} makes "
@@ -104,8 +104,8 @@ def _watched(
     calls: list[tuple[nn.Module, Shapes]] = []
 
     def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        given = (*leaves(args, ("args",)), *leaves(kwargs, ("kwargs",)), *leaves(output, ("output",)))
-        calls.append((module, {path: tuple(tensor.shape) for path, tensor in given}))
+        tensors = (*leaves(args, ("args",)), *leaves(kwargs, ("kwargs",)), *leaves(output, ("output",)))
+        calls.append((module, {path: tuple(tensor.shape) for path, tensor in tensors}))
 
     chosen = keys(model, blocks)
     with _hooked([module for module in model.modules() if id(module) in chosen], note), torch.no_grad():

@@ -43,17 +43,17 @@ class General:
             return
         flat = [None if tensor is None else tensor.view(-1) for tensor in (master, base, scratch)]
         assert flat[0] is not None
-        for piece, own in _pieces(span, flat[0]):
+        for piece, piece_span in _pieces(span, flat[0]):
             weights = (flat[0] if flat[1] is None else flat[1])[piece].to(torch.float32, copy=True)
-            beside = [state.view(-1)[piece] for state in states]
+            piece_states = [state.view(-1)[piece] for state in states]
             for _, group in itertools.groupby(updates, key=lambda update: update.step):
-                self._update(weights, own, list(group), beside)
+                self._update(weights, piece_span, list(group), piece_states)
             if updates or base is not None:
                 flat[0][piece] = weights.to(master.dtype)
             if flat[2] is not None:
-                z = self._direction(seed, own, weights.numel(), master.device)
+                z = self._direction(seed, piece_span, weights.numel(), master.device)
                 if self._shaping is not None:
-                    z = self._shaping.shape(z, flat[0][piece].float(), beside, self._limit(own))
+                    z = self._shaping.shape(z, flat[0][piece].float(), piece_states, self._limit(piece_span))
                 if self._moving is None:
                     z.mul_(scale).add_(flat[0][piece])
                 else:
@@ -68,8 +68,8 @@ class General:
     def direction(self, seed: int, span: Span, out: Tensor) -> None:
         """Writes the span's elements of the direction to ``out`` (float32, contiguous), which no rule may shape."""
         assert self._shaping is None, "the weights and states that the direction follows from are not here"
-        for piece, own in _pieces(span, out.view(-1)):
-            out.view(-1)[piece] = self._direction(seed, own, piece.stop - piece.start, out.device)
+        for piece, piece_span in _pieces(span, out.view(-1)):
+            out.view(-1)[piece] = self._direction(seed, piece_span, piece.stop - piece.start, out.device)
 
     def _update(self, weights: Tensor, span: Span, group: Sequence[Update], states: Sequence[Tensor]) -> None:
         """One step: each entry by itself, as the kernels have it, or with a rule their sum."""

@@ -66,7 +66,7 @@ class Head:
         """What the module, as it is bound now, makes of ``targets`` (n,) at ``states`` (n, width)."""
         rows = rows_per_chunk(self.module.out_features, self.logits_bytes)  # type: ignore[arg-type]
         weight, bias = self.module.weight, self.module.bias
-        return Picked(log_probabilities(lambda own: self.logits(own, weight, bias), states, targets, rows), targets)  # type: ignore[arg-type]
+        return Picked(log_probabilities(lambda chunk: self.logits(chunk, weight, bias), states, targets, rows), targets)  # type: ignore[arg-type]
 
     def tensors(self) -> dict[str, tuple[Unit, Field]]:
         """The module's own tensors by attribute, "weight" and perhaps "bias", and where they are."""

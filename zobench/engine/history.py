@@ -58,10 +58,10 @@ def resume(start: Start, unit: Unit, buffer: Tensor) -> None:
     """Puts what ``start`` knows of a unit over its base in ``buffer``."""
     if start.fill(unit.name, buffer):
         unit.changed = True
-    place(start, unit)
+    set_position(start, unit)
 
 
-def place(start: Start, unit: Unit) -> None:
+def set_position(start: Start, unit: Unit) -> None:
     """Lets a unit know how far the weights have come that it begins with."""
     position = start.position(unit.name)
     unit.applied, unit.part = position.applied, max(unit.part, position.part)
@@ -73,13 +73,13 @@ def retrace(engine: Retraced, records: Sequence[PassRecord], start: Start | None
     if any(point.part is not None for record in records for point in record.points):
         _find_parts(engine)
     journal = [entry for record in records for entry in record.entries]
-    known = list(itertools.accumulate((len(record.entries) for record in records), initial=0))
+    entries_before = list(itertools.accumulate((len(record.entries) for record in records), initial=0))
     for first in range(0, len(records), TOGETHER):
         window = range(first, min(first + TOGETHER, len(records)))
         for unit in _in_order(engine):
             passed = start.position(unit.name).passes if start is not None else 0
             rest = range(max(window.start, passed), window.stop) if unit.trained else range(0)
-            engine.run(unit, functools.partial(_turn, engine, unit, records, rest, journal, known))
+            engine.run(unit, functools.partial(_turn, engine, unit, records, rest, journal, entries_before))
         engine.noise.keep(())
     engine.drain()
     engine.journal[:], engine.passes = journal, len(records)
@@ -87,12 +87,12 @@ def retrace(engine: Retraced, records: Sequence[PassRecord], start: Start | None
 
 def _turn(
     engine: Retraced, unit: Unit, records: Sequence[PassRecord], numbers: range, journal: Sequence[Entry],
-    known: Sequence[int],
+    entries_before: Sequence[int],
 ) -> None:  # fmt: skip
     """Takes a unit that is on the device through these passes; the journal grows as it did."""
     if not numbers:
         return
-    engine.journal[:] = journal[: known[numbers.start]]
+    engine.journal[:] = journal[: entries_before[numbers.start]]
     for number in numbers:
         engine.arithmetic.retrace(unit, records[number].points)
         engine.journal.extend(records[number].entries)

@@ -48,16 +48,16 @@ class InPlace(Arithmetic):
     def at(self, unit: Unit, point: Point) -> list[Tensor]:
         tensors = unit.views(self._begin(unit))
         moved = [tensor for tensor, item in zip(tensors, unit.fields, strict=True) if item.trainable]
-        for stop in self.way(unit, point):
+        for stop in self.route_to(unit, point):
             for seed, delta in transitions(unit.at, stop) if moved else ():
                 perturb.move(self._noise(unit), seed, unit.index, moved, delta)
                 unit.dirty = unit.changed = True
             unit.at = stop
         return tensors
 
-    def way(self, unit: Unit, point: Point) -> list[Point]:
+    def route_to(self, unit: Unit, point: Point) -> list[Point]:
         """The points that the unit goes through from where it is to ``point``, which is the last of them."""
-        target, stops = unit.own(point), [unit.own(stop) for stop in self.route]
+        target, stops = unit.target(point), [unit.target(stop) for stop in self.route]
         if not stops or unit.at == target == BASE:
             return [target]
         passed = stops.index(unit.at) + 1 if unit.at != BASE else 0
@@ -106,7 +106,7 @@ class InPlace(Arithmetic):
         rows: Tensor | None = None
         outputs = []
         for point in points:
-            for stop in self.way(unit, point):
+            for stop in self.route_to(unit, point):
                 for seed, delta in transitions(unit.at, stop) if unit.fields[0].trainable else ():
                     is_drawn = seed in gathered
                     if not is_drawn:
@@ -120,7 +120,7 @@ class InPlace(Arithmetic):
                 unit.at = stop
             rows = table[ids] if rows is None else rows
             outputs.append(lookup(rows))
-        unit.at = unit.own(points[0])
+        unit.at = unit.target(points[0])
         return outputs
 
     def judge(self, head: Head, states: Sequence[Tensor], targets: Tensor, points: Sequence[Point]) -> list[Picked]:
@@ -189,7 +189,7 @@ class OutOfPlace(InPlace):
         """As :class:`Arithmetic` has it. The tensors begin at byte ``first`` of the scratch and are valid until the
         next call."""
         weights = self._begin(unit)
-        target = unit.own(point)
+        target = unit.target(point)
         if target.seed is None or not target.scale or not unit.trained:
             return unit.views(weights)
         scratch = self._scratch[first : first + unit.trained]
@@ -207,7 +207,7 @@ class OutOfPlace(InPlace):
         """As :class:`Arithmetic` has it: of each point only the batch's rows are made."""
         (table,) = unit.views(self._begin(unit))
         outputs = []
-        for target in map(unit.own, points):
+        for target in map(unit.target, points):
             rows = table[ids]
             if target.seed is not None and target.scale and unit.trained:
                 z = perturb.move_and_gather(self._noise(unit), target.seed, unit.index, table, 0.0, ids)

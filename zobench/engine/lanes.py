@@ -271,9 +271,9 @@ class CudaLanes:
         return self._streams[lane]
 
     def _end(self, op: Op, stream: torch.Stream) -> torch.Event:
-        known = self._ends.get(op.key)
-        if known is None:
-            self._ends[op.key] = known = self._device.mark(stream, timed=False)
+        event = self._ends.get(op.key)
+        if event is None:
+            self._ends[op.key] = event = self._device.mark(stream, timed=False)
         else:
-            known.record(stream)
-        return known
+            event.record(stream)
+        return event

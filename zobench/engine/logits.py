@@ -68,28 +68,30 @@ class _Standing(Tensor):
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        own = next((item for item in args if isinstance(item, _Standing)), None)
+        stand_in = next((item for item in args if isinstance(item, _Standing)), None)
         with torch._C.DisableTorchFunctionSubclass():
-            if own is None or getattr(func, "__name__", "") == "__get__":
+            if stand_in is None or getattr(func, "__name__", "") == "__get__":
                 return func(*args, **kwargs)
             if func in _VALUES:
-                return _noted(own, func, args, kwargs)
+                return _noted(stand_in, func, args, kwargs)
             plain = [item.as_subclass(Tensor) if isinstance(item, _Standing) else item for item in args]
             output = func(*plain, **kwargs)
             if not isinstance(output, Tensor):
                 return output
-            if func not in _ROWS or output.shape[-1] != own.shape[-1] or output.ndim != own.ndim:
+            if func not in _ROWS or output.shape[-1] != stand_in.shape[-1] or output.ndim != stand_in.ndim:
                 raise ValueError(_unknown(func))
-            return _standing(output, own.notes, own.bias)
+            return _standing(output, stand_in.notes, stand_in.bias)
 
 
-def _noted(own: _Standing, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Standing:
+def _noted(
+    stand_in: _Standing, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> _Standing:
     others = args[1:]
-    if own.bias is not None and func in _SUMS and any(item is own.bias for item in args):
-        return _standing(own.as_subclass(Tensor), (*own.notes, Note(_with_bias, (), {})), own.bias)
-    if args[0] is not own or any(isinstance(item, Tensor) and item.numel() > 1 for item in others):
+    if stand_in.bias is not None and func in _SUMS and any(item is stand_in.bias for item in args):
+        return _standing(stand_in.as_subclass(Tensor), (*stand_in.notes, Note(_with_bias, (), {})), stand_in.bias)
+    if args[0] is not stand_in or any(isinstance(item, Tensor) and item.numel() > 1 for item in others):
         raise ValueError(_unknown(func))
-    return _standing(own.as_subclass(Tensor), (*own.notes, Note(func, tuple(others), kwargs)), own.bias)
+    return _standing(stand_in.as_subclass(Tensor), (*stand_in.notes, Note(func, tuple(others), kwargs)), stand_in.bias)
 
 
 def _with_bias(output: Tensor) -> Tensor:
@@ -119,8 +121,12 @@ def holder_of(head: nn.Module, model: nn.Module) -> nn.Module:
 
 def may_adopt(head: nn.Module, key: str, parameter: Tensor) -> bool:
     """Whether a parameter of the head's holder may be a bias that the holder adds to the head's output, as ESM's."""
-    own = head._parameters
-    return key == "bias" and own.get("bias") is None and parameter.shape == cast("Tensor", own["weight"]).shape[:1]
+    parameters = head._parameters
+    return (
+        key == "bias"
+        and parameters.get("bias") is None
+        and parameter.shape == cast("Tensor", parameters["weight"]).shape[:1]
+    )
 
 
 def adopt_bias(model: nn.Module) -> Callable[[], None]:

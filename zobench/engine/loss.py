@@ -78,15 +78,15 @@ class Targets:
 
     def __init__(self, values: Tensor) -> None:
         self.values = values
-        self._found: tuple[int, int, Tensor, Tensor] | None = None
+        self._cached: tuple[int, int, Tensor, Tensor] | None = None
 
     def among(self, first: int, rows: int) -> tuple[Tensor, Tensor]:
         """(n,) which of them are among so many of the vocabulary from ``first`` on, and (n, 1) which of those they
         are, any if they are not. Kept until others are asked for, because each point asks for the same."""
-        if self._found is None or self._found[:2] != (first, rows):
+        if self._cached is None or self._cached[:2] != (first, rows):
             index = self.values - first
-            self._found = first, rows, (index >= 0) & (index < rows), index.clamp_(0, rows - 1).unsqueeze(1)
-        return self._found[2:]
+            self._cached = first, rows, (index >= 0) & (index < rows), index.clamp_(0, rows - 1).unsqueeze(1)
+        return self._cached[2:]
 
 
 class RunningLoss:
@@ -156,6 +156,6 @@ def _starts(owners: Tensor) -> Tensor:
 
 def _rows(values: Tensor, owners: Tensor, fill: float) -> Tensor:
     """``values`` (n,) in one row per owner, ended by ``fill``: one sum per row, in one order on every device."""
-    place = torch.arange(len(owners), device=owners.device) - _starts(owners)[owners]
-    table = values.new_full((int(owners.max()) + 1, int(place.max()) + 1), fill)
-    return table.index_put((owners, place), values)
+    column = torch.arange(len(owners), device=owners.device) - _starts(owners)[owners]
+    table = values.new_full((int(owners.max()) + 1, int(column.max()) + 1), fill)
+    return table.index_put((owners, column), values)

@@ -35,7 +35,7 @@ class LowRankUnit:
         """What the tensor is at a point, beside W."""
         if not self.unit.fields[number].trainable:
             return []
-        point = self.unit.own(point)
+        point = self.unit.target(point)
         if point.seed is None or not point.scale:
             return self.pending
         if point not in self._at_points:

@@ -74,9 +74,9 @@ class TorchNoise:
         if seed not in self._states:
             self._states[seed] = {0: generator.manual_seed(seed).get_state()}
         states = self._states[seed]
-        known = max(u for u in states if u <= unit)
-        generator.set_state(states[known])
-        for passed in range(known, unit):
+        latest = max(u for u in states if u <= unit)
+        generator.set_state(states[latest])
+        for passed in range(latest, unit):
             for shape, dtype in self._units[passed]:
                 for start, stop in self._spans(shape):
                     self._normal(stop - start, dtype, generator, lane)
@@ -152,8 +152,8 @@ class ShapedNoise:
 
     def draw(self, seed: int, unit: int, tensors: Sequence[Tensor], lane: int = 0) -> Iterator[Piece]:
         for index, start, piece, u in self._noise.draw(seed, unit, tensors, lane):
-            beside = [state.view(-1)[start : start + len(piece)] for state in self._states[index]]
-            yield index, start, piece, self._rule.shape(u, piece, beside, math.inf)
+            piece_states = [state.view(-1)[start : start + len(piece)] for state in self._states[index]]
+            yield index, start, piece, self._rule.shape(u, piece, piece_states, math.inf)
 
     def keep(self, seeds: Collection[int]) -> None:
         self._noise.keep(seeds)

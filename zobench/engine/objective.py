@@ -30,21 +30,21 @@ class Objective:
             raise ValueError(
                 "`batch.choices` must be given to score candidates, but got none; give Batch(..., choices=...)"
             )
-        self._places = None
+        self._positions = None
         self.choices = None if batch.choices is None else batch.choices.to(judged_on)
         if self.choices is None:
             self.targets = targets_of(model, batch.labels.to(device))
             return
         if self.choices.loss == "lm" and not scored:
             self.choices = only_right(self.choices)
-        self._places, self.targets = self.choices.places.to(device), self.choices.tokens.to(device)
+        self._positions, self.targets = self.choices.places.to(device), self.choices.tokens.to(device)
 
     def states(self, copies: Sequence[Tensor]) -> list[Tensor]:
         """What the head multiplies for each target, (n, width), of each copy's head input (rows, tokens, width)."""
-        places = self._places
-        if places is None:
-            return [own.reshape(-1, own.shape[-1]) for own in copies]
-        return [own[places[:, 0], places[:, 1]] for own in copies]
+        positions = self._positions
+        if positions is None:
+            return [copy.reshape(-1, copy.shape[-1]) for copy in copies]
+        return [copy[positions[:, 0], positions[:, 1]] for copy in copies]
 
     def reduced(self, judged: Judged) -> Tensor:
         """The mean loss (), or with choices the log-probabilities (n,) that :meth:`loss` is made from."""

@@ -27,14 +27,14 @@ def make(
     ``foreach``: many tensors per kernel, at the price of temporary memory of their size.
     """
     groups: list[dict[str, Any]] = [
-        {"params": [tensor for own, tensor in parameters.items() if is_decayed(own) is decayed], "decayed": decayed}
+        {"params": [tensor for key, tensor in parameters.items() if is_decayed(key) is decayed], "decayed": decayed}
         for decayed in (True, False)
     ]
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.AdamW}[name]
     optimizer: torch.optim.Optimizer = kind([group for group in groups if group["params"]], lr=0.0, foreach=foreach)
     if name == "adam" and state:
-        for own, tensor in parameters.items():
-            optimizer.state[tensor] = dict(state[own])
+        for key, tensor in parameters.items():
+            optimizer.state[tensor] = dict(state[key])
     return optimizer
 
 
@@ -52,8 +52,8 @@ def state_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Param
 
 def named(state: State) -> Iterator[tuple[str, Tensor]]:
     """(parameter#state, CPU copy): "#exp_avg" and "#exp_avg_sq" of the parameter's shape, "#step" of shape (1,)."""
-    for name, own in state.items():
-        for key, value in own.items():
+    for name, values in state.items():
+        for key, value in values.items():
             if isinstance(value, Tensor):
                 yield f"{name}#{key}", value.detach().cpu().clone().reshape(value.shape or (1,))
 

@@ -44,8 +44,8 @@ def move_and_gather(noise: Noise, seed: int, unit: int, table: Tensor, delta: fl
             torch.index_select(z.view(-1, width), 0, rows, out=gathered)
         else:
             first, last = start // width, (start + z.numel()) // width
-            here = (rows >= first) & (rows < last)
-            gathered[here] = z.view(-1, width)[rows[here] - first]
+            inside = (rows >= first) & (rows < last)
+            gathered[inside] = z.view(-1, width)[rows[inside] - first]
         if delta:
             weight.add_(z.mul_(delta))
     return gathered

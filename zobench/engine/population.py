@@ -50,14 +50,20 @@ class Population:
     def losses(self, batches: Sequence[Batch]) -> list[float]:
         """Each member's mean loss on its batch."""
         objectives = [Objective(self._engine.model, batch, self._engine.config.device) for batch in batches]
-        return [float(own.loss(one)) for own, one in zip(objectives, self._judged(batches, objectives), strict=True)]
+        return [
+            float(objective.loss(judged))
+            for objective, judged in zip(objectives, self._judged(batches, objectives), strict=True)
+        ]
 
     @torch.inference_mode()
     def scores(self, batches: Sequence[Batch]) -> list[Tensor]:
         """The score of each of a batch's candidates, float32 (c,) on the CPU."""
         device = self._engine.config.device
         objectives = [Objective(self._engine.model, batch, device, scored=True) for batch in batches]
-        return [own.scores(one) for own, one in zip(objectives, self._judged(batches, objectives), strict=True)]
+        return [
+            objective.scores(judged)
+            for objective, judged in zip(objectives, self._judged(batches, objectives), strict=True)
+        ]
 
     @torch.inference_mode()
     def next_logits(self, batches: Sequence[Batch]) -> list[Tensor]:
@@ -65,11 +71,11 @@ class Population:
         with self._drive(batches) as driven:
             logits = _on_cpu(self._forwards.next_logits(driven))
         each = logits.split(len(logits) // len(self))
-        return [own[: len(batch.input_ids)] for own, batch in zip(each, batches, strict=True)]
+        return [member_logits[: len(batch.input_ids)] for member_logits, batch in zip(each, batches, strict=True)]
 
     def _judged(self, batches: Sequence[Batch], objectives: Sequence[Objective]) -> list[Tensor]:
         with self._drive(batches) as driven:
-            return [_on_cpu(own) for own in self._forwards.judge_each(driven, objectives)]
+            return [_on_cpu(values) for values in self._forwards.judge_each(driven, objectives)]
 
     @contextmanager
     def _drive(self, batches: Sequence[Batch]) -> Iterator[Driven]:
@@ -93,13 +99,13 @@ def _together(batches: Sequence[Batch], members: int) -> tuple[Tensor, Tensor | 
         )
     rows = max(len(batch.input_ids) for batch in batches)
     wanted = [torch.arange(rows) % len(batch.input_ids) for batch in batches]
-    ids = torch.cat([batch.input_ids[own] for batch, own in zip(batches, wanted, strict=True)])
+    ids = torch.cat([batch.input_ids[rows_of] for batch, rows_of in zip(batches, wanted, strict=True)])
     if all(batch.attention_mask is None for batch in batches):
         return ids, None, rows
     masks = [
         torch.ones_like(batch.input_ids) if batch.attention_mask is None else batch.attention_mask for batch in batches
     ]
-    return ids, torch.cat([mask[own] for mask, own in zip(masks, wanted, strict=True)]), rows
+    return ids, torch.cat([mask[rows_of] for mask, rows_of in zip(masks, wanted, strict=True)]), rows
 
 
 def _on_cpu(values: Tensor) -> Tensor:

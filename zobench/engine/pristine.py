@@ -68,11 +68,11 @@ class Pristine(Arithmetic):
         self._updates: dict[tuple[int, int | None, bool], tuple[Update, ...]] = {}
 
     def at(self, unit: Unit, point: Point) -> list[Tensor]:
-        if (before := self._drawn_before(point)) is not None and self._in_scratch != unit.own(before):
+        if (before := self._drawn_before(point)) is not None and self._in_scratch != unit.target(before):
             self.at(unit, before)
         begins = self._turn is not unit
         base = self._begin(unit) if begins else None
-        target = unit.own(point)
+        target = unit.target(point)
         if unit.trained:
             self._move(unit, target, begins, base)
         self._in_scratch = target
@@ -150,8 +150,8 @@ class Pristine(Arithmetic):
         for first in range(0, vocabulary, step):
             last = min(first + step, vocabulary)
             weights = self.part(*where["weight"], first, last, points)
-            place = heads.HEAD_BYTES - heads.BIAS_BYTES
-            biases = self.part(*where["bias"], first, last, points, place) if "bias" in where else None
+            offset = heads.HEAD_BYTES - heads.BIAS_BYTES
+            biases = self.part(*where["bias"], first, last, points, offset) if "bias" in where else None
             for at_point, running, weight in zip(states, losses, weights, strict=True):
                 bias = None if biases is None else next(biases)
                 running.add(head.logits(at_point, weight, bias).float(), first)
@@ -195,7 +195,7 @@ class Pristine(Arithmetic):
         return self._walk(unit, copy, torch.empty_like(copy), span, points, updates, None, states)
 
     def part(
-        self, unit: Unit, item: Field, first: int, last: int, points: Sequence[Point], place: int = 0
+        self, unit: Unit, item: Field, first: int, last: int, points: Sequence[Point], offset: int = 0
     ) -> Iterator[Tensor]:
         """Rows [first, last) of a resident tensor at each point, valid until the next, made at byte ``place`` of the
         scratch. After the last part of the last tensor, :meth:`keep_parts` ends the unit's turn."""
@@ -204,10 +204,10 @@ class Pristine(Arithmetic):
         if not item.trainable:
             return iter([whole] * len(points))
         updates = self.pending(unit, is_decayed(item.name))
-        scratch, weights, base = _like(self._scratch[place:], whole), whole, None
+        scratch, weights, base = _like(self._scratch[offset:], whole), whole, None
         if updates and not self.is_due(unit):
             assert self._weights.master is not None
-            weights, base = _like(self._weights.master[place:], whole), whole
+            weights, base = _like(self._weights.master[offset:], whole), whole
         span = Span(item.tensor_id, item.start + first * item.shape[1:].numel())
         states = [state[first:last] for state in unit.states_of(item, unit.buffer)]
         return self._walk(unit, weights, scratch, span, points, updates, base, states)
@@ -308,8 +308,10 @@ class Pristine(Arithmetic):
         from itself."""
         reached: Point | None = None
         for point in points:
-            before, target = self._drawn_before(point), unit.own(point)
-            for stop in (target,) if before is None or reached == unit.own(before) else (unit.own(before), target):
+            before, target = self._drawn_before(point), unit.target(point)
+            for stop in (
+                (target,) if before is None or reached == unit.target(before) else (unit.target(before), target)
+            ):
                 made = self._reach(weights, scratch, span, reached, stop, updates, base, states)
                 reached, updates, base = stop, (), None
             yield made

@@ -39,7 +39,7 @@ class ProductForwards(Forwards):
 
     def __init__(self, *parts: Any) -> None:
         self._in_block: Sequence[Point] = ()  # the points whose copies are going through a block or a norm
-        self._tensor_places: dict[tuple[int, int], dict[str, tuple[Unit, int]]] = {}
+        self._known_refs: dict[tuple[int, int], dict[str, tuple[Unit, int]]] = {}
         super().__init__(*parts)
 
     def _whole(self, module: nn.Module, units: Sequence[Unit], follows: Follows, is_block: bool) -> Callable[..., Any]:
@@ -99,9 +99,9 @@ class ProductForwards(Forwards):
 
     def _times(self, unit: Unit, module: nn.Module, x: Tensor, points: Sequence[Point]) -> Tensor:
         """The product of ``x`` with a linear layer's W at ``points``."""
-        places = self._places(unit, module)
+        refs = self._refs(unit, module)
         transposed = isinstance(module, Conv1D)
-        return self.arithmetic.product(places["weight"], places.get("bias"), x, points, transposed=transposed)
+        return self.arithmetic.product(refs["weight"], refs.get("bias"), x, points, transposed=transposed)
 
     def _vectors(
         self, unit: Unit, module: nn.Module, forward: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any
@@ -140,22 +140,22 @@ class ProductForwards(Forwards):
 
     def _bind_own(self, unit: Unit, module: nn.Module, point: Point) -> None:
         """Makes a module use its own parameters at a point."""
-        for attribute, place in self._places(unit, module).items():
+        for attribute, ref in self._refs(unit, module).items():
             if attribute in module._parameters:
-                tensor = self.arithmetic.made(place, point)
+                tensor = self.arithmetic.made(ref, point)
                 module._parameters[attribute] = nn.Parameter(tensor, requires_grad=False)
 
-    def _places(self, unit: Unit, module: nn.Module) -> dict[str, tuple[Unit, int]]:
+    def _refs(self, unit: Unit, module: nn.Module) -> dict[str, tuple[Unit, int]]:
         """Where the module's own tensors are in the unit, by attribute."""
         key = id(unit), id(module)
-        if key not in self._tensor_places:
-            self._tensor_places[key] = {
+        if key not in self._known_refs:
+            self._known_refs[key] = {
                 attribute: (unit, number)
                 for number, item in enumerate(unit.fields)
                 for home, attribute in item.homes
                 if home is module
             }
-        return self._tensor_places[key]
+        return self._known_refs[key]
 
 
 class RowForwards(ProductForwards):
@@ -232,7 +232,7 @@ class RowForwards(ProductForwards):
         points = self._in_block
         if not points or not _is_norm(module):
             return super()._vectors(unit, module, forward, x, *args, **kwargs)
-        tensors = {name: self.arithmetic.vectors(place, points) for name, place in self._places(unit, module).items()}
+        tensors = {name: self.arithmetic.vectors(ref, points) for name, ref in self._refs(unit, module).items()}
         if type(module) is nn.LayerNorm:
             return _scaled(functional.layer_norm(x, module.normalized_shape, None, None, module.eps), **tensors)
         if type(module) is nn.RMSNorm:

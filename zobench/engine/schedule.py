@@ -88,14 +88,14 @@ def numbered(ring: Sequence[Place]) -> list[int]:
 def _before(ring: Sequence[Place]) -> list[int]:
     """The last block before each that uses some of its bytes, itself in the traversal before at the latest; those of
     that traversal count from -n_blocks on."""
-    n_blocks, found = len(ring), []
+    n_blocks, before = len(ring), []
     for block, (first, last) in enumerate(ring):
         at = block - 1
         while not (ring[at][0] < last and first < ring[at][1]):  # from the end again, below 0
             at -= 1
-        found.append(at)
-    assert all(block - at <= n_blocks for block, at in enumerate(found))
-    return found
+        before.append(at)
+    assert all(block - at <= n_blocks for block, at in enumerate(before))
+    return before
 
 
 def step(n_blocks: int, n_slots: int, overlap: bool = True, fused_update: bool = True) -> tuple[Op, ...]:

@@ -55,12 +55,12 @@ def shrunk(config: PreTrainedConfig, layers: bool = True, heads: int = 2) -> Pre
     ``layers``: whether there are fewer of them; ``heads``: that are left where there are more.
     """
     values = copy.deepcopy(config.to_dict())
-    for own, part in _parts(values, config):
+    for part_values, part in _parts(values, config):
         if layers:
-            _fewer_layers(own, part)
-        _narrower(own, heads)
-        _fewer_experts(own)
-        _fewer_tokens(own)
+            _fewer_layers(part_values, part)
+        _narrower(part_values, heads)
+        _fewer_experts(part_values)
+        _fewer_tokens(part_values)
     small = type(config).from_dict(values)
     if config._attn_implementation in ("eager", "sdpa"):  # others may not run on a CPU
         small._attn_implementation = config._attn_implementation
@@ -94,7 +94,7 @@ def _fewer_layers(values: dict[str, Any], config: Any) -> None:
         if isinstance(value, (list, tuple)) and len(value) == whole > count:
             values[key] = list(value)[:count]
         if isinstance(value, dict) and value and all(str(number).isdigit() for number in value):
-            values[key] = {number: own for number, own in value.items() if int(number) < count}
+            values[key] = {number: entry for number, entry in value.items() if int(number) < count}
 
 
 def _narrower(values: dict[str, Any], least: int) -> None:
@@ -118,8 +118,8 @@ def _narrower(values: dict[str, Any], least: int) -> None:
     for key in named(_FEWER):
         values[key] = max(1, values[key] // factor)
     for key in named(_WIDTHS):
-        own = values[key] / factor
-        values[key] = int(own) if own.is_integer() else math.ceil(own / 16) * 16
+        width_left = values[key] / factor
+        values[key] = int(width_left) if width_left.is_integer() else math.ceil(width_left / 16) * 16
 
 
 def _fewer_experts(values: dict[str, Any]) -> None:

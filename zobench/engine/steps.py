@@ -69,19 +69,19 @@ class WholeSteps(Shaped):
 
     def moved(self, weights: Tensor, z: Tensor, scale: float) -> Tensor:
         """``weights + scale * z``, but ``weights`` where that leaves the range."""
-        there = weights + z * scale
-        return torch.where(self._inside(there), there, weights)
+        moved = weights + z * scale
+        return torch.where(self._inside(moved), moved, weights)
 
     def update(self, weights: Tensor, draws: Draws, states: Sequence[Tensor], limit: float) -> None:
         (residual,) = states
         estimate, lr = torch.zeros_like(weights), 0.0
         for update, u in draws:
             z, lr = self.shape(u, weights, states, limit), update.lr
-            ways = self._inside(weights + z).float().add_(self._inside(weights - z))
-            estimate.add_(z.mul_(ways).mul_(update.g))
+            signs_inside = self._inside(weights + z).float().add_(self._inside(weights - z))
+            estimate.add_(z.mul_(signs_inside).mul_(update.g))
         wanted = (residual.float() * self.decay).sub_(estimate.mul_(lr / self.sigma))
-        there = weights + wanted.round()
-        kept = torch.where(self._inside(there), there, weights)
+        moved = weights + wanted.round()
+        kept = torch.where(self._inside(moved), moved, weights)
         residual.copy_(wanted.sub_(kept - weights).clamp_(-WINDUP, WINDUP))
         weights.copy_(kept)
 

@@ -72,8 +72,8 @@ def _replaced(forwards: Forwards, seed: int) -> Iterator[None]:
     """Inside, the modules that use units run once, on weights with tangents."""
     folded = [(module, module.forward) for module, _ in forwards.uses]
     for module, units in forwards.uses:
-        own = functools.partial(type(module).forward, module)
-        module.forward = functools.partial(_turn, forwards, seed, units, own)
+        plain_forward = functools.partial(type(module).forward, module)
+        module.forward = functools.partial(_turn, forwards, seed, units, plain_forward)
     try:
         yield
     finally:

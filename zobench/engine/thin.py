@@ -49,8 +49,8 @@ def add_product(weights: Tensor, left: Tensor, basis: Tensor, kept: float) -> No
     step = max(1, PIECE // weights.shape[1])
     for first in range(0, len(weights), step):
         rows = slice(first, first + step)
-        own = weights[rows]
-        own.copy_(torch.addmm(own.float(), left[rows], basis, beta=kept))
+        piece = weights[rows]
+        piece.copy_(torch.addmm(piece.float(), left[rows], basis, beta=kept))
 
 
 def add_each(y: Tensor, thin: Tensor, left: Tensor) -> None:

@@ -154,14 +154,16 @@ class DiskTier:
         if slot.device.type == "cpu":
             self._file.read_into(memory_of(slot), offset)
         else:
-            self._stage("upload", slot).upload(slot, lambda own, place: self._file.read_into(own, offset + place))
+            self._stage("upload", slot).upload(slot, lambda memory, begin: self._file.read_into(memory, offset + begin))
 
     def offload(self, block: int, slot: Tensor, first: int = 0) -> None:
         offset = self._offsets[block % self._ring] + first
         if slot.device.type == "cpu":
             self._file.write_from(memory_of(slot), offset)
         else:
-            self._stage("offload", slot).offload(slot, lambda own, place: self._file.write_from(own, offset + place))
+            self._stage("offload", slot).offload(
+                slot, lambda memory, begin: self._file.write_from(memory, offset + begin)
+            )
 
     def peek(self, block: int, out: Tensor, first: int) -> None:
         self._file.read_into(memory_of(out), self._offsets[block % self._ring] + first)
@@ -219,7 +221,7 @@ class CheckpointTier:
             self._read_part(block, memory_of(slot), first)
             return
         self._staging = self._staging or Staging(max(self._sizes), slot.device)
-        self._staging.upload(slot, lambda own, place: self._read_part(block, own, first + place))
+        self._staging.upload(slot, lambda memory, begin: self._read_part(block, memory, first + begin))
 
     def _read_part(self, block: int, memory: memoryview, first: int) -> None:
         """Fills ``memory`` with the block's bytes from ``first`` on, wherever its tensors lie."""

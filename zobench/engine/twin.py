@@ -116,10 +116,10 @@ def _judged(model: nn.Module, config: EngineConfig, make: Make, dtype: torch.dty
         noise=config.noise, granularity=config.granularity, attention=config.attention, tier="pageable", slots=2
     )
     with _one_line(model, marks):
-        _compare(twin, batches, lambda own: make(own, config, marks), CLOSE)
+        _compare(twin, batches, lambda model: make(model, config, marks), CLOSE)
         if dtype in (torch.float16, torch.bfloat16):
             low = _built(type(model), twin.config, dtype)
-            _compare(low, batches, lambda own: make(own, config, marks), CLOSE16)
+            _compare(low, batches, lambda model: make(model, config, marks), CLOSE16)
     return marks
 
 
@@ -140,12 +140,12 @@ def _runnable(model: nn.Module) -> tuple[nn.Module, list[Batch]]:
     its forward writes its weights."""
     error: Exception | None = None
     whole: Any = model.config
-    ways: tuple[Callable[[], Any], ...] = (
+    attempts: tuple[Callable[[], Any], ...] = (
         lambda: shrunk(whole), lambda: shrunk(whole, heads=4), lambda: shrunk(whole, layers=False), lambda: whole,
     )  # fmt: skip
-    for way in ways:
+    for attempt in attempts:
         try:
-            twin = _built(type(model), way(), torch.float32)
+            twin = _built(type(model), attempt(), torch.float32)
             batches, before = _batches(twin), _versions(twin)
             for batch in batches:
                 own_loss(twin, batch)
@@ -199,7 +199,7 @@ def _batches(twin: nn.Module) -> list[Batch]:
 
 def _versions(twin: nn.Module) -> dict[str, int]:
     """How often each parameter has been written, and each buffer of a block."""
-    inside = {name: own for block in find_blocks(twin) for name, own in block.named_buffers()}
+    inside = {name: buffer for block in find_blocks(twin) for name, buffer in block.named_buffers()}
     return {name: tensor._version for name, tensor in {**dict(twin.named_parameters()), **inside}.items()}
 
 
@@ -219,7 +219,7 @@ def _rows(batch: Batch, count: int) -> Batch:
 @torch.no_grad()
 def own_loss(model: nn.Module, batch: Batch) -> float:
     """What transformers' own forward calls the loss."""
-    return float(_own(model, batch, labels=batch.labels)["loss"])
+    return float(_outputs(model, batch, labels=batch.labels)["loss"])
 
 
 @torch.no_grad()
@@ -233,11 +233,11 @@ def as_taken(model: nn.Module, batch: Batch) -> Batch:
 
 def _cross_entropy(model: nn.Module, batch: Batch, targets: Tensor) -> float:
     """The mean cross-entropy of the model's own logits (rows, tokens, vocabulary) of ``targets`` (rows, tokens)."""
-    logits = _own(model, batch)["logits"].float()
+    logits = _outputs(model, batch)["logits"].float()
     return float(functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED))
 
 
-def _own(model: nn.Module, batch: Batch, **inputs: Any) -> Any:
+def _outputs(model: nn.Module, batch: Batch, **inputs: Any) -> Any:
     return outputs(model, input_ids=batch.input_ids, attention_mask=batch.attention_mask, **inputs)
 
 
@@ -257,28 +257,28 @@ def _observed(twin: nn.Module, batches: Sequence[Batch]) -> Marks:
 
 
 def _call_rows(twin: nn.Module, batch: Batch, rows: int) -> None:
-    _own(twin, _rows(batch, rows))
+    _outputs(twin, _rows(batch, rows))
 
 
 def _compare(twin: nn.Module, batches: Sequence[Batch], make: Callable[[nn.Module], _Engine], close: float) -> None:
     """Raises ``ValueError`` unless an engine's losses at W, W + eps z and W - eps z are the model's own."""
     plain, points = copy.deepcopy(twin), [BASE, Point(SEED, EPS), Point(SEED, -EPS)]
-    given = [as_taken(plain, batch) for batch in batches]
+    comparable = [as_taken(plain, batch) for batch in batches]
     engine = make(twin)
     try:
         z = _directions(engine, plain)
-        mine = [engine.probe(batch, points) for batch in batches]
-        for number, batch in enumerate(given):
-            own = own_loss(plain, batch)
-            if not _near(mine[number][0], own, close):
-                raise ValueError(_reason(plain, batch, own, mine[number][0]))
+        ours = [engine.probe(batch, points) for batch in batches]
+        for number, batch in enumerate(comparable):
+            theirs = own_loss(plain, batch)
+            if not _near(ours[number][0], theirs, close):
+                raise ValueError(_reason(plain, batch, theirs, ours[number][0]))
         for number, point in enumerate(points[1:], start=1):
             _move(plain, z, point.scale)
-            for losses, batch in zip(mine, given, strict=True):
-                if not _near(losses[number], own := own_loss(plain, batch), close):
+            for losses, batch in zip(ours, comparable, strict=True):
+                if not _near(losses[number], theirs := own_loss(plain, batch), close):
                     raise ValueError(
                         f"losses at perturbed weights must be those of {type(twin).__name__} itself, but "
-                        f"{_bypassed(plain, batch)}an engine's is {losses[number]:.6f} and its own {own:.6f}; use "
+                        f"{_bypassed(plain, batch)}an engine's is {losses[number]:.6f} and its own {theirs:.6f}; use "
                         "another model"
                     )
             _move(plain, z, -point.scale)
@@ -291,7 +291,7 @@ def _bypassed(model: nn.Module, batch: Batch) -> str:
     that no engine can put a point's weights there."""
     owners = {module: name for name, module in model.named_modules() if any(True for _ in module.parameters(False))}
     called: set[nn.Module] = set()
-    hooks = [module.register_forward_pre_hook(lambda own, _: called.add(own)) for module in owners]
+    hooks = [module.register_forward_pre_hook(lambda module, _: called.add(module)) for module in owners]
     before = own_loss(model, batch)
     for hook in hooks:
         hook.remove()
@@ -331,24 +331,24 @@ def _move(model: nn.Module, z: dict[str, Tensor], scale: float) -> None:
         tensor.add_(z[name], alpha=scale)
 
 
-def _near(one: float, other: float, close: float) -> bool:
-    return abs(one - other) <= close * max(1.0, abs(other))
+def _near(first: float, second: float, close: float) -> bool:
+    return abs(first - second) <= close * max(1.0, abs(second))
 
 
 @torch.no_grad()
-def _reason(model: nn.Module, batch: Batch, own: float, mine: float) -> str:
+def _reason(model: nn.Module, batch: Batch, theirs: float, ours: float) -> str:
     """What the model does differently, in one line."""
     name = type(model).__name__
     same = _cross_entropy(model, batch, batch.labels)
     following = _cross_entropy(model, batch, next_tokens(batch.labels))
-    if not _near(own, same if is_masked(model) else following, CLOSE) and not _near(own, same, CLOSE):
+    if not _near(theirs, same if is_masked(model) else following, CLOSE) and not _near(theirs, same, CLOSE):
         what = "is no mean cross-entropy of its logits"
-        if _near(own, following, CLOSE):
+        if _near(theirs, following, CLOSE):
             what = "is that of the next token"
         return f"a model's loss must be the mean cross-entropy of its targets, but {name}'s {what}; use another model"
     where = "a padded batch" if batch.attention_mask is not None else "its logits"
     return (
-        f"an engine must give the model's own loss, but of {name} it gives {mine:.6f} and not {own:.6f}, because of "
+        f"an engine must give the model's own loss, but of {name} it gives {ours:.6f} and not {theirs:.6f}, because of "
         f"{where}; use another model"
     )
 

@@ -213,9 +213,9 @@ def _run_each(device: str) -> None:
         flat = Flat(dtype, [Segment(0, 0, 0, 64)])
         for updates, base, scratch in itertools.product(some, (None, buffers[1]), (None, buffers[2])):
             advance_flat(buffers[0], flat, updates, base=base, scratch=scratch, seed=1, scale=1.0)
-        one = torch.zeros(4, 16, dtype=dtype, device=device)
-        for span, bases in ((Span(0), (None, one)), (gathered, (None,))):
+        matrix = torch.zeros(4, 16, dtype=dtype, device=device)
+        for span, bases in ((Span(0), (None, matrix)), (gathered, (None,))):
             for updates, base, scratched in itertools.product(some, bases, (False, True)):
-                scratch = torch.zeros_like(one) if scratched else None
-                advance(one.clone(), span, updates, base=base, scratch=scratch, seed=1, scale=1.0)
-        flip(one, one.clone())
+                scratch = torch.zeros_like(matrix) if scratched else None
+                advance(matrix.clone(), span, updates, base=base, scratch=scratch, seed=1, scale=1.0)
+        flip(matrix, matrix.clone())

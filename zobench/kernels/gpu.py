@@ -313,15 +313,17 @@ def flip(master: Tensor, scratch: Tensor) -> None:
 def _segments(flat: Flat, device: torch.device) -> tuple[Tensor, int, int]:
     """(the table of segments, programs, what the places are multiples of), for use on the current stream."""
     key = device, stream_of(device)
-    found: tuple[Tensor, int, int] | None = flat.tables.get(key)
-    if found is None:
+    table: tuple[Tensor, int, int] | None = flat.tables.get(key)
+    if table is None:
         aligned = 0 if any(segment.start % 4 for segment in flat.segments) else 4
         rows, programs = [], 0
-        for own in flat.segments:
-            rows.append((programs, own.offset, own.start, own.numel, own.tensor_id, int(own.decayed)))
-            programs += _programs(own.numel, aligned)
-        flat.tables[key] = found = to_device(rows, torch.int64, device), programs, aligned
-    return found
+        for segment in flat.segments:
+            rows.append(
+                (programs, segment.offset, segment.start, segment.numel, segment.tensor_id, int(segment.decayed))
+            )
+            programs += _programs(segment.numel, aligned)
+        flat.tables[key] = table = to_device(rows, torch.int64, device), programs, aligned
+    return table
 
 
 def _table(updates: Sequence[Update], device: torch.device) -> Tensor | None:

@@ -24,8 +24,8 @@ CUDA_CHUNK_ELEMENTS = 1 << 24
 def pack(packing: Packing, weights: Tensor, slot: Tensor) -> None:
     """Writes the tensors in ``weights`` into ``slot``, both flat and uint8. A row's scale is its largest magnitude over
     448; its values are what is nearest to its elements over the scale."""
-    if (own := _kernels(weights.device.type)) is not None:
-        own.pack(packing, weights, slot)
+    if (compiled := _kernels(weights.device.type)) is not None:
+        compiled.pack(packing, weights, slot)
         return
     for piece in packing.pieces:
         source, values, scale = _views(packing, piece, weights, slot)
@@ -43,8 +43,8 @@ def pack(packing: Packing, weights: Tensor, slot: Tensor) -> None:
 
 def unpack(packing: Packing, slot: Tensor, weights: Tensor) -> None:
     """The inverse of :func:`pack`: a value times its row's scale in float32, rounded to the weights' dtype."""
-    if (own := _kernels(weights.device.type)) is not None:
-        own.unpack(packing, slot, weights)
+    if (compiled := _kernels(weights.device.type)) is not None:
+        compiled.unpack(packing, slot, weights)
         return
     for piece in packing.pieces:
         target, values, scale = _views(packing, piece, weights, slot)

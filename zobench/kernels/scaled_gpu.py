@@ -169,11 +169,11 @@ def _table(packing: Packing, device: torch.device) -> tuple[Tensor, int, int]:
     key = device, stream_of(device)
     if key not in packing.tables:
         rows, programs = [], 0
-        for own in packing.pieces:
-            scales = -1 if own.scales is None else own.scales // 4
-            rows.append((programs, own.weights // packing.dtype.itemsize, own.values, own.width, scales, 0))
-            programs += own.rows
-        aligned = 16 if all(own.width % 16 == 0 for own in packing.pieces) else 1
+        for piece in packing.pieces:
+            scales = -1 if piece.scales is None else piece.scales // 4
+            rows.append((programs, piece.weights // packing.dtype.itemsize, piece.values, piece.width, scales, 0))
+            programs += piece.rows
+        aligned = 16 if all(piece.width % 16 == 0 for piece in packing.pieces) else 1
         packing.tables[key] = to_device(rows, torch.int64, device), programs, aligned
-    found: tuple[Tensor, int, int] = packing.tables[key]
-    return found
+    table: tuple[Tensor, int, int] = packing.tables[key]
+    return table

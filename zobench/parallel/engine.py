@@ -38,15 +38,15 @@ class ParallelEngine:
     def probe(self, batch: Batch, points: Sequence[Point]) -> list[float]:
         """The mean loss of the whole ``batch`` at each point, the same on all ranks."""
         mesh = self.world.mesh
-        mine, shards = self._own(batch)
+        local_batch, shards = self._local_shard(batch)
         splits = mesh.signs == 2 and _are_pairs(points)
         if not splits:
-            losses = self.engine.probe(mine, points)
+            losses = self.engine.probe(local_batch, points)
         elif self.config.out_of_place:
-            losses = self.engine.probe(mine, points[mesh.sign :: 2])
+            losses = self.engine.probe(local_batch, points[mesh.sign :: 2])
         else:
-            losses = self.engine.probe(mine, points, range(mesh.sign, len(points), 2))
-        return self._combined(mine, shards, losses, 2 if splits else 1)
+            losses = self.engine.probe(local_batch, points, range(mesh.sign, len(points), 2))
+        return self._combined(local_batch, shards, losses, 2 if splits else 1)
 
     def evaluate(self, batch: Batch) -> float:
         """The mean loss of the whole ``batch`` with every committed update applied."""
@@ -54,8 +54,8 @@ class ParallelEngine:
 
     def tangent(self, batch: Batch, seed: int) -> tuple[float, float]:
         """The mean loss of the whole ``batch``, and its derivative along z(seed)."""
-        mine, shards = self._own(batch)
-        loss, slope = self._combined(mine, shards, self.engine.tangent(mine, seed), 1)
+        local_batch, shards = self._local_shard(batch)
+        loss, slope = self._combined(local_batch, shards, self.engine.tangent(local_batch, seed), 1)
         return loss, slope
 
     def fitness(self, reward: Reward, batches: Sequence[Batch], points: Sequence[Point]) -> list[float]:
@@ -66,18 +66,20 @@ class ParallelEngine:
                 f"a population must be shared out over {ranks} ranks, but has {len(points)} members; use a multiple"
             )
         each = len(points) // ranks
-        mine = slice(self.world.rank * each, (self.world.rank + 1) * each)
-        own = self.engine.fitness(reward, batches[mine], points[mine])
-        return list(itertools.chain.from_iterable(self.world.gather(torch.tensor(own, dtype=torch.float64)).tolist()))
+        members = slice(self.world.rank * each, (self.world.rank + 1) * each)
+        rewards = self.engine.fitness(reward, batches[members], points[members])
+        return list(
+            itertools.chain.from_iterable(self.world.gather(torch.tensor(rewards, dtype=torch.float64)).tolist())
+        )
 
     def shared(self, values: Sequence[int]) -> list[int]:
         """Rank 0's values on all ranks."""
         return self.world.from_first(values)
 
-    def _combined(self, mine: Batch, shards: int, numbers: Sequence[float], signs: int) -> list[float]:
+    def _combined(self, local_batch: Batch, shards: int, numbers: Sequence[float], signs: int) -> list[float]:
         """Means of the whole batch, from each rank's ``numbers`` of its shard: every ``signs``-th of them, from its
         own sign on. Where ranks of a shard have the same numbers, those of its first rank count."""
-        mesh, count = self.world.mesh, counted(self.engine.model, mine)
+        mesh, count = self.world.mesh, counted(self.engine.model, local_batch)
         table = self.world.gather(torch.tensor([count, *numbers], dtype=torch.float64)).tolist()
         rows = []
         for shard in range(shards):
@@ -86,7 +88,7 @@ class ParallelEngine:
             rows.append([by_sign[0][0], *in_order])
         return _means(rows)
 
-    def _own(self, batch: Batch) -> tuple[Batch, int]:
+    def _local_shard(self, batch: Batch) -> tuple[Batch, int]:
         """This rank's shard, and of how many; the whole of a batch that cannot be cut, as an evaluation's last."""
         shards = self.world.mesh.shards
         if shards == 1 or batch.examples % shards:

@@ -48,11 +48,13 @@ class ShardedBackprop(Backprop):
             share = counts[mesh.shard] * mesh.shards / sum(counts)
             loss = self._descend(shards[mesh.shard], scale, share)  # FSDP takes the mean over the ranks
         losses = self.world.gather(torch.tensor([loss], dtype=torch.float64))[:, 0].tolist()
-        return float(sum(count * own for count, own in zip(counts, losses, strict=True)) / sum(counts))
+        return float(sum(count * shard_loss for count, shard_loss in zip(counts, losses, strict=True)) / sum(counts))
 
     def gradient_norm(self) -> float:
         """See :class:`Backprop`."""
-        square = sum(float(torch.linalg.vector_norm(own, dtype=torch.float64)) ** 2 for own in self._gradients())
+        square = sum(
+            float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2 for gradient in self._gradients()
+        )
         return math.sqrt(float(self.world.sum(torch.tensor([square], dtype=torch.float64))))
 
     def shared(self, values: Any) -> list[int]:
@@ -66,9 +68,9 @@ class ShardedBackprop(Backprop):
 
     def _gradients(self) -> list[Tensor]:
         """This rank's shares."""
-        return [own.to_local() if isinstance(own, DTensor) else own for own in super()._gradients()]
+        return [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in super()._gradients()]
 
-    def _place(self, model: nn.Module, weights: Weights | None) -> None:
+    def _put_on_device(self, model: nn.Module, weights: Weights | None) -> None:
         """Each rank keeps its share of one tensor after another, so that none ever holds all of them."""
         if weights is None:
             raise ValueError("sharded gradients need weights to fill the shares from, but got none; give weights=")
@@ -87,9 +89,11 @@ class ShardedBackprop(Backprop):
             assert isinstance(parameter, DTensor)
             values = torch.empty(parameter.shape, dtype=parameter.dtype)
             weights.fill(name, values)
-            own = distribute_tensor(values.to(device), parameter.device_mesh, parameter.placements, src_data_rank=None)
+            share = distribute_tensor(
+                values.to(device), parameter.device_mesh, parameter.placements, src_data_rank=None
+            )
             with torch.no_grad():
-                parameter.to_local().copy_(own.to_local())
+                parameter.to_local().copy_(share.to_local())
 
 
 @contextmanager

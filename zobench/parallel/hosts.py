@@ -53,7 +53,7 @@ NAP = 5e-5
 """Seconds between two looks at another rank's count; a block's transfer takes milliseconds."""
 
 
-def own(nbytes: int, rank: int, ranks: int) -> tuple[int, int]:
+def part_of(nbytes: int, rank: int, ranks: int) -> tuple[int, int]:
     """First byte, and the one after the last, of a rank's part of a block of ``nbytes``, padded for ``ranks``."""
     part = nbytes // ranks
     return rank * part, (rank + 1) * part
@@ -160,10 +160,10 @@ class SharedHosts:
         file = os.memfd_create("zobench") if leads else -1
         if leads:
             os.ftruncate(file, nbytes)
-        told = torch.tensor([os.getpid(), file, nbytes, self._sliced], dtype=torch.int64)
+        facts = torch.tensor([os.getpid(), file, nbytes, self._sliced], dtype=torch.int64)
         with telling():
-            dist.broadcast(told, group=self._talk, group_src=0)
-        pid, number, size, sliced = told.tolist()
+            dist.broadcast(facts, group=self._talk, group_src=0)
+        pid, number, size, sliced = facts.tolist()
         if (size, sliced) != (nbytes, self._sliced):
             raise ValueError(
                 f"ranks of one node must stream the same blocks, but got {size} and {nbytes} bytes, sliced "
@@ -184,14 +184,14 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 """torch 2.13 names it anew and warns of the old name."""
 
 
-def _gather(link: Any, slot: Tensor, mine: Tensor) -> None:
+def _gather(link: Any, slot: Tensor, part_of_rank: Tensor) -> None:
     """Makes ``slot`` whole on all ranks of the group ``link``, each of which holds its part, ``mine``, in place."""
     with telling():
         if slot.is_cuda:  # on the current stream, which the host does not wait for
-            _all_gather(slot, mine, group=link)
+            _all_gather(slot, part_of_rank, group=link)
             return
         # Gloo gathers into memory of its own, a block more on every rank; a broadcast works in place.
-        parts = slot.split(mine.numel())
+        parts = slot.split(part_of_rank.numel())
         sent = [dist.broadcast(part, group=link, group_src=n, async_op=True) for n, part in enumerate(parts)]
         for work in sent:
             work.wait()
@@ -265,7 +265,7 @@ class SharedTier:
         if block >= len(self._blocks):
             return
         memory = self._blocks[block]
-        self._own(memory).zero_()
+        self._part(memory).zero_()
         self._counts.tell(TOUCHED, block)
         if self._pinned:
             self._pin(block)
@@ -280,9 +280,9 @@ class SharedTier:
         self._await_filling(block)
         memory = self._blocks[block]
         if self._gather is not None:
-            mine = self._own(slot)
-            mine.copy_(self._own(memory), non_blocking=True)
-            self._gather(slot, mine)
+            part_of_rank = self._part(slot)
+            part_of_rank.copy_(self._part(memory), non_blocking=True)
+            self._gather(slot, part_of_rank)
         else:
             self._copy(block, slot)
 
@@ -297,7 +297,7 @@ class SharedTier:
         assert first == 0, "ranks share out whole blocks"
         block %= len(self._blocks)
         size = self._blocks[block].numel()
-        first, last = (0, size) if self._naive else own(size, self._rank, self._ranks)
+        first, last = (0, size) if self._naive else part_of(size, self._rank, self._ranks)
         last = min(last, slot.numel())
         if self._coordinated:
             self._counts.wait(UPLOADS, block, self._uploads[block])
@@ -311,9 +311,9 @@ class SharedTier:
                 self._counts.tell(WRITES, block, self._writes[block])
 
     def peek(self, block: int, out: Tensor, first: int) -> None:
-        """Bytes of this rank's own part (:func:`own`) only: the others' may be a pass ahead."""
+        """Bytes of this rank's own part (:func:`part_of`) only: the others' may be a pass ahead."""
         memory = self._blocks[block % len(self._blocks)]
-        begin, end = own(memory.numel(), self._rank, self._ranks)
+        begin, end = part_of(memory.numel(), self._rank, self._ranks)
         if not (begin <= first and first + out.numel() <= end):
             raise ValueError(
                 f"a rank must peek at its own part of block {block}, bytes {begin} to {end}, but got {first} to "
@@ -355,13 +355,13 @@ class SharedTier:
         """Bytes that are copied at a time: a rank's part with sliced transfers, else the block."""
         return self._blocks[block].numel() // (1 if self._gather is None else self._ranks)
 
-    def _own(self, block: Tensor) -> Tensor:
-        first, last = own(block.numel(), self._rank, self._ranks)
+    def _part(self, block: Tensor) -> Tensor:
+        first, last = part_of(block.numel(), self._rank, self._ranks)
         return block[first:last]
 
     def _pin(self, block: int) -> None:
         """Registers what this rank copies: its part, or with whole transfers the block, once all have touched it."""
-        memory = self._own(self._blocks[block])
+        memory = self._part(self._blocks[block])
         if self._gather is None:
             self._counts.wait(TOUCHED, block)
             memory = self._blocks[block]

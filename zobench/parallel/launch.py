@@ -178,11 +178,11 @@ def _listen(host: str, port: int) -> socket.socket | None:
 
     Raises ``OSError``, as for a host that is not known.
     """
-    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
+        listener.bind(address)
         listener.listen(4096)
     except OSError as error:
         listener.close()

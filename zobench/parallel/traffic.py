@@ -29,8 +29,8 @@ class Traffic:
     def sent(self) -> int | None:
         """Bytes so far."""
         counts = [_sent(number, inode) for number, inode in self._sockets.items()]
-        known = [count for count in counts if count is not None]
-        return sum(known) + self.given if known or self.given else None
+        counted = [count for count in counts if count is not None]
+        return sum(counted) + self.given if counted or self.given else None
 
     def __enter__(self) -> Traffic:
         self._before = self.sent()
@@ -64,9 +64,9 @@ def _info(number: int) -> bytes | None:
         duplicate = os.dup(number)
     except OSError:  # closed since
         return None
-    with socket.socket(fileno=duplicate) as own:
+    with socket.socket(fileno=duplicate) as connection:
         try:
-            return own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
+            return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
         except (OSError, AttributeError):  # not TCP, or a system without this count
             return None
 

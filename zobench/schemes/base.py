@@ -121,13 +121,17 @@ class _Joined(Weights):
     """The values of a base and of an adapter beside it (see :class:`~zobench.models.weights.Weights`)."""
 
     def __init__(
-        self, base: Weights, base_name: Callable[[str], str], own: frozenset[str], make: Callable[[str], Tensor]
+        self,
+        base: Weights,
+        base_name: Callable[[str], str],
+        adapter_names: frozenset[str],
+        make: Callable[[str], Tensor],
     ) -> None:
-        self._base, self._base_name, self._own, self._make = base, base_name, own, make
+        self._base, self._base_name, self._adapter_names, self._make = base, base_name, adapter_names, make
 
     def fill(self, name: str, out: Tensor, first: int = 0) -> None:
         """See :class:`~zobench.models.weights.Weights`."""
-        if name in self._own:
+        if name in self._adapter_names:
             out.copy_(self._make(name)[first : first + out.shape[0]])
         else:
             self._base.fill(self._base_name(name), out, first)

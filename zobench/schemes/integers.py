@@ -72,9 +72,9 @@ class Form:
         groups, size = padded.view(count, self.group), grid.chunk(flat, self.group)
         codes, scales = [], []
         for first in range(0, count, size):
-            whole, own = grid.rounded(groups[first : first + size].clone(), self.bits)
+            whole, scale = grid.rounded(groups[first : first + size].clone(), self.bits)
             codes.append(whole.to(torch.int8) if self.steps else grid.packed(whole, self.bits))
-            scales.append(own.float())
+            scales.append(scale.float())
         return torch.cat(codes), torch.cat(scales)
 
 
@@ -194,6 +194,6 @@ def _group(spec: RunSpec) -> int:
 def _among(spec: RunSpec, name: str, usual: int, *others: int) -> int:
     value: int = spec.option(name)
     if value not in (usual, *others):
-        told = ", ".join(map(str, sorted((usual, *others))))
-        raise ValueError(f"`options.{name}` must be one of {told}, but got {value!r}; use options.{name}={usual}")
+        choices = ", ".join(map(str, sorted((usual, *others))))
+        raise ValueError(f"`options.{name}` must be one of {choices}, but got {value!r}; use options.{name}={usual}")
     return value
