@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,9 +162,9 @@ class EngineConfig:
                 raise ValueError(
                     f"`{name}` must be one of {', '.join(allowed)}, but got {value!r}; {suggestion(value, allowed)}"
                 )
-        for holds, text in _CONSTRAINTS:
-            if not holds(self):
-                raise ValueError(text.format(self))
+        for is_broken, text in _broken(self):
+            if is_broken:
+                raise ValueError(text)
 
     @property
     def streams(self) -> bool:
@@ -182,70 +182,64 @@ class EngineConfig:
         return CUDA_CONSOLIDATE_AFTER if written else CONSOLIDATE_AFTER
 
 
-def _at_least(name: str, lowest: int) -> tuple[Callable[[EngineConfig], bool], str]:
-    text = f"`{name} >= {lowest}` must hold, but got {{0.{name}}}; use its default"
-    return lambda config: getattr(config, name) >= lowest, text
-
-
-_CONSTRAINTS: tuple[tuple[Callable[[EngineConfig], bool], str], ...] = (
-    (lambda it: it.slots >= 1, "`slots >= 1` must hold, but got slots={0.slots}; use slots=3"),
-    (
-        lambda it: not (TIERS[it.tier].is_pinned and it.streams) or it.device.startswith("cuda"),
-        "`tier=pinned` needs a CUDA device, but got device={0.device}; use tier=pageable",
-    ),
-    (
-        lambda it: it.shared_blocks is None or it.shared_blocks >= it.slots,
-        "`shared_blocks >= slots` must hold, but got shared_blocks={0.shared_blocks}, slots={0.slots}; "
+def _broken(config: EngineConfig) -> Iterator[tuple[bool, str]]:
+    """(whether the fields break a rule, the error's text) of what they demand of each other."""
+    wire, tier, granularity = WIRES[config.wire], TIERS[config.tier], GRANULARITIES[config.granularity]
+    written = f"writeback_every={config.writeback_every}"
+    yield config.slots < 1, f"`slots >= 1` must hold, but got slots={config.slots}; use slots=3"
+    yield (
+        tier.is_pinned and config.streams and not config.device.startswith("cuda"),
+        f"`tier=pinned` needs a CUDA device, but got device={config.device}; use tier=pageable",
+    )
+    yield (
+        config.shared_blocks is not None and config.shared_blocks < config.slots,
+        f"`shared_blocks >= slots` must hold, but got shared_blocks={config.shared_blocks}, slots={config.slots}; "
         "share at least as many blocks as there are slots",
-    ),
-    (
-        lambda it: it.writeback_every == "inf" or (isinstance(it.writeback_every, int) and it.writeback_every >= 1),
-        '`writeback_every` must be at least 1 or "inf", but got {0.writeback_every!r}; '
+    )
+    yield (
+        config.writeback_every != "inf"
+        and not (isinstance(config.writeback_every, int) and config.writeback_every >= 1),
+        f'`writeback_every` must be at least 1 or "inf", but got {config.writeback_every!r}; '
         "use writeback_every=1 to write every step, as published",
-    ),
-    _at_least("resident_blocks", 0),
-    _at_least("accumulate", 1),
-    (
-        lambda it: it.consolidate_after is None or it.consolidate_after >= 1,
-        "`consolidate_after >= 1` must hold, but got {0.consolidate_after}; use its default",
-    ),
-    _at_least("logits_bytes", 1),
-    (
-        lambda it: it.streams or not (WIRES[it.wire].is_packed or it.resident_blocks or it.shared_blocks),
-        "`wire`, `resident_blocks` and `shared_blocks` need placement=offload, but got placement=resident; "
-        "a resident model has nothing in a tier",
-    ),
-    (
-        lambda it: not AUTOCASTS[it.autocast].is_tf32 or it.device != "cpu",
+    )
+    for name, least in (("resident_blocks", 0), ("accumulate", 1), ("consolidate_after", 1), ("logits_bytes", 1)):
+        value = getattr(config, name)
+        yield (
+            value is not None and value < least,
+            f"`{name} >= {least}` must hold, but got {value}; use its default",
+        )
+    yield (
+        not config.streams and bool(wire.is_packed or config.resident_blocks or config.shared_blocks),
+        "`wire`, `resident_blocks` and `shared_blocks` need placement=offload, but got placement=resident; a resident "
+        "model has nothing in a tier",
+    )
+    yield (
+        AUTOCASTS[config.autocast].is_tf32 and config.device == "cpu",
         "`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16",
-    ),
-    (
-        lambda it: it.fused_update or it.writeback_every == 1,
-        "`fused_update=False` needs writeback_every=1, but got {0.writeback_every}: its second round of "
+    )
+    yield (
+        not config.fused_update and config.writeback_every != 1,
+        f"`fused_update=False` needs writeback_every=1, but got {config.writeback_every}: its second round of "
         "transfers writes every step; use fused_update=True",
-    ),
-    (
-        lambda it: not WIRES[it.wire].is_read_only or it.writeback_every == "inf",
-        "`wire={0.wire}` needs writeback_every=inf, because an update is far below a step of its grid, but got "
-        "writeback_every={0.writeback_every}; use writeback_every=inf",
-    ),
-    (
-        lambda it: not it.compile or GRANULARITIES[it.granularity].is_block,
-        "`compile` needs granularity=block, but got granularity={0.granularity}: what is compiled is a "
-        "block's forward; use compile=false",
-    ),
-    (
-        lambda it: TIERS[it.tier].is_filled or (it.writeback_every == "inf" and not WIRES[it.wire].is_packed),
+    )
+    yield (
+        wire.is_read_only and config.writeback_every != "inf",
+        f"`wire={config.wire}` needs writeback_every=inf, because an update is far below a step of its grid, but got "
+        f"{written}; use writeback_every=inf",
+    )
+    yield (
+        config.compile and not granularity.is_block,
+        f"`compile` needs granularity=block, but got granularity={config.granularity}: what is compiled is a block's "
+        "forward; use compile=false",
+    )
+    yield (
+        not tier.is_filled and (config.writeback_every != "inf" or wire.is_packed),
         "`tier=checkpoint` needs writeback_every=inf and wire=none, because it is read as it lies, but got "
-        "writeback_every={0.writeback_every}, wire={0.wire}; use tier=disk",
-    ),
-    (
-        lambda it: (
-            not NOISES[it.noise].in_place or (GRANULARITIES[it.granularity].is_block and it.writeback_every == 1)
-        ),
+        f"{written}, wire={config.wire}; use tier=disk",
+    )
+    yield (
+        NOISES[config.noise].in_place and not (granularity.is_block and config.writeback_every == 1),
         "`granularity` and `writeback_every` other than block and 1 need noise=counter, but got noise=torch, "
-        "granularity={0.granularity}, writeback_every={0.writeback_every}; torch noise moves the "
-        "weights themselves, block by block: use noise=counter",
-    ),
-)
-"""What the fields of a configuration demand of each other: (whether it holds, the error's text), in this order."""
+        f"granularity={config.granularity}, {written}; torch noise moves the weights themselves, block by block: use "
+        "noise=counter",
+    )

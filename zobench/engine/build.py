@@ -23,7 +23,6 @@ from zobench.engine.follow import Marks
 from zobench.engine.forwards import Forwards
 from zobench.engine.general import General
 from zobench.engine.in_place import InPlace, OutOfPlace
-from zobench.engine.integer import IntegerWire
 from zobench.engine.interface import Start
 from zobench.engine.lanes import CudaLanes, Lanes, ThreadLanes
 from zobench.engine.noise import Noise, SparseNoise, StoredNoise, TorchNoise
@@ -31,10 +30,9 @@ from zobench.engine.pipeline import Pipeline
 from zobench.engine.pristine import Pristine
 from zobench.engine.products import ProductForwards, RowForwards
 from zobench.engine.rules import UpdateRule
-from zobench.engine.stored import StoredWire
 from zobench.engine.tiers import Hosts, Tier, allocate
 from zobench.engine.weight_store import Stream, WeightStore
-from zobench.engine.wire import DeviceWeights, FloatWire, Wire
+from zobench.engine.wire import DeviceWeights, FloatWire, IntegerWire, StoredWire, Wire
 from zobench.machine.numa import cpus_near, stay_near
 from zobench.models import blocks as find_blocks
 from zobench.models.weights import Weights

@@ -29,9 +29,9 @@ def call(model: nn.Module, **inputs: Any) -> Tensor:
 def outputs(model: nn.Module, **inputs: Any) -> Any:
     """All that the model's own forward gives, by name."""
     parameters = inspect.signature(model.forward).parameters
-    passes_on = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values())
-    if "use_cache" in parameters or (
-        passes_on and "use_cache" in inspect.signature(model.base_model.forward).parameters
-    ):  # type: ignore[union-attr]
+    names = set(parameters)
+    if any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values()):  # it passes them on
+        names |= set(inspect.signature(model.base_model.forward).parameters)  # type: ignore[union-attr]
+    if "use_cache" in names:
         inputs["use_cache"] = False
     return model(**inputs, return_dict=True)
