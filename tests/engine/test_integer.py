@@ -11,8 +11,8 @@ from tests.support.reference import draw_seeds, pristine_mezo
 from zobench import ZOSGD, Engine, EngineConfig, RunSpec, models
 from zobench.data.tokens import stream
 from zobench.engine.blocks import Field, Unit, make_unit
-from zobench.engine.wire import IntegerWire
 from zobench.engine.tiers import allocate
+from zobench.engine.wire import IntegerWire
 from zobench.models import weights
 from zobench.runspec.kinds import WIRES
 

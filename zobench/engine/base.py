@@ -162,7 +162,7 @@ class EngineConfig:
                 raise ValueError(
                     f"`{name}` must be one of {', '.join(allowed)}, but got {value!r}; {suggestion(value, allowed)}"
                 )
-        for is_broken, text in _broken(self):
+        for is_broken, text in (*_rules_of_values(self), *_rules_of_streaming(self), *_rules_of_updates(self)):
             if is_broken:
                 raise ValueError(text)
 
@@ -182,11 +182,37 @@ class EngineConfig:
         return CUDA_CONSOLIDATE_AFTER if written else CONSOLIDATE_AFTER
 
 
-def _broken(config: EngineConfig) -> Iterator[tuple[bool, str]]:
-    """(whether the fields break a rule, the error's text) of what they demand of each other."""
-    wire, tier, granularity = WIRES[config.wire], TIERS[config.tier], GRANULARITIES[config.granularity]
-    written = f"writeback_every={config.writeback_every}"
+Rules = Iterator[tuple[bool, str]]
+"""(whether a configuration breaks a rule, the error's text)."""
+
+
+def _rules_of_values(config: EngineConfig) -> Rules:
+    """What fields demand by themselves."""
+    every = config.writeback_every
     yield config.slots < 1, f"`slots >= 1` must hold, but got slots={config.slots}; use slots=3"
+    yield (
+        every != "inf" and not (isinstance(every, int) and every >= 1),
+        f'`writeback_every` must be at least 1 or "inf", but got {every!r}; use writeback_every=1 to write every step, '
+        "as published",
+    )
+    for name, least in (("resident_blocks", 0), ("accumulate", 1), ("consolidate_after", 1), ("logits_bytes", 1)):
+        value = getattr(config, name)
+        broken = value is not None and value < least
+        yield broken, f"`{name} >= {least}` must hold, but got {value}; use its default"
+    yield (
+        AUTOCASTS[config.autocast].is_tf32 and config.device == "cpu",
+        "`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16",
+    )
+    yield (
+        config.compile and not GRANULARITIES[config.granularity].is_block,
+        f"`compile` needs granularity=block, but got granularity={config.granularity}: what is compiled is a block's "
+        "forward; use compile=false",
+    )
+
+
+def _rules_of_streaming(config: EngineConfig) -> Rules:
+    """What fields of streamed blocks demand of each other."""
+    wire, tier = WIRES[config.wire], TIERS[config.tier]
     yield (
         tier.is_pinned and config.streams and not config.device.startswith("cuda"),
         f"`tier=pinned` needs a CUDA device, but got device={config.device}; use tier=pageable",
@@ -197,49 +223,33 @@ def _broken(config: EngineConfig) -> Iterator[tuple[bool, str]]:
         "share at least as many blocks as there are slots",
     )
     yield (
-        config.writeback_every != "inf"
-        and not (isinstance(config.writeback_every, int) and config.writeback_every >= 1),
-        f'`writeback_every` must be at least 1 or "inf", but got {config.writeback_every!r}; '
-        "use writeback_every=1 to write every step, as published",
-    )
-    for name, least in (("resident_blocks", 0), ("accumulate", 1), ("consolidate_after", 1), ("logits_bytes", 1)):
-        value = getattr(config, name)
-        yield (
-            value is not None and value < least,
-            f"`{name} >= {least}` must hold, but got {value}; use its default",
-        )
-    yield (
         not config.streams and bool(wire.is_packed or config.resident_blocks or config.shared_blocks),
         "`wire`, `resident_blocks` and `shared_blocks` need placement=offload, but got placement=resident; a resident "
         "model has nothing in a tier",
     )
     yield (
-        AUTOCASTS[config.autocast].is_tf32 and config.device == "cpu",
-        "`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16",
-    )
-    yield (
-        not config.fused_update and config.writeback_every != 1,
-        f"`fused_update=False` needs writeback_every=1, but got {config.writeback_every}: its second round of "
-        "transfers writes every step; use fused_update=True",
-    )
-    yield (
-        wire.is_read_only and config.writeback_every != "inf",
-        f"`wire={config.wire}` needs writeback_every=inf, because an update is far below a step of its grid, but got "
-        f"{written}; use writeback_every=inf",
-    )
-    yield (
-        config.compile and not granularity.is_block,
-        f"`compile` needs granularity=block, but got granularity={config.granularity}: what is compiled is a block's "
-        "forward; use compile=false",
-    )
-    yield (
         not tier.is_filled and (config.writeback_every != "inf" or wire.is_packed),
         "`tier=checkpoint` needs writeback_every=inf and wire=none, because it is read as it lies, but got "
-        f"{written}, wire={config.wire}; use tier=disk",
+        f"writeback_every={config.writeback_every}, wire={config.wire}; use tier=disk",
+    )
+
+
+def _rules_of_updates(config: EngineConfig) -> Rules:
+    """What fields demand of when updates are written back."""
+    every = config.writeback_every
+    yield (
+        not config.fused_update and every != 1,
+        f"`fused_update=False` needs writeback_every=1, but got {every}: its second round of transfers writes every "
+        "step; use fused_update=True",
     )
     yield (
-        NOISES[config.noise].in_place and not (granularity.is_block and config.writeback_every == 1),
+        WIRES[config.wire].is_read_only and every != "inf",
+        f"`wire={config.wire}` needs writeback_every=inf, because an update is far below a step of its grid, but got "
+        f"writeback_every={every}; use writeback_every=inf",
+    )
+    yield (
+        NOISES[config.noise].in_place and not (GRANULARITIES[config.granularity].is_block and every == 1),
         "`granularity` and `writeback_every` other than block and 1 need noise=counter, but got noise=torch, "
-        f"granularity={config.granularity}, {written}; torch noise moves the weights themselves, block by block: use "
-        "noise=counter",
+        f"granularity={config.granularity}, writeback_every={every}; torch noise moves the weights themselves, block "
+        "by block: use noise=counter",
     )
