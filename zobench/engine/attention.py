@@ -85,8 +85,8 @@ def products(
 
 
 def _block(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, first: int | None) -> Tensor:
-    """Of some queries over all of their keys, (b, heads, queries, width). ``first``: the place of the first query among
-    the keys where each sees those up to itself, else None."""
+    """Attention of some queries over all of their keys, (b, heads, queries, width). ``first``: the place of the first
+    query among the keys where each sees those up to itself, else None."""
     b, heads, count, width = query.shape
     key_heads, keys = key.shape[1:3]
     inner = key.reshape(b * key_heads, keys, width)
@@ -213,7 +213,7 @@ def _merged(each: Sequence[tuple[int, str]]) -> Choice:
 
 
 def seconds(name: str, shape: Shape, length: int) -> float:
-    """Of causal attention among rows of ``length`` tokens, :data:`TOKENS` in all."""
+    """The seconds of one call of causal attention by a kernel, on rows of ``length`` tokens, :data:`TOKENS` in all."""
     rows, generator = max(1, TOKENS // length), torch.Generator().manual_seed(0)
     query, key, value = (
         torch.randn(rows, heads, length, shape.width, generator=generator).to(shape.dtype)

@@ -107,7 +107,7 @@ _CHOICES = {
 CONSOLIDATE_AFTER = 256
 """Steps whose updates a journal holds with writeback_every=inf; a checkpoint's blocks then get a copy on the disk."""
 CUDA_CONSOLIDATE_AFTER = 16
-"""The same on a CUDA device with a tier of its own: a draw costs more there than what crosses the link in its time."""
+"""The steps on a CUDA device with a tier of its own: a draw costs more there than what crosses the link in its time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -100,7 +100,7 @@ class Field:
         return buffer[self.offset : self.offset + self.nbytes].view(self.dtype).view(self.shape)
 
     def bound(self, buffer: Memory) -> Tensor:
-        """The same, as the model takes it."""
+        """This tensor inside the memory of its unit, as the model takes it: a parameter where it is one."""
         return self.typed(self.view(buffer))
 
     def typed(self, tensor: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from zobench.engine.base import KEEPS_VECTOR_STATE, NO_STATE_YET
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""Of the quintic iteration whose fixed points are near 1 for all singular values (Muon)."""
+"""Coefficients of the quintic iteration whose fixed points are near 1 for all singular values (Muon)."""
 ITERATIONS = 5
 
 
@@ -30,7 +30,7 @@ class Basis:
     right: Tensor | None = None
 
     def rows(self, first: int, count: int) -> Basis:
-        """The same of ``count`` rows of the matrix from ``first`` on."""
+        """A and B of ``count`` rows of the matrix from ``first`` on."""
         if self.left is None or len(self.left) == count:
             return self
         return Basis(self.left[first : first + count], self.right)

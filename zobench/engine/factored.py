@@ -319,7 +319,7 @@ class RowFactored(Factored):
     def judge_each(
         self, head: Head, states: Sequence[Tensor], targets: Sequence[Tensor], points: Sequence[Point]
     ) -> list[Picked]:
-        """The same of points that have each their own ``targets``: those of unequal number are padded."""
+        """As :meth:`judge`, of points that have each their own ``targets``: those of unequal number are padded."""
         together = pad_sequence(list(states), batch_first=True)
         wanted = pad_sequence(list(targets), batch_first=True, padding_value=IGNORED)
         running = RunningLoss(Targets(wanted.flatten()))

@@ -48,7 +48,7 @@ class Follows:
 
 
 UNKNOWN = Follows({})
-"""Of a module whose arguments nobody looked at."""
+"""What is assumed of a module whose arguments nobody looked at."""
 
 
 def leaves(value: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:

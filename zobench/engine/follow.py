@@ -16,12 +16,12 @@ FEWER, MORE = 2, 3
 """Rows of the two batches."""
 Shapes = dict[Path, tuple[int, ...]]
 Marks = Mapping[str, Follows]
-"""What is known of a model's modules, by :func:`keys`."""
+"""How the arguments of a model's modules follow the batch, by the names that :func:`keys` gives the modules."""
 
 
 def keys(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[int, str]:
-    """Of each module that is called as a whole, by its id: a block's class, so that it holds for a model of more
-    blocks too, and the name of a module outside the blocks that owns parameters."""
+    """The name of each module that is called as a whole, by its id: a block's class, so that it holds for a model of
+    more blocks too, and the name of a module outside the blocks that owns parameters."""
     inside = {id(module) for block in blocks for module in block.modules()}
     outside = {
         id(module): name
@@ -61,7 +61,7 @@ def observe(model: nn.Module, blocks: Sequence[nn.Module], calls: Iterable[Calla
 
 
 def _check_apart(model: nn.Module, blocks: Sequence[nn.Module], called: Sequence[nn.Module]) -> None:
-    """Of two modules that each run once per point, neither may run the other; what holds the head does not."""
+    """Refuses a module that runs once per point and holds another such module; one that holds the head may."""
     names, of_blocks = keys(model, blocks), set(map(id, blocks))
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]
     for module in called:

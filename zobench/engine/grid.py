@@ -12,7 +12,7 @@ from torch import Tensor
 CHUNK_ELEMENTS = 1 << 18
 """Elements that are packed or unpacked at once: their temporaries stay in a core's cache."""
 CUDA_CHUNK_ELEMENTS = 1 << 24
-"""The same on a CUDA device, where a launch costs more than the memory."""
+"""The elements at once on a CUDA device, where a launch costs more than the memory."""
 
 
 def chunk(tensor: Tensor, group: int) -> int:

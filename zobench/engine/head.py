@@ -20,14 +20,14 @@ from zobench.engine.loss import log_probabilities, mean_loss, rows_per_chunk
 HEAD_BYTES = 16 << 20
 """Bytes of the vocabulary rows of the head that are perturbed at once (counter noise)."""
 BIAS_BYTES = 64 << 10
-"""Of these, bytes for the same rows of its bias."""
+"""The share of :data:`HEAD_BYTES` that the same rows of the head's bias have."""
 
 
 class Judged(Protocol):
     """The head's output for n targets."""
 
     def log_probabilities(self) -> Tensor:
-        """Of each target, float32 (n,); that of an ignored target has no meaning."""
+        """The log-probability of each target, float32 (n,); that of an ignored target has no meaning."""
 
     def mean(self) -> Tensor:
         """The mean loss over the targets that count, float32."""

@@ -216,6 +216,6 @@ class OutOfPlace(InPlace):
         return outputs
 
     def _bind(self, head: Head, point: Point) -> None:
-        """Its units lie one after another in the scratch."""
+        """As :meth:`InPlace._bind`; the head's units lie one after another in the scratch."""
         for number, unit in enumerate(head.units):
             unit.bind(self.at(unit, point, sum(before.trained for before in head.units[:number])))

@@ -219,7 +219,7 @@ class LocalEngine(DurableEngine, MeasuredEngine, Protocol):
 
     @property
     def thresholds(self) -> Mapping[int, float]:
-        """Of sparse directions, by tensor id."""
+        """The thresholds of sparse directions, by tensor id."""
 
     def visit(self, look: Callable[[Unit, list[Tensor]], None]) -> None:
         """Calls ``look(unit, tensors)`` for every unit but the word embedding and the head."""

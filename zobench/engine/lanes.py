@@ -189,7 +189,7 @@ class VirtualLanes:
         return end
 
     def wait(self, ticket: float) -> None:
-        """It takes no time here, but is noted: ``awaited`` is the latest such end."""
+        """Waiting takes no time here, but is noted: ``awaited`` is the latest end that was waited for."""
         self.awaited = max(self.awaited, ticket)
 
     def drain(self) -> None:

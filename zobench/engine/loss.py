@@ -90,7 +90,7 @@ class Targets:
 
 
 class RunningLoss:
-    """The same from logits that come a few vocabulary rows at a time: maximum and sum of exponentials so far.
+    """Log-probabilities from logits that come a few vocabulary rows at a time: maximum and sum of exponentials so far.
 
     The device holds one such piece of the logits at a time.
     """

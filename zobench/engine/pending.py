@@ -199,7 +199,7 @@ class PendingUpdates:
         return self._of(unit).follow(self._journal, self._device) if unit.trained else []
 
     def terms(self, unit: Unit) -> tuple[list[Term], float]:
-        """The same as terms of one change of the weights, and what their weight decay leaves of these."""
+        """The pending entries as terms of one change of the weights, and what their weight decay leaves of these."""
         return self._of(unit).terms() if self.groups(unit) else ([], 1.0)
 
     def factors(self, unit: Unit) -> Factors:

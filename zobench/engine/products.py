@@ -169,7 +169,7 @@ class RowForwards(ProductForwards):
         return self.judge_each(driven, [objective] * len(self.points))
 
     def judge_each(self, driven: Driven, objectives: Sequence[Objective]) -> list[Tensor]:
-        """The same where each point has an objective of its own."""
+        """As :meth:`judge`, where each point has an objective of its own."""
         head, copies = self._head(driven), driven.states.split(self._rows)
         states = [objective.states([copy])[0] for objective, copy in zip(objectives, copies, strict=True)]
         targets = [objective.targets for objective in objectives]

@@ -138,7 +138,7 @@ def _release(forwards: Forwards, unit: Unit) -> None:
 
 
 def _alias(tensor: Tensor) -> Tensor:
-    """The same memory as an ordinary tensor: one that was made in inference mode cannot have a tangent.
+    """A tensor's memory as an ordinary tensor: one that was made in inference mode cannot have a tangent.
 
     With a storage of its own: a tangent is copied into one as large as its tensor's, which here is the whole unit's.
     """

@@ -70,7 +70,7 @@ def allocate(nbytes: int, device: str = "cpu") -> Tensor:
 
 
 def _keep_nothing(*_: object, **__: object) -> None:
-    """Of a tier without memory."""
+    """What a tier without memory does."""
 
 
 class NoTier:

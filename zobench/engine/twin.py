@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from zobench.engine.blocks import Unit
 
 TOKENS, ROWS = 5, 2
-"""Of a batch that the twin is called on."""
+"""The size of a batch that the twin is called on."""
 SEED, EPS = 11, 1e-2
 CLOSE, CLOSE16 = 2e-5, 1e-2
 """How far two losses of about the same size may be apart in float32 and in 16 bits: by their rounding."""
@@ -44,7 +44,7 @@ _VERDICTS: dict[tuple[object, ...], Marks | str] = {}
 
 
 class _Engine(Protocol):
-    """What is asked of an engine over a twin."""
+    """An engine over a twin."""
 
     arithmetic: Any
 

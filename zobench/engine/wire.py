@@ -61,7 +61,7 @@ class Packed:
 
     @property
     def rows(self) -> Rows:
-        """The same as the kernels have it; without scales its shape does not matter."""
+        """The tensor's place as the kernels take it; without scales its shape does not matter."""
         rows, width = (1, self.field.shape.numel()) if self.scales is None else tuple(self.field.shape)
         return Rows(self.field.offset, self.offset, self.scales, rows, width)
 
@@ -97,7 +97,7 @@ class DeviceWeights:
         return self.master
 
     def unpacked(self, unit: Unit) -> Tensor | Pieces:
-        """The same, with the weights in it."""
+        """The memory of the unit's weights, after they were unpacked into it."""
         if self.wire is not None and unit.streamed:
             assert self.master is not None
             assert isinstance(unit.buffer, Tensor)

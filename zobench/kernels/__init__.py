@@ -69,7 +69,7 @@ def _tell(elements: int, dtype: torch.dtype, drawn: int, moved: int) -> None:
 def _tell_of_advance(
     elements: int, dtype: torch.dtype, updates: Sequence[Update], base: Tensor | None, *made: Tensor | None
 ) -> None:
-    """Of a pass that reads W, or what it is made of, and writes W where that changes, and what is ``made`` beside."""
+    """Tells of a pass that reads W, or its ``base``, writes W where it changes, and each copy that is ``made``."""
     copies = sum(tensor is not None for tensor in made)
     changes = bool(updates) or base is not None
     _tell(elements, dtype, len(updates) + bool(copies), 1 + changes + copies)

@@ -19,7 +19,7 @@ from torch import Tensor
 from zobench.machine.accelerator import Accelerator
 
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
-"""Of every kernel, when it is compiled."""
+"""The options with which every kernel is compiled."""
 KNOWN_TRITON = triton.__version__.startswith("3.7.")
 """Whether a compiled kernel is called as ``Launcher`` does; others may want other arguments."""
 

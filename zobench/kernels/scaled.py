@@ -18,7 +18,7 @@ from zobench.kernels.packing import E4M3_MAX, Packing, Rows
 CHUNK_ELEMENTS = 1 << 20
 """Elements that torch's operations scale at once: their temporary."""
 CUDA_CHUNK_ELEMENTS = 1 << 24
-"""The same on a CUDA device, where a launch costs more than the memory."""
+"""The elements at once on a CUDA device, where a launch costs more than the memory."""
 
 
 def pack(packing: Packing, weights: Tensor, slot: Tensor) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RULE = "zobench.methods.rules:cone"
 WARM_BETA, WARM_STEPS, RAMP_STEPS = 0.1, 200, 1800
-"""Of the program: beta at first, for how many steps, and in how many more it rises to its own value."""
+"""The program's beta at first, for how many steps, and in how many more it rises to the value of the option."""
 
 
 class ConMeZO(ZOSGD):

@@ -106,7 +106,7 @@ def make(spec: RunSpec) -> EGGROLL:
 
 
 def directions(spec: RunSpec) -> IndependentLowRank:
-    """Those of ``spec``."""
+    """EGGROLL's directions, of the option ``rank``."""
     from zobench.engine.factors import IndependentLowRank
 
     return IndependentLowRank(rank(spec))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zobench.runspec import RunSpec
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
-"""Of the loss scale: torch's own defaults (``torch.amp.GradScaler``)."""
+"""The first loss scale, and the steps after which it grows: torch's own defaults (``torch.amp.GradScaler``)."""
 
 
 class FirstOrder:

@@ -41,7 +41,7 @@ class Hybrid(ZOSGD):
         return replace(result, gradients=gradients or (norm,))
 
     def state(self) -> dict[str, Any]:
-        """That of ZO-SGD, and the loss scale."""
+        """The state of ZO-SGD, and the loss scale."""
         return {**super().state(), "scale": self._scale.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:

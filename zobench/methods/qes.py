@@ -18,7 +18,7 @@ MOST = 3.0
 """Where a standardised difference is cut."""
 SMALL = 1e-8
 PAIRS = 25
-"""Of its scripts, with populations of 50."""
+"""The pairs of its scripts' populations of 50."""
 
 
 class QES(ZOSGD):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 Shaping = Callable[[Sequence[float], int, float], list[float]]
-"""Of all rewards, those of the members that see the same examples follow each other, so many of them in a ``group``;
+"""A function of all rewards, in which members that see the same examples follow each other, so many in a ``group``;
 and what is added to a variance. A population of groups of one member is one group. Where a reward is not finite, no
 fitness is."""
 

@@ -28,7 +28,7 @@ def make(spec: RunSpec) -> InSubspaces:
 
 
 def directions(spec: RunSpec) -> LowRank:
-    """Those of ``spec``; the program's are as long as normal numbers."""
+    """SubZero's directions; its program's are as long as normal numbers."""
     from zobench.engine.factors import Core
 
     return Core(rank(spec), scaled=spec.definition == "as-shipped")

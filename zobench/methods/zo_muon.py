@@ -51,7 +51,7 @@ def make(spec: RunSpec) -> ZOMuon:
 
 
 def directions(spec: RunSpec) -> LowRank:
-    """Those of ``spec``, with the rule that orthogonalises. Raises ``ValueError`` if ``vectors`` is negative."""
+    """ZO-Muon's directions, with the rule that orthogonalises. Raises ``ValueError`` if ``vectors`` is negative."""
     from zobench.engine.factor_rules import Orthogonalised
     from zobench.engine.factors import Projected
 

@@ -53,9 +53,9 @@ class ZOSGD:
     """
 
     fields: ClassVar[tuple[str, ...]] = (*ONE_DIRECTION, "queries")
-    """Its constants that are fields of a spec."""
+    """The constants that are fields of a spec."""
     own_options: ClassVar[Mapping[str, type]] = {}
-    """Its constants that are options of a spec, with their types."""
+    """The constants that are options of a spec, with their types."""
     law: int = 0
     """What the seeds of its directions have beside their number: which law their elements have."""
 

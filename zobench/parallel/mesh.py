@@ -43,7 +43,7 @@ class Mesh:
 
     @property
     def sign(self) -> int:
-        """Of each pair of points the one that is this rank's: 0 is +eps, 1 is -eps."""
+        """Which point of each pair is this rank's: 0 is +eps, 1 is -eps."""
         return self.rank % self.signs if self.order[0] == DATA else self.rank // self.shards
 
     def at(self, shard: int, sign: int) -> int:

@@ -95,7 +95,7 @@ class PrefixCache(Cache):
         self._cuts: dict[tuple[int, int], PrefixCache] = {}
 
     def rows(self, start: int, stop: int) -> PrefixCache:
-        """The same for some rows of the batch: one copy's, as :mod:`zobench.engine.fold` cuts its arguments."""
+        """The prefixes of some rows of the batch: one copy's, as :mod:`zobench.engine.fold` cuts its arguments."""
         if (start, stop) not in self._cuts:  # once for all blocks
             self._cuts[start, stop] = PrefixCache(self._states[:, start:stop])
         return self._cuts[start, stop]
