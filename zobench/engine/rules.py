@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -48,6 +48,11 @@ class Rule(ABC):
     """An :class:`UpdateRule` without state, or with state in float32: ``w -= lr * (change + weight_decay * w)``."""
 
     states: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def of(cls, spec: object) -> Self:
+        """The rule with the constants of its definition, whatever the run's spec."""
+        return cls()
 
     def state_dtype(self, weights: torch.dtype) -> torch.dtype:
         """float32, whatever the dtype of the weights."""

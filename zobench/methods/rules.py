@@ -1,14 +1,15 @@
 """The engine's update rules with the constants that a spec gives them, each a function of the spec.
 
-Methods name these functions by strings, so that torch, which the rules are written in, is imported when a run begins.
+Methods name these functions by strings, so that torch, which the rules are written in, is imported when a run begins; a
+rule that needs nothing of the spec they name itself (:meth:`zobench.engine.rules.Rule.of`).
 """
 
 from __future__ import annotations
 
 import math
 
-from zobench.engine.rules import Adam, Momentum, Sign, TorchAdam
-from zobench.engine.shapes import Cone, DiagonalHessian, Rademacher, RecentMoments, SmallWeights
+from zobench.engine.rules import Adam, Momentum
+from zobench.engine.shapes import Cone, DiagonalHessian, RecentMoments
 from zobench.engine.steps import AtLeast, WholeSteps
 from zobench.methods.conmezo import warmed_up
 from zobench.runspec import RunSpec
@@ -17,24 +18,9 @@ LEAST_SCALE = 1e-7
 """The smallest scale in QZO's program."""
 
 
-def sign(spec: RunSpec) -> Sign:
-    """ZO-SGD-Sign as ZO-Bench's equation 2 has it: the sign of each element of ghat."""
-    return Sign()
-
-
 def momentum(spec: RunSpec) -> Momentum:
     """ZO-SGD-MMT's momentum of ``spec.momentum``."""
     return Momentum(spec.momentum)
-
-
-def adam(spec: RunSpec) -> Adam:
-    """ZO-Adam as its paper prints it."""
-    return Adam()
-
-
-def torch_adam(spec: RunSpec) -> TorchAdam:
-    """ZO-Adam as its program has it."""
-    return TorchAdam()
 
 
 def refined_adam(spec: RunSpec) -> Adam:
@@ -60,16 +46,6 @@ def _moments(spec: RunSpec, usual: str) -> tuple[float, float, float]:
             f"beta1={beta1}, beta2={beta2}, zeta={zeta}; {usual}"
         )
     return beta1, beta2, zeta
-
-
-def random_signs(spec: RunSpec) -> Rademacher:
-    """FZOO's directions of random signs."""
-    return Rademacher()
-
-
-def small_weights(spec: RunSpec) -> SmallWeights:
-    """Sparse-MeZO's directions, which are zero where a weight is large."""
-    return SmallWeights()
 
 
 def diagonal_hessian(spec: RunSpec) -> DiagonalHessian:
