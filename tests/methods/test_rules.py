@@ -8,7 +8,8 @@ import torch
 
 from zobench.engine.rules import Adam, Momentum, Sign, TorchAdam
 
-RULES = [Sign(), Momentum(), Momentum(0.5), Adam(), TorchAdam()]
+REFINED = Adam(is_refined=True)
+RULES = [Sign(), Momentum(), Momentum(0.5), Adam(), REFINED, TorchAdam()]
 LR, COUNT, STEPS = 3e-2, 1037, 12
 HALVES = [torch.bfloat16, torch.float16]
 
@@ -47,8 +48,11 @@ def by_formula(rule, decay, found):
             m = rule.beta * m + ghat
             update = m
         else:
-            m, v, older = 0.9 * m + 0.1 * ghat, 0.999 * v + 0.001 * ghat * ghat, v
-            if isinstance(rule, Adam):
+            m = 0.9 * m + 0.1 * ghat
+            v, older = 0.999 * v + 0.001 * (m if rule == REFINED else ghat) ** 2, v
+            if rule == REFINED:
+                update = m / np.sqrt(v + 1e-8)
+            elif isinstance(rule, Adam):
                 update = m / np.sqrt(np.maximum(v, older) + 1e-8)
             else:
                 update = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
@@ -82,9 +86,11 @@ def float32_formula(rule, decay, found):
         elif isinstance(rule, Momentum):
             update = m = f(rule.beta) * m + ghat
         else:
-            older, square = v, ghat * ghat
-            m, v = f(0.9) * m + f(1 - 0.9) * ghat, f(0.999) * v + f(1 - 0.999) * square
-            if isinstance(rule, Adam):
+            older, m = v, f(0.9) * m + f(1 - 0.9) * ghat
+            v = f(0.999) * v + f(1 - 0.999) * (m * m if rule == REFINED else ghat * ghat)
+            if rule == REFINED:
+                update = m / root(v + f(1e-8))
+            elif isinstance(rule, Adam):
                 update = m / root(np.maximum(v, older) + f(1e-8))
             else:
                 update = m / f(1 - 0.9**t) / (root(v / f(1 - 0.999**t)) + f(1e-8))
@@ -186,4 +192,4 @@ def test_state_is_float32_as_written():
     for dtype in (torch.float32, *HALVES):
         assert {rule.state_dtype(dtype) for rule in (Momentum(), Adam())} == {torch.float32}
         assert TorchAdam().state_dtype(dtype) == dtype
-    assert [rule.states for rule in RULES] == [(), ("m",), ("m",), ("m", "v"), ("m", "v")]
+    assert [rule.states for rule in RULES] == [(), ("m",), ("m",), ("m", "v"), ("m", "v"), ("m", "v")]
