@@ -1,8 +1,8 @@
 """The arithmetic of low-rank directions: W + c A F B is never made, but added to the products that W is used in.
 
 Where ``x W^T`` is needed at several points, W is multiplied once by all of them. :class:`Factored` adds to each point's
-part what ``A (P + c F) B`` adds, as two thin products: P holds the updates that are pending in the subspace of A and B,
-so that W at rest changes only when its subspace does, and then once. :class:`RowFactored` serves a population, whose
+part what ``A (P + c F) B`` adds, as two narrow products: P holds the updates that are pending in the subspace of A and
+B, so that W at rest changes only when its subspace does, and then once. :class:`RowFactored` serves a population, whose
 points have each a direction for themselves: a batch of small products adds ``c (x V) U^T`` to the rows of each, and U
 and V are drawn where a tensor is used, and let go of after it.
 """
@@ -28,8 +28,8 @@ from zobench.engine.head import Head, Picked
 from zobench.engine.logits import finished
 from zobench.engine.loss import RunningLoss, Targets
 from zobench.engine.low_rank_unit import Located, LowRankUnit
+from zobench.engine.narrow import add_each
 from zobench.engine.pending import PendingUpdates
-from zobench.engine.thin import add_each
 from zobench.engine.wire import DeviceWeights
 from zobench.kernels import Span
 from zobench.models.weights import Weights
@@ -249,14 +249,14 @@ class RowFactored(Factored):
         if batch.moves(unit, number):
             u, v = batch.left(item, ALL if transposed else rows).to(y.dtype), batch.right(item).to(y.dtype)
             inner, outer = (u, v) if transposed else (v, u)
-            thin = x.reshape(batch.count, -1, x.shape[-1]).to(y.dtype) @ inner.transpose(1, 2)
-            terms.append((thin * batch.scales(unit, thin), outer))
+            narrow = x.reshape(batch.count, -1, x.shape[-1]).to(y.dtype) @ inner.transpose(1, 2)
+            terms.append((narrow * batch.scales(unit, narrow), outer))
         if bias is not None and batch.moves(*bias):
             vectors = batch.vectors(bias[0].fields[bias[1]], rows).to(y.dtype)
             terms.append((batch.scales(bias[0], outputs), vectors.unsqueeze(1)))
         if terms:
-            thins, lefts = zip(*terms, strict=True)
-            add_each(outputs, torch.cat(thins, 2), torch.cat(lefts, 1))
+            narrows, lefts = zip(*terms, strict=True)
+            add_each(outputs, torch.cat(narrows, 2), torch.cat(lefts, 1))
         return y
 
     def vectors(self, ref: TensorRef, points: Sequence[Point]) -> Tensor:
@@ -279,8 +279,8 @@ class RowFactored(Factored):
         batch, item = self._batch_of(points, rows.device), unit.fields[0]
         if batch.moves(unit, 0):
             outputs = rows.view(batch.count, -1, rows.shape[-1])
-            thin = batch.left_of(item, ids).to(rows.dtype)
-            add_each(outputs, thin * batch.scales(unit, thin), batch.right(item).to(rows.dtype))
+            narrow = batch.left_of(item, ids).to(rows.dtype)
+            add_each(outputs, narrow * batch.scales(unit, narrow), batch.right(item).to(rows.dtype))
         return [lookup(rows)]
 
     def looked_up(
@@ -300,13 +300,13 @@ class RowFactored(Factored):
             left = batch.left(item, ALL).flatten(0, 1).T.contiguous().to(y.dtype)
             u = _with_rows(lookup(left)).unflatten(2, (batch.count, -1))
             if shared:
-                thin = u.permute(2, 0, 1, 3).expand(-1, total // batch.count, -1, -1)
+                narrow = u.permute(2, 0, 1, 3).expand(-1, total // batch.count, -1, -1)
             else:
                 direction = torch.arange(batch.count, device=u.device).repeat_interleave(total // batch.count)
-                thin = u[torch.arange(total, device=u.device), :, direction]
-            thin = thin.reshape(batch.count, -1, thin.shape[-1])
+                narrow = u[torch.arange(total, device=u.device), :, direction]
+            narrow = narrow.reshape(batch.count, -1, narrow.shape[-1])
             outputs = y.view(batch.count, total // batch.count * tokens, -1)
-            add_each(outputs, thin * batch.scales(low_rank.unit, thin), batch.right(item).to(y.dtype))
+            add_each(outputs, narrow * batch.scales(low_rank.unit, narrow), batch.right(item).to(y.dtype))
         return y
 
     # --- head ---------------------------------------------------------------------------------------------------------

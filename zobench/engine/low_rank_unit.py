@@ -14,9 +14,9 @@ from zobench.engine.base import Point
 from zobench.engine.blocks import Unit
 from zobench.engine.factor_rules import ALL, Basis
 from zobench.engine.factors import is_matrix, subspace_of
+from zobench.engine.narrow import add_narrow, joined
 from zobench.engine.pending import PendingUpdates, Term
 from zobench.engine.perturb import is_decayed
-from zobench.engine.thin import add_thin, joined
 
 
 @dataclass(eq=False, slots=True)
@@ -139,8 +139,8 @@ def product(
 def _correct(
     weight: Located, bias: Located | None, x: Tensor, y: Tensor, points: Sequence[Point], transposed: bool, rows: slice
 ) -> None:
-    """Makes ``x W^T`` in ``y`` what it is at points of the same subspaces, where W is W + L R: one thin product of all
-    their rows with R, if that is the same at all of them, then each point's own with its L."""
+    """Makes ``x W^T`` in ``y`` what it is at points of the same subspaces, where W is W + L R: one narrow product of
+    all their rows with R, if that is the same at all of them, then each point's own with its L."""
     (unit, number), x, count = weight, x.to(y.dtype), len(points)
     terms, kept, shared = unit.terms(number, points[0]), unit.kept_of(number), None
     if terms and not transposed and all(unit.basis(number, term).right is not None for term in terms):
@@ -148,10 +148,10 @@ def _correct(
     for index, (point, inputs, outputs) in enumerate(zip(points, x.chunk(count), y.chunk(count), strict=True)):
         shift = None if bias is None else bias[0].vector(bias[1], point)[rows].to(y.dtype)
         if not terms:
-            add_thin(outputs, None, None, shift)
+            add_narrow(outputs, None, None, shift)
         elif transposed:
             inner = unit.inner(number, point).to(y.dtype)
-            add_thin(outputs, inputs @ unit.outer(number, point).to(y.dtype), inner.T, shift, kept)
+            add_narrow(outputs, inputs @ unit.outer(number, point).to(y.dtype), inner.T, shift, kept)
         else:
-            thin = inputs @ unit.inner(number, point).to(y.dtype).T if shared is None else shared[index]
-            add_thin(outputs, thin, unit.outer(number, point, rows).to(y.dtype), shift, kept)
+            narrow = inputs @ unit.inner(number, point).to(y.dtype).T if shared is None else shared[index]
+            add_narrow(outputs, narrow, unit.outer(number, point, rows).to(y.dtype), shift, kept)

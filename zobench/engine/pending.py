@@ -14,8 +14,8 @@ from zobench.engine.base import Entry, Point
 from zobench.engine.blocks import Field, Memory, Pieces, Unit
 from zobench.engine.factor_rules import Basis, FactorRule, begins
 from zobench.engine.factors import Factors, LowRank, is_matrix, subspace_of
+from zobench.engine.narrow import add_product, joined
 from zobench.engine.perturb import is_decayed
-from zobench.engine.thin import add_product, joined
 from zobench.engine.wire import DeviceWeights, is_read_only
 from zobench.models.weights import Weights
 

@@ -68,7 +68,7 @@ class ProductForwards(Forwards):
         def prepare(number: int) -> None:
             self._in_block = self.points[number * size : (number + 1) * size]
             for module in others:
-                self._bind_own(unit, module, self._in_block[0])
+                self._bind_tensors(unit, module, self._in_block[0])
 
         def turn() -> Any:
             unit.bind(self.arithmetic.begin(unit))
@@ -112,7 +112,7 @@ class ProductForwards(Forwards):
         points = self._in_block
         outputs = []
         for point, part in zip(points, x.chunk(len(points)), strict=True):
-            self._bind_own(unit, module, point)
+            self._bind_tensors(unit, module, point)
             outputs.append(forward(part, *args, **kwargs))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
@@ -138,7 +138,7 @@ class ProductForwards(Forwards):
         self._locate(unit)
         return super()._embed(unit, *args, **kwargs)
 
-    def _bind_own(self, unit: Unit, module: nn.Module, point: Point) -> None:
+    def _bind_tensors(self, unit: Unit, module: nn.Module, point: Point) -> None:
         """Makes a module use its own parameters at a point."""
         for attribute, ref in self._refs(unit, module).items():
             if attribute in module._parameters:

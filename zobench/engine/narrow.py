@@ -1,4 +1,4 @@
-"""Thin products: what directions of low rank add to a product, a few columns wide."""
+"""Narrow products: what directions of low rank add to a product, a few columns wide."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PIECE = 1 << 19
 """Elements of the sum that stay in the cache meanwhile."""
 
 
-def add_thin(y: Tensor, thin: Tensor | None, left: Tensor | None, shift: Tensor | None, kept: float = 1.0) -> None:
-    """``y = kept * y + thin left^T + shift`` in place: ``y`` (n, outputs), ``thin`` (n, k) and ``left`` (outputs, k) in
-    the dtype of ``y`` or both absent, ``shift`` (outputs,) or absent."""
+def add_narrow(y: Tensor, narrow: Tensor | None, left: Tensor | None, shift: Tensor | None, kept: float = 1.0) -> None:
+    """``y = kept * y + narrow left^T + shift`` in place: ``y`` (n, outputs), ``narrow`` (n, k) and ``left``
+    (outputs, k) in the dtype of ``y`` or both absent, ``shift`` (outputs,) or absent."""
     columns = 0 if left is None else left.shape[1]
     if y.device.type == "cpu" and y.dtype == torch.float32 and columns <= ELEMENTWISE:
         rows = [] if left is None else list(left.T.contiguous())
@@ -26,16 +26,16 @@ def add_thin(y: Tensor, thin: Tensor | None, left: Tensor | None, shift: Tensor 
             if kept != 1.0:
                 part.mul_(kept)
             for number, row in enumerate(rows):
-                assert thin is not None
-                part.addcmul_(thin[first : first + step, number : number + 1], row)
+                assert narrow is not None
+                part.addcmul_(narrow[first : first + step, number : number + 1], row)
             if shift is not None:
                 part.add_(shift)
         return
-    lefts, thins = ([left], [thin]) if left is not None and thin is not None else ([], [])
+    lefts, narrows = ([left], [narrow]) if left is not None and narrow is not None else ([], [])
     if shift is not None:
-        lefts, thins = [*lefts, shift.unsqueeze(1)], [*thins, y.new_ones(len(y), 1)]
+        lefts, narrows = [*lefts, shift.unsqueeze(1)], [*narrows, y.new_ones(len(y), 1)]
     if lefts:
-        y.addmm_(joined(thins, 1), joined(lefts, 1).T, beta=kept)
+        y.addmm_(joined(narrows, 1), joined(lefts, 1).T, beta=kept)
 
 
 def joined(tensors: Sequence[Tensor], dim: int) -> Tensor:
@@ -53,14 +53,14 @@ def add_product(weights: Tensor, left: Tensor, basis: Tensor, kept: float) -> No
         piece.copy_(torch.addmm(piece.float(), left[rows], basis, beta=kept))
 
 
-def add_each(y: Tensor, thin: Tensor, left: Tensor) -> None:
-    """``y[i] += thin[i] left[i]`` in place for each i: ``y`` (g, n, outputs), ``thin`` (g, n, k), ``left``
+def add_each(y: Tensor, narrow: Tensor, left: Tensor) -> None:
+    """``y[i] += narrow[i] left[i]`` in place for each i: ``y`` (g, n, outputs), ``narrow`` (g, n, k), ``left``
     (g, k, outputs), all of one dtype."""
-    if y.device.type != "cpu" or y.dtype != torch.float32 or thin.shape[2] > ELEMENTWISE:
-        y.baddbmm_(thin, left)
+    if y.device.type != "cpu" or y.dtype != torch.float32 or narrow.shape[2] > ELEMENTWISE:
+        y.baddbmm_(narrow, left)
         return
     step = max(1, PIECE // (y.shape[1] * y.shape[2]))
     for first in range(0, len(y), step):
         some = slice(first, first + step)
-        for column in range(thin.shape[2]):
-            y[some].addcmul_(thin[some, :, column : column + 1], left[some, column : column + 1])
+        for column in range(narrow.shape[2]):
+            y[some].addcmul_(narrow[some, :, column : column + 1], left[some, column : column + 1])
