@@ -93,17 +93,20 @@ def build(
     Raises ``ValueError``, one line, for a model, thresholds or a tier that will not do.
     """
     blocks = list(find_blocks(model))
-    _check_count(len(blocks), config)
+    if config.resident_blocks > len(blocks):
+        raise ValueError(
+            f"`resident_blocks <= {len(blocks)}` must hold for this model, but got {config.resident_blocks}; use "
+            "placement=resident to keep all of them"
+        )
     streamed, residents, noise = _units(model, config, blocks, rule, source)
     units = [*streamed, *residents]
-    stored = _stored(config, source.weights)
-    wire = stored or _wire(config)
+    wire = _wire(config, source.weights)
     if wire is not None:
         for dtype in dict.fromkeys(item.dtype for unit in streamed for item in unit.fields if item.is_parameter):
             wire.prepare(config.device, dtype)
     by_id = by_tensor(units, thresholds)
     with ExitStack() as undo:
-        stream = _stream(streamed, len(blocks), config, source, wire, stored, lanes, hosts, undo) if streamed else None
+        stream = _stream(streamed, len(blocks), config, source, wire, lanes, hosts, undo) if streamed else None
         for unit in residents:
             source.put_on_device(unit, config.device)
         strip(unit.module for unit in units if unit.is_tile)
@@ -127,31 +130,20 @@ def build(
     return Built(store=store, noise=noise, arithmetic=arithmetic, forwards=forwards, rows=rows, thresholds=by_id)
 
 
-def _wire(config: EngineConfig) -> Wire | None:
+def _wire(config: EngineConfig, weights: Weights) -> Wire | None:
+    """What packs streamed units, or decodes a checkpoint's own bytes, where blocks rest in one that is quantised."""
     kind = WIRES[config.wire]
+    if config.streams and not TIERS[config.tier].is_filled and weights.is_quantised:
+        return StoredWire(weights)
     if not kind.is_packed:
         return None
     return IntegerWire(kind) if kind.bits else FloatWire(config.wire)
-
-
-def _stored(config: EngineConfig, weights: Weights) -> StoredWire | None:
-    """What decodes a checkpoint's own bytes, where blocks rest in one that is quantised."""
-    rests_there = config.streams and not TIERS[config.tier].is_filled
-    return StoredWire(weights) if rests_there and weights.is_quantised else None
 
 
 def is_end(model: nn.Module, unit: Unit) -> bool:
     """Whether a unit is used by the word embedding or the head: with counter noise it is never perturbed whole."""
     ends = (model.get_output_embeddings(), model.get_input_embeddings())  # type: ignore[operator]
     return any(module in ends for item in unit.fields for module, _ in item.homes)
-
-
-def _check_count(layers: int, config: EngineConfig) -> None:
-    if config.resident_blocks > layers:
-        raise ValueError(
-            f"`resident_blocks <= {layers}` must hold for this model, but got {config.resident_blocks}; "
-            "use placement=resident to keep all of them"
-        )
 
 
 def _units(
@@ -180,8 +172,8 @@ def _units(
 
 
 def _stream(
-    units: Sequence[Unit], layers: int, config: EngineConfig, source: Source, wire: Wire | None,
-    stored: StoredWire | None, lanes: Lanes | None, hosts: Hosts | None, undo: ExitStack,
+    units: Sequence[Unit], layers: int, config: EngineConfig, source: Source, wire: Wire | None, lanes: Lanes | None,
+    hosts: Hosts | None, undo: ExitStack,
 ) -> Stream:  # fmt: skip
     """Fills the tier with the streamed units and builds the pipeline over it.
 
@@ -194,12 +186,14 @@ def _stream(
     ring = len(units)
     if config.shared_blocks is not None:
         ring = min(ring, config.shared_blocks * (len(units) // (layers - config.resident_blocks)))
-    extents = stored.extents if stored else functools.partial(located, weights=source.weights)
+    extents = wire.extents if isinstance(wire, StoredWire) else functools.partial(located, weights=source.weights)
     tier = make_tier(config, units, sizes, ring, extents, hosts)
     undo.callback(tier.close)
     _fill(tier, units, config, source, wire)
     if hosts is not None and source.start is not None:
-        _agree(units, hosts, source.start)
+        for unit, changed in zip(units, hosts.any([unit.changed for unit in units]), strict=True):
+            unit.changed = changed  # what the rank that filled a block knows of its unit, all ranks must
+            history.set_position(source.start, unit)
     waits = not TIERS[config.tier].is_pinned or (hosts is not None and hosts.waits)  # a copy stops who issues it
     streams = config.device.startswith("cuda") and not waits
     lanes = lanes or (CudaLanes(config.device) if streams else ThreadLanes(config.device))
@@ -239,13 +233,6 @@ def _written(units: Sequence[Unit], sizes: Sequence[int], config: EngineConfig, 
     if wire is not None or not TIERS[config.tier].is_filled:
         return sizes
     return [unit.kept for unit in units]
-
-
-def _agree(units: Sequence[Unit], hosts: Hosts, start: Start) -> None:
-    """What the rank that filled a block knows of its unit, all ranks must."""
-    for unit, changed in zip(units, hosts.any([unit.changed for unit in units]), strict=True):
-        unit.changed = changed
-        history.set_position(start, unit)
 
 
 def _factored(

@@ -4,7 +4,6 @@ with what transformers computes there, its loss and its losses at perturbed weig
 from __future__ import annotations
 
 import copy
-import functools
 import json
 import warnings
 from collections.abc import Callable, Hashable, Iterator
@@ -253,11 +252,7 @@ def _observed(twin: nn.Module, batches: Sequence[Batch]) -> Marks:
             f"a model's loss must be a function of its weights, but {type(twin).__name__}'s differs from call to call; "
             "use another model"
         )
-    return observe(twin, blocks, [functools.partial(_call_rows, twin, batch) for batch in batches])
-
-
-def _call_rows(twin: nn.Module, batch: Batch, rows: int) -> None:
-    _outputs(twin, _rows(batch, rows))
+    return observe(twin, blocks, [lambda rows, batch=batch: _outputs(twin, _rows(batch, rows)) for batch in batches])
 
 
 def _compare(twin: nn.Module, batches: Sequence[Batch], make: Callable[[nn.Module], _Engine], close: float) -> None:
