@@ -6,8 +6,9 @@ Its program: LejsDeen/ConMeZO.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from zobench.engine.base import Entry, Point
@@ -33,19 +34,11 @@ class ConMeZO(ZOSGD):
     """
 
     fields = ONE_DIRECTION
+    remembered = MappingProxyType({"norm": "_norm"})  # the length of the momentum
 
     def __init__(self, *, cone: Cone, **constants: Any) -> None:
         super().__init__(**constants)
         self.cone, self._norm = cone, 0.0
-
-    def state(self) -> dict[str, Any]:
-        """As ZO-SGD's, and the length of the momentum: JSON types."""
-        return {**super().state(), "norm": self._norm}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
-        super().restore(state)
-        self._norm = state["norm"]
 
     def _alone(self) -> float:
         """The factor of points and entries: 1 once there is a momentum, before that 1 / sin(theta)."""

@@ -5,8 +5,9 @@ changes."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from zobench.engine.base import KEEPS_VECTOR_STATE, NO_STATE_YET, Entry
@@ -57,16 +58,9 @@ class LOZOM(LOZO):
     that M belongs to, so that the engine can carry M over to the V of the entry's own step.
     """
 
+    remembered = MappingProxyType({**LOZO.remembered, "before": "_momentum_subspace"})
     _momentum_subspace: int | None = None
-
-    def state(self) -> dict[str, Any]:
-        """As of LOZO, with the seed of the subspace that M is in."""
-        return {**super().state(), "before": self._momentum_subspace}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
-        super().restore(state)
-        self._momentum_subspace = state["before"]
+    """The seed of the subspace that M is in."""
 
     def _entries(self, directions: Sequence[Direction], gradients: Sequence[float]) -> Iterator[Entry]:
         extra = NO_STATE_YET if self._momentum_subspace is None else float(self._momentum_subspace)

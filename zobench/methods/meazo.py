@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ class MEAZO(ZOSGD):
     """
 
     own_options = MappingProxyType({"beta": float, "zeta": float})
+    remembered = MappingProxyType({"v": "_v", "count": "_count"})  # v, and the number of steps that are in it
 
     def __init__(self, *, beta: float = 0.99, zeta: float = 1e-8, **constants: Any) -> None:
         super().__init__(**constants)
@@ -33,15 +34,6 @@ class MEAZO(ZOSGD):
             )
         self.beta, self.zeta = beta, zeta
         self._v, self._count = 0.0, 0
-
-    def state(self) -> dict[str, Any]:
-        """As ZO-SGD's, and v with the number of steps that are in it: JSON types."""
-        return {**super().state(), "v": self._v, "count": self._count}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
-        super().restore(state)
-        self._v, self._count = state["v"], state["count"]
 
     def _next(self, gradients: Sequence[float]) -> float:
         """v after a step."""

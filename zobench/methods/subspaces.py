@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from zobench.engine.base import Entry, PassRecord, Point
 from zobench.methods.base import Direction, Taken
 from zobench.methods.zo_sgd import ZOSGD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from zobench.engine.interface import SteppingEngine
 
 
@@ -22,19 +21,12 @@ class InSubspaces(ZOSGD):
     The subspace's seed is that of the first direction in it.
     """
 
+    remembered: ClassVar[Mapping[str, str]] = MappingProxyType({"subspace": "_subspace"})
+
     def __init__(self, *, interval: int, **constants: Any) -> None:
         super().__init__(**constants)
         self.interval = interval
         self._subspace: int | None = None
-
-    def state(self) -> dict[str, Any]:
-        """As of ZO-SGD, with the seed of the subspace."""
-        return {**super().state(), "subspace": self._subspace}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
-        super().restore(state)
-        self._subspace = state["subspace"]
 
     def retrace(self, engine: SteppingEngine, taken: Taken) -> list[PassRecord]:
         """See :class:`zobench.methods.Method`."""

@@ -56,6 +56,8 @@ class ZOSGD:
     """The constants that are fields of a spec."""
     own_options: ClassVar[Mapping[str, type]] = {}
     """The constants that are options of a spec, with their types."""
+    remembered: ClassVar[Mapping[str, str]] = {}
+    """What else its next steps need of those before: attributes of JSON types, by their keys in :meth:`state`."""
     law: int = 0
     """What the seeds of its directions have beside their number: which law their elements have."""
 
@@ -94,13 +96,16 @@ class ZOSGD:
         return self._finish(loss, directions, gradients)
 
     def state(self) -> dict[str, Any]:
-        """The steps taken and skipped, and the state of the generator of seeds: JSON types."""
-        return {"step": self._step, "skipped": self.skipped, "seeds": dict(self._seeds.bit_generator.state)}
+        """The steps taken and skipped, the state of the generator of seeds, and what is :attr:`remembered`."""
+        others = {key: getattr(self, attribute) for key, attribute in self.remembered.items()}
+        return {"step": self._step, "skipped": self.skipped, "seeds": dict(self._seeds.bit_generator.state), **others}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of :meth:`state`."""
         self._step, self.skipped = state["step"], state["skipped"]
         self._seeds.bit_generator.state = state["seeds"]
+        for key, attribute in self.remembered.items():
+            setattr(self, attribute, state[key])
 
     def retrace(self, engine: SteppingEngine, taken: Taken) -> list[PassRecord]:
         """See :class:`zobench.methods.Method`."""
