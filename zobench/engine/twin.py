@@ -252,7 +252,11 @@ def _observed(twin: nn.Module, batches: Sequence[Batch]) -> Marks:
             f"a model's loss must be a function of its weights, but {type(twin).__name__}'s differs from call to call; "
             "use another model"
         )
-    return observe(twin, blocks, [lambda rows, batch=batch: _outputs(twin, _rows(batch, rows)) for batch in batches])
+
+    def calling(batch: Batch) -> Callable[[int], object]:
+        return lambda rows: _outputs(twin, _rows(batch, rows))
+
+    return observe(twin, blocks, [calling(batch) for batch in batches])
 
 
 def _compare(twin: nn.Module, batches: Sequence[Batch], make: Callable[[nn.Module], _Engine], close: float) -> None:

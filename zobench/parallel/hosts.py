@@ -265,7 +265,7 @@ class SharedTier:
         if block >= len(self._blocks):
             return
         memory = self._blocks[block]
-        self._part(memory).zero_()
+        self._share_of(memory).zero_()
         self._counts.tell(TOUCHED, block)
         if self._pinned:
             self._pin(block)
@@ -280,8 +280,8 @@ class SharedTier:
         self._await_filling(block)
         memory = self._blocks[block]
         if self._gather is not None:
-            part_of_rank = self._part(slot)
-            part_of_rank.copy_(self._part(memory), non_blocking=True)
+            part_of_rank = self._share_of(slot)
+            part_of_rank.copy_(self._share_of(memory), non_blocking=True)
             self._gather(slot, part_of_rank)
         else:
             self._copy(block, slot)
@@ -355,13 +355,13 @@ class SharedTier:
         """Bytes that are copied at a time: a rank's part with sliced transfers, else the block."""
         return self._blocks[block].numel() // (1 if self._gather is None else self._ranks)
 
-    def _part(self, block: Tensor) -> Tensor:
+    def _share_of(self, block: Tensor) -> Tensor:
         first, last = part_of(block.numel(), self._rank, self._ranks)
         return block[first:last]
 
     def _pin(self, block: int) -> None:
         """Registers what this rank copies: its part, or with whole transfers the block, once all have touched it."""
-        memory = self._part(self._blocks[block])
+        memory = self._share_of(self._blocks[block])
         if self._gather is None:
             self._counts.wait(TOUCHED, block)
             memory = self._blocks[block]
