@@ -44,7 +44,7 @@ def initial(rule: UpdateRule, state: str) -> float:
 # processor can and twice where it cannot: the bits would depend on the machine.
 
 
-class Rule(ABC):
+class ElementwiseRule(ABC):
     """An :class:`UpdateRule` without state, or with state in float32: ``w -= lr * (change + weight_decay * w)``."""
 
     states: ClassVar[tuple[str, ...]] = ()
@@ -70,7 +70,7 @@ class Rule(ABC):
 
 
 @dataclass(frozen=True)
-class Sign(Rule):
+class Sign(ElementwiseRule):
     """The change is sign(ghat), elementwise, sign(0) = 0 (ZO-Bench, equation 2 with h = sign)."""
 
     def change(self, estimate: Tensor, states: Sequence[Tensor], step: int) -> Tensor:
@@ -78,7 +78,7 @@ class Sign(Rule):
 
 
 @dataclass(frozen=True)
-class Momentum(Rule):
+class Momentum(ElementwiseRule):
     """The change is m: ``m = beta * m + ghat`` (ZO-Bench, appendix A)."""
 
     beta: float = 0.9
@@ -92,7 +92,7 @@ class Momentum(Rule):
 
 
 @dataclass(frozen=True)
-class Adam(Rule):
+class Adam(ElementwiseRule):
     """Adam without bias correction, by one of two formulas; the change is ``m / sqrt(V + eps)``.
 
     ZO-Adam as ZO-Bench prints it (appendix A), whose formula has no ``eps``, which is here for V = 0:
@@ -123,7 +123,7 @@ class Adam(Rule):
 
 
 @dataclass(frozen=True)
-class TorchAdam(Rule):
+class TorchAdam(ElementwiseRule):
     """ZO-Adam as its program has it: torch's Adam on ghat, with bias correction; m and v in the weights' dtype.
 
     The change is ``m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)``, t = step + 1, which counts skipped steps too.

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol, cast
 import torch
 from torch import Tensor
 
-from zobench.engine.rules import Rule, UpdateRule, descend
+from zobench.engine.rules import ElementwiseRule, UpdateRule, descend
 from zobench.kernels import Update
 
 Draws = Iterable[tuple[Update, Tensor]]
@@ -53,7 +53,7 @@ def moving(rule: UpdateRule | None) -> Callable[[Tensor, Tensor, float], Tensor]
 
 
 @dataclass(frozen=True)
-class Shaped(Rule):
+class Shaped(ElementwiseRule):
     """What the rules that shape directions (:class:`ShapingRule`) have in common: SGD along their directions."""
 
     reads_weights = False

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from zobench.engine.rules import Rule
+from zobench.engine.rules import ElementwiseRule
 from zobench.engine.shapes import Draws, Shaped
 
 LEAST_CHANCE = 2.0**-30
@@ -22,7 +22,7 @@ WINDUP = 1.5
 
 
 @dataclass(frozen=True)
-class AtLeast(Rule):
+class AtLeast(ElementwiseRule):
     """SGD that ends at ``least``: ``w = max(w - lr * (ghat + weight_decay * w), least)`` (QZO, of scales)."""
 
     least: float

@@ -29,7 +29,7 @@ class AdaMeZO(ZOSGD):
     """
 
     fields = ONE_DIRECTION
-    own_options = MappingProxyType({"horizon": int})
+    spec_options = MappingProxyType({"horizon": int})
 
     def __init__(self, *, horizon: int = HORIZON, **constants: Any) -> None:
         super().__init__(**constants)

@@ -42,10 +42,10 @@ INTEGERS = (
     Need("compile", False, "its products are made of integers, a few at a time; use compile=false"),
     Need("weight_decay", 0.0, "nothing decays; use weight_decay=0"),
 )
-"""What several methods need."""
+"""What at_least_two methods need."""
 
 
-def several(usual: int) -> Callable[[SpecFields], int]:
+def at_least_two(usual: int) -> Callable[[SpecFields], int]:
     """What ``queries`` must be where one direction has no spread: the spec's own number, or ``usual`` in place of 1."""
     return lambda spec: spec.queries if spec.queries > 1 else usual
 

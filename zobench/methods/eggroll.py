@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zobench.engine.base import PassRecord, Point
 from zobench.engine.interface import PopulationEngine, lacks
-from zobench.methods.base import LOW_RANK, Direction, Taken, at_least_one, several
+from zobench.methods.base import LOW_RANK, Direction, Taken, at_least_one, at_least_two
 from zobench.methods.shaping import SHAPINGS, Shaping
 from zobench.methods.zo_sgd import ZOSGD, projected_gradient
 from zobench.runspec.kinds import Definition, MethodKind, Need, SpecFields, Structure
@@ -154,7 +154,7 @@ KIND = MethodKind(
     grid="eggroll",
     needs=(
         *LOW_RANK,
-        Need("queries", several(32), "a member's fitness is beside others': use queries=32, or 2 and more"),
+        Need("queries", at_least_two(32), "a member's fitness is beside others': use queries=32, or 2 and more"),
     ),
     options={"rank": 1, "antithetic": True, "shaping": "z-score", "shards": 1, "reward": "loss"},
 )

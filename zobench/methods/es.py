@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zobench.engine.base import Point
-from zobench.methods.base import Direction, several
+from zobench.methods.base import Direction, at_least_two
 from zobench.methods.shaping import mean_and_deviation
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need
@@ -53,5 +53,5 @@ KIND = MethodKind(
     singles=lambda spec: spec.queries,
     draws=3,
     grid="es",
-    needs=(Need("queries", several(30), "a member's z-score is beside others': use queries=30, or 2 and more"),),
+    needs=(Need("queries", at_least_two(30), "a member's z-score is beside others': use queries=30, or 2 and more"),),
 )

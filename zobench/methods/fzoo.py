@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zobench.engine.base import Entry
-from zobench.methods.base import Direction, several
+from zobench.methods.base import Direction, at_least_two
 from zobench.methods.shaping import mean_and_deviation
 from zobench.methods.zo_sgd import OneSided
 from zobench.runspec.kinds import Definition, MethodKind, Need
@@ -71,5 +71,5 @@ KIND = MethodKind(
     singles=lambda spec: spec.queries + 1,
     draws=3,
     grid="fzoo",
-    needs=(Need("queries", several(8), "sigma is of several losses: use queries=8, or 2 and more"),),
+    needs=(Need("queries", at_least_two(8), "sigma is of several losses: use queries=8, or 2 and more"),),
 )

@@ -22,7 +22,7 @@ class MEAZO(ZOSGD):
     is not finite changes neither W nor v.
     """
 
-    own_options = MappingProxyType({"beta": float, "zeta": float})
+    spec_options = MappingProxyType({"beta": float, "zeta": float})
     remembered = MappingProxyType({"v": "_v", "count": "_count"})  # v, and the number of steps that are in it
 
     def __init__(self, *, beta: float = 0.99, zeta: float = 1e-8, **constants: Any) -> None:

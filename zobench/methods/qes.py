@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from zobench.engine.base import Entry, Point
-from zobench.methods.base import INTEGERS, TRAVELLING_STATE, Direction, several
+from zobench.methods.base import INTEGERS, TRAVELLING_STATE, Direction, at_least_two
 from zobench.methods.shaping import mean_and_deviation
 from zobench.methods.zo_sgd import ZOSGD
 from zobench.runspec.kinds import Definition, MethodKind, Need, SchemeKind, SpecFields, Widths
@@ -80,7 +80,9 @@ KIND = MethodKind(
         *TRAVELLING_STATE,
         Need("noise", "counter", "at a bound one of two opposite points stays; use noise=counter"),
         Need(
-            "queries", several(PAIRS), "differences are standardised over a population: use queries=25, or 2 and more"
+            "queries",
+            at_least_two(PAIRS),
+            "differences are standardised over a population: use queries=25, or 2 and more",
         ),
         Need("survival", False, "its updates are whole steps; use survival=false"),
     ),

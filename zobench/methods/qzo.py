@@ -16,7 +16,7 @@ from zobench.runspec.kinds import Definition, MethodKind, Need, SchemeKind, Spec
 class QZO(ZOSGD):
     """ZO-SGD of the scales, with each g cut at +-``clip``. A g that is not finite is skipped, not cut."""
 
-    own_options = MappingProxyType({"clip": float})
+    spec_options = MappingProxyType({"clip": float})
 
     def __init__(self, *, clip: float = 100.0, **constants: Any) -> None:
         super().__init__(**constants)

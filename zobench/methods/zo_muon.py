@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zobench.engine.base import Point
-from zobench.methods.base import LOW_RANK, Direction, at_least_one, several
+from zobench.methods.base import LOW_RANK, Direction, at_least_one, at_least_two
 from zobench.methods.subspaces import InSubspaces
 from zobench.methods.zo_sgd import OneSided
 from zobench.runspec.kinds import Definition, MethodKind, Need, Structure
@@ -41,8 +41,8 @@ class ZOMuon(InSubspaces, OneSided):
 
     def _points(self, directions: Sequence[Direction]) -> tuple[Point, ...]:
         points = super()._points(directions)
-        apart = self.mismatched and self._begins
-        return tuple(replace(point, subspace=point.seed) for point in points) if apart else points
+        separate = self.mismatched and self._begins
+        return tuple(replace(point, subspace=point.seed) for point in points) if separate else points
 
 
 def make(spec: RunSpec) -> ZOMuon:
@@ -100,7 +100,7 @@ KIND = MethodKind(
     grid="zo-muon",
     needs=(
         *LOW_RANK,
-        Need("queries", several(4), "its estimate is of several directions: use queries=4, or 2 and more"),
+        Need("queries", at_least_two(4), "its estimate is of several directions: use queries=4, or 2 and more"),
     ),
     options={"rank": 64, "interval": 100, "vectors": 1e-5},
 )

@@ -54,7 +54,7 @@ class ZOSGD:
 
     fields: ClassVar[tuple[str, ...]] = (*ONE_DIRECTION, "queries")
     """The constants that are fields of a spec."""
-    own_options: ClassVar[Mapping[str, type]] = {}
+    spec_options: ClassVar[Mapping[str, type]] = {}
     """The constants that are options of a spec, with their types."""
     remembered: ClassVar[Mapping[str, str]] = {}
     """What else its next steps need of those before: attributes of JSON types, by their keys in :meth:`state`."""
@@ -82,8 +82,8 @@ class ZOSGD:
 
     @classmethod
     def of(cls, spec: RunSpec, **constants: Any) -> Self:
-        """The method of ``spec``; ``constants``: those that are neither fields of it nor :attr:`own_options`."""
-        options = {name: kind(spec.option(name)) for name, kind in cls.own_options.items()}
+        """The method of ``spec``; ``constants``: those that are neither fields of it nor :attr:`spec_options`."""
+        options = {name: kind(spec.option(name)) for name, kind in cls.spec_options.items()}
         method = cls(**{name: getattr(spec, name) for name in cls.fields}, **options, **constants)
         method.law = LAWS[spec.law]
         return method

@@ -128,21 +128,21 @@ class Integers:
         save_checkpoint(_plain(self._model), self._decoded(tensors), Path(folder))
 
     def _decoded(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        held: dict[str, dict[str, Tensor]] = {}
+        gathered: dict[str, dict[str, Tensor]] = {}
         for name, tensor in tensors:
             layer, _, kind = name.rpartition(".")
             weight = f"{layer}.weight"
             if weight not in self._shapes or kind not in (CODES, SCALES):
                 yield name, tensor
                 continue
-            own = held.setdefault(weight, {})
-            own[kind] = tensor
-            if len(own) == 2:
+            pair = gathered.setdefault(weight, {})
+            pair[kind] = tensor
+            if len(pair) == 2:
                 yield (
                     weight,
-                    self._form.decoded(own[CODES], own[SCALES], self._shapes[weight], self._model.dtype),
+                    self._form.decoded(pair[CODES], pair[SCALES], self._shapes[weight], self._model.dtype),
                 )
-                del held[weight]
+                del gathered[weight]
 
 
 class _OnTheGrid(Weights):
