@@ -154,7 +154,11 @@ def _show_comparison(
     sides = [comparing.side(word, results) for word in words]
     tell_problems(dict.fromkeys(problem for _, problems in sides for problem in problems))
     comparison = comparing.compare(
-        sides[0][0], sides[1][0], tolerance=tolerance, across_machines=across_machines, apart=comparing.apart(words)
+        sides[0][0],
+        sides[1][0],
+        tolerance=tolerance,
+        across_machines=across_machines,
+        may_differ=comparing.differing_fields(words),
     )
     if form == "csv":
         listing.write_comparison(comparison, sys.stdout)

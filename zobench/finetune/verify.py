@@ -80,8 +80,8 @@ def verify(
             replay.bring(built.engine, built.method, before, None)
         with telling(say, "evaluating"):
             seen = tuple(evaluate(built.engine, data, split, step) for split in splits)
-    for own in seen:
-        _check_same(own, result.evaluation["best" if own.split == "dev" else own.split])
+    for evaluation in seen:
+        _check_same(evaluation, result.evaluation["best" if evaluation.split == "dev" else evaluation.split])
     seconds = math.fsum(item.seconds for item in before if not isinstance(item, EvaluationItem))
     return Verified(result, seen, seconds)
 
@@ -96,14 +96,14 @@ def chance(right: int, count: int, target: float) -> float:
 
 def _sound(folder: Path) -> tuple[Result, dict[str, Any], list[Item]]:
     """What the folder's result says, and what its journal says, which must agree: the run, its steps, curve and g."""
-    path, place = folder / JOURNAL, folder / RESULT
-    for needed in (path, place):
+    path, result_path = folder / JOURNAL, folder / RESULT
+    for needed in (path, result_path):
         if not needed.is_file():
             raise ValueError(f"`RUN` must be the folder of a run that has ended, but {needed} is not there; name it")
     try:
-        result = reading.read(place)
+        result = reading.read(result_path)
     except ValueError as error:
-        raise ValueError(f"{place} must be a result, but cannot be read ({error}); take another copy") from error
+        raise ValueError(f"{result_path} must be a result, but cannot be read ({error}); take another copy") from error
     if METHODS.get(result.spec.method).backpropagates or "best" not in result.evaluation:
         raise ValueError(
             f"`RUN` must be of a zeroth-order method on a task, but {folder} has method={result.spec.method}, "
@@ -113,7 +113,7 @@ def _sound(folder: Path) -> tuple[Result, dict[str, Any], list[Item]]:
     record = Record(names=tuple(result.scores))
     for item in items:
         record.add(item)
-    for name, said, found in (
+    for name, said, journal_value in (
         ("SHA-256", result.environment.get("journal_sha256", sealed(path)), sealed(path)),
         ("run", result.spec.hash, header["run"]),
         ("steps", result.spec.steps, record.step),
@@ -121,14 +121,14 @@ def _sound(folder: Path) -> tuple[Result, dict[str, Any], list[Item]]:
         ("best step on dev", result.evaluation["best"]["step"], None if record.best is None else int(record.best[0])),
         ("g of each step", result.samples.get("projected_grad"), record.samples["projected_grad"]),
     ):
-        if _finite(said) != _finite(found):
+        if _finite(said) != _finite(journal_value):
             raise ValueError(
                 f"`{path}` must have the {name} that its result says, but has another: one of the two was changed; "
                 "take another copy"
             )
     if "test" in result.evaluation and result.evaluation["test"]["step"] != result.evaluation["best"]["step"]:
         raise ValueError(
-            f"{place} must have its test of the best step on dev, but has one of another; take another copy"
+            f"{result_path} must have its test of the best step on dev, but has one of another; take another copy"
         )
     _check_seeds(path, items)
     return result, header, items
@@ -151,24 +151,24 @@ def _check_seeds(path: Path, items: Sequence[Item]) -> None:
 def _finite(value: Any) -> Any:
     """``value`` with None for numbers that JSON cannot hold."""
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _placed(spec: RunSpec, model: str, device: str) -> RunSpec:
     """``spec`` with its base weights in ``model``, if that is given, to be evaluated on ``device``."""
     if model:
-        place = models.place_of(model)
-        spec = spec.replace(model_path=place) if spec.config_hash else spec.replace(weights_path=place)
+        location = models.place_of(model)
+        spec = spec.replace(model_path=location) if spec.config_hash else spec.replace(weights_path=location)
     return models.checked(spec.replace(device=device), device)
 
 
-def _check_data(said: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+def _check_data(said: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Raises ``ValueError`` where the data are others than the result says; a result that was packed says less."""
     for name in ("task", "counts", "labels", "longest"):
-        if name in said and said[name] != found.get(name):
+        if name in said and said[name] != facts.get(name):
             raise ValueError(
-                f"the task's data must be those of the run, but its {name} are {found.get(name)} and not "
+                f"the task's data must be those of the run, but its {name} are {facts.get(name)} and not "
                 f"{said[name]}; give its files with --data-dir"
             )
 

@@ -104,10 +104,10 @@ def side(word: str, root: Path) -> tuple[list[Result], list[str]]:
     kept = list(named.values())
     if not kept:
         near = [*machines, *(name[:12] for name in commits)]
-        known = suggestion(word, near) if machines else f"{root} has no results: {first_sweep(root)}"
+        remedy = suggestion(word, near) if machines else f"{root} has no results: {first_sweep(root)}"
         raise ValueError(
             f"A and B must be results folders, or machines or commits (7 digits or more) in {root}, but got {word!r}; "
-            f"{known}"
+            f"{remedy}"
         )
     if any(results != kept[0] for results in kept):
         raise ValueError(f"{word!r} must name one thing, but got {', '.join(named)}; write ./{word} or more digits")
@@ -124,7 +124,7 @@ def _conditioned(word: str, root: Path) -> tuple[list[Result], list[str]]:
     return chosen, store.problems
 
 
-def apart(words: Iterable[str]) -> frozenset[str]:
+def differing_fields(words: Iterable[str]) -> frozenset[str]:
     """The fields in which two sides differ that are named by conditions, and so may differ in a pair of cells."""
     named = {text.partition("=")[0].strip() for word in words for text in word.split(",") if "=" in text}
     return frozenset(named & set(FIELDS))
@@ -152,16 +152,17 @@ def host_of(result: Result) -> str:
 
 def compare(
     a: Sequence[Result], b: Sequence[Result], *, tolerance: float = 0.02, across_machines: bool = False,
-    apart: Collection[str] = (),
+    may_differ: Collection[str] = (),
 ) -> Comparison:  # fmt: skip
-    """Pairs cells of equal resolved specs; only the device's index (cuda:0, cuda:1) and fields ``apart`` may differ.
+    """Pairs cells of equal resolved specs; only the device's index (cuda:0, cuda:1) and fields ``may_differ`` may
+    differ.
 
     Results of different hardware are only compared ``across_machines``. Raises ``ValueError`` if the sides share no
     hardware or no cell, or if one of them has several results of a cell.
     """
     hosts = {host_of(result) for result in a}, {host_of(result) for result in b}
     if across_machines:
-        if any(len(own) > 1 for own in hosts):
+        if any(len(hosts_of_side) > 1 for hosts_of_side in hosts):
             raise ValueError(
                 f"`--across-machines` needs one machine on each side, but got {_machines(a)} and {_machines(b)}; "
                 "name a machine with --results"
@@ -171,14 +172,14 @@ def compare(
             f"A and B must be of the same hardware, but got {_machines(a)} and {_machines(b)}; "
             "add --across-machines to compare them all the same"
         )
-    cells_a, cells_b = _cells("A", a, across_machines, apart), _cells("B", b, across_machines, apart)
+    cells_a, cells_b = _cells("A", a, across_machines, may_differ), _cells("B", b, across_machines, may_differ)
     pairs = [
         Pair(a=cells_a[key], b=cells_b[key], judgement=_judged(cells_a[key], cells_b[key], tolerance))
         for key in cells_a
         if key in cells_b
     ]
     if not pairs:
-        fields = [field for field in FIELDS if field not in apart]
+        fields = [field for field in FIELDS if field not in may_differ]
         differ = _differing(fields, [row for _, row in cells_a], [row for _, row in cells_b])
         raise ValueError(
             f"A and B must share a cell, but none of {len(cells_a)} and {len(cells_b)} cells is in both; "
@@ -202,14 +203,17 @@ def _differing(fields: Sequence[str], a: Sequence[tuple[Any, ...]], b: Sequence[
         for pair in zip(zip(*a, strict=True), zip(*b, strict=True), strict=True)
     ]
     words = "they"
-    if all(set(own) & set(others) for own, others in columns):
-        one, other = min(itertools.product(a[:MANY], b[:MANY]), key=lambda pair: sum(map(operator.ne, *pair)))
-        columns, words = [([own], [others]) for own, others in zip(one, other, strict=True)], "the nearest two"
-    told = [
-        f"{field} ({_few(own)} in A, {_few(others)} in B)"
-        for field, (own, others) in zip(fields, columns, strict=True) if not set(own) & set(others)
+    if all(set(values_a) & set(values_b) for values_a, values_b in columns):
+        cell_a, cell_b = min(itertools.product(a[:MANY], b[:MANY]), key=lambda pair: sum(map(operator.ne, *pair)))
+        columns, words = (
+            [([values_a], [values_b]) for values_a, values_b in zip(cell_a, cell_b, strict=True)],
+            "the nearest two",
+        )
+    differences = [
+        f"{field} ({_few(values_a)} in A, {_few(values_b)} in B)"
+        for field, (values_a, values_b) in zip(fields, columns, strict=True) if not set(values_a) & set(values_b)
     ]  # fmt: skip
-    return printable(f": {words} differ in {', '.join(told)}") if told else ""
+    return printable(f": {words} differ in {', '.join(differences)}") if differences else ""
 
 
 def _few(values: Sequence[Any]) -> str:
@@ -221,24 +225,24 @@ def _machines(results: Sequence[Result]) -> str:
 
 
 def _cells(
-    name: str, results: Sequence[Result], across: bool, apart: Collection[str]
+    name: str, results: Sequence[Result], across: bool, may_differ: Collection[str]
 ) -> dict[tuple[str, tuple[Any, ...]], Result]:
     cells: dict[tuple[str, tuple[Any, ...]], Result] = {}
     for result in results:
-        other = cells.setdefault(("" if across else host_of(result), cell_of(result, apart)), result)
+        other = cells.setdefault(("" if across else host_of(result), cell_of(result, may_differ)), result)
         if other is not result:
-            told = "; ".join(f"{machine_of(one)} on {one.spec.device}" for one in (other, result))
+            machines = "; ".join(f"{machine_of(run)} on {run.spec.device}" for run in (other, result))
             raise ValueError(
-                f"{name} must have one result of each cell, but has two of {printable(result.spec.label)}: {told}; "
+                f"{name} must have one result of each cell, but has two of {printable(result.spec.label)}: {machines}; "
                 "name one machine with --results"
             )
     return cells
 
 
-def cell_of(result: Result, apart: Collection[str] = ()) -> tuple[Any, ...]:
-    """What two results of one cell have in common: all that was asked for but the device's index and ``apart``."""
+def cell_of(result: Result, may_differ: Collection[str] = ()) -> tuple[Any, ...]:
+    """What two results of one cell have in common: all that was asked for but the device's index and ``may_differ``."""
     spec = result.spec.replace(device=result.spec.device.partition(":")[0])
-    return tuple(getattr(spec, field) for field in FIELDS if field not in apart)
+    return tuple(getattr(spec, field) for field in FIELDS if field not in may_differ)
 
 
 def _judged(a: Result, b: Result, tolerance: float) -> Judgement:
@@ -246,21 +250,21 @@ def _judged(a: Result, b: Result, tolerance: float) -> Judgement:
         return Judgement(verdict=Verdict.AMBIGUOUS, reason=f"A ended {a.outcome} and B {b.outcome}")
     if evidence.are_alone(a, b):
         return judge(a.measured_seconds, b.measured_seconds, tolerance)
-    known = evidence.ratio(b, a, STEP_TIME)
-    return judge(a.run_seconds, b.run_seconds, tolerance, PROCESSES) if known is None else judge_pairs(known, tolerance)
+    ratio = evidence.ratio(b, a, STEP_TIME)
+    return judge(a.run_seconds, b.run_seconds, tolerance, PROCESSES) if ratio is None else judge_pairs(ratio, tolerance)
 
 
-def judge_pairs(known: Ratio, tolerance: float) -> Judgement:
+def judge_pairs(ratio: Ratio, tolerance: float) -> Judgement:
     """The verdict on a ratio from pairs of runs in the same rounds, B's step times over A's."""
-    values = f"{known.pairs} round{'' if known.pairs == 1 else 's'}"
-    told = Judgement(verdict=Verdict.AMBIGUOUS, ratio=known.value, interval=known.interval, values=values)
-    if known.interval is None:
-        return replace(told, reason="one round tells nothing of chance; repeat them (--repeats 6)")
-    if known.differs:
-        return replace(told, verdict=Verdict.FASTER if known.value < 1 else Verdict.SLOWER)
-    if _is_within(known.interval, tolerance):
-        return replace(told, verdict=Verdict.SAME)
-    return replace(told, reason=_UNSHOWN.format(100 * tolerance, "rounds"))
+    values = f"{ratio.pairs} round{'' if ratio.pairs == 1 else 's'}"
+    unjudged = Judgement(verdict=Verdict.AMBIGUOUS, ratio=ratio.value, interval=ratio.interval, values=values)
+    if ratio.interval is None:
+        return replace(unjudged, reason="one round tells nothing of chance; repeat them (--repeats 6)")
+    if ratio.differs:
+        return replace(unjudged, verdict=Verdict.FASTER if ratio.value < 1 else Verdict.SLOWER)
+    if _is_within(ratio.interval, tolerance):
+        return replace(unjudged, verdict=Verdict.SAME)
+    return replace(unjudged, reason=_UNSHOWN.format(100 * tolerance, "rounds"))
 
 
 def _is_within(interval: tuple[float, float], tolerance: float) -> bool:
@@ -328,24 +332,26 @@ def regressions(comparison: Comparison, limit: float) -> list[str]:
 
 def cautions(comparison: Comparison) -> list[str]:
     """What a reader of the verdicts should know about how the runs were measured."""
-    told = []
+    lines = []
     for name, results in (("A", [pair.a for pair in comparison.pairs]), ("B", [pair.b for pair in comparison.pairs])):
-        disturbed = [one.spec.label for one in results if one.disturbances]
+        disturbed = [result.spec.label for result in results if result.disturbances]
         if disturbed:
-            told.append(
+            lines.append(
                 f"{_count(len(disturbed), 'cell')} of {name} ran while others used the machine: " + "; ".join(disturbed)
             )
-        dirty = sum(bool((one.environment.get("source") or {}).get("dirty")) for one in results if commit_of(one))
+        dirty = sum(
+            bool((result.environment.get("source") or {}).get("dirty")) for result in results if commit_of(result)
+        )
         if dirty:
-            told.append(f"{_count(dirty, 'cell')} of {name} ran with uncommitted changes")
+            lines.append(f"{_count(dirty, 'cell')} of {name} ran with uncommitted changes")
     for differ, what in (
         (_differ_in_writing, "wrote pending updates after another number of steps in B than in A, as rates made it"),
         (differ_in_threads, "computed with another number of threads in B than in A"),
     ):
-        apart = [pair.a.spec.label for pair in comparison.pairs if differ(pair.a, pair.b)]
-        if apart:
-            told.append(f"{_count(len(apart), 'cell')} {what}: {'; '.join(apart)}")
-    return told
+        labels = [pair.a.spec.label for pair in comparison.pairs if differ(pair.a, pair.b)]
+        if labels:
+            lines.append(f"{_count(len(labels), 'cell')} {what}: {'; '.join(labels)}")
+    return lines
 
 
 def _differ_in_writing(a: Result, b: Result) -> bool:

@@ -19,17 +19,19 @@ _STEPS = 200
 """Steps whose drift is looked for, the first ones; a run that has more has reached its level long before."""
 
 
-def ratio(one: Result | None, other: Result | None, quantity: Quantity) -> Ratio | None:
-    """``quantity`` of ``one`` over that of ``other`` from their pairs of runs; None where they were in no round
-    together, or if it is nothing that each process has its own of."""
-    if one is None or other is None or not (quantity.timed or quantity.per_run):
+def ratio(numerator: Result | None, denominator: Result | None, quantity: Quantity) -> Ratio | None:
+    """``quantity`` of ``numerator`` over that of ``denominator`` from their pairs of runs; None where they were in no
+    round together, or if it is nothing that each process has its own of."""
+    if numerator is None or denominator is None or not (quantity.timed or quantity.per_run):
         return None
-    values = ((quantity.of(_beside(first, second)), quantity.of(second)) for first, second in pairs(one, other))
+    values = (
+        (quantity.of(_paired(first, second)), quantity.of(second)) for first, second in pairs(numerator, denominator)
+    )
     known = [(first, second) for first, second in values if first and second]
     return statistics.ratio_of_pairs(known) if known else None
 
 
-def _beside(run: Result, partner: Result) -> Result:
+def _paired(run: Result, partner: Result) -> Result:
     """``run`` with the step time that its ratio to ``partner`` is of, where they took turns."""
     if not took_turns(run, partner):
         return run
@@ -37,25 +39,25 @@ def _beside(run: Result, partner: Result) -> Result:
     return replace(run, samples={**run.samples, "step_seconds": [seconds] * len(run.measured_seconds)})
 
 
-def are_alone(one: Result, other: Result) -> bool:
+def are_alone(first: Result, second: Result) -> bool:
     """Whether each of the two is one process, so that there are only steps to compare."""
-    return len(one.runs) == len(other.runs) == 1
+    return len(first.runs) == len(second.runs) == 1
 
 
-def times_ratio(one: Result, other: Result) -> Ratio | None:
-    """The step time of ``one`` over that of ``other``: from the rounds that both were in, else, of 0 pairs, that of
-    their medians, with the interval of their processes, and of two processes alone from their steps. None where a side
-    has no times; no interval where they computed with different numbers of threads.
+def times_ratio(numerator: Result, denominator: Result) -> Ratio | None:
+    """The step time of ``numerator`` over that of ``denominator``: from the rounds that both were in, else, of 0 pairs,
+    that of their medians, with the interval of their processes, and of two processes alone from their steps. None where
+    a side has no times; no interval where they computed with different numbers of threads.
     """
-    if (known := ratio(one, other, STEP_TIME)) is not None:
-        return known
-    if not one.step_seconds or not other.step_seconds:
+    if (paired := ratio(numerator, denominator, STEP_TIME)) is not None:
+        return paired
+    if not numerator.step_seconds or not denominator.step_seconds:
         return None
-    alone = are_alone(one, other)
-    sides = [side.measured_seconds if alone else side.run_seconds for side in (other, one)]
-    apart = any(differ_in_threads(run, its) for run in one.runs for its in other.runs)
-    interval = ranks.ratio_interval(*sides) if not apart and all(min(side) > 0 for side in sides) else None
-    return Ratio(value=one.step_seconds / other.step_seconds, interval=interval, pairs=0)
+    alone = are_alone(numerator, denominator)
+    sides = [side.measured_seconds if alone else side.run_seconds for side in (denominator, numerator)]
+    differ = any(differ_in_threads(run, partner) for run in numerator.runs for partner in denominator.runs)
+    interval = ranks.ratio_interval(*sides) if not differ and all(min(side) > 0 for side in sides) else None
+    return Ratio(value=numerator.step_seconds / denominator.step_seconds, interval=interval, pairs=0)
 
 
 def in_turns(result: Result) -> str:
@@ -70,17 +72,17 @@ def remarks(result: Result) -> list[str]:
     """Whether a cell's steps were in turns; of one with repeats how many processes its times are from, and in what they
     were unsteady."""
     runs, seconds = [run for run in result.runs if run.measured_seconds], result.run_seconds
-    told = [turns] if (turns := in_turns(result)) else []
+    lines = [turns] if (turns := in_turns(result)) else []
     if len(seconds) < 2:
-        return told
-    told.append(f"the median of {len(seconds)} processes")
-    told += [f"{one} from the first round to the last" for one in _drift(seconds)]
+        return lines
+    lines.append(f"the median of {len(seconds)} processes")
+    lines += [f"{item} from the first round to the last" for item in _drift(seconds)]
     if inside := sum(bool(_drift(run.measured_seconds[:_STEPS])) for run in runs):
-        told.append(f"steps became slower or faster within {inside} of them")
+        lines.append(f"steps became slower or faster within {inside} of them")
     if far := [runs[place].round for place in statistics.outliers(seconds)]:
-        rounds = ", ".join(str(one.number + 1) for one in far if one is not None)
-        told.append(f"far from the others: {'round' if len(far) == 1 else 'rounds'} {rounds}")
-    return told
+        rounds = ", ".join(str(item.number + 1) for item in far if item is not None)
+        lines.append(f"far from the others: {'round' if len(far) == 1 else 'rounds'} {rounds}")
+    return lines
 
 
 def settled(result: Result) -> Result:

@@ -30,8 +30,8 @@ def of_runs(value: Callable[[Result], float | None]) -> Callable[[Result], float
     """The median of what each run has."""
 
     def median(result: Result) -> float | None:
-        known = [own for run in result.runs if (own := value(run)) is not None]
-        return statistics.median(known) if known else None
+        values = [number for run in result.runs if (number := value(run)) is not None]
+        return statistics.median(values) if values else None
 
     return median
 
@@ -40,19 +40,19 @@ def runs_interval(value: Callable[[Result], float | None]) -> Callable[[Result],
     """Of that median; None for one run alone, or where one has no value."""
 
     def interval(result: Result) -> Interval | None:
-        known = [own for run in result.runs if (own := value(run))]
-        return repeats_interval(known) if len(known) == len(result.runs) else None
+        values = [number for run in result.runs if (number := value(run))]
+        return repeats_interval(values) if len(values) == len(result.runs) else None
 
     return interval
 
 
-def _bytes(name: str, key: str, own: Callable[[Result], float | None] | None = None, **rest: Any) -> Quantity:
-    """Bytes that each process has: ``own``, or what is in its ``Result.memory`` under ``key``."""
+def _bytes(name: str, key: str, of_run: Callable[[Result], float | None] | None = None, **rest: Any) -> Quantity:
+    """Bytes that each process has: ``of_run``, or what is in its ``Result.memory`` under ``key``."""
 
-    def held(run: Result) -> float | None:
+    def stored_bytes(run: Result) -> float | None:
         return run.memory.get(key)
 
-    value = own or held
+    value = of_run or stored_bytes
     return Quantity(
         name=name, key=key, value=of_runs(value), bounds=runs_interval(value), per_run=True, steady=True,
         base_unit="bytes", units=BYTES, **rest,
@@ -75,8 +75,8 @@ def _share_interval(name: str) -> Callable[[Result], Interval | None]:
 
 def _seconds_interval(result: Result) -> Interval | None:
     """Of the median over processes where there are several, else over steps; None for too few."""
-    several = len(result.runs) > 1
-    return repeats_interval(result.run_seconds) if several else median_interval(result.measured_seconds)
+    is_repeated = len(result.runs) > 1
+    return repeats_interval(result.run_seconds) if is_repeated else median_interval(result.measured_seconds)
 
 
 def _throughput(result: Result) -> float | None:
@@ -107,7 +107,7 @@ def _loss_difference(result: Result, other: Result) -> float | None:
     if result.environment.get("own_order", False) or other.environment.get("own_order", False):
         return None
     pairs = zip(_losses(result), _losses(other), strict=False)
-    differences = [abs(own - its) for own, its in pairs if own is not None and its is not None]
+    differences = [abs(loss - other_loss) for loss, other_loss in pairs if loss is not None and other_loss is not None]
     return max(differences, default=None)
 
 
@@ -140,9 +140,9 @@ def _evaluated(result: Result) -> Sequence[str]:
         return ["The test set was not looked at (test_size=0)."]
     count, majority = evaluation["test"]["count"], evaluation["majority"]["test"]
     commonest = "" if majority is None else f"; always giving the commonest answer is right in {majority:.1%}"
-    told = [f"Of {count} test examples{commonest}."]
+    notes = [f"Of {count} test examples{commonest}."]
     two = METHODS.get(result.spec.method).as_shipped is not None
-    return told + ([f"{result.spec.definition}: {evaluation['definition']}."] if two else [])
+    return notes + ([f"{result.spec.definition}: {evaluation['definition']}."] if two else [])
 
 
 _MEMORY = "1 {unit} here is {size} bytes, as nvidia-smi counts and the papers print."
@@ -193,8 +193,8 @@ def _seconds_to_target(run: Result) -> float | None:
     target, curve, scores = run.environment.get(TARGET), run.evaluation.get("curve", []), run.scores
     if target is None or "accuracy" not in scores:
         return None
-    place = 2 + scores.index("accuracy")
-    step = next((row[0] for row in curve if row[0] > 0 and row[place] >= target), None)
+    column = 2 + scores.index("accuracy")
+    step = next((row[0] for row in curve if row[0] > 0 and row[column] >= target), None)
     seconds = run.samples.get("step_seconds", [])[:step]
     if step is None or len(seconds) < step or None in seconds:
         return None
