@@ -2,14 +2,16 @@
 
 ``ZOBENCH_DATA_DIR=DATA python -m tests.benchmarks.real_steps SmolLM2-135M-Instruct`` (or the model's folder) prints a
 table: SST-2 with batches of 8, evaluation of its test sentences, and OPT-125M at 512 and 2048 tokens. "before" is
-``packed=false attention=model``, what zobench computed before these fields were there, "signs" is ``law=rademacher``;
+what zobench computed before: ``packed=false attention=model``, the head's whole vocabulary, evaluation in the batches
+of a step; "signs" is ``law=rademacher``;
 every ratio is of pairs of one round. ``task``, ``512``, ``2048``, ``evaluation`` after the model's name choose parts,
-``rounds=3`` shortens them.
+``rounds=3`` shortens them. Beside each part stand its kernels of attention, and the cores that others kept busy.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import statistics
 import sys
@@ -17,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -24,10 +27,11 @@ from tests.support.real import data_of, spec_of
 from tests.support.reference import mezo
 from zobench import Batch, RunSpec, kernels, models
 from zobench.data.tokens import stream
+from zobench.engine import attention, objective
 from zobench.finetune import assemble
-from zobench.finetune.evaluate import evaluate
+from zobench.finetune import evaluate as evaluation
 from zobench.measure.statistics import median_interval, ratio_of_pairs
-from zobench.measure.threads import settle
+from zobench.measure.threads import Neighbours, settle
 from zobench.models.weights import RandomWeights, materialise
 
 Calls = dict[str, Callable[[], object]]
@@ -38,7 +42,8 @@ COUNTER = {"noise": "counter", "lr": 1e-6}
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """That the calls ``name`` take at most ``most`` times the seconds of ``against``; ``least``: at least."""
+    """That the calls ``name`` take at most ``most`` times the seconds of ``against``; ``least``: at least. ``against``
+    "": seconds."""
 
     name: str
     against: str
@@ -57,6 +62,19 @@ def step_of(spec: RunSpec, batch: Batch, during: contextlib.ExitStack) -> Callab
     """A step of the spec's method on ``batch``, always the same one, so that rounds differ in nothing."""
     built = during.enter_context(assemble.tuner(spec))
     return lambda: built.method.step(built.engine, batch)
+
+
+def as_before(call: Callable[[], object]) -> Callable[[], object]:
+    """The call without what computes less than before whatever the fields of a spec are."""
+
+    def wrapped() -> object:
+        with (
+            mock.patch.object(objective, "is_relative", return_value=False),
+            mock.patch.object(evaluation, "room", return_value=0),
+        ):
+            return call()
+
+    return wrapped
 
 
 @torch.inference_mode()
@@ -85,7 +103,8 @@ def task_calls(model: str, during: contextlib.ExitStack) -> tuple[Calls, list[Go
             signs = () if name == "lozo" else (("signs", AFTER | {"law": "rademacher"}),)
             for when, how in (("before", {}), ("after", AFTER), *signs):
                 spec = spec_of(model=model, task="sst2", batch_size=8, dtype=dtype, **method, **how)
-                calls[f"{name} {dtype}, {when}"] = step_of(spec, first, during)
+                step = step_of(spec, first, during)
+                calls[f"{name} {dtype}, {when}"] = as_before(step) if when == "before" else step
     bare = bare_of(spec_of(model=model, dtype="bf16"))
     calls["2 forwards bf16, a row a sentence"] = lambda: forwards(bare, first, 2)
     calls["2 forwards bf16, a row a candidate"] = lambda: forwards(bare, each_candidate(first), 2)
@@ -129,11 +148,11 @@ def evaluation_calls(model: str, during: contextlib.ExitStack) -> tuple[Calls, l
         for when, how in (("before", {}), ("after", AFTER)):
             spec = spec_of(model=model, task="sst2", batch_size=8, dtype=dtype, **COUNTER, **how)
             built, data = during.enter_context(assemble.tuner(spec)), data_of(spec)
-            calls[f"{data.facts['counts']['test']} sentences {dtype}, {when}"] = lambda built=built, data=data: (  # type: ignore[misc]
-                evaluate(built.engine, data, "test", 0)
-            )
+            call = functools.partial(evaluation.evaluate, built.engine, data, "test", 0)
+            name = f"{data.facts['counts']['test']} sentences {dtype}, {when}"
+            calls[name] = as_before(call) if when == "before" else call
     names = list(calls)
-    return calls, [Goal(names[1], names[0]), Goal(names[3], names[2])]
+    return calls, [Goal(names[1], names[0]), Goal(names[3], names[2]), Goal(names[1], "", 25.0)]
 
 
 def timed(calls: Calls, rounds: int) -> dict[str, list[float]]:
@@ -157,10 +176,11 @@ def rows(title: str, seconds: Mapping[str, list[float]], goals: list[Goal]) -> I
         interval = median_interval(values) or (min(values), max(values))
         yield f"| {name} | {statistics.median(values):.3f} | {interval[0]:.3f} to {interval[1]:.3f} |"
     for goal in goals:
-        ratio = ratio_of_pairs(list(zip(seconds[goal.name], seconds[goal.against], strict=True)))
+        against = seconds[goal.against] if goal.against else [1.0] * len(seconds[goal.name])
+        ratio = ratio_of_pairs(list(zip(seconds[goal.name], against, strict=True)))
         wanted = f", at most {goal.most}" if goal.most else f", at least {goal.least}" if goal.least else ""
         told = "" if ratio.interval is None else f"{ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}"
-        yield f"| **{goal.name} / {goal.against}**{wanted} | {ratio.value:.2f} | {told} |"
+        yield f"| **{goal.name} / {goal.against or 'a second'}**{wanted} | {ratio.value:.2f} | {told} |"
     yield ""
 
 
@@ -173,7 +193,7 @@ def main(model: str, *words: str) -> None:
     title, counts = "SmolLM2-135M, SST-2", {"task": 12, "evaluation": 3, "2048": 6}
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}\n", flush=True)
     for part in asked:
-        begin = time.perf_counter()
+        begin, others = time.perf_counter(), Neighbours()
         with contextlib.ExitStack() as during:
             if part.isdecimal():
                 called, (calls, goals) = f"OPT-125M, {part} tokens", length_calls(int(part), during)
@@ -181,7 +201,14 @@ def main(model: str, *words: str) -> None:
                 made = task_calls if part == "task" else evaluation_calls
                 called, (calls, goals) = f"{title}, {part}", made(model, during)
             print("\n".join(rows(called, timed(calls, fewer or counts.get(part, 8)), goals)), flush=True)
-        print(f"({part}: {time.perf_counter() - begin:.0f} s with building)\n", flush=True)
+        print(
+            f"({part}: {time.perf_counter() - begin:.0f} s with building; others kept {others.cores():.2f} cores busy)"
+        )
+        for dtype in ("bf16", "fp32"):
+            known = "OPT-125M" if part.isdecimal() else model
+            kernels_of = assemble.attention_kernels(spec_of(model=known, dtype=dtype, attention="fast"))
+            print(f"({dtype}, {attention.described(kernels_of)})", flush=True)
+        print()
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ from zobench.models.source import identified
 from zobench.recipes import matrix
 
 KINDS = {
-    "products": ("aten::mm", "aten::addmm", "aten::linear", "aten::baddbmm", "mkldnn"),
-    "attention": ("scaled_dot_product", "aten::bmm", "flash"),
+    "products": ("aten::mm", "aten::addmm", "aten::linear", "mkldnn"),
+    "attention": ("scaled_dot_product", "aten::bmm", "aten::baddbmm", "flash"),
     "softmax": ("softmax", "aten::exp", "logsumexp"),
     "copies": ("aten::copy_", "aten::cat", "aten::index", "aten::clone", "aten::fill_", "aten::zero_"),
 }

@@ -178,7 +178,7 @@ def test_an_evaluation_batch_holds_no_more_than_a_micro_batch_of_training(
     assert sorted(id(item) for group in groups for item in group) == sorted(map(id, data.splits["dev"]))
     for group in groups:
         rows = [row for item in group for row in item.rows]
-        assert len(rows) * max(map(len, rows)) <= 2 * 4 * longest or (len(rows) <= 8 and not packed)
+        assert len(rows) * max(map(len, rows)) <= 2 * 4 * longest or (len(rows) <= 2 * 4 and not packed)
     if packed:  # shorter texts, more of them, and of like length
         assert max(map(len, groups)) > 2 * 4
         lengths = [item.length for group in groups for item in group]
@@ -188,10 +188,10 @@ def test_an_evaluation_batch_holds_no_more_than_a_micro_batch_of_training(
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=3), min_size=1, max_size=40),
-    size=st.integers(1, 12), train=st.integers(1, 60),
+    size=st.integers(1, 12), train=st.integers(1, 60), room=st.sampled_from([0, 50, 2048]),
 )  # fmt: skip
-def test_an_evaluation_batch_is_as_large_as_a_step_or_has_a_floor_of_rows_within_its_tokens(
-    lengths: list[list[int]], size: int, train: int
+def test_an_evaluation_batch_is_as_large_as_a_step_or_fills_its_tokens_or_the_room(
+    lengths: list[list[int]], size: int, train: int, room: int
 ) -> None:
     items = [
         Encoded(tuple((i,) * n for n in own), (((0, 0, 7),),), 0, max(own), False) for i, own in enumerate(lengths)
@@ -201,12 +201,13 @@ def test_an_evaluation_batch_is_as_large_as_a_step_or_has_a_floor_of_rows_within
         spec=spec("sst2", batch_size=size), splits={"train": trained_on, "dev": items}, facts={}, pad=1, masked=False,
         positions=64,
     )  # fmt: skip
-    parts = [sorted(set(batch.input_ids[:, -1].tolist())) for batch in data.batches("dev")]
+    batches = [data.batch(group) for group in data.groups("dev", room)]
+    parts = [sorted(set(batch.input_ids[:, -1].tolist())) for batch in batches]
     assert [i for part in parts for i in part] == list(range(len(items)))  # each example whole, in order
 
     def fits(part: list[int]) -> bool:
         rows = [n for i in part for n in lengths[i]]
-        return len(rows) <= 2 * size or (len(rows) <= 16 and len(rows) * max(rows) <= 2 * size * train)
+        return len(rows) <= 2 * size or len(rows) * max(rows) <= max(2 * size * train, room)
 
     assert all(fits(part) or len(part) == 1 for part in parts)
     assert not any(fits([*part, after[0]]) for part, after in itertools.pairwise(parts))  # and no smaller than that

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import LlamaForCausalLM
 
 from tests.support.candidates import POINTS, batch_of
 from tests.support.causal import CONFIGS, model_of
 from zobench import Engine, EngineConfig
-from zobench.engine import attention
-from zobench.engine.attention import FUSED, KERNELS, PRODUCTS, Shape
+from zobench.engine import attention, packing
+from zobench.engine.attention import FUSED, KERNELS, PRODUCTS, Choice, Shape
 from zobench.engine.factors import LowRank
 
 EVERY = {name: ((1 << 20, name),) for name in KERNELS}
@@ -65,16 +67,45 @@ def test_a_mask_that_is_added_is_that_of_truth_values() -> None:
     assert torch.equal(KERNELS[PRODUCTS](module, query, query, query, added), expected)
 
 
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The kernel and the length of the rows of each call of attention."""
+    seen: list[tuple[str, int]] = []
+
+    def counted(name: str) -> Any:
+        def call(module: Any, query: Tensor, *given: Any, **options: Any) -> Tensor:
+            seen.append((name, query.shape[2]))
+            return own[name](module, query, *given, **options)
+
+        return call
+
+    own = dict(KERNELS)
+    monkeypatch.setattr(attention, "KERNELS", {name: counted(name) for name in own})
+    return seen
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_losses_are_those_of_the_models_own_attention(name: str, packed: bool) -> None:
-    losses = []
-    for choice in ((), EVERY[PRODUCTS]):
+def test_losses_are_those_of_the_models_own_attention_and_the_chosen_kernel_runs(
+    name: str, packed: bool, calls: list[tuple[str, int]]
+) -> None:
+    """Once in each layer of a pass, where a choice is for rows as long as these or longer, and never without a choice
+    but for the rows of a packed batch, which are zobench's own."""
+    layers, losses = model_of(name).config.num_hidden_layers, []
+    width = 11 if packed else 12  # the longest row, and its width with padding
+    choices: dict[Choice, str] = {
+        (): FUSED, **{choice: own for own, choice in EVERY.items()},
+        ((width - 1, FUSED), (4096, PRODUCTS)): PRODUCTS, ((width, FUSED), (4096, PRODUCTS)): FUSED,
+    }  # fmt: skip
+    for choice, kernel in choices.items():
         config = EngineConfig(placement="resident", noise="counter", attention=choice, packed=packed)
         with Engine(model_of(name), config, directions=LowRank(2)) as engine:
+            calls.clear()
             losses.append(engine.probe(batch_of(), POINTS))
+            assert calls == ([(kernel, width)] * layers if packed or choice else []), choice
             assert engine.model.config._attn_implementation == "sdpa"  # as it was
-    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+    for own in losses[1:]:
+        assert own == pytest.approx(losses[0], abs=1e-5)
 
 
 def test_in_16_bits_losses_are_as_near_float32s_as_with_the_models_own_attention() -> None:
@@ -94,8 +125,8 @@ def test_in_16_bits_losses_are_as_near_float32s_as_with_the_models_own_attention
 def test_the_kernel_follows_from_the_length_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {(FUSED, 32): 1.0, (PRODUCTS, 512): 1.0, (PRODUCTS, 128): 1.0}
     monkeypatch.setattr(attention, "seconds", lambda name, shape, length: seconds.get((name, length), 2.0 + len(name)))
-    monkeypatch.setattr(attention, "_CHOICES", {})
     shape = Shape(torch.bfloat16, 4, 2, 8)
+    attention.choice_of.cache_clear()
     choice = attention.choice_of(shape)
     assert choice == ((32, FUSED), (512, PRODUCTS), (2048, FUSED))
     assert [attention.kernel_for(choice, length) for length in (7, 33, 512, 513, 4096)] == [
@@ -104,8 +135,25 @@ def test_the_kernel_follows_from_the_length_of_the_rows(monkeypatch: pytest.Monk
     assert attention.described(choice) == (
         "attention: fused up to 32 tokens, products up to 512 tokens, fused above (measured)"
     )
-    attention.adopt(shape, [[2048, PRODUCTS]])
-    assert attention.choice_of(shape) == ((2048, PRODUCTS),)
+    assert attention.each_alone(choice) == [((2048, FUSED),), ((2048, PRODUCTS),)]
+    attention.choice_of.cache_clear()
+
+
+def test_a_model_that_one_kernel_would_get_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although rows of a small twin are so short that the choice has another kernel for them."""
+
+    def wrong(*given: Any, **options: Any) -> Tensor:
+        return 2 * KERNELS[FUSED](*given, **options)
+
+    class Another(LlamaForCausalLM):  # no registered class, so it is compared with a twin
+        pass
+
+    monkeypatch.setattr(attention, "KERNELS", {FUSED: KERNELS[FUSED], PRODUCTS: wrong})
+    choice = ((128, FUSED), (2048, PRODUCTS))
+    with pytest.raises(ValueError, match="an engine must give the model's own loss, but of Another it gives"):
+        Engine(Another(model_of("llama").config), EngineConfig(placement="resident", attention=choice))
+    with pytest.raises(ValueError, match=r"packed logits of Another are .* from those of its rows"):
+        packing.check(Another(model_of("llama").config))
 
 
 def test_every_kernel_is_timed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def test_packed_rows_and_products_in_bf16_are_taken_and_their_reasons_said(chose
     assert said[-1].startswith(
         "autocast: bf16, weights and updates in fp32, because products reach 300 GFLOP/s in bf16"
     )
-    assert "from float32's (at most 30%)" in said[-1]
+    assert re.search(r"g along 16 directions is \d+% from float32's.*\(30% is allowed\)", said[-1])
 
 
 def test_a_processor_without_fast_bf16_stays_with_float32(chosen: Any) -> None:
@@ -58,7 +59,10 @@ def test_where_g_is_another_in_bf16_the_run_stays_with_float32(chosen: Any, monk
     monkeypatch.setattr(choices, "gradients", lambda spec, data: [-1.0, 2.0] if spec.autocast == "bf16" else [1.0, 2.0])
     taken, said = chosen()
     assert taken == (True, "none", "model")
-    assert said[-1] == "autocast: none, because g of 4 steps is 89% from float32's (at most 30%)"
+    assert said[-1] == (
+        "autocast: none, because g along 16 directions is 89% from float32's, so with 95 % confidence at most 137% "
+        "(30% is allowed)"
+    )
 
 
 def test_a_model_that_cannot_be_driven_in_bf16_stays_with_float32(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +75,23 @@ def test_a_model_that_cannot_be_driven_in_bf16_stays_with_float32(chosen: Any, m
     taken, said = chosen()
     assert taken == (True, "none", "model")
     assert said[-1].endswith("could not be driven in bf16: its attention asks for sdpa by name")
+
+
+def test_the_interval_of_the_distance_covers_95_of_100() -> None:
+    """Of g that are normal, and differences a fifth as large."""
+    generator = torch.Generator().manual_seed(0)
+    exact, noise = torch.randn(2, 4000, choices.DIRECTIONS, generator=generator, dtype=torch.float64)
+    pairs = zip(exact.tolist(), (exact + 0.2 * noise).tolist(), strict=True)
+    apart = [choices.distance(*pair) for pair in pairs]
+    assert sum(choices.WIDER * own > 0.2 for own in apart) / len(apart) == pytest.approx(0.95, abs=0.01)
+
+
+def test_a_difference_that_may_be_chance_is_too_large(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for apart, taken in ((0.19, "bf16"), (0.21, "none")):
+        monkeypatch.setattr(
+            choices, "gradients", lambda spec, data, apart=apart: [1 + apart * (spec.autocast == "bf16")] * 16
+        )
+        assert chosen()[0][1] == taken
 
 
 def test_where_no_loss_moves_nothing_is_alike() -> None:

@@ -12,7 +12,7 @@ import torch
 from zobench import RunSpec
 from zobench.durable.journal import JournalFile
 from zobench.engine import attention
-from zobench.finetune.assemble import attention_kernels
+from zobench.finetune.assemble import engine_config
 from zobench.finetune.origin import JOURNAL, same_sums
 
 
@@ -41,10 +41,18 @@ def test_a_run_goes_on_with_as_many_threads_as_it_began_with(
 def test_a_run_goes_on_with_the_kernels_of_attention_that_it_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_CHOICES", {})
+    """And no other run of the process does."""
+    monkeypatch.setattr(attention, "choice_of", lambda shape: ((2048, "fused"),))
     spec = RunSpec(model="opt-tiny", attention="fast")
     with JournalFile(tmp_path / JOURNAL, {"run": "a", "base": "b", "attention": [[64, "products"], [2048, "fused"]]}):
         pass
-    same_sums(spec, tmp_path, lambda text: None)
-    assert attention_kernels(spec) == ((64, "products"), (2048, "fused"))
-    assert attention_kernels(spec.replace(attention="model")) == ()
+    kernels = same_sums(spec, tmp_path, lambda text: None)
+    assert kernels == ((64, "products"), (2048, "fused"))
+    assert engine_config(spec, kernels).attention == kernels
+    assert engine_config(spec).attention == same_sums(spec, tmp_path / "new", print) == ((2048, "fused"),)
+    assert same_sums(spec.replace(attention="model"), tmp_path, print) == ()
+
+
+def test_kernels_for_a_cpu_are_refused_on_a_cuda_device() -> None:
+    with pytest.raises(ValueError, match=r"`attention=fast` chooses among kernels for a CPU, but got device=cuda:0; "):
+        RunSpec(model="opt-tiny", attention="fast").resolve("cuda:0")

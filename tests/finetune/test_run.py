@@ -21,7 +21,7 @@ from zobench.durable import journal, snapshot
 from zobench.engine import Engine
 from zobench.finetune import Hooks, Interrupted, cell, examine, run
 from zobench.finetune.assemble import tuner
-from zobench.finetune.evaluate import evaluate
+from zobench.finetune.evaluate import evaluate, room
 from zobench.finetune.examine import best_weights
 from zobench.finetune.progress import Evaluation, StepReport
 from zobench.finetune.record import best
@@ -530,3 +530,21 @@ def test_without_a_test_set_nobody_looks_and_the_model_is_kept(
     before = (tmp_path / "without" / "model").stat().st_mtime_ns
     assert run(without.spec, folder=tmp_path / "without", data_dir=data_dir).evaluation == without.evaluation
     assert (tmp_path / "without" / "model").stat().st_mtime_ns == before  # it has ended, and is not ended again
+
+
+def test_an_evaluation_takes_large_batches_whatever_a_step_takes(spec: Any, data_dir: Path) -> None:
+    """The dev set at once, and not 62 batches of the two rows of a step's points; not where memory is planned."""
+    wanted = spec(batch_size=1, noise="counter")
+    words, _ = tokenizer.load(wanted)
+    data = TaskData.load(wanted, words, positions=64, masked=False, data_dir=data_dir)
+    calls = []
+    with tuner(wanted) as built:
+        plain = built.engine.scores
+        built.engine.scores = lambda batch: calls.append(batch.input_ids.shape) or plain(batch)
+        evaluate(built.engine, data, "dev", 0)
+    assert sum(rows for rows, _ in calls) == sum(len(item.rows) for item in data.splits["dev"])
+    assert all(rows * length <= 1.2 * room(wanted) for rows, length in calls)  # lengths are rounded up to 8
+    assert len(calls) <= 3
+    known = RunSpec(model="OPT-125M", task="sst2", batch_size=1).resolve("cpu")
+    assert 1000 < room(known) <= room(known.replace(model="OPT-1.3B")) <= 2048
+    assert room(wanted.replace(engine="offload", tier="pageable", device_memory=10**9)) == 0

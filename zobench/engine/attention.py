@@ -1,13 +1,13 @@
 """Attention on a CPU by the faster of two kernels, measured for each length of rows.
 
 torch's fused kernel for CPUs is far below the rate of products in 16 bits. Beside it there are two batched products
-with a softmax in float32 between them. Which is faster depends on the processor, the dtype and the length of the
-rows, so each is timed once; a run notes the choice in its journal, because the two add in another order and so differ
-in the last bits.
+with a softmax between them. Which is faster depends on the processor, the dtype and the length of the rows, so each is
+timed once; a run notes the choice in its journal, because the two add in another order and so differ in the last bits.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -55,16 +55,16 @@ class Shape:
     width: int
 
 
-_CHOICES: dict[Shape, Choice] = {}
 _CHOICE: ContextVar[Choice] = ContextVar("the kernels of attention that a model is being called with", default=())
 
 
 def products(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, *, is_causal: bool
 ) -> Tensor:
-    """Attention as two batched products with a float32 softmax between them: ``query`` (b, heads, t, width), ``key``
-    and ``value`` (b, key heads, t, width), ``mask`` (b or 1, heads or 1, t, t), true or 0 where a key is seen, or None;
-    the output is (b, t, heads, width). Of causal rows the keys behind a block of queries are left out."""
+    """Attention as two batched products with a softmax between them: ``query`` (b, heads, t, width), ``key`` and
+    ``value`` (b, key heads, t, width), ``mask`` (b or 1, heads or 1, t, t), true or 0 where a key is seen, or None;
+    the output is (b, t, heads, width). Scores and shares are stored in the dtype of the products, and torch sums their
+    exponentials in float32. Of causal rows the keys behind a block of queries are left out."""
     b, heads, length, _ = query.shape
     output = query.new_empty(b, length, heads, value.shape[-1])
     rows = max(1, SCORES // (heads * length * min(length, QUERIES)))
@@ -89,16 +89,16 @@ def _block(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
     query among the keys where each sees those up to itself, else None."""
     b, heads, count, width = query.shape
     key_heads, keys = key.shape[1:3]
-    inner = key.reshape(b * key_heads, keys, width)
-    scores = torch.bmm(query.reshape(b * key_heads, -1, width), inner.transpose(1, 2)).float().mul_(scale)
-    each = scores.view(b, heads, count, keys)
-    least = torch.finfo(torch.float32).min
+    own, inner = query.reshape(b * key_heads, -1, width), key.reshape(b * key_heads, keys, width)
+    scores = query.new_empty(b * key_heads, own.shape[1], keys)
+    scores.baddbmm_(own, inner.transpose(1, 2), beta=0, alpha=scale)
+    each, least = scores.view(b, heads, count, keys), torch.finfo(scores.dtype).min
     if first is not None:
         behind = torch.ones(count, count, dtype=torch.bool, device=query.device).triu_(1)
         each[..., first:].masked_fill_(behind, least)
     if mask is not None:
-        _ = each.masked_fill_(~mask, least) if mask.dtype == torch.bool else each.add_(mask.float())
-    weights = torch.softmax(scores, -1).to(value.dtype)
+        _ = each.masked_fill_(~mask, least) if mask.dtype == torch.bool else each.add_(mask).clamp_(min=least)
+    weights = torch.softmax(scores, -1)
     return torch.bmm(weights, value.reshape(b * key_heads, keys, -1)).view(b, heads, count, -1)
 
 
@@ -131,7 +131,7 @@ def attend(
     length = query.shape[2]
     name = FUSED if more or key.shape[2] != length or not query.is_cpu else kernel_for(_CHOICE.get(), length)
     if name == FUSED:
-        return _fused(module, query, key, value, attention_mask, **options), None
+        return KERNELS[name](module, query, key, value, attention_mask, **options), None
     if torch.is_autocast_enabled("cpu"):  # it would cast the operands of each product again
         query, key, value = (tensor.to(torch.get_autocast_dtype("cpu")) for tensor in (query, key, value))
     with torch.autocast("cpu", enabled=False):
@@ -191,20 +191,19 @@ def driven(drive: Drive, choice: Choice) -> Drive:
 # --- the choice -------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def choice_of(shape: Shape) -> Choice:
-    """The kernel for each of :data:`LENGTHS` on this machine, timed once in a process, or that of :func:`adopt`:
-    torch's fused one unless products are faster by :data:`FASTER`."""
-    if shape not in _CHOICES:
-        each = [(length, [seconds(name, shape, length) for name in (FUSED, PRODUCTS)]) for length in LENGTHS]
-        _CHOICES[shape] = _merged(
-            [(n, PRODUCTS if fused > FASTER * by_products else FUSED) for n, (fused, by_products) in each]
-        )
-    return _CHOICES[shape]
+    """The kernel for each of :data:`LENGTHS` on this machine, timed once in a process: torch's fused one unless
+    products are faster by :data:`FASTER`."""
+    each = [(length, [seconds(name, shape, length) for name in (FUSED, PRODUCTS)]) for length in LENGTHS]
+    return _merged([(n, PRODUCTS if fused > FASTER * by_products else FUSED) for n, (fused, by_products) in each])
 
 
-def adopt(shape: Shape, choice: Sequence[Sequence[Any]]) -> None:
-    """Makes ``choice``, an earlier process's, that of this one."""
-    _CHOICES[shape] = tuple((int(most), str(name)) for most, name in choice)
+def each_alone(choice: Choice) -> list[Choice]:
+    """Every kernel of a choice by itself, for rows of any length: what is compared on a small model, whose rows are
+    all short. () where there is none."""
+    alone: list[Choice] = [((LENGTHS[-1], name),) for name in sorted({name for _, name in choice})]
+    return alone or [()]
 
 
 def _merged(each: Sequence[tuple[int, str]]) -> Choice:

@@ -65,7 +65,7 @@ class Forwards:
         for unit in self.head.units:
             self._locate(unit)
         states = objective.states(driven.states.split(self._rows))
-        head = replace(self.head, notes=driven.notes)
+        head = replace(self.head, notes=driven.notes, compared=objective.compared)
         judged = self.arithmetic.judge(head, states, objective.targets, self.points)
         return [objective.reduced(at_point) for at_point in judged]
 

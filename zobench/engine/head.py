@@ -6,10 +6,12 @@ their states, the head computes their log-probabilities, and the objective the l
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -23,11 +25,20 @@ BIAS_BYTES = 64 << 10
 """The share of :data:`HEAD_BYTES` that the same rows of the head's bias have."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Compared:
+    """The distinct ``tokens`` (k,) among n targets, and the ``index`` (n,) of each target among them, int64."""
+
+    tokens: Tensor
+    index: Tensor
+
+
 class Judged(Protocol):
     """The head's output for n targets."""
 
     def log_probabilities(self) -> Tensor:
-        """The log-probability of each target, float32 (n,); that of an ignored target has no meaning."""
+        """Of each target, float32 (n,), up to a number that targets at one place share where the head's targets are
+        :class:`Compared`; that of an ignored target has no meaning."""
 
     def mean(self) -> Tensor:
         """The mean loss over the targets that count, float32."""
@@ -50,13 +61,14 @@ class Picked:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Head:
-    """``module``, a linear layer onto the vocabulary, the ``units`` that it uses, a bound on its float32 logits, and
-    the ``notes`` of what the model does with them."""
+    """``module``, a linear layer onto the vocabulary, the ``units`` that it uses, a bound on its float32 logits, the
+    ``notes`` of what the model does with them, and ``compared``, the tokens whose logits are enough for the loss."""
 
     module: nn.Module
     logits_bytes: int
     units: Sequence[Unit] = ()
     notes: Sequence[Note] = ()
+    compared: Compared | None = None
 
     def logits(self, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The model's logits of ``states`` (n, width) from these rows of the module's tensors."""
@@ -67,6 +79,15 @@ class Head:
         rows = rows_per_chunk(self.module.out_features, self.logits_bytes)  # type: ignore[arg-type]
         weight, bias = self.module.weight, self.module.bias
         return Picked(log_probabilities(lambda chunk: self.logits(chunk, weight, bias), states, targets, rows), targets)  # type: ignore[arg-type]
+
+    def differing(self, states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Picked:
+        """The logits of ``targets`` (n,) at ``states`` (n, width) from the rows ``weight`` (k, width) and ``bias`` (k,)
+        of the module's tensors that are ``compared``, in float32 whatever the dtype of the products."""
+        assert self.compared is not None
+        kind = states.device.type
+        with contextlib.nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False):
+            logits = self.logits(states.float(), weight.float(), None if bias is None else bias.float())
+        return Picked(logits.float().gather(1, self.compared.index.unsqueeze(1)).squeeze(1), targets)
 
     def tensors(self) -> dict[str, tuple[Unit, Field]]:
         """The module's own tensors by attribute, "weight" and perhaps "bias", and where they are."""

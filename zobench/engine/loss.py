@@ -140,6 +140,14 @@ def choice_loss(picked: Tensor, choices: Choices) -> Tensor:
     return functional.cross_entropy(scores, choices.answers - _starts(choices.groups))
 
 
+def is_relative(choices: Choices) -> bool:
+    """Whether the loss follows from differences of logits: where all candidates of an example are one token each at one
+    place, the normaliser of their log-probabilities is the same for all of them, and the softmax over them drops it."""
+    first = _starts(choices.groups)[choices.groups]
+    single = choices.loss == "choice" and len(choices.tokens) == len(choices.groups)
+    return single and bool((choices.places == choices.places[first]).all())
+
+
 def only_right(choices: Choices) -> Choices:
     """Each example's right candidate alone."""
     kept = torch.isin(choices.owners, choices.answers)

@@ -200,7 +200,7 @@ def _verdict(model: nn.Module, config: Any) -> str:
 
 @torch.no_grad()
 def _largest_difference(kind: Any, config: Any) -> float:
-    """Between the logits of three rows with common beginnings, packed and each by itself."""
+    """Between the logits of three rows with common beginnings, packed, with every kernel, and each by itself."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(0)
         twin = kind._from_config(copy.deepcopy(config), dtype=torch.float32).eval()
@@ -215,12 +215,14 @@ def _largest_difference(kind: Any, config: Any) -> float:
         ids[number, 7 - len(row) :], mask[number, 7 - len(row) :] = torch.tensor(row), 1
     whole = packed(replace(_scored(ids), attention_mask=mask))
     assert whole is not None
-    together = whole.drive(twin, whole.batch.input_ids, None)[0]
-    paths = whole.layout.paths.view(3, -1)
-    return max(
-        float((call(twin, input_ids=torch.tensor([row]))[0] - together[paths[number, : len(row)]]).abs().max())
-        for number, row in enumerate(rows)
-    )
+    paths, alone = whole.layout.paths.view(3, -1), [call(twin, input_ids=torch.tensor([row]))[0] for row in rows]
+    largest = 0.0
+    for kernel in attention.KERNELS:
+        each = replace(whole, kernels=((len(paths[0]), kernel),))
+        together = each.drive(twin, whole.batch.input_ids, None)[0]
+        apart = [own - together[paths[number, : len(own)]] for number, own in enumerate(alone)]
+        largest = max(largest, *(float(own.abs().max()) for own in apart))
+    return largest
 
 
 def _scored(ids: Tensor) -> Batch:

@@ -18,7 +18,7 @@ from zobench.engine.arithmetic import Arithmetic
 from zobench.engine.base import BASE, Entry, Point
 from zobench.engine.blocks import Field, Memory, Pieces, Unit
 from zobench.engine.general import General
-from zobench.engine.head import Head
+from zobench.engine.head import Head, Judged, Picked
 from zobench.engine.loss import RunningLoss, Targets
 from zobench.engine.perturb import is_decayed
 from zobench.engine.wire import DeviceWeights, is_read_only
@@ -139,11 +139,11 @@ class Pristine(Arithmetic):
             self.settle(unit)
         return outputs
 
-    def judge(
-        self, head: Head, states: Sequence[Tensor], targets: Tensor, points: Sequence[Point]
-    ) -> list[RunningLoss]:
-        """As :class:`Arithmetic` has it: a few vocabulary rows at a time, so that neither the head's perturbed weights
-        nor the logits ever exist whole."""
+    def judge(self, head: Head, states: Sequence[Tensor], targets: Tensor, points: Sequence[Point]) -> Sequence[Judged]:
+        """As :class:`Arithmetic` has it: a few vocabulary rows at a time, so that neither the head's perturbed weights nor
+        the logits ever exist whole."""
+        if head.compared is not None:
+            return self._compared(head, head.compared.tokens, states, targets, points)
         where, shared = head.tensors(), Targets(targets)
         losses = [RunningLoss(shared) for _ in states]
         vocabulary, step = where["weight"][1].shape[0], head.rows(len(targets))
@@ -158,6 +158,20 @@ class Pristine(Arithmetic):
         for unit in head.units:
             self.keep_parts(unit)
         return losses
+
+    def _compared(
+        self, head: Head, tokens: Tensor, states: Sequence[Tensor], targets: Tensor, points: Sequence[Point]
+    ) -> list[Picked]:
+        """As :meth:`judge`, from the rows of ``tokens`` alone: the others are not perturbed, but what is due stays."""
+        for unit in head.units:
+            if self.is_due(unit):
+                self.settle(unit)
+        rows = {key: self.rows(unit, item, tokens, points) for key, (unit, item) in head.tensors().items()}
+        biases = rows.get("bias")
+        return [
+            head.differing(own, weight, None if biases is None else next(biases).squeeze(1), targets)
+            for own, weight in zip(states, rows["weight"], strict=True)
+        ]
 
     def is_due(self, unit: Unit) -> bool:
         """Whether the unit's pending entries are to stay: they span ``writeback_every`` steps."""
@@ -185,13 +199,14 @@ class Pristine(Arithmetic):
         return updates
 
     def rows(self, unit: Unit, item: Field, rows: Tensor, points: Sequence[Point]) -> Iterator[Tensor]:
-        """Chosen rows of a resident matrix at each point, (len(rows), width), made in a copy; valid until the next."""
+        """Chosen rows of a resident matrix at each point, (len(rows), width), made in a copy; valid until the next. Of
+        a vector, (len(rows), 1)."""
         assert unit.buffer is not None
-        copy = item.view(unit.buffer)[rows]
+        copy = item.view(unit.buffer)[rows].view(len(rows), -1)
         if not item.trainable:
             return iter([copy] * len(points))
         updates, span = self.pending(unit, is_decayed(item.name)), Span(item.tensor_id, rows=rows)
-        states = [state[rows] for state in unit.states_of(item, unit.buffer)]
+        states = [state[rows].view(len(rows), -1) for state in unit.states_of(item, unit.buffer)]
         return self._walk(unit, copy, torch.empty_like(copy), span, points, updates, None, states)
 
     def part(

@@ -17,6 +17,7 @@ from torch.nn import functional
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
 from zobench.data.batch import IGNORED, Batch
+from zobench.engine.attention import each_alone
 from zobench.engine.base import BASE, EngineConfig, Entry, Point
 from zobench.engine.drive import outputs
 from zobench.engine.follow import Marks, observe
@@ -77,7 +78,8 @@ def judge(model: nn.Module, config: EngineConfig, make: Make, directions: Hashab
         )
     dtype = next(model.parameters()).dtype
     switches = json.dumps(_switches(model), sort_keys=True, default=str)
-    key = (type(model), switches, config.noise, config.granularity, config.attention, dtype, directions)
+    kernels = tuple(each_alone(config.attention))
+    key = (type(model), switches, config.noise, config.granularity, kernels, dtype, directions)
     if key not in _VERDICTS:
         try:
             _VERDICTS[key] = _judged(model, config, make, dtype)
@@ -111,14 +113,16 @@ def is_held(model: nn.Module) -> bool:
 def _judged(model: nn.Module, config: EngineConfig, make: Make, dtype: torch.dtype) -> Marks:
     twin, batches = _runnable(model)
     marks = _observed(twin, batches)
-    config = EngineConfig(
-        noise=config.noise, granularity=config.granularity, attention=config.attention, tier="pageable", slots=2
-    )
+    narrow = dtype in (torch.float16, torch.bfloat16)
     with _one_line(model, marks):
-        _compare(twin, batches, lambda model: make(model, config, marks), CLOSE)
-        if dtype in (torch.float16, torch.bfloat16):
-            low = _built(type(model), twin.config, dtype)
-            _compare(low, batches, lambda model: make(model, config, marks), CLOSE16)
+        for kernels in each_alone(config.attention):
+            how = EngineConfig(
+                noise=config.noise, granularity=config.granularity, attention=kernels, tier="pageable", slots=2
+            )
+            _compare(copy.deepcopy(twin), batches, make, how, marks, CLOSE)
+            if narrow:
+                low = _built(type(model), twin.config, dtype)
+                _compare(low, batches, make, how, marks, CLOSE16)
     return marks
 
 
@@ -259,11 +263,13 @@ def _observed(twin: nn.Module, batches: Sequence[Batch]) -> Marks:
     return observe(twin, blocks, [calling(batch) for batch in batches])
 
 
-def _compare(twin: nn.Module, batches: Sequence[Batch], make: Callable[[nn.Module], _Engine], close: float) -> None:
+def _compare(
+    twin: nn.Module, batches: Sequence[Batch], make: Make, config: EngineConfig, marks: Marks, close: float
+) -> None:
     """Raises ``ValueError`` unless an engine's losses at W, W + eps z and W - eps z are the model's own."""
     plain, points = copy.deepcopy(twin), [BASE, Point(SEED, EPS), Point(SEED, -EPS)]
     comparable = [as_taken(plain, batch) for batch in batches]
-    engine = make(twin)
+    engine = make(twin, config, marks)
     try:
         z = _directions(engine, plain)
         ours = [engine.probe(batch, points) for batch in batches]

@@ -50,6 +50,7 @@ class Tuner:
 def tuner(
     spec: RunSpec, snapshot: Path | None = None, model: PreTrainedModel | None = None, *,
     start: Start | None = None, world: World | None = None, ran: RunSpec | None = None,
+    kernels: attention.Choice | None = None,
 ) -> Iterator[Tuner]:  # fmt: skip
     """A tuner for ``spec`` (resolved, and planned where ``device_memory`` is given); its engine is closed at the end.
 
@@ -59,11 +60,12 @@ def tuner(
     ``snapshot``: a folder of safetensors with trained tensors and optimizer state by name; what is not there is as at
     the start of a run. ``start``: an earlier run's weights at rest (:class:`zobench.engine.Engine`). ``model``: the
     spec's, built already (:func:`empty_model`). ``ran``: the spec of the ranks whose journal this one device goes
-    over: a rank with one sign rounds its weights in other places than a device with both.
+    over: a rank with one sign rounds its weights in other places than a device with both. ``kernels``: of attention,
+    those that a run began with; None: :func:`attention_kernels`.
     """
     with ExitStack() as during:
         world = during.enter_context(ranks(spec)) if world is None else world
-        config = replace(engine_config(spec), out_of_place=is_out_of_place(ran or spec))
+        config = replace(engine_config(spec, kernels), out_of_place=is_out_of_place(ran or spec))
         built = _build(spec, config, snapshot, empty_model(spec) if model is None else model, start, world)
         during.enter_context(built.engine)
         yield built
@@ -120,10 +122,10 @@ def _of_ranks(spec: RunSpec, world: World | None) -> dict[str, Any]:
     return {"hosts": hosts, "shared_out": lambda engine: ParallelEngine(engine, world), "sharded": sharded}
 
 
-def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:
+def planned(spec: RunSpec, kernels: attention.Choice | None = None) -> tuple[RunSpec, dict[str, Any]]:
     """(the spec with what the planner chose to fit ``device_memory``, what a result says of what was chosen for it:
     ``memory_plan``, ``writeback_plan`` where this process got a plan for writing pending updates, and ``attention``,
-    the kernels that were measured).
+    the ``kernels`` that a run began with or that were measured).
 
     The spec of the result stays as it was asked for.
     """
@@ -135,7 +137,7 @@ def planned(spec: RunSpec) -> tuple[RunSpec, dict[str, Any]]:
         plans["memory_plan"] = chosen_fields | {"predicted_bytes": memory(chosen)[0], "reason": why}
     if (every := interval.told()) is not None:
         plans["writeback_plan"] = asdict(every)
-    if kernels := attention_kernels(chosen):
+    if kernels := attention_kernels(chosen) if kernels is None else kernels:
         plans["attention"] = attention.described(kernels)
     return chosen, plans
 
@@ -146,8 +148,9 @@ def empty_model(spec: RunSpec) -> PreTrainedModel:
     return models.build(architecture, spec.dtype, tied, positions)
 
 
-def engine_config(spec: RunSpec) -> EngineConfig:
-    """The engine's configuration for ``spec`` (resolved, and planned where ``device_memory`` is given)."""
+def engine_config(spec: RunSpec, kernels: attention.Choice | None = None) -> EngineConfig:
+    """The engine's configuration for ``spec`` (resolved, and planned where ``device_memory`` is given); ``kernels`` as
+    :func:`tuner` takes them."""
     every = interval.told()
     return EngineConfig(
         placement=spec.engine, tier=spec.tier if ENGINES[spec.engine].is_streamed else "pageable", device=spec.device,
@@ -155,7 +158,8 @@ def engine_config(spec: RunSpec) -> EngineConfig:
         shared_blocks=SHARED_BLOCKS if spec.weights == "shared" else None, disk_dir=disk_dir(),
         noise=spec.noise, granularity=spec.granularity, writeback_every=spec.writeback_every, wire=spec.wire,
         autocast=spec.autocast, resident_blocks=spec.resident_blocks, compile=spec.compile,
-        packed=spec.packed, accumulate=spec.accumulate, attention=attention_kernels(spec),
+        packed=spec.packed, accumulate=spec.accumulate,
+        attention=attention_kernels(spec) if kernels is None else kernels,
         out_of_place=is_out_of_place(spec),
         consolidate_after=None if every is None else every.steps,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+from zobench import models
 from zobench.data.batch import IGNORED, Batch
 from zobench.data.tasks.encode import Encoded
 from zobench.data.tasks.judge import Score, exact_match, f1, judge
@@ -20,7 +21,15 @@ from zobench.data.tasks.task_data import TaskData
 from zobench.engine.interface import EvaluatingEngine
 from zobench.engine.loss import counted
 from zobench.finetune.progress import Evaluation
+from zobench.predict.footprint import memory
+from zobench.runspec import RunSpec
+from zobench.runspec.kinds import WIDTHS
 from zobench.runspec.registry import resolve
+
+PLATEAU = 2048
+"""Tokens from which more of them make products no faster, on a processor from 256 on, on a GPU later."""
+SHARE = 1 / 8
+"""Of a step's memory that an evaluation may take on top of it."""
 
 
 class Judge(Protocol):
@@ -81,7 +90,7 @@ def evaluate(
     """
     goal, total = data.asked.goal, Score()
     judge: Judge = resolve(goal.judge)()
-    groups = data.groups(split)
+    groups = data.groups(split, room(data.spec))
     for group in groups:
         between()
         total += judge.look(engine, data, group)
@@ -91,6 +100,17 @@ def evaluate(
         split=split, step=step, loss=total.loss_sum / total.count, accuracy=first, count=total.count,
         names=goal.scores, second=others[0] if others else 0.0, examples=examples,
     )  # fmt: skip
+
+
+def room(spec: RunSpec) -> int:
+    """Tokens that an evaluation of a run takes at once even where a step takes fewer: up to :data:`PLATEAU`, while
+    their activations are at most the :data:`SHARE` of the memory that a step is predicted to take. 0, no more than a
+    step's, where ``device_memory`` is planned with these."""
+    if spec.device_memory:
+        return 0
+    architecture = models.of(spec)
+    token = (4 * architecture.hidden + 2 * architecture.inner) * WIDTHS[spec.dtype]
+    return min(PLATEAU, int(SHARE * memory(spec)[0]) // token)
 
 
 def _in_order(

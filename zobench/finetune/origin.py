@@ -13,7 +13,7 @@ from zobench.durable import fingerprint, journal, replay, snapshot
 from zobench.durable.journal import EvaluationItem, Item, JournalFile
 from zobench.durable.snapshot import SnapshotStart
 from zobench.engine import attention
-from zobench.finetune.assemble import Tuner, attention_kernels, attention_shape, initial_weights
+from zobench.finetune.assemble import Tuner, attention_kernels, initial_weights
 from zobench.runspec import METHODS, RunSpec
 from zobench.version import __version__
 
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
 JOURNAL = "journal.bin"
 
 
-def header_of(spec: RunSpec, model: PreTrainedModel) -> dict[str, Any]:
+def header_of(spec: RunSpec, model: PreTrainedModel, kernels: attention.Choice) -> dict[str, Any]:
     """The journal's header. ``complete``: whether initial weights and journal give the run's weights; a journal has
     nothing of what backpropagation changes. ``threads``: sums on a CPU depend on how many there are. ``zobench``: the
-    version that begins the run; another may go on with it. ``attention``: its kernels, where they were measured."""
+    version that begins the run; another may go on with it. ``attention``: its ``kernels``, where there are any."""
     base = fingerprint.of_base(spec, model, initial_weights(spec, model))
-    kernels = attention_kernels(spec)
     return {
         "run": spec.hash,
         "spec": spec.to_dict(),
@@ -42,19 +41,20 @@ def header_of(spec: RunSpec, model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
-def same_sums(spec: RunSpec, folder: Path, say: Callable[[str], None]) -> None:
-    """Makes this process compute with as many threads as the run in ``folder`` began with, and with its kernels of
-    attention, if one has begun there: only then are its losses the same bits."""
+def same_sums(spec: RunSpec, folder: Path, say: Callable[[str], None]) -> attention.Choice:
+    """The kernels of attention that the run in ``folder`` began with, if one has begun there, else those of this
+    machine; and this process computes with as many threads as it did: only then are its losses the same bits."""
     path = folder / JOURNAL
     if not path.exists() or not journal.is_begun(path.read_bytes()):
-        return
+        return attention_kernels(spec)
     header = journal.read(path)[0]
-    if (shape := attention_shape(spec)) is not None and "attention" in header:
-        attention.adopt(shape, header["attention"])
     begun = header.get("threads", torch.get_num_threads())
     if begun != torch.get_num_threads():
         torch.set_num_threads(begun)
         say(f"threads: {begun}, as the run began")
+    if spec.attention == "model" or "attention" not in header:
+        return attention_kernels(spec)
+    return tuple((int(most), str(name)) for most, name in header["attention"])
 
 
 def begun_by_another(spec: RunSpec, folder: Path) -> str:

@@ -202,8 +202,8 @@ def _trained(
     callbacks: Callbacks,
 ) -> Result:  # fmt: skip
     """Trains and evaluates on dev. Imports and compiled kernels come before the observer starts: its baseline."""
-    origin.same_sums(spec, folder, progress.say)
-    chosen, plan = planned(spec)
+    attention = origin.same_sums(spec, folder, progress.say)
+    chosen, plan = planned(spec, attention)
     if "attention" in plan:
         progress.say(plan["attention"])
     model = empty_model(spec)
@@ -212,7 +212,7 @@ def _trained(
     for note in () if (nothing := METHODS.get(spec.method).nothing(spec)) is None else (f"warning: {nothing}",):
         progress.say(note)
     facts = environment(spec.device) | provenance(spec) | plan
-    header = origin.header_of(spec, model)
+    header = origin.header_of(spec, model, attention)
     observer, begin = Observer(spec.device, SAMPLE_SECONDS, alone=world is None), time.monotonic()
     try:
         with ExitStack() as during:
@@ -220,7 +220,7 @@ def _trained(
             if another := origin.begun_by_another(spec, folder):
                 progress.say(f"warning: {another}")
             items, start, path, good = origin.resume_point(spec, folder, header, file, items, progress.say)
-            built = during.enter_context(tuner(chosen, path, model, start=start, world=world))
+            built = during.enter_context(tuner(chosen, path, model, start=start, world=world, kernels=attention))
             record = Record(names=data.asked.goal.scores)
             keeper = Keeper(spec, folder, file, record, list(record.replay(items)), header, progress.say, world)
             origin.bring(spec, built, items, start, path)

@@ -352,7 +352,10 @@ class RunSpec:
                 "`autocast=tf32` needs a CUDA device, but got device=cpu; use autocast=bf16 or autocast=none"
             )
         if device.startswith("cuda") and self.attention != "model":
-            return self.replace(attention="model").resolve(device)
+            raise ValueError(
+                f"`attention={self.attention}` chooses among kernels for a CPU, but got device={device}; use "
+                "attention=model"
+            )
         if not ENGINES[self.engine].is_streamed:
             return self.replace(device=device, **_unstreamed())
         tier = self.tier

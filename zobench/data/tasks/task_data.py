@@ -24,10 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 POINTS = 2
-"""The points of a step: an evaluation batch has as many rows as both together, so it takes no more memory than
-training."""
-FLOOR = 16
-"""Rows of an evaluation batch where training has fewer, which an offloaded model, uploaded for each batch, needs."""
+"""Of a step: an evaluation batch may hold as many tokens as both together, so that it takes no more memory."""
 GROUPED = 50
 """Batches whose examples are sorted by length together, where ``length_grouping`` asks for it."""
 
@@ -115,20 +112,20 @@ class TaskData:
             turn = int(generator.permutation(len(order) // size)[turn])
         return self.batch([self._trained(items[i]) for i in order[turn * size : (turn + 1) * size]])
 
-    def groups(self, name: str) -> list[list[Encoded]]:
-        """All examples of the split ``name`` in a fixed order, a few at a time; by length with ``length_grouping``.
+    def groups(self, name: str, room: int = 0) -> list[list[Encoded]]:
+        """All examples of the split ``name``, a few at a time, in a fixed order: by length with ``length_grouping`` or
+        where rows are packed.
 
-        A group has the rows of a step's two points, of one micro-batch, or up to :data:`FLOOR` while these hold no more
-        tokens than the two points of the longest training texts. Where rows are packed, those tokens alone are the
-        limit, counted with padding (which a batch that cannot be packed has), and texts of like length share a group.
+        A group holds, padding included, at most the tokens of a step's two points of the longest training texts, or
+        ``room`` tokens if these are more. Unless rows are packed, as many rows as both points have always fit.
         """
         items, packed = self.splits[name], self.spec.packed
         if self.spec.length_grouping or packed:
             items = sorted(items, key=lambda item: item.length)
         trained = [self._trained(item).rows for item in self.splits["train"]]
         rows = POINTS * (self.spec.batch_size // self.spec.accumulate) * max(map(len, trained))
-        tokens = rows * max(len(row) for rows_of_example in trained for row in rows_of_example)
-        return _groups(items, 0 if packed else rows, sum(len(item.rows) for item in items) if packed else FLOOR, tokens)
+        tokens = rows * max(len(row) for own in trained for row in own)
+        return _groups(items, 0 if packed else rows, max(tokens, room))
 
     def batches(self, name: str) -> list[Batch]:
         """:meth:`groups` as batches."""
@@ -151,14 +148,14 @@ class TaskData:
         return item.only_right() if self.asked.loss == "lm" and item.candidates else item
 
 
-def _groups(items: Sequence[Encoded], rows: int, most: int, tokens: int) -> list[list[Encoded]]:
-    """``items`` in order, in groups of at most ``rows`` rows, or ``most`` with at most ``tokens`` tokens together,
-    before they are padded to a multiple; an item with more is a group by itself."""
+def _groups(items: Sequence[Encoded], rows: int, tokens: int) -> list[list[Encoded]]:
+    """``items`` in order, in groups of at most ``rows`` rows, or more with at most ``tokens`` tokens together, before
+    they are padded to a multiple; an item with more is a group by itself."""
     groups: list[list[Encoded]] = []
     count = longest = 0
     for item in items:
         count, longest = count + len(item.rows), max(longest, *map(len, item.rows))
-        if not groups or (count > rows and (count > most or count * longest > tokens)):
+        if not groups or (count > rows and count * longest > tokens):
             groups.append([])
             count, longest = len(item.rows), max(map(len, item.rows))
         groups[-1].append(item)
