@@ -23,6 +23,7 @@ from zobench.engine import attention
 from zobench.engine.base import EngineConfig
 from zobench.engine.drive import Drive, call, plain
 from zobench.engine.shrink import shrunk, special_tokens
+from zobench.engine.twin import is_held
 from zobench.models import is_masked
 
 ATTENTION = "zobench_packed"
@@ -80,7 +81,8 @@ ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Packed:
-    """A batch of one row: its choices name the packed tokens. ``positions`` (1, t): of each token in its row.
+    """A batch of one row: its choices name the packed tokens. ``positions`` (1, t): of each token in its row, for all
+    copies of the batch where it is observed what follows them, which it is of models that are not :func:`is_held`.
     ``kernels``: of attention among the rows."""
 
     batch: Batch
@@ -93,7 +95,8 @@ class Packed:
         token = _LAYOUT.set(self.layout)
         try:
             with attention.using(self.kernels), attention.replaced(model, ATTENTION):
-                return call(model, input_ids=input_ids, position_ids=self.positions.expand(len(input_ids), -1))
+                positions = self.positions.expand(len(input_ids), -1) if is_held(model) else self.positions
+                return call(model, input_ids=input_ids, position_ids=positions)
         finally:
             _LAYOUT.reset(token)
 
