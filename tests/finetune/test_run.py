@@ -535,7 +535,7 @@ def test_without_a_test_set_nobody_looks_and_the_model_is_kept(
 def test_an_evaluation_takes_large_batches_whatever_a_step_takes(spec: Any, data_dir: Path) -> None:
     """The dev set at once, and not 62 batches of the two rows of a step's points; not where memory is planned."""
     wanted = spec(batch_size=1, noise="counter")
-    words, _ = tokenizer.load(wanted)
+    words, _ = tokenizers.load(wanted)
     data = TaskData.load(wanted, words, positions=64, masked=False, data_dir=data_dir)
     calls = []
     with tuner(wanted) as built:
