@@ -140,8 +140,8 @@ class Pristine(Arithmetic):
         return outputs
 
     def judge(self, head: Head, states: Sequence[Tensor], targets: Tensor, points: Sequence[Point]) -> Sequence[Judged]:
-        """As :class:`Arithmetic` has it: a few vocabulary rows at a time, so that neither the head's perturbed weights nor
-        the logits ever exist whole."""
+        """As :class:`Arithmetic` has it: a few vocabulary rows at a time, so that neither the head's perturbed weights
+        nor the logits ever exist whole."""
         if head.compared is not None:
             return self._compared(head, head.compared.tokens, states, targets, points)
         where, shared = head.tensors(), Targets(targets)
