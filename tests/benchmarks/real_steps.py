@@ -30,9 +30,9 @@ from zobench.data.tokens import stream
 from zobench.engine import attention, objective
 from zobench.finetune import assemble
 from zobench.finetune import evaluate as evaluation
-from zobench.measure.statistics import median_interval, ratio_of_pairs
 from zobench.measure.threads import Neighbours, settle
 from zobench.models.weights import RandomWeights, materialise
+from zobench.stats.intervals import median_interval, ratio_of_pairs
 
 Calls = dict[str, Callable[[], object]]
 AFTER = {"attention": "fast", "packed": True}

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.small_task import spec_of, write_data, write_weights
 from zobench import cli
 from zobench.finetune import run
-from zobench.finetune.verify import chance, verify
+from zobench.finetune.verify import verify
 from zobench.result import Result
 from zobench.runspec import RunSpec
+from zobench.stats.significance import exceeds
 from zobench.store.sendable import sendable
 
 
@@ -117,7 +117,7 @@ def test_the_command_says_what_it_saw_and_whether_a_target_is_exceeded(
 ) -> None:
     folder, result = ended
     accuracy = result.evaluation["test"]["accuracy"]
-    wanted = {"": 0, "5%": 0 if chance(round(accuracy * 16), 16, 0.05) < 0.01 else 1, "99%": 1}
+    wanted = {"": 0, "5%": 0 if exceeds(round(accuracy * 16), 16, 0.05) < 0.01 else 1, "99%": 1}
     for target, code in wanted.items():
         with pytest.raises(SystemExit) as ended_with:
             cli.main(["verify", str(folder), "--data-dir", str(data_dir), *(["--target", target] if target else [])])
@@ -127,11 +127,3 @@ def test_the_command_says_what_it_saw_and_whether_a_target_is_exceeded(
         assert f"accuracy {accuracy!r}, as stored" in out[2]
         assert out[-1] == f"verified: {folder}"
         assert len(out) == 5 + bool(target)
-
-
-def test_the_chance_is_the_binomial_tail() -> None:
-    assert chance(0, 7, 0.3) == pytest.approx(1)
-    assert chance(9, 10, 0.5) == pytest.approx(11 / 1024)
-    assert chance(872, 872, 0.9) == pytest.approx(0.9**872)
-    draws = torch.distributions.Binomial(2000, torch.tensor(0.85)).sample((20000,))
-    assert chance(1720, 2000, 0.85) == pytest.approx(float((draws >= 1720).float().mean()), abs=0.01)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.nullcuda import build
-from zobench.measure.statistics import median_interval
+from zobench.stats.intervals import median_interval
 
 BEFORE_BUDGETS = "0f7a164"
 """The commit that the null runtime first ran: 33 launches in each block."""

@@ -19,7 +19,7 @@ from zobench.report.render import grids
 from zobench.report.table import Claim, Table
 from zobench.result import Result, Round
 from zobench.result.repeats import folded
-from zobench.store.measured import binomial_interval
+from zobench.stats.intervals import wilson_interval
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_ratio_of_accuracies_counts_only_with_the_interval_of_so_many_examples
     found = claims.measured(table, fill(table, runs, REFERENCE))[0]
     assert found.verdict == verdict
     (ratio,) = found.ratios
-    (low, high), (least, most) = (binomial_interval(share, 872) for share in accuracies)
+    (low, high), (least, most) = (wilson_interval(share, 872) for share in accuracies)
     assert (ratio.value, ratio.low, ratio.high) == (adam / sgd, low / most, high / least)
     assert not claims.inside(dataclasses.replace(found.claim, at_least=ratio.value, at_most=ratio.value + 1), ratio)
 

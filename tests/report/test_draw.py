@@ -13,7 +13,6 @@ from tests.support.drawings import BARS, LINES, TIMELINE, recorded
 from tests.support.rates import CALIBRATION, RATES
 from tests.support.tables import MIB, PAPER, result
 from zobench import recipes
-from zobench.measure.statistics import median_interval
 from zobench.predict import gpu, step_seconds
 from zobench.predict.published.validation import papers_gpus
 from zobench.programs.cell import run
@@ -24,6 +23,7 @@ from zobench.report.plot import Plot, load_plot
 from zobench.report.render import grids
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
+from zobench.stats.intervals import median_interval
 
 
 def plot_from(tmp_path: Path, text: str) -> Plot:

@@ -18,7 +18,7 @@ from zobench.report.table import Table
 from zobench.result import Result
 from zobench.runspec import CHOICES, RunSpec
 from zobench.runspec.registries import METRICS
-from zobench.store.measured import binomial_interval
+from zobench.stats.intervals import wilson_interval
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_the_settings_of_an_accuracy_name_its_steps_and_seed() -> None:
 def test_the_interval_of_an_accuracy_is_wilsons() -> None:
     """From the quadratic that defines it: |share - p| = z sqrt(p (1 - p) / n) at both ends."""
     for share, count in ((0.5, 100), (0.91, 872), (0.0, 56), (1.0, 56)):
-        for end in binomial_interval(share, count):
+        for end in wilson_interval(share, count):
             assert abs(share - end) == pytest.approx(1.959964 * math.sqrt(end * (1 - end) / count), abs=1e-9)
     run = tuned(0.91)
-    assert METRICS.get("accuracy").interval(run) == binomial_interval(0.91, 872)
+    assert METRICS.get("accuracy").interval(run) == wilson_interval(0.91, 872)
     plain = dataclasses.replace(run, evaluation={})
     assert METRICS.get("accuracy").interval(plain) is None
     assert [METRICS.get(name).of(run) for name in ("accuracy", "dev_accuracy", "start_accuracy")] == [0.91, 0.9, 0.5]

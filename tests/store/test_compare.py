@@ -22,7 +22,8 @@ from zobench.result import Outcome, Result, Round
 from zobench.result.record import DISTURBED
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
-from zobench.store import Store, evidence, ranks
+from zobench.stats import LEVEL, ranks
+from zobench.store import Store, evidence
 from zobench.store.compare import Verdict, cautions, compare, judge, regressions, side
 
 SPECS = list(itertools.islice(specs(), 6))
@@ -63,7 +64,7 @@ def test_the_interval_leaves_out_as_much_as_the_test_rejects(n: int, m: int) -> 
         assert sum(y < x for x in a_values for y in b_values) == below
         return float(stats.mannwhitneyu(b_values, a_values, method="exact").pvalue)
 
-    assert p_value(rank - 1) <= ranks.LEVEL < p_value(rank)
+    assert p_value(rank - 1) <= LEVEL < p_value(rank)
 
 
 def test_the_exact_and_the_normal_count_agree_where_they_meet(monkeypatch: pytest.MonkeyPatch) -> None:

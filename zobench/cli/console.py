@@ -18,8 +18,8 @@ from zobench.execute.plan import Step, duration
 from zobench.execute.process import leads
 from zobench.machine.waiting import telling
 from zobench.measure.doctor import Line
-from zobench.measure.statistics import median_interval
 from zobench.result import Outcome, Result
+from zobench.stats.intervals import median_interval
 from zobench.store import metrics, printable
 
 MIB = 2**20

@@ -20,10 +20,10 @@ from zobench.machine.texts import not_a_formula
 from zobench.report.quantity import rounded
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, labels, named
+from zobench.stats import LEVEL
 from zobench.store import machine_of, metrics, printable
 from zobench.store.compare import Comparison, Judgement, Pair, Verdict
 from zobench.store.query import distinct_names
-from zobench.store.ranks import LEVEL
 
 _NARROW = 32
 """Columns that the last column needs to stand beside the others; else it goes below them."""

@@ -286,7 +286,7 @@ def _repeats(asked: Asked, matrix: Matrix, *, with_ratios: bool) -> Repeats:
     ``with_ratios``: whether a table of the sweep shows any; then rounds hold all cells, unless the command says else.
     """
     from zobench.execute.rounds import MOST, Repeats
-    from zobench.measure.statistics import FEW
+    from zobench.stats.intervals import FEW
 
     its = matrix.until if asked.part is None else None  # a campaign's part says how many rounds, whatever its matrix
     said = its if asked.until is None else asked.until

@@ -255,13 +255,13 @@ def _told(found: Verified) -> list[str]:
 
 def _exceeds(found: Verified, target: float) -> bool:
     """Says whether the test set shows an accuracy above ``target``, and whether it does."""
-    from zobench.finetune.verify import chance
+    from zobench.stats.significance import exceeds
 
     tests = [seen for seen in found.seen if seen.split == "test" and seen.names[0] == "accuracy"]
     if not tests:
         raise ValueError("`--target` needs an accuracy on a test set, but the run has none; leave --target out")
     right = round(tests[0].accuracy * tests[0].count)
-    p = chance(right, tests[0].count, target)
+    p = exceeds(right, tests[0].count, target)
     told = "exceeded" if p < _WANTED else f"not shown, which needs p < {_WANTED}"
     print(
         f"target {target:.1%}: {right} of {tests[0].count} test examples right, one-sided binomial p = {p:.2g}: {told}"

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from zobench.execute.plan import Plan
 from zobench.execute.sweep import Summary
-from zobench.measure import statistics
-from zobench.measure.statistics import repeats_interval
 from zobench.result import Result, Round
 from zobench.result.repeats import folded
 from zobench.runspec import RunSpec
+from zobench.stats import intervals
+from zobench.stats.intervals import repeats_interval
 
 MOST = 20
 """Rounds of a sweep that is to go on until its medians are known, unless it says how many."""
@@ -99,9 +99,9 @@ def _shuffled(planned: Plan, number: int, seed: int) -> Plan:
 
 
 def is_known(results: Iterable[Result], until: float | None) -> bool:
-    """Whether each cell's median step is known so well (:func:`zobench.measure.statistics.is_known`); one without times
+    """Whether each cell's median step is known so well (:func:`zobench.stats.intervals.is_known`); one without times
     is, as more rounds could tell nothing."""
     return until is not None and all(
-        statistics.is_known(repeats_interval(result.run_seconds), result.step_seconds, len(result.run_seconds), until)
+        intervals.is_known(repeats_interval(result.run_seconds), result.step_seconds, len(result.run_seconds), until)
         for result in results if result.is_ok and result.step_seconds
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 A comparison is rounds of three fresh processes, side by side in turns where the cell can (zobench.execute.together):
 the cell, the cell again, and the cell whose steps are each lengthened by a share of their own time. It ends by the rule
-of ``--until`` (zobench.measure.statistics.is_known), on ratios where a sweep ends on medians: once both are known to
+of ``--until`` (zobench.stats.intervals.is_known), on ratios where a sweep ends on medians: once both are known to
 UNTIL, or after MOST rounds. Equal cells that are called different are false alarms; the slowdown should be found.
 """
 
@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 
 from zobench.execute import together
 from zobench.execute.process import run_in_process
-from zobench.measure.statistics import FEW, LEVEL, Ratio, ratio_of_pairs
 from zobench.result import Result
 from zobench.result.repeats import differ_in_threads, seconds_of_pair
 from zobench.runspec import RunSpec
+from zobench.stats import LEVEL
+from zobench.stats.intervals import FEW, Ratio, ratio_of_pairs
 
 UNTIL = 0.03
 """Width of a ratio's 95 % interval, relative to it, from which on no more rounds are needed."""

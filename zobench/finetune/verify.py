@@ -86,14 +86,6 @@ def verify(
     return Verified(result, seen, seconds)
 
 
-def chance(right: int, count: int, target: float) -> float:
-    """The probability of ``right`` or more of ``count`` examples if each is right with probability ``target``, in
-    (0, 1): the exact one-sided binomial test of "no more accurate than the target"."""
-    ways = (math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(right, count + 1))
-    odds = (k * math.log(target) + (count - k) * math.log1p(-target) for k in range(right, count + 1))
-    return math.fsum(math.exp(one + other) for one, other in zip(ways, odds, strict=True))
-
-
 def _sound(folder: Path) -> tuple[Result, dict[str, Any], list[Item]]:
     """What the folder's result says, and what its journal says, which must agree: the run, its steps, curve and g."""
     path, result_path = folder / JOURNAL, folder / RESULT

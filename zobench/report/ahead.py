@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from zobench.measure.statistics import Ratio as PairedRatio
 from zobench.predict.forecast import Forecast
 from zobench.report.cells import TableCell
 from zobench.report.quantity import rounded
 from zobench.report.sheet import CellText
 from zobench.runspec.registries import METRICS
+from zobench.stats.intervals import Ratio as PairedRatio
 
 NO_VALUE = "·"
 OUT_OF_MEMORY = "-"

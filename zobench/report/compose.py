@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from zobench.measure.statistics import Ratio as PairedRatio
 from zobench.report.ahead import MEASURED_ALONE, both, places, predicted, predictors, times_between
 from zobench.report.ahead import NO_VALUE as NO_VALUE
 from zobench.report.ahead import OUT_OF_MEMORY as OUT_OF_MEMORY
@@ -22,6 +21,7 @@ from zobench.result import Outcome, Result
 from zobench.result.quantity import Interval
 from zobench.runspec import named
 from zobench.runspec.registries import METRICS
+from zobench.stats.intervals import Ratio as PairedRatio
 from zobench.store import evidence, metrics
 from zobench.store.query import distinct_names
 

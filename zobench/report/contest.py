@@ -14,11 +14,11 @@ from zobench.predict import budget
 from zobench.recipes import matrix
 from zobench.recipes.protocol import Contender, Protocol, Search, is_done
 from zobench.report import toml
-from zobench.report.spread import Scores
 from zobench.report.table import Claim
 from zobench.report.toml import check
 from zobench.result import Outcome, Result
 from zobench.runspec import DECLARED, RunSpec, suggestion
+from zobench.stats.intervals import wilson_interval
 from zobench.store import place_of
 
 
@@ -89,6 +89,24 @@ def _claim(data: Mapping[str, Any]) -> Claim:
         text=f"{data['text']} ({data['source']})", metric=data["metric"], ratio=(first, second),
         at_least=data.get("at_least"), at_most=data.get("at_most"), only=(),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """The share of right answers of each seed, on the same ``examples`` of the test set."""
+
+    shares: tuple[float, ...]
+    examples: int
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds."""
+        return statistics.fmean(self.shares)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The test set's 95 % of the mean, by Wilson's score. All seeds answer the same examples, which count once."""
+        return wilson_interval(self.mean, self.examples)
 
 
 @dataclass(frozen=True, kw_only=True)

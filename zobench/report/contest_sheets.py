@@ -8,15 +8,16 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from zobench.report import frames, spread
+from zobench.report import frames
 from zobench.report.claims import FAILS, HOLDS, OPEN, UNSHOWN, Ratio, verdict
 from zobench.report.contest import ContestTable, Ranking, Standing, rankings, unmeasured
 from zobench.report.paired import NO_CLAIM, accuracies, baseline, is_whole, judged, losses, mcnemar, reached, shown
 from zobench.report.quantity import rounded
 from zobench.report.sheet import CellText, Sheet, of_frame
-from zobench.report.spread import Difference
 from zobench.report.table import Claim
 from zobench.result import Result
+from zobench.stats import LEVEL, significance
+from zobench.stats.significance import Difference
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,7 +165,7 @@ def _shown(table: ContestTable, ranking: Ranking) -> list[str]:
         loss, points, count = known
         told.append(
             f"Reached: {loss:.2g} in loss and {100 * points:.1f} points between seeds can be shown, with power "
-            f"{spread.POWER:.0%} at {spread.LEVEL:.0%} after Holm over {count} methods, by the spread of these "
+            f"{significance.POWER:.0%} at {LEVEL:.0%} after Holm over {count} methods, by the spread of these "
             "differences."
         )
     return told
@@ -244,7 +245,7 @@ def checked(claim: Claim, ranking: Ranking) -> Ratio | None:
     shared = [logs[0][seed] - logs[1][seed] for seed in logs[0] if seed in logs[1]]
     if not shared:
         return None
-    told = spread.paired(shared)
+    told = significance.paired(shared)
     earlier = [_earlier(one) if claim.metric == "forwards" else 0.0 for one in sides]
     low, high = told.low - earlier[0], told.high + earlier[1]
     return Ratio(header=claim.ratio[0], value=math.exp(told.value), low=_exp(low), high=_exp(high))

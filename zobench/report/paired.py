@@ -8,12 +8,12 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from zobench.report import spread
 from zobench.report.claims import UNSHOWN
 from zobench.report.contest import ContestTable, Ranking, Standing
-from zobench.report.spread import Difference
 from zobench.result import Result
 from zobench.result.examples import KEY, unpacked
+from zobench.stats import LEVEL, significance
+from zobench.stats.significance import Difference
 
 NO_CLAIM = "no claim (edge)"
 """Of a method whose best point is an end of what was tried."""
@@ -33,7 +33,7 @@ def _shared(one: Standing, other: Standing) -> list[tuple[Result, Result]]:
 def losses(one: Standing, other: Standing) -> Difference | None:
     """The difference of two methods' losses on test, paired by seed: the primary outcome. None where one diverged."""
     pairs = [[run.evaluation["test"]["loss"] for run in pair] for pair in _shared(one, other)]
-    return spread.paired([a - b for a, b in pairs]) if pairs and None not in itertools.chain(*pairs) else None
+    return significance.paired([a - b for a, b in pairs]) if pairs and None not in itertools.chain(*pairs) else None
 
 
 def accuracies(one: Standing, other: Standing) -> Difference | None:
@@ -44,8 +44,8 @@ def accuracies(one: Standing, other: Standing) -> Difference | None:
     if each and all(a and b and len(a.right) == len(b.right) for a, b in each):
         import numpy as np
 
-        return spread.joint(np.array([1.0 * a.right - b.right for a, b in each if a and b]))
-    return spread.paired([_score(a) - _score(b) for a, b in pairs]) if pairs else None
+        return significance.joint(np.array([1.0 * a.right - b.right for a, b in each if a and b]))
+    return significance.paired([_score(a) - _score(b) for a, b in pairs]) if pairs else None
 
 
 def mcnemar(one: Standing, base: Standing | None) -> float | None:
@@ -65,7 +65,7 @@ def judged(table: ContestTable, ranking: Ranking) -> dict[str, float]:
     if base is None or base.is_edge:
         return {}
     others = [one for one in ranking.finished if one is not base and not one.is_edge and is_whole(table, one, base)]
-    return spread.holm(
+    return significance.holm(
         {one.header: known.p for one in others if (known := losses(one, base))}, len(table.protocol.contenders) - 1
     )
 
@@ -86,7 +86,7 @@ def shown(table: ContestTable, one: Standing, base: Standing | None, adjusted: M
     if not is_whole(table, one, base):
         return f"{len(_shared(one, base))} of {len(table.protocol.seeds)} seeds"
     known = losses(one, base)
-    if known is None or adjusted.get(one.header, 1.0) >= spread.LEVEL:
+    if known is None or adjusted.get(one.header, 1.0) >= LEVEL:
         return UNSHOWN
     return "better" if known.value < 0 else "worse"
 
@@ -104,7 +104,7 @@ def reached(table: ContestTable, ranking: Ranking) -> tuple[float, float, int] |
         for of in (_loss, _score)
     )
     seeds, count = min(map(len, several)), len(several)
-    return spread.detectable(loss, seeds, count), spread.detectable(accuracy, seeds, count), count
+    return significance.detectable(loss, seeds, count), significance.detectable(accuracy, seeds, count), count
 
 
 def _score(run: Result) -> float:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zobench.recipes.protocol import Protocol
-from zobench.report.spread import LEVEL, POWER, detectable
 from zobench.result import Result
 from zobench.runspec import RunSpec
+from zobench.stats import LEVEL
+from zobench.stats.significance import POWER, detectable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zobench.measure.statistics import Ratio
 from zobench.result import Outcome, Result
 from zobench.result.repeats import differ_in_threads
 from zobench.runspec import FIELDS, suggestion
-from zobench.store import Store, evidence, first_sweep, machine_of, printable, query, ranks
+from zobench.stats import ranks
+from zobench.stats.intervals import Ratio
+from zobench.store import Store, evidence, first_sweep, machine_of, printable, query
 from zobench.store.measured import GPU_MEMORY, STEP_TIME
 
 SHOWN, MANY = 3, 200
@@ -31,7 +32,7 @@ class Verdict(enum.StrEnum):
     and the 95 % interval of the ratio lies within the tolerance. Everything else is AMBIGUOUS, with a reason.
 
     Of cells with repeats a value is a process. Where both sides were in the same rounds, the test is the signed-rank
-    test of their pairs (:func:`zobench.measure.statistics.ratio_of_pairs`); else, and for steps, Mann and Whitney's.
+    test of their pairs (:func:`zobench.stats.intervals.ratio_of_pairs`); else, and for steps, Mann and Whitney's.
     """
 
     SAME = "SAME"
@@ -42,7 +43,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """``ratio``: B's median step time over A's; ``interval``: see :func:`zobench.store.ranks.ratio_interval`.
+    """``ratio``: B's median step time over A's; ``interval``: see :func:`zobench.stats.ranks.ratio_interval`.
     ``values``: what was compared."""
 
     verdict: Verdict

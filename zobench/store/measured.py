@@ -7,23 +7,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from zobench.measure.statistics import median_interval, repeats_interval
 from zobench.result import Outcome, Result
 from zobench.result.quantity import Interval, Quantity
 from zobench.runspec import METHODS
+from zobench.stats.intervals import median_interval, repeats_interval, wilson_interval
 
-NORMAL_95 = 1.959964
-"""The normal quantile of a two-sided interval of 95 %."""
 BYTES = {"MB": 2**20, "GB": 2**30}
 PERCENT = {"%": 0.01}
-
-
-def binomial_interval(share: float, count: int) -> Interval:
-    """The 95 % interval of a share of ``count`` examples, by Wilson's score (1927)."""
-    square = NORMAL_95**2 / count
-    middle = (share + square / 2) / (1 + square)
-    half = NORMAL_95 * math.sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def of_runs(value: Callable[[Result], float | None]) -> Callable[[Result], float | None]:
@@ -68,7 +58,7 @@ def _share_interval(name: str) -> Callable[[Result], Interval | None]:
 
     def interval(result: Result) -> Interval | None:
         test = result.evaluation.get("test", {})
-        return binomial_interval(test[name], int(test["count"])) if name in test else None
+        return wilson_interval(test[name], int(test["count"])) if name in test else None
 
     return interval
 

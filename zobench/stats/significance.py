@@ -1,4 +1,4 @@
-"""What a comparison of two methods shows whose runs share seeds and test examples: paired by both.
+"""Whether two methods differ whose runs share seeds and test examples, and whether an accuracy exceeds a target.
 
 Losses: the t test of the differences by seed. Accuracies: McNemar's test, and a bootstrap of seeds and examples
 together. What a protocol can show is the least difference that the t test would find.
@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zobench.measure.statistics import LEVEL as LEVEL
-from zobench.result.quantity import Interval
-from zobench.store.measured import binomial_interval
+from zobench.stats import LEVEL
+from zobench.stats.ranks import chances_of_sums
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,24 +23,6 @@ POWER = 0.8
 """With which the least detectable difference would be found."""
 DRAWS = 1000
 """Of a bootstrap; its random numbers are the same each time."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scores:
-    """The share of right answers of each seed, on the same ``examples`` of the test set."""
-
-    shares: tuple[float, ...]
-    examples: int
-
-    @property
-    def mean(self) -> float:
-        """Over the seeds."""
-        return statistics.fmean(self.shares)
-
-    @property
-    def interval(self) -> Interval:
-        """The test set's 95 % of the mean, by Wilson's score. All seeds answer the same examples, which count once."""
-        return binomial_interval(self.mean, self.examples)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,9 +76,7 @@ def _sign_flip(each: NDArray[np.float64]) -> float:
     import numpy as np
 
     sizes = np.abs(each[each != 0]).astype(int)
-    chances = np.ones(1)  # of the sums -total to total, by twos
-    for size in sizes:
-        chances = 0.5 * (np.pad(chances, (size, 0)) + np.pad(chances, (0, size)))
+    chances = chances_of_sums(sizes)
     sums = 2 * np.arange(len(chances)) - sizes.sum()
     return float(min(1.0, chances[np.abs(sums) >= abs(int(each.sum()))].sum()))
 
@@ -127,3 +106,11 @@ def detectable(deviation: float, seeds: int, comparisons: int, error: float = 0.
     shift = optimize.brentq(lacking, 0.0, 4 * limit + 4)
     normal = stats.norm.ppf(1 - level / 2) + stats.norm.ppf(POWER)
     return math.hypot(shift * deviation / math.sqrt(seeds), float(normal) * error)
+
+
+def exceeds(right: int, count: int, target: float) -> float:
+    """The p-value of ``right`` or more of ``count`` examples if each is right with probability ``target``, in (0, 1):
+    the exact one-sided binomial test of "no more accurate than the target"."""
+    from scipy import stats
+
+    return float(stats.binomtest(right, count, target, alternative="greater").pvalue)

@@ -10,25 +10,33 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from zobench.report import spread
 from zobench.report.power import ASSUMED, spread_of
-from zobench.report.spread import Scores
+from zobench.stats import significance
+from zobench.stats.intervals import wilson_interval
 
 
-def test_wilsons_interval_counts_the_examples_that_all_seeds_share_once() -> None:
-    scores = Scores(shares=(0.7, 0.8, 0.75), examples=872)
-    theirs = stats.binomtest(654, 872).proportion_ci(method="wilson")
-    assert scores.interval == pytest.approx((theirs.low, theirs.high), abs=1e-6)
+def test_the_interval_of_a_share_is_wilsons() -> None:
+    for right in (0, 3, 654, 872):
+        theirs = stats.binomtest(right, 872).proportion_ci(method="wilson")
+        assert wilson_interval(right / 872, 872) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+
+
+def test_an_accuracy_exceeds_a_target_by_the_binomial_tail() -> None:
+    assert significance.exceeds(0, 7, 0.3) == pytest.approx(1)
+    assert significance.exceeds(9, 10, 0.5) == pytest.approx(11 / 1024)
+    assert significance.exceeds(872, 872, 0.9) == pytest.approx(0.9**872)
+    by_hand = math.fsum(math.comb(60, k) * 0.3**k * 0.7 ** (60 - k) for k in range(25, 61))
+    assert significance.exceeds(25, 60, 0.3) == pytest.approx(by_hand, rel=1e-9)
 
 
 def test_paired_losses_have_students_t() -> None:
     """By hand: mean 0.02, standard deviation 0.01, 3 seeds, and Student's table, 4.303 with 2 degrees of freedom."""
-    told = spread.paired([0.01, 0.02, 0.03])
+    told = significance.paired([0.01, 0.02, 0.03])
     half = 4.303 * 0.01 / math.sqrt(3)
     assert (told.value, told.low, told.high) == pytest.approx((0.02, 0.02 - half, 0.02 + half), rel=1e-3)
     t = 0.02 / (0.01 / math.sqrt(3))
     assert told.p == pytest.approx(1 - t / math.sqrt(2 + t * t))  # the distribution with 2 degrees of freedom
-    alone, equal = spread.paired([0.02]), spread.paired([0.02, 0.02])
+    alone, equal = significance.paired([0.02]), significance.paired([0.02, 0.02])
     assert (alone.low, alone.high, alone.p) == (-math.inf, math.inf, 1.0)
     assert (equal.low, equal.high, equal.p) == (0.02, 0.02, 0.0)
 
@@ -37,15 +45,15 @@ def test_accuracies_have_mcnemars_exact_p() -> None:
     """Of one seed: 9 examples that one method alone gets right, 2 that the other does."""
     one = np.array([[1.0] * 9 + [-1.0] * 2 + [0.0] * 89])
     by_hand = 2 * sum(math.comb(11, k) for k in range(3)) / 2**11
-    assert (spread.joint(one).value, spread.joint(one).p) == pytest.approx((0.07, by_hand))
-    assert spread.joint(np.zeros((3, 10))).p == 1.0
+    assert (significance.joint(one).value, significance.joint(one).p) == pytest.approx((0.07, by_hand))
+    assert significance.joint(np.zeros((3, 10))).p == 1.0
     some = np.array([3, -1, 2, 0, 5, -4, 1])
     sums = [abs(sum(s * v for s, v in zip(signs, some, strict=True))) for signs in itertools.product((1, -1), repeat=7)]
-    assert spread.joint(np.array([some / 1.0])).p == np.mean([total >= abs(some.sum()) for total in sums])
+    assert significance.joint(np.array([some / 1.0])).p == np.mean([total >= abs(some.sum()) for total in sums])
     against = np.array([[1.0] * 30 + [-1.0] * 10] + [[0.0] * 30 + [-1.0] * 10] * 4)  # more examples, fewer answers
-    assert (spread.joint(against).value < 0, spread.joint(against).p > 0.05) == (True, True)
+    assert (significance.joint(against).value < 0, significance.joint(against).p > 0.05) == (True, True)
     split = np.array([[1.0, -1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 0.0, -1.0]])  # by most seeds: better, a tie, better
-    assert spread.joint(split).p == 0.5
+    assert significance.joint(split).p == 0.5
 
 
 def test_the_joint_interval_adds_the_errors_of_seeds_and_of_examples() -> None:
@@ -56,7 +64,7 @@ def test_the_joint_interval_adds_the_errors_of_seeds_and_of_examples() -> None:
     t = stats.t.ppf(0.975, 5)
 
     def half(differences: np.ndarray) -> float:
-        told = spread.joint(differences)
+        told = significance.joint(differences)
         return (told.high - told.low) / 2
 
     of_seeds = t * math.sqrt(seeds.var(ddof=1) / 6)
@@ -75,29 +83,28 @@ def test_intervals_and_tests_raise_no_more_false_alarms_than_they_say(of_seeds: 
     for _ in range(trials):
         easy = rng.normal(1, 1, 200)
         right = [easy + rng.normal(0, of_seeds, (5, 1)) + rng.normal(0, 0.7, (5, 200)) > 0 for _ in range(2)]
-        told = spread.joint(1.0 * right[0] - right[1])
+        told = significance.joint(1.0 * right[0] - right[1])
         alarms += told.p < 0.05
         misses += not told.low <= 0 <= told.high
-        errors += (
-            min(spread.holm({str(i): spread.paired(list(rng.normal(0, 1, 5))).p for i in range(4)}).values()) < 0.05
-        )
+        values = {str(i): significance.paired(list(rng.normal(0, 1, 5))).p for i in range(4)}
+        errors += min(significance.holm(values).values()) < 0.05
     assert misses / trials < 0.05 + slack
     assert errors / trials < 0.05 + slack
     assert of_seeds or alarms / trials < 0.05 + slack
 
 
 def test_adjusted_values_are_holms() -> None:
-    told = spread.holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
+    told = significance.holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
     assert [told[name] for name in "abcd"] == pytest.approx([0.03, 0.06, 0.06, 0.02])  # Holm 1979, by hand
 
 
 @pytest.mark.parametrize(("seeds", "others"), [(3, 1), (5, 4)])
 def test_the_least_detectable_difference_is_found_as_often_as_it_says(seeds: int, others: int) -> None:
-    shift = spread.detectable(0.02, seeds, others)
+    shift = significance.detectable(0.02, seeds, others)
     drawn = np.random.default_rng(0).normal(shift, 0.02, (20_000, seeds))
     found = stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05 / others
     assert found.mean() == pytest.approx(0.8, abs=0.01)
-    examples = spread.detectable(0.0, 5, 1, error=0.01)
+    examples = significance.detectable(0.0, 5, 1, error=0.01)
     assert examples == pytest.approx(0.01 * (1.959964 + 0.841621), rel=1e-4)  # the normal distribution's
 
 

@@ -1,14 +1,19 @@
-"""Two sets of step times compared by ranks: whether they differ, and an interval for their ratio. No distribution is
-assumed; scipy and numpy are imported where they are used."""
+"""Tests by ranks, with the intervals that belong to them: of two sets of step times (Mann and Whitney), and of paired
+ratios (Wilcoxon). No distribution is assumed; scipy and numpy are imported where they are used."""
 
 from __future__ import annotations
 
 import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from zobench.measure.statistics import LEVEL as LEVEL
+from zobench.stats import LEVEL
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LEAST = 4
 """Step times on each side from which the test can reach the level at all: 2 / C(8, 4) is 2.9 %, 2 / C(6, 3) is 10 %."""
@@ -83,3 +88,22 @@ def _ways(n: int, m: int) -> list[int]:
         for u in range(i, n * m + 1):
             ways[u] += ways[u - i]
     return ways
+
+
+@functools.cache
+def signed_rank_critical(n: int) -> int:
+    """The rank, from either end, of the mean of two log ratios at which the signed-rank test of ``n`` >= 6 ratios
+    reaches the level: how many sums of the ranks of the positive ones, from the least on, have half of it."""
+    import numpy as np
+
+    return int(np.searchsorted(np.cumsum(chances_of_sums(range(1, n + 1))), LEVEL / 2, side="right"))
+
+
+def chances_of_sums(sizes: Iterable[int]) -> NDArray[np.float64]:
+    """The probabilities of the sums of ``sizes``, each with a random sign: of -total to total, by twos."""
+    import numpy as np
+
+    chances = np.ones(1)
+    for size in sizes:
+        chances = 0.5 * (np.pad(chances, (size, 0)) + np.pad(chances, (0, size)))
+    return chances
