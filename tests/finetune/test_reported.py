@@ -16,7 +16,7 @@ from zobench.finetune import run
 from zobench.recipes.reference import Reference
 from zobench.report.cells import fill
 from zobench.report.choice import dev_loss
-from zobench.report.curves import curve
+from zobench.report.recorded import curve
 from zobench.report.table import load_table
 from zobench.result import Result
 from zobench.runspec.registries import METRICS

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.transforms import Bbox
 
 from tests.support import contest as support
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, figures, render
 from zobench.report.contest import ContestTable, rankings
-from zobench.report.figures import pareto
 from zobench.report.figures.pareto import front
 from zobench.result import Outcome, Result
 from zobench.result.examples import KEY
@@ -213,13 +211,6 @@ def test_claims_hold_do_not_or_are_not_shown(table: ContestTable, folder: Path) 
     assert verdicts(results)[1] == ("Four queries reached the target with 2 of 3 seeds", "not shown")
 
 
-def test_a_run_that_has_what_only_another_method_states_is_none_of_it(table: ContestTable, folder: Path) -> None:
-    plain = next(one.spec for one in stored(folder) if one.spec.queries == 1 and one.spec.method == "zo-sgd")
-    assert table.protocol.contender(plain).header == "ZO-SGD"  # type: ignore[union-attr]
-    assert table.protocol.contender(plain.replace(queries=4)).header == "Four queries"  # type: ignore[union-attr]
-    assert table.protocol.contender(plain.replace(queries=2)) is None
-
-
 def test_stored_runs_of_a_model_that_is_not_here_are_shown_but_for_its_sizes(table: ContestTable, folder: Path) -> None:
     results = stored(folder)
     gone = {"model": "gone", "model_path": str(folder / "gone"), "config_hash": "0" * 12, "weights_path": ""}
@@ -257,13 +248,6 @@ def test_the_figure_has_a_labelled_point_for_each_method(folder: Path, tmp_path:
     assert figures.svg(chart) == svg
     empty = artifacts.make(plot, [], Reference.load())[0]
     assert "`zobench sweep mine` measures here what it can" in empty.charts[0].panels[0].message
-
-
-def test_a_name_that_does_not_touch_its_point_is_led_to_it() -> None:
-    box = Bbox.from_bounds(20, 10, 30, 8)
-    assert pareto._leader(box, 18, 14, near=3) is None
-    assert pareto._leader(box, 5, 30, near=3) == (20, 18)
-    assert pareto._leader(box, 35, -9, near=3) == (35, 10)
 
 
 def test_the_front_is_what_no_other_point_beats() -> None:

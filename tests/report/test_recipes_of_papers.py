@@ -61,18 +61,6 @@ def test_every_reported_value_stands_in_exactly_one_cell_of_its_own_table() -> N
     assert [row for row in REFERENCE.rows if shown[id(row)] != 1] == []
 
 
-@pytest.mark.parametrize("name", sorted(MEASURED))
-def test_a_papers_cell_shows_a_value_of_that_table_and_of_no_other(name: str) -> None:
-    found = [
-        cell for cell in cells(MEASURED[name]) if cell.column.reference is not None and cell.metric.name != "floor"
-    ]
-    assert found
-    for cell in found:
-        assert cell.paper is not None, f"{cell.row.header}, {cell.column.header}"
-        assert f"{cell.paper['paper']}/{cell.paper['artifact']}" == name
-        assert cell.paper["unit"] == cell.metric.unit
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_what_can_be_measured_names_its_runner(name: str) -> None:
     item = LOADED[name]
@@ -179,33 +167,6 @@ def test_every_ablation_stands_under_its_own_heading(name: str) -> None:
             assert cell.paper["switch"] == (SWITCHES.get(last, "") if "(no " in cell.column.header else "")
 
 
-STRATEGIES = {
-    "single": "none", "pertp": "pertp", "ddp": "ddp", "pertp+ddp": "2d", "pertp(inner)+ddp(outer)": "2d",
-    "ddp(inner)+pertp(outer)": "2d-outer",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [name for name in sorted(MEASURED) if name.startswith("distzo2/")])
-def test_every_value_of_distzo2_is_beside_runs_of_its_own_strategy_and_number_of_gpus(name: str) -> None:
-    table, checked = MEASURED[name], 0
-    for cell in cells(table):
-        if cell.paper is None or not cell.paper["gpus"]:
-            continue
-        where = conditions(table, cell.row, cell.column)
-        place, checked = (cell.row.header, cell.column.header), checked + 1
-        assert where["gpus"] == (int(cell.paper["gpus"]),), place
-        setting = cell.paper["setting"]
-        if setting in STRATEGIES:
-            alone = where["gpus"] == (1,)
-            assert where["parallel"] == ("none" if alone else STRATEGIES[setting],), place
-        else:
-            whole = ("naive",) if setting.startswith("offload") else ("naive", "whole")
-            assert where["transfers"] == (("sliced",) if setting.endswith("+sliced") else whole), place
-            assert cell.column.quantity == ("offload_rate" if setting.startswith("offload") else ""), place
-        assert where["engine"] == ("resident" if cell.paper["method"] == "mezo" else "offload",), place
-    assert checked or name == "distzo2/table6"  # of which the paper says no number
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", sorted(set(recipes.names("runners")) - {"smoke"}))
 def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(
@@ -217,27 +178,6 @@ def test_every_cell_of_a_runner_is_shown_by_one_of_its_tables_or_figures(
     items = [load(item) for kind in ("tables", "plots") for item in recipes.names(kind)]
     own = [item for item in items if item.runner == name or item.name in cells_of.tables]
     assert [spec.label for spec in cells_of.cells if not any(shows(item, spec) for item in own)] == []
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_first_order_cells_are_the_last_of_the_main_table_and_stand_in_no_table(device: str) -> None:
-    cells_of = matrix.load(recipes.find("runners", "main_table"), device).cells
-    methods = [spec.method for spec in cells_of]
-    assert methods == ["zo-sgd"] * methods.count("zo-sgd") + ["fo-sgd", "fo-adam"] * 6
-    shown = [item for item in LOADED.values() if isinstance(item, Table) and item.runner == "main_table"]
-    assert shown
-    first_order = [spec for spec in cells_of if spec.method != "zo-sgd"]
-    assert not any(shows(item, spec) for item in shown for spec in first_order)
-
-
-def test_on_a_cpu_the_memory_of_every_method_is_measured_on_the_smallest_model_first_and_not_for_hours() -> None:
-    found = matrix.load(recipes.find("runners", "zo_bench_memory"), "cpu")
-    assert found.budget == "15m"
-    assert {spec.model for spec in found.cells[:13]} == {"OPT-125M"}
-    assert {spec.method for spec in found.cells[:8]} == {
-        "zo-sgd", "zo-sgd-cons", "zo-sgd-sign", "zo-sgd-mmt", "zo-adam", "forward-grad", "fo-sgd", "fo-adam"
-    }  # fmt: skip
-    assert matrix.load(recipes.find("runners", "zo_bench_memory"), "cuda").budget is None
 
 
 def test_the_first_order_line_of_zo_bench_s_figure_2_is_the_same_at_all_queries() -> None:
@@ -312,16 +252,6 @@ def test_the_one_value_that_the_paper_leaves_out_is_marked_as_inferred() -> None
     lines = macros.write([(table, [(None, fill(table, [], REFERENCE))])]).splitlines()
     assert [line.partition("{*}")[0][-4:] for line in lines if "{*}" in line] == ["89.4"]
     assert any(line.startswith("% *: Inferred") for line in lines)
-
-
-def test_zo_bench_s_figure_1_has_every_scheme_and_method() -> None:
-    plot = LOADED["zo-bench/figure1"]
-    assert isinstance(plot, Plot)
-    assert plot.table is not None
-    assert [column.header for column in plot.table.columns] == [
-        "FO-SGD", "FO-Adam", "Forward-Grad", "ZO-SGD", "ZO-SGD-MMT", "ZO-SGD-Cons", "ZO-Adam"
-    ]  # fmt: skip
-    assert [row.where["scheme"] for row in plot.table.rows] == [("full",), ("lora",), ("prefix",), ("prompt",)] * 2
 
 
 def tuned_smol(**changes: Any) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from zobench.report.formats import terminal
 from zobench.report.sheet import CellText, Group, Sheet, number, ranges
 
 
@@ -34,3 +35,19 @@ def test_other_words_or_another_count_of_numbers_are_other_warnings() -> None:
     texts = ["Warning: 1 of 4 steps", "Warning: 3 of 4 steps", "Warning: 1 of 4 rounds", "Warning: # of 4 steps"]
     assert set(ranges(texts).items()) == {(text, "Warning: 1 to 3 of 4 steps") for text in texts[:2]}
     assert ranges(["Warning: 2", "Warning: 2.0"]) == dict.fromkeys(["Warning: 2", "Warning: 2.0"], "Warning: 2")
+
+
+def test_a_terminal_has_at_most_four_notes_warnings_before_others_and_no_mark_without_its_note() -> None:
+    notes = ["One.", "Two.", "Three.", "Warning: 4 pages", "Five.", "Six."]
+    entries = [CellText(text=f"{i}0", own=(note,)) for i, note in enumerate(notes)]
+    text = terminal.write([number(sheet(*entries))], 200, color=False)
+    told = text.splitlines()
+    assert [line for line in told if line and line[0] in "¹²³⁴⁵⁶"] == [
+        "¹ One.",
+        "² Two.",
+        "³ Three.",
+        "⁴ Warning: 4 pages",
+    ]
+    assert "2 more notes: --format markdown has all." in told
+    row = next(line for line in told if line.startswith(" row"))
+    assert row.split() == ["row", "00¹", "10²", "20³", "30⁴", "40", "50"]

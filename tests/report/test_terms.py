@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from zobench.report.table import Table
 from zobench.result import Result
 from zobench.runspec import CHOICES, RunSpec
 from zobench.runspec.registries import METRICS
-from zobench.stats.intervals import wilson_interval
 
 
 @pytest.mark.parametrize(
@@ -121,19 +119,6 @@ def test_the_settings_of_an_accuracy_name_its_steps_and_seed() -> None:
     (line,) = [remark for remark in sheet.remarks if remark.startswith("Tuned for")]
     assert line.startswith("Tuned for 20000 steps: device cuda, weights pretrained, ")
     assert line.endswith("dtype fp16, seed 3, definition as-written.")
-
-
-def test_the_interval_of_an_accuracy_is_wilsons() -> None:
-    """From the quadratic that defines it: |share - p| = z sqrt(p (1 - p) / n) at both ends."""
-    for share, count in ((0.5, 100), (0.91, 872), (0.0, 56), (1.0, 56)):
-        for end in wilson_interval(share, count):
-            assert abs(share - end) == pytest.approx(1.959964 * math.sqrt(end * (1 - end) / count), abs=1e-9)
-    run = tuned(0.91)
-    assert METRICS.get("accuracy").interval(run) == wilson_interval(0.91, 872)
-    plain = dataclasses.replace(run, evaluation={})
-    assert METRICS.get("accuracy").interval(plain) is None
-    assert [METRICS.get(name).of(run) for name in ("accuracy", "dev_accuracy", "start_accuracy")] == [0.91, 0.9, 0.5]
-    assert METRICS.get("accuracy").of(plain) is None
 
 
 def test_the_tokens_of_a_task_are_not_counted() -> None:

@@ -108,9 +108,8 @@ def _figure(plot: Any, results: Path, out: Path) -> None:
     for problem in store.problems:
         print(f"not read: {problem}", file=sys.stderr)
     for chart in artifact.charts:
-        for panel in chart.panels:
-            if panel.message:
-                print(f"{panel.title + ': ' if panel.title else ''}{panel.message}")
+        for text in chart.lacking:
+            print(text)
     for path in publish.write_artifact(artifact, out):
         print(path)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +17,11 @@ from zobench.report.book import Artifact, Book
 from zobench.report.cells import belongs, meets
 from zobench.report.chart import Chart
 from zobench.report.contest import ContestTable
-from zobench.report.curves import curves
-from zobench.report.draw import chart, timelines
+from zobench.report.draw import chart
 from zobench.report.facts import Facts
 from zobench.report.pareto import pareto
 from zobench.report.plot import Plot, load_plot
+from zobench.report.recorded import curves, timelines
 from zobench.report.render import grids, of_machine, sheets, shown
 from zobench.report.sheet import Sheet
 from zobench.report.summary import Filled
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Recipe = Table | Facts | Plot | ContestTable
-"""What differs among them is one function for each below; all have a name, a title, a paper and a runner, and tell
-whether they are figures."""
+"""All have a name, a title, a paper and a runner, and tell whether they are figures."""
 
 
 def load(name: str) -> Recipe:
@@ -46,7 +44,8 @@ def load(name: str) -> Recipe:
 
 
 def load_file(path: Path) -> Recipe:
-    """The recipe in ``path``: its key ``kind`` says of what; a table of measurements has none."""
+    """The recipe in the TOML file ``path``. Its key ``kind`` says what it is of: "facts", "protocol" or a kind of
+    figure; a table of measurements has no such key."""
     try:
         data = toml_of(path)
         if data.get("kind") == "facts":
@@ -66,8 +65,8 @@ def load_all() -> tuple[list[Recipe], list[str]]:
         for name in recipes.names(kind):
             try:
                 item = load_file(recipes.find(kind, name))
-                if item.name in (known := [other.name for other in items]):
-                    raise ValueError(f"another recipe is called {known[known.index(item.name)]}; change `artifact`")
+                if item.name in (names := [other.name for other in items]):
+                    raise ValueError(f"another recipe is called {names[names.index(item.name)]}; change `artifact`")
                 items.append(item)
             except (OSError, ValueError) as error:  # a user's own file must not hide all others
                 problems.append(f"not rendered: {kind}/{name}: {error}")
@@ -81,49 +80,30 @@ def _reading_order(item: Recipe) -> tuple[object, ...]:
     return paper, item.paper, item.is_figure, appendix, int(number[0]) if number else 0, item.name
 
 
-@singledispatch
 def shows(item: Recipe | None, spec: RunSpec) -> bool:
-    """Whether a run of ``spec`` has a place in ``item``; in facts none has."""
-    return False
-
-
-@shows.register
-def _(item: ContestTable, spec: RunSpec) -> bool:
-    return contest.is_of(item.protocol, spec)
-
-
-@shows.register
-def _(item: Table, spec: RunSpec) -> bool:
-    return belongs(item, spec)
-
-
-@shows.register
-def _(item: Plot, spec: RunSpec) -> bool:
-    return shows(item.contest or item.table, spec) or any(meets(spec, lane.where) for lane in item.lanes)
+    """Whether a run of ``spec`` belongs in a cell, lane or curve of ``item``; a table of facts shows no runs."""
+    if isinstance(item, Plot):
+        return shows(item.contest or item.table, spec) or any(meets(spec, lane.where) for lane in item.lanes)
+    if isinstance(item, Table):
+        return belongs(item, spec)
+    return isinstance(item, ContestTable) and contest.is_of(item.protocol, spec)
 
 
 def laid_out(item: Recipe) -> Table | None:
-    """The table of rows, columns and metrics that ``item`` is; None for every other recipe, of a figure too."""
+    """``item`` if it is a table of rows, columns and metrics, else None."""
     return item if isinstance(item, Table) else None
 
 
-@singledispatch
 def make(item: Recipe, results: Sequence[Result], reference: Reference) -> tuple[Artifact, Filled | None]:
     """One artifact; of a paper's table also its cells, for the comparison."""
-    own, numbers = shown(item, results, None, reference)
-    return _artifact(item, own, numbers()), None
-
-
-@make.register
-def _(item: Table, results: Sequence[Result], reference: Reference) -> tuple[Artifact, Filled | None]:
-    filled = grids(item, results, None, reference)
-    artifact = _artifact(item, list(sheets(item, filled)), frames.of_cells(item, filled))
-    return artifact, Filled(table=item, grids=tuple(filled)) if item.paper else None
-
-
-@make.register
-def _(item: Plot, results: Sequence[Result], reference: Reference) -> tuple[Artifact, Filled | None]:
-    return _figure(item, results, reference), None
+    if isinstance(item, Plot):
+        return _figure(item, results, reference), None
+    if isinstance(item, Table):
+        filled = grids(item, results, None, reference)
+        artifact = _artifact(item, list(sheets(item, filled)), frames.of_cells(item, filled))
+        return artifact, Filled(table=item, grids=tuple(filled)) if item.paper else None
+    sheets_of, numbers = shown(item, results, None, reference)
+    return _artifact(item, sheets_of, numbers()), None
 
 
 def frame(name: str, results: Sequence[Result], machine: str | None = None) -> pd.DataFrame:
@@ -148,15 +128,17 @@ def _figure(plot: Plot, results: Sequence[Result], reference: Reference) -> Arti
     return _artifact(plot, list(sheets(plot.table, filled)), frames.of_cells(plot.table, filled), charts)
 
 
-def _artifact(item: Recipe, own: Sequence[Sheet], frame: pd.DataFrame | None, charts: Sequence[Chart] = ()) -> Artifact:
+def _artifact(
+    item: Recipe, shown: Sequence[Sheet], frame: pd.DataFrame | None, charts: Sequence[Chart] = ()
+) -> Artifact:  # fmt: skip
     return Artifact(
         name=item.name, kind="figure" if item.is_figure else "table", title=item.title, paper=item.paper,
-        runner=item.runner, sheets=tuple(own), frame=frame, charts=tuple(charts),
+        runner=item.runner, sheets=tuple(shown), frame=frame, charts=tuple(charts),
     )  # fmt: skip
 
 
 def _named(charts: Sequence[tuple[str | None, Chart]]) -> list[Chart]:
-    """The charts, each under a name of its own: with the machine's, where there are several."""
+    """The charts under names that differ: where several machines have one, the machine's name is appended."""
     if len(charts) == 1:
         return [chart for _, chart in charts]
     return [replace(chart, name=f"{chart.name}-{machine}") for machine, chart in charts]

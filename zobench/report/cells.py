@@ -99,7 +99,7 @@ def flat(grid: Grid) -> list[TableCell]:
 
 
 def mapped(grid: Grid, of: Callable[[TableCell], TableCell]) -> Grid:
-    """``of`` each cell in its place."""
+    """The grid with ``of(cell)`` in place of each cell."""
     return [[[of(cell) for cell in group] for group in row] for row in grid]
 
 
@@ -109,8 +109,8 @@ def fill(table: Table, results: Sequence[Result], reference: Reference) -> Grid:
     candidates = [result for result in results if _fits(result, common)]
     filled = []
     for row in table.rows:
-        here = [result for result in candidates if _fits(result, row.where)]
-        choices = [_choice(table, row, column, candidates if column.level else here) for column in table.columns]
+        fitting = [result for result in candidates if _fits(result, row.where)]
+        choices = [_choice(table, row, column, candidates if column.level else fitting) for column in table.columns]
         pairs = list(zip(table.columns, choices, strict=True))
         if row.extra and not any(choice.shown for column, choice in pairs if not column.level):
             continue
@@ -124,14 +124,14 @@ def fill(table: Table, results: Sequence[Result], reference: Reference) -> Grid:
     return [[[_less(row, filled, j, cell) for cell in group] for j, group in enumerate(row)] for row in filled]
 
 
-def _less(own: Sequence[Sequence[TableCell]], grid: Grid, j: int, cell: TableCell) -> TableCell:
-    """``cell`` of metric ``j`` in the row ``own``: in a column of differences with its difference, of what was measured
-    and of what the paper reports."""
+def _less(line: Sequence[Sequence[TableCell]], grid: Grid, j: int, cell: TableCell) -> TableCell:
+    """``cell`` of metric ``j`` in the row ``line``: in a column of differences with its difference, of what was
+    measured and of what the paper reports."""
     if cell.column.minus is None:
         return cell
     first, second = cell.column.minus
-    by_column = {one.column.header: one for one in own[j]}
-    by_row = {row[j][0].row.header: one for row in grid for one in row[j] if one.column.header == first}
+    by_column = {other.column.header: other for other in line[j]}
+    by_row = {row[j][0].row.header: other for row in grid for other in row[j] if other.column.header == first}
     over, under = by_column[first], by_column.get(second) or (None if cell.row.extra else by_row.get(second))
     if under is None:
         return cell
@@ -151,7 +151,7 @@ def _usual(table: Table) -> Where:
 
 
 def _elsewhere(table: Table) -> set[str]:
-    """Fields that rows or columns have conditions on."""
+    """Fields on which the rows or columns of ``table`` have conditions."""
     lines: list[TableRow | TableColumn] = [*table.rows, *table.columns]
     return {field for line in lines for field in line.where}
 
@@ -166,31 +166,31 @@ def meets(spec: RunSpec, where: Where) -> bool:
 
 
 def is_meant(row: TableRow, column: TableColumn) -> bool:
-    """Whether a run can stand there: none does in a column of differences, and an extra row and an extra column with
-    conditions on one field are apart."""
+    """Whether a run can belong where ``row`` and ``column`` meet. None can in a column of differences, nor where an
+    extra row and an extra column have conditions on the same field."""
     return column.minus is None and not (row.extra and column.extra and row.where.keys() & column.where.keys())
 
 
 def not_run(cell: TableCell) -> bool:
-    """Whether nothing was tried: there is no result, or one that says why there is none."""
+    """Whether the cell's run was never started: it has no result, or one whose outcome is "skipped"."""
     return cell.result is None or cell.result.outcome is Outcome.SKIPPED
 
 
 def conditions(table: Table, row: TableRow, column: TableColumn) -> Where:
     """What a result must satisfy to belong in a cell."""
-    return {**_usual(table), **_own(row, column)}
+    return {**_usual(table), **_line_conditions(row, column)}
 
 
-def _own(row: TableRow, column: TableColumn) -> Where:
-    """The conditions that a cell's row and column have."""
+def _line_conditions(row: TableRow, column: TableColumn) -> Where:
+    """The conditions of the row and the column; on the same field the row's hold, or those of a ``level`` column."""
     return {**row.where, **column.where} if column.level else {**column.where, **row.where}
 
 
 def belongs(table: Table, spec: RunSpec) -> bool:
     """Whether a run of ``spec`` has a place in ``table``."""
-    places = ((row, column) for row in table.rows for column in table.columns if is_meant(row, column))
+    pairs = ((row, column) for row in table.rows for column in table.columns if is_meant(row, column))
     usual = _usual(table)
-    return any(meets(spec, {**usual, **_own(row, column)}) for row, column in places)
+    return any(meets(spec, {**usual, **_line_conditions(row, column)}) for row, column in pairs)
 
 
 def mismatch(table: Table, results: Sequence[Result]) -> str:
@@ -207,19 +207,20 @@ def mismatch(table: Table, results: Sequence[Result]) -> str:
 
 
 def _allowed(table: Table) -> dict[str, tuple[Any, ...]]:
-    """Field -> all values that it may have in some cell, the usual one first; of fields that are not left free."""
+    """Field -> every value that some cell of ``table`` allows, its usual value first; fields that the table leaves free
+    are not in it."""
     every = [conditions(table, row, column) for row in table.rows for column in table.columns if is_meant(row, column)]
-    found = {}
+    allowed = {}
     for field, usual in _usual(table).items():
         values: list[Any] = []  # some cannot be hashed
         for value in (value for where in every for value in where[field]):
             values += [] if value in values else [value]
-        found[field] = tuple(sorted(values, key=lambda value: value not in usual))
-    return found
+        allowed[field] = tuple(sorted(values, key=lambda value: value not in usual))
+    return allowed
 
 
 def _choice(table: Table, row: TableRow, column: TableColumn, results: Iterable[Result]) -> Choice:
-    """Of the results that satisfy all conditions of the cell, what it shows."""
+    """What the cell of ``row`` and ``column`` shows of the ``results`` that satisfy all of its conditions."""
     if not is_meant(row, column):
         return Choice()
     where = conditions(table, row, column)
@@ -240,7 +241,7 @@ def _cell(
     value = choice.value(quantity, base)
     once = result is not None and result.evaluation and len(table.metrics) > 1
     notes = [] if result is None or result.outcome is Outcome.OK else [outcome_note(result)]
-    caveats = [_caveats(row, column, metric, one, paper) for one in choice.shown if value is not None]
+    caveats = [_caveats(row, column, metric, result_shown, paper) for result_shown in choice.shown if value is not None]
     return TableCell(
         row=row,
         column=column,
@@ -258,24 +259,25 @@ def _reported(table: Table, row: TableRow, column: TableColumn, metric: Metric) 
     """The columns by which a cell's paper value is looked up; empty where the paper can have none."""
     if column.reference is None or row.reference is None or METRICS.get(metric.name).share:
         return {}
-    own = {"paper": table.paper, "artifact": table.artifact} if table.paper else {}
+    source = {"paper": table.paper, "artifact": table.artifact} if table.paper else {}
     name = METRICS.get(metric.name).beside_metric or metric.name
-    wanted = {**own, "metric": name, **table.reference, **column.reference, **row.reference}
+    wanted = {**source, "metric": name, **table.reference, **column.reference, **row.reference}
     return wanted if "paper" in wanted else {}
 
 
 def _caveats(
     row: TableRow, column: TableColumn, metric: Metric, result: Result, paper: Mapping[str, str] | None
 ) -> tuple[str, ...]:
-    """What a reader of the heading would not expect of this number; read from the result itself."""
+    """What the heading of a cell does not say of its number, read from the result: other fields, warnings, shared
+    weights."""
     spec = result.spec
     quantity = METRICS.get(column.quantity or metric.name)
     notes = list(quantity.remarks(result))
     if spec.gpus > 1 and spec.device.startswith("cpu"):
         notes.append(_CPU_RANKS)
     common = fields(paper) if paper else {}
-    for field, (own, reported) in (deviations(spec, paper) if paper else {}).items():
-        notes.append(f"{DEVIATION}{field} {own}; the paper has {reported}.")
+    for field, (ran_with, reported) in (deviations(spec, paper) if paper else {}).items():
+        notes.append(f"{DEVIATION}{field} {ran_with}; the paper has {reported}.")
     for field, (meant, *allowed) in {**column.where, **row.where}.items():
         if allowed and field not in common and getattr(spec, field) != meant:
             notes.append(f"{DEVIATION}{field} {getattr(spec, field)}; the heading means {meant}.")
@@ -283,6 +285,6 @@ def _caveats(
         notes.append("Weights are shared: a few real blocks stand for all layers, for time and memory only.")
     if result.skipped_updates:
         notes.append(f"{result.skipped_updates} updates were skipped, because the losses were not finite.")
-    told = evidence.remarks(result) if quantity.timed else []
-    notes += [f"{text[0].upper()}{text[1:]}." for text in told]
+    remarks = evidence.remarks(result) if quantity.timed else []
+    notes += [f"{text[0].upper()}{text[1:]}." for text in remarks]
     return (*notes, *(f"{WARNING}{warning}" for warning in result.warnings))

@@ -50,7 +50,7 @@ class Panel:
     ``limit``: (value, label) of a line across, such as the memory of a device. A heat map has one row per series and
     colours ``marks`` by value, named by ``y_label``; its colours part at the limit, as ratios do at (1.0, "equal").
     Of labelled points ("pareto") ``sizes`` are a second cost of each position, in ``size_unit``, None if not known.
-    ``events`` are a timeline's, of ``source``; ``message`` stands in place of a panel without anything.
+    ``events`` are a timeline's, of ``source``; ``message`` says why a panel has nothing to draw.
     """
 
     title: str = ""
@@ -69,6 +69,14 @@ class Panel:
     source: str = field(default="measured", repr=False)
     message: str = ""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw; how a run failed is something."""
+        marks = [mark for series in self.series for mark in series.marks]
+        reported = [value for series in self.series for value in series.paper]
+        drawn = any(mark.value is not None or mark.failure for mark in marks) or bool(self.events)
+        return bool(self.message) or not (drawn or any(value is not None for value in reported))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
@@ -83,3 +91,14 @@ class Chart:
     source: str
     panels: tuple[Panel, ...]
     remarks: tuple[str, ...] = ()
+
+    @property
+    def drawn(self) -> tuple[Panel, ...]:
+        """The panels that have something to draw."""
+        return tuple(panel for panel in self.panels if not panel.is_empty)
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """What is said in place of the other panels."""
+        empty = [panel for panel in self.panels if panel.is_empty]
+        return tuple(": ".join(filter(None, (panel.title, panel.message or "nothing was run."))) for panel in empty)

@@ -35,32 +35,32 @@ class Choice:
 
     @property
     def first(self) -> Result | None:
-        """What is said of the cell's run is of this one."""
+        """The result that stands for the cell where one run has to: its spec, its machine, its outcome."""
         return self.shown[0] if self.shown else None
 
     def value(self, quantity: Quantity, base: Result | None = None) -> float | None:
-        """``quantity``, of several results its mean, in its base unit; None if none has it. ``base``: what a quantity
-        of two results is of beside these."""
+        """The cell's ``quantity`` in its base unit: of several results their mean; None if no result has it. ``base``:
+        the baseline's result, for a quantity that compares two results."""
         if quantity.beside is not None:
             return None if self.first is None or base is None else quantity.beside(self.first, base)
-        known = self._known(quantity)
-        if len(known) == 1:
-            return known[0]
-        return statistics.fmean(known) if known else None
+        values = self._values(quantity)
+        if len(values) == 1:
+            return values[0]
+        return statistics.fmean(values) if values else None
 
     def interval(self, quantity: Quantity) -> Interval | None:
-        """The least and the most of several; of one result its 95 % interval, if it has one."""
+        """The 95 % interval of one result, or the least and the greatest value of several; None without any."""
         if len(self.shown) > 1:
-            known = self._known(quantity)
-            return (min(known), max(known)) if known else None
+            values = self._values(quantity)
+            return (min(values), max(values)) if values else None
         return quantity.interval(self.shown[0]) if self.shown else None
 
-    def _known(self, quantity: Quantity) -> list[float]:
+    def _values(self, quantity: Quantity) -> list[float]:
         return [value for result in self.shown if (value := quantity.of(result)) is not None]
 
     def note(self, metric: Metric, quantity: Quantity | None) -> list[str]:
-        """Says of how many a mean is, which of several results is shown, and what the others came to in ``quantity``,
-        or only how they ended."""
+        """Sentences that say over how many results a mean is taken, and which of several fitting results is shown, with
+        the values in ``quantity`` (or the outcomes) of those that are not."""
         said = []
         if len(self.shown) > 1:
             values = ", ".join(str(result.spec.value(self.over)) for result in self.shown)
@@ -79,16 +79,16 @@ class Choice:
 def _told_apart(
     every: Sequence[Result], shown: int, differing: Sequence[str], metric: Metric, quantity: Quantity | None
 ) -> str:
-    def told(result: Result) -> str:
+    def words(result: Result) -> str:
         value = quantity.of(result) if quantity else None
         ending = str(result.outcome) if value is None else rounded(value / metric.scale, metric.format)
         return " ".join(f"{key}={getattr(result.spec, key)}" for key in differing) + f" ({ending})"
 
-    others = "; ".join(map(told, every[shown : shown + _LISTED]))
+    rest_texts = "; ".join(map(words, every[shown : shown + _LISTED]))
     more = f"; and {len(every) - shown - _LISTED} more" if len(every) > shown + _LISTED else ""
     chosen = ", by its loss on dev" if any(dev_loss(result) < math.inf for result in every) else ""
-    firsts = "; ".join(map(told, every[:shown]))
-    return f"{len(every)} results match. Shown{chosen}: {firsts}. Not shown: {others}{more}."
+    firsts = "; ".join(map(words, every[:shown]))
+    return f"{len(every)} results match. Shown{chosen}: {firsts}. Not shown: {rest_texts}{more}."
 
 
 def choose(where: Where, fitting: Sequence[Result], over: str) -> Choice:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zobench.report.cells import TableCell
-from zobench.report.compose import Grid, ratio
+from zobench.report.compose import Grid, paired, ratio
 from zobench.report.table import Claim, Table
 from zobench.result import Result
 from zobench.result.quantity import Interval, Quantity
@@ -54,7 +54,7 @@ class CheckedClaim:
         values = [ratio.value for ratio in self.ratios]
         low, high = f"{min(values):.3g}", f"{max(values):.3g}"
         count = f" in {len(values)} of {self.expected}" if self.expected > 1 else ""
-        out = [_place(ratio) for ratio in self.ratios if not inside(self.claim, ratio)]
+        out = [_ratio_text(ratio) for ratio in self.ratios if not inside(self.claim, ratio)]
         return (low if low == high else f"{low} to {high}") + count + (f"; not within: {', '.join(out)}" if out else "")
 
 
@@ -67,7 +67,7 @@ def verdict(claim: Claim, ratios: Sequence[Ratio]) -> str:
     return HOLDS if all(inside(claim, ratio) for ratio in ratios) else UNSHOWN
 
 
-def _place(ratio: Ratio) -> str:
+def _ratio_text(ratio: Ratio) -> str:
     if ratio.low == ratio.high:
         return f"{ratio.value:.3g} in {ratio.header}"
     few = ratio.low == 0 and ratio.high == math.inf
@@ -89,21 +89,21 @@ def outside(claim: Claim, ratio: Ratio) -> bool:
 
 def reported(table: Table, grid: Grid) -> list[CheckedClaim]:
     """The table's claims, held against the paper's own values."""
-    return [_held(table, claim, grid, _reported_ratio) for claim in table.claims]
+    return [_checked(table, claim, grid, _reported_ratio) for claim in table.claims]
 
 
 def measured(table: Table, grid: Grid) -> list[CheckedClaim]:
     """The table's claims, held against what was measured of the rows that they are about."""
-    return [_held(table, claim, grid, _measured_ratio) for claim in table.claims]
+    return [_checked(table, claim, grid, _measured_ratio) for claim in table.claims]
 
 
 def predicted(table: Table, grid: Grid) -> list[CheckedClaim]:
     """The table's claims, held against what is predicted of the rows that they are about."""
-    return [_held(table, claim, grid, _predicted_ratio) for claim in table.claims]
+    return [_checked(table, claim, grid, _predicted_ratio) for claim in table.claims]
 
 
 def _predicted_ratio(claim: Claim, header: str, over: TableCell, under: TableCell) -> Ratio | None:
-    """Its interval takes the two errors as independent of each other."""
+    """The ratio of two predictions; its interval takes their errors as independent of each other."""
     first, second = over.forecast, under.forecast
     if first is None or second is None or first.value is None or not second.value:
         return None
@@ -122,12 +122,13 @@ def _measured_ratio(claim: Claim, header: str, over: TableCell, under: TableCell
         return None
     quantity, low, high = over.quantity, value, value
     if quantity.timed:
-        paired, low, high = _timed(quantity, over.result, under.result)
-        value = paired or value
+        from_rounds, low, high = _timed(quantity, over.result, under.result)
+        value = from_rounds or value
     elif quantity.per_run:
-        known = evidence.ratio(over.result, under.result, quantity)
-        value = known.value if known else value
-        low, high = (known.interval if known else None) or ((value, value) if quantity.steady else (0.0, math.inf))
+        paired_ratio = paired(over, under)
+        value = paired_ratio.value if paired_ratio else value
+        alone = (value, value) if quantity.steady else (0.0, math.inf)
+        low, high = (paired_ratio.interval if paired_ratio else None) or alone
     elif claim.at_least != claim.at_most:
         low, high = _quotient(quantity.interval(over.result), quantity.interval(under.result)) or (value, value)
     return Ratio(header=header, value=value, low=low, high=high)
@@ -144,15 +145,15 @@ def _timed(quantity: Quantity, over: Result, under: Result) -> tuple[float | Non
     """The ratio of two step times, or of two rates, from the rounds that both ran in, None if they were in none, and
     the ends of its interval: see :func:`zobench.store.evidence.times_ratio`."""
     first, second = (under, over) if quantity.rate else (over, under)
-    known = evidence.times_ratio(first, second)
+    times = evidence.times_ratio(first, second)
     tokens = over.tokens_per_step / under.tokens_per_step if quantity.rate else 1.0
-    if known is None:
+    if times is None:
         return None, 0.0, math.inf
-    low, high = known.interval or (0.0, math.inf)
-    return known.value * tokens if known.pairs else None, low * tokens, high * tokens
+    low, high = times.interval or (0.0, math.inf)
+    return times.value * tokens if times.pairs else None, low * tokens, high * tokens
 
 
-def _held(
+def _checked(
     table: Table, claim: Claim, grid: Grid, of: Callable[[Claim, str, TableCell, TableCell], Ratio | None]
 ) -> CheckedClaim:
     checked = []
@@ -185,9 +186,9 @@ def _lines(table: Table, claim: Claim, grid: Grid) -> list[tuple[str, dict[str, 
 
 def bounds(claim: Claim) -> str:
     """``ZO2 / MeZO at most 1``."""
-    told = [
+    limits = [
         f"{word} {bound:g}"
         for word, bound in (("at least", claim.at_least), ("at most", claim.at_most))
         if bound is not None
     ]
-    return f"{claim.ratio[0]} / {claim.ratio[1]} {' and '.join(told)}"
+    return f"{claim.ratio[0]} / {claim.ratio[1]} {' and '.join(limits)}"

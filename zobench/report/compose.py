@@ -43,8 +43,11 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
     table, grid = _shown(table, grid)
     cells = flat(grid)
     by_column = table.baseline in [column.header for column in table.columns]
-    bases = {_place(cell, by_column): cell for cell in cells if _is_baseline(cell, table.baseline)}
-    ratios = {id(cell): known for cell in cells if (known := paired(cell, bases.get(_place(cell, by_column))))}
+    bases = {_crossing(cell, by_column): cell for cell in cells if _is_baseline(cell, table.baseline)}
+    ratios = {
+        id(cell): known_ratio for cell in cells
+        if (known_ratio := paired(cell, bases.get(_crossing(cell, by_column))))
+    }  # fmt: skip
 
     def entry(group: Sequence[TableCell], k: int) -> CellText:
         cell = group[k]
@@ -52,7 +55,7 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
             return both(cell)
         metric = METRICS.get(cell.metric.name)  # of shares, as an accuracy is one, no ratio is shown
         relative = not metric.share and metric.base_unit != "1" and not _is_baseline(cell, table.baseline)
-        base = bases.get(_place(cell, by_column)) if relative else None
+        base = bases.get(_crossing(cell, by_column)) if relative else None
         if base and id(cell) in ratios:
             return _measured(cell, times_between(ratios[id(cell)]))
         return _measured(cell, times(ratio(cell.value, base.value)) if base else "")
@@ -67,8 +70,8 @@ def measured_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool 
         *_intervals(cells),
         *(_filled_legend(cells) if fill else _legend(cells)),
     ]
-    ahead = [cell for cell in cells if fill and not_run(cell)]
-    source = "; ~ predicted for ".join(filter(None, (measured_on(cells, machine), places(ahead))))
+    predicted_cells = [cell for cell in cells if fill and not_run(cell)]
+    source = "; ~ predicted for ".join(filter(None, (measured_on(cells, machine), places(predicted_cells))))
     return sheet_of(table, grid, "measured", machine, source, entry, remarks)
 
 
@@ -90,19 +93,19 @@ def relative(cell: TableCell, base: TableCell | None) -> tuple[float | None, Int
     without a base the value itself."""
     if base is None:
         return cell.value, cell.interval
-    known = paired(cell, base)
-    return (known.value, known.interval) if known else (ratio(cell.value, base.value), None)
+    paired_ratio = paired(cell, base)
+    return (paired_ratio.value, paired_ratio.interval) if paired_ratio else (ratio(cell.value, base.value), None)
 
 
 def _paired_legend(ratios: Iterable[PairedRatio]) -> list[str]:
-    counts = sorted({one.pairs for one in ratios if one.interval is not None})
+    counts = sorted({known_ratio.pairs for known_ratio in ratios if known_ratio.interval is not None})
     if not counts:
         return []
     rounds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return [f"(x, a to b): from {rounds} rounds in which both ran, with the 95 % interval of the ratio."]
 
 
-def _place(cell: TableCell, by_column: bool) -> tuple[str, str]:
+def _crossing(cell: TableCell, by_column: bool) -> tuple[str, str]:
     """The metric, and the row or the column in which a cell meets its baseline."""
     return cell.metric.name, cell.row.header if by_column else cell.column.header
 
@@ -119,8 +122,8 @@ def predicted_sheet(table: Table, grid: Grid) -> Sheet:
     cells = flat(grid)
 
     def entry(group: Sequence[TableCell], k: int) -> CellText:
-        known, reported = group[k].forecast, group[k].paper_value
-        return predicted(group[k], ratio(known.value, reported) if known else None)
+        forecast, reported = group[k].forecast, group[k].paper_value
+        return predicted(group[k], ratio(forecast.value, reported) if forecast else None)
 
     source = f"predicted for {places(cells)}, not measured"
     remarks = [*predictors(cells), "(x) is predicted / paper."]
@@ -129,12 +132,12 @@ def predicted_sheet(table: Table, grid: Grid) -> Sheet:
 
 def _filled_legend(cells: Sequence[TableCell]) -> list[str]:
     """As :func:`_legend`, where what was not run shows its forecast."""
-    rest = [cell for cell in cells if not not_run(cell)]
+    ran = [cell for cell in cells if not not_run(cell)]
     empty = [cell for cell in cells if not_run(cell)]
     shares = any(METRICS.get(cell.metric.name).share for cell in empty)
     blank = [cell for cell in empty if not cell.forecast and not METRICS.get(cell.metric.name).share]
     alone = [f"{MEASURED_ALONE}: only what was measured has it."] if shares else []
-    return [*_legend([*rest, *blank]), *predictors(empty), *alone]
+    return [*_legend([*ran, *blank]), *predictors(empty), *alone]
 
 
 def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = False) -> Sheet:
@@ -143,8 +146,9 @@ def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = F
     table, grid = _reportable(table, grid)
     cells = flat(grid)
     where = joined(hardware(cell.paper) for cell in cells if cell.paper)
-    own = joined(_told(cell.paper) for cell in cells if cell.paper and not cell.row.extra)  # extra rows tell themselves
-    source = f"paper ({own or f'{table.paper} {table.artifact}'}), on {where or 'hardware that it does not name'}"
+    shown = (cell.paper for cell in cells if cell.paper and not cell.row.extra)  # an extra row has a note of its own
+    artifacts = joined(map(_artifact_name, shown))
+    source = f"paper ({artifacts or f'{table.paper} {table.artifact}'}), on {where or 'hardware that it does not name'}"
     if machine is not None and measured(grid):
         remarks = [f"(x) is measured / paper; {measured_on(cells, machine)}."]
     else:
@@ -158,7 +162,7 @@ def paper_sheet(table: Table, grid: Grid, machine: str | None, *, fill: bool = F
     return sheet_of(table, grid, "paper", machine, source, lambda group, k: _reported(group[k], fill), remarks)
 
 
-def _told(paper: Mapping[str, str]) -> str:
+def _artifact_name(paper: Mapping[str, str]) -> str:
     return f"{paper['paper']} {paper['artifact']}"
 
 
@@ -176,7 +180,7 @@ def _unmeasured(table: Table) -> str:
 
 
 def _reportable(table: Table, grid: Grid) -> tuple[Table, Grid]:
-    """The metrics and columns that the paper's values can be looked up for."""
+    """The table and its cells with the metrics and columns that a paper can report."""
     js = [j for j, metric in enumerate(table.metrics) if not METRICS.get(metric.name).share]
     return _cut(
         table, grid, js, [k for k, column in enumerate(table.columns) if column.reference is not None or column.minus]
@@ -184,9 +188,10 @@ def _reportable(table: Table, grid: Grid) -> tuple[Table, Grid]:
 
 
 def _shown(table: Table, grid: Grid) -> tuple[Table, Grid]:
-    """All of a paper's own columns; of others, those in which anything was run."""
-    own = [bool(table.paper) and not column.extra for column in table.columns]
-    ks = [k for k in range(len(table.columns)) if own[k] or any(row[0][k].result for row in grid)]
+    """The table and its cells with the columns that a measured sheet has: all of a paper's columns, and those others of
+    which anything was run."""
+    is_papers = [bool(table.paper) and not column.extra for column in table.columns]
+    ks = [k for k in range(len(table.columns)) if is_papers[k] or any(row[0][k].result for row in grid)]
     return _cut(table, grid, range(len(table.metrics)), ks or range(1))
 
 
@@ -244,12 +249,12 @@ def sheet_of(
 def _row_label(table: Table, cell: TableCell, kind: str) -> CellText:
     reported = cell.row.reference or {}
     other = " ".join(reported[key] for key in ("paper", "artifact") if key in reported)
-    own = []
+    notes = []
     if cell.row.extra and kind == "paper" and other:
-        own.append(f"From {other}.")
+        notes.append(f"From {other}.")
     elif cell.row.extra and table.paper:
-        own.append("Not in the paper's table.")
-    return CellText(text=cell.row.header, tone="label", own=tuple(own))
+        notes.append("Not in the paper's table.")
+    return CellText(text=cell.row.header, tone="label", own=tuple(notes))
 
 
 def _measured(cell: TableCell, to_baseline: str) -> CellText:
@@ -275,9 +280,9 @@ def _between(cell: TableCell) -> str:
 
 
 def _foretold(cell: TableCell) -> float | None:
-    """Predicted / paper of what was not run."""
-    known = cell.forecast if not_run(cell) else None
-    return ratio(known.value, cell.paper_value) if known else None
+    """Predicted over reported, of a cell that was not run; None where either is lacking."""
+    forecast = cell.forecast if not_run(cell) else None
+    return ratio(forecast.value, cell.paper_value) if forecast else None
 
 
 def _reported(cell: TableCell, fill: bool) -> CellText:
@@ -339,8 +344,8 @@ def _shared_names(cells: Iterable[TableCell]) -> list[str]:
 
 
 def _units(table: Table) -> list[str]:
-    told = [(METRICS.get(metric.name).about, metric) for metric in table.metrics]
-    return [about.format(unit=metric.unit, size=f"{metric.scale:.0f}") for about, metric in told if about]
+    abouts = [(METRICS.get(metric.name).about, metric) for metric in table.metrics]
+    return [about.format(unit=metric.unit, size=f"{metric.scale:.0f}") for about, metric in abouts if about]
 
 
 def _intervals(cells: Sequence[TableCell]) -> list[str]:

@@ -45,7 +45,7 @@ def parse(name: str, data: Mapping[str, Any]) -> ContestTable:
     needed = {"kind": str, "title": str, "runner": str, "baseline": str, "target": toml.NUMBER}
     check("the table", data, needed, {"caption": str, "claims": list})
     protocol = protocol_of(data["runner"])
-    headers = [one.header for one in protocol.contenders]
+    headers = [contender.header for contender in protocol.contenders]
     if not 0 < data["target"] < 1:
         raise ValueError(f"`0 < target < 1` must hold, but got {data['target']}; write target = 0.75")
     claims = tuple(_claim(item) for item in data.get("claims", []))
@@ -91,24 +91,6 @@ def _claim(data: Mapping[str, Any]) -> Claim:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scores:
-    """The share of right answers of each seed, on the same ``examples`` of the test set."""
-
-    shares: tuple[float, ...]
-    examples: int
-
-    @property
-    def mean(self) -> float:
-        """Over the seeds."""
-        return statistics.fmean(self.shares)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The test set's 95 % of the mean, by Wilson's score. All seeds answer the same examples, which count once."""
-        return wilson_interval(self.mean, self.examples)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Standing:
     """One method. ``tuned``: the runs of its grid and of points that were added, the best first; ``search``: what they
@@ -127,14 +109,14 @@ class Standing:
         return self.contender.header
 
     @cached_property
-    def scores(self) -> Scores | None:
-        """The accuracies on test; None before any run of the best point."""
+    def scores(self) -> tuple[float, float, float] | None:
+        """The mean share on test over the seeds, and the ends of its 95 % interval by Wilson's score: all seeds answer
+        the same examples, which count once. None before any run of the best point."""
         if not self.runs:
             return None
         tests = [run.evaluation["test"] for run in self.runs]
-        return Scores(
-            shares=tuple(test[self.runs[0].scores[0]] for test in tests), examples=min(test["count"] for test in tests)
-        )
+        mean = statistics.fmean(test[self.runs[0].scores[0]] for test in tests)
+        return mean, *wilson_interval(mean, min(test["count"] for test in tests))
 
     @property
     def chosen(self) -> str:
@@ -149,7 +131,7 @@ class Standing:
 
     @property
     def loss(self) -> float | None:
-        """On test, the mean over seeds; None if a run has none that is finite."""
+        """The mean loss on test over the seeds; None where a seed has a loss that is not finite."""
         losses = [run.evaluation["test"]["loss"] for run in self.runs]
         return None if None in losses else _mean(losses)
 
@@ -160,12 +142,12 @@ class Standing:
 
     @property
     def spec(self) -> RunSpec | None:
-        """That of its runs."""
+        """The spec of the first of its runs; None before any."""
         return self.runs[0].spec if self.runs else None
 
     @cached_property
     def forwards(self) -> float | None:
-        """Of a step."""
+        """Forward passes of one step, by :func:`zobench.predict.budget.forwards`; None before any run."""
         return budget.forwards(_sized(self.runs[0].spec)) if self.runs else None
 
     @cached_property
@@ -193,12 +175,13 @@ class Standing:
 
     @property
     def forwards_to_target(self) -> list[float]:
-        """Of each seed that reached it."""
+        """Forward passes up to the first evaluation at the target, of each seed that reached it."""
         return [step * budget.forwards(_sized(run.spec)) for run, step in self.reached]
 
     @property
     def forwards_before_target(self) -> list[float]:
-        """Of each seed that reached it, up to the evaluation before the one that did: the truth lies between."""
+        """Forward passes up to the last evaluation below the target, of each seed that reached it: the target was
+        reached at some step between the two evaluations."""
         return [
             max((row[0] for row in run.evaluation["curve"] if row[0] < step), default=0)
             * budget.forwards(_sized(run.spec))
@@ -217,7 +200,8 @@ class Standing:
 
     @property
     def joules_to_target(self) -> list[float]:
-        """Those seconds at the run's mean power, of each seed that reached it and whose power was measured."""
+        """Energy of these seconds at the run's mean power, of each seed that reached the target and whose power was
+        measured."""
         powers = [(seconds, run.power.get("mean_power_watts")) for run, seconds in self._timed]
         return [seconds * power for seconds, power in powers if power is not None]
 
@@ -243,8 +227,8 @@ class Ranking:
 
     @property
     def finished(self) -> list[Standing]:
-        """Those with a mean on test."""
-        return [one for one in self.standings if one.scores is not None]
+        """The methods whose best point has run."""
+        return [standing for standing in self.standings if standing.scores is not None]
 
 
 def is_of(protocol: Protocol, spec: RunSpec) -> bool:
@@ -259,8 +243,8 @@ def is_of(protocol: Protocol, spec: RunSpec) -> bool:
 
 
 def _sized(spec: RunSpec) -> RunSpec:
-    """``spec``; of a model whose sizes are not known here, as of a package that is not installed, with those of
-    another: forwards do not depend on them, but for methods that take layers apart."""
+    """``spec``, or where the sizes of its model are not known (its package is not installed) the same run of OPT-125M:
+    forward passes do not depend on a model's size, but for methods that take layers apart."""
     if models.is_known(spec):
         return spec
     return spec.replace(model="OPT-125M", model_path="", name="", config_hash="", weights_hash="")
@@ -269,10 +253,10 @@ def _sized(spec: RunSpec) -> RunSpec:
 def rankings(table: ContestTable, results: Sequence[Result]) -> list[Ranking]:
     """How the methods came out, for each machine and model (and all else that the methods' own fields leave open)."""
     groups: dict[tuple[Any, ...], list[Result]] = {}
-    own = {key.partition(".")[0] for one in table.protocol.contenders for key in one.fields}
+    varied = {key.partition(".")[0] for contender in table.protocol.contenders for key in contender.fields}
     common = [
         name for name, field in DECLARED.items()
-        if not field.unhashed and name not in (*own, "steps", "seed", "eval_every", "test_size", "weights_path")
+        if not field.unhashed and name not in (*varied, "steps", "seed", "eval_every", "test_size", "weights_path")
     ]  # fmt: skip
     for result in results:
         if is_of(table.protocol, result.spec):
@@ -283,26 +267,27 @@ def rankings(table: ContestTable, results: Sequence[Result]) -> list[Ranking]:
 
 def unmeasured(table: ContestTable) -> list[Standing]:
     """The methods without any run."""
-    return [_standing(table, one, []) for one in table.protocol.contenders]
+    return [_standing(table, contender, []) for contender in table.protocol.contenders]
 
 
 def _ranking(table: ContestTable, machine: str, results: Sequence[Result]) -> Ranking:
-    """Of winners that ran with test sets of several sizes those count that saw the largest."""
+    """The ranking of one machine's ``results``. Where final runs saw test sets of several sizes, those with the largest
+    one count."""
     largest = max(result.spec.test_size for result in results)
     by_method: dict[str, list[Result]] = {}
-    for result in (one for one in results if one.spec.test_size in (0, largest)):
+    for result in (item for item in results if item.spec.test_size in (0, largest)):
         contender = table.protocol.contender(result.spec)
         assert contender is not None
         by_method.setdefault(contender.header, []).append(result)
-    standings = [_standing(table, one, by_method.get(one.header, [])) for one in table.protocol.contenders]
+    standings = [_standing(table, item, by_method.get(item.header, [])) for item in table.protocol.contenders]
     return Ranking(
         machine=machine, spec=results[0].spec, description=str(results[0].environment.get("description", "")),
-        standings=tuple(sorted(standings, key=lambda one: math.inf if one.loss is None else one.loss)),
+        standings=tuple(sorted(standings, key=lambda item: math.inf if item.loss is None else item.loss)),
     )  # fmt: skip
 
 
 def _standing(table: ContestTable, contender: Contender, results: Sequence[Result]) -> Standing:
-    """A method that is not tuned yet, in the grid or in what may be added to it, has no ``runs``."""
+    """How a method stands. It has no ``runs`` until its grid, and the points that may be added to it, are tuned."""
     protocol, most = table.protocol, table.protocol.points + table.protocol.extra
     first = protocol.tuning_seeds[0]
     done = {run.spec.hash: run for run in results if run.spec.test_size == 0 and is_done(run)}

@@ -102,11 +102,11 @@ def sheets(facts: Facts) -> list[Sheet]:
         source = "zobench's registry of models, from which every cell of these models is built"
         shown.append(_sheet(facts, "registry", source, lambda row, k: _registered(row.model, facts.columns[k][1]), []))
     if any(row.run for row in facts.rows):
-        own = replace(facts, columns=(("Peak memory (GB)", ""),), title=f"{facts.title}, evaluated")
+        memories = replace(facts, columns=(("Peak memory (GB)", ""),), title=f"{facts.title}, evaluated")
         spec = RunSpec.from_dict({**facts.base})
-        told = [f"{spec.model}, batch {spec.batch_size}, {spec.seq_len} tokens; 1 GB here is {2**30} bytes."]
+        about = [f"{spec.model}, batch {spec.batch_size}, {spec.seq_len} tokens; 1 GB here is {2**30} bytes."]
         source = "predicted by zobench's formulas for its own engine on a CUDA device"
-        shown.append(_sheet(own, "predicted", source, lambda row, k: _predicted(facts.base, row.run), told))
+        shown.append(_sheet(memories, "predicted", source, lambda row, k: _predicted(facts.base, row.run), about))
     return shown
 
 

@@ -48,7 +48,7 @@ def csv(frame: pd.DataFrame | None) -> str:
 def of_cells(table: Table, grids: Iterable[tuple[str | None, Grid]]) -> pd.DataFrame:
     """What was measured on every machine, then what is predicted and what the papers report, once each."""
     cells = [(machine, cell) for machine, grid in grids for cell in flat(grid)]
-    frame = made({**_place(table, cell), **line} for machine, cell in cells for line in _lines(cell, machine))
+    frame = made({**_labels(table, cell), **line} for machine, cell in cells for line in _lines(cell, machine))
     layers = frame["source"].map({"measured": 0, "predicted": 1, "paper": 2}).where(frame["machine"] == "", 0)
     kept = frame.loc[layers.sort_values(kind="stable").index].drop_duplicates([*_PLACE, "source", "machine"])
     return kept.reset_index(drop=True)
@@ -60,7 +60,7 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
     return measured.merge(paper, on=["table", *_PLACE, "unit"], suffixes=("", "_paper"))
 
 
-def _place(table: Table, cell: TableCell) -> dict[str, str]:
+def _labels(table: Table, cell: TableCell) -> dict[str, str]:
     return {
         "table": table.name, "row": plain(cell.row.header), "column": plain(cell.column.header),
         "metric": cell.metric.name, "unit": METRICS.get(cell.metric.name).base_unit,
@@ -96,13 +96,13 @@ def _measured(cell: TableCell, machine: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _predicted(known: Forecast) -> dict[str, Any]:
-    low, high = known.interval or (None, None)
-    program = "zobench's engine" if known.own else "the paper's program"
+def _predicted(forecast: Forecast) -> dict[str, Any]:
+    low, high = forecast.interval or (None, None)
+    program = "zobench's engine" if forecast.own else "the paper's program"
     return {
-        "source": "predicted", "hardware": known.gpu.name, "value": known.value, "low": low, "high": high,
-        "status": "oom" if known.value is None else "ok",
-        "notes": " ".join((f"Predicted for {program}.", *known.notes)),
+        "source": "predicted", "hardware": forecast.gpu.name, "value": forecast.value, "low": low, "high": high,
+        "status": "oom" if forecast.value is None else "ok",
+        "notes": " ".join((f"Predicted for {program}.", *forecast.notes)),
     }  # fmt: skip
 
 

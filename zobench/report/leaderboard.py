@@ -91,9 +91,9 @@ def rankings(results: Sequence[Result], cells: Sequence[Cell]) -> list[Ranking]:
     ranked = []
     for cell in cells:
         alike: dict[object, list[Result]] = {}
-        for one in results:
-            if meets(one.spec, cell.where) and _counts(one):
-                alike.setdefault(cell_of(one), []).append(one)
+        for result in results:
+            if meets(result.spec, cell.where) and _counts(result):
+                alike.setdefault(cell_of(result), []).append(result)
         groups = sorted(alike.values(), key=lambda group: (group[0].spec.device, group[0].spec.hash))
         ranked += [Ranking(cell=cell, entries=_ranked(group)) for group in groups]
     return ranked
@@ -106,18 +106,19 @@ def _counts(result: Result) -> bool:
 
 def _ranked(alike: Sequence[Result]) -> tuple[Entry, ...]:
     """A machine's rank is one more than the number of machines that are shown to be faster."""
-    ordered = sorted(alike, key=lambda one: (-(_value(one, _SPEED) or 0.0), place_of(one)))
-    faster = [{place_of(other) for other in ordered if _is_faster(other, one)} for one in ordered]
-    alone = len({place_of(one) for one in ordered}) == 1
+    ordered = sorted(alike, key=lambda result: (-(_value(result, _SPEED) or 0.0), place_of(result)))
+    faster = [{place_of(other) for other in ordered if _is_faster(other, result)} for result in ordered]
+    alone = len({place_of(result) for result in ordered}) == 1
     return tuple(
-        Entry(result=one, rank=None if alone else 1 + len(others)) for one, others in zip(ordered, faster, strict=True)
+        Entry(result=result, rank=None if alone else 1 + len(machines))
+        for result, machines in zip(ordered, faster, strict=True)
     )
 
 
-def _is_faster(one: Result, other: Result) -> bool:
-    """Whether ``one``, of another machine than ``other``, is shown to be faster."""
-    first, second = (METRICS.get(_SPEED).interval(each) for each in (one, other))
-    apart = place_of(one) != place_of(other)
+def _is_faster(result: Result, other: Result) -> bool:
+    """Whether ``result``, of another machine than ``other``, is shown to be faster."""
+    first, second = (METRICS.get(_SPEED).interval(each) for each in (result, other))
+    apart = place_of(result) != place_of(other)
     return apart and first is not None and second is not None and first[0] > second[1]
 
 
@@ -128,19 +129,19 @@ def _value(result: Result, metric: str) -> float | None:
 
 def artifact(results: Sequence[Result]) -> Artifact:
     """The page: a sheet for each ranking, and all numbers as CSV."""
-    found = rankings(results, stated())
+    ranked = rankings(results, stated())
     return Artifact(
         name=NAME, kind="table", title=TITLE, paper="", runner="", command="zobench campaign",
-        sheets=tuple(_sheet(one, () if i else _RULES) for i, one in enumerate(found)) or (_empty(),),
-        frame=_numbers(found),
+        sheets=tuple(_sheet(ranking, () if i else _RULES) for i, ranking in enumerate(ranked)) or (_empty(),),
+        frame=_numbers(ranked),
     )  # fmt: skip
 
 
 def _empty() -> Sheet:
-    told = f"None of the cells was measured yet: {', '.join(cell.title for cell in stated())}."
+    text = f"None of the cells was measured yet: {', '.join(cell.title for cell in stated())}."
     more = "`zobench campaign small-cpu` or `zobench campaign one-gpu` measures them (docs/campaigns.md)."
     return Sheet(label=NAME, title=TITLE, source="nothing measured yet", row_header="Rank", rows=(), groups=(),
-                 remarks=(told, more))  # fmt: skip
+                 remarks=(text, more))  # fmt: skip
 
 
 def _sheet(ranking: Ranking, rules: Sequence[str]) -> Sheet:
@@ -162,14 +163,14 @@ def _line(result: Result) -> list[CellText]:
     about = str(result.environment.get("description", ""))
     return [
         CellText(text=place_of(result), detail=f"({about})" if about else "", tone="label"),
-        *(_number(result, name, form, _told(result) if name == _SPEED else ()) for name, form in _SHOWN.items()),
+        *(_number(result, name, form, _slowed_by(result) if name == _SPEED else ()) for name, form in _SHOWN.items()),
         *(CellText(text=text, tone="label") if text else _NOTHING for text in (_commit(result), _date(result))),
         CellText(text=str(len(result.runs)), tone="label"),
         CellText(text=path_of(result), tone="label"),
     ]
 
 
-def _told(result: Result) -> tuple[str, ...]:
+def _slowed_by(result: Result) -> tuple[str, ...]:
     """What makes the cell's steps longer than they would be alone."""
     turns = evidence.in_turns(result)
     return (
@@ -178,14 +179,14 @@ def _told(result: Result) -> tuple[str, ...]:
     )
 
 
-def _number(result: Result, metric: str, form: str, own: tuple[str, ...] = ()) -> CellText:
+def _number(result: Result, metric: str, form: str, notes: tuple[str, ...] = ()) -> CellText:
     quantity = METRICS.get(metric)
     value, scale = quantity.of(result), next(iter(quantity.units.values()))
     if value is None:
         return _NOTHING
     interval: Interval | None = quantity.interval(result) if quantity.timed or quantity.per_run else None
     ends = () if interval is None else tuple(rounded(end / scale, form) for end in interval)
-    return CellText(text=rounded(value / scale, form), detail=f"[{', '.join(ends)}]" if ends else "", own=own)
+    return CellText(text=rounded(value / scale, form), detail=f"[{', '.join(ends)}]" if ends else "", own=notes)
 
 
 def path_of(result: Result) -> str:
@@ -207,14 +208,14 @@ def _date(result: Result) -> str:
     return datetime.datetime.fromtimestamp(max(began), datetime.UTC).date().isoformat() if began else ""
 
 
-def _numbers(found: Sequence[Ranking]) -> pd.DataFrame:
+def _numbers(ranked: Sequence[Ranking]) -> pd.DataFrame:
     """Every value in base units, a line each."""
     lines = [
-        {"cell": ranking.cell.title, "spec": ranking.label, "rank": entry.rank or "", "commit": commit_of(one) or "",
-         "date": _date(one), "machine": place_of(one), "run": path_of(one), "metric": metric,
+        {"cell": ranking.cell.title, "spec": ranking.label, "rank": entry.rank or "", "commit": commit_of(result) or "",
+         "date": _date(result), "machine": place_of(result), "run": path_of(result), "metric": metric,
          "unit": quantity.base_unit, "value": value, "low": interval[0], "high": interval[1]}
-        for ranking in found for entry in ranking.entries for metric in _SHOWN
-        for one, quantity in ((entry.result, METRICS.get(metric)),) if (value := quantity.of(one)) is not None
-        for interval in (quantity.interval(one) or (None, None),)
+        for ranking in ranked for entry in ranking.entries for metric in _SHOWN
+        for result, quantity in ((entry.result, METRICS.get(metric)),) if (value := quantity.of(result)) is not None
+        for interval in (quantity.interval(result) or (None, None),)
     ]  # fmt: skip
     return frames.made(lines, _COLUMNS)

@@ -1,8 +1,8 @@
-"""What a report opens with: one chart of offloading's costs beside MeZO's own way, and three sentences."""
+"""What a report opens with: one chart of what offloading costs relative to MeZO's own way, and three sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from zobench.recipes.reference import Reference
@@ -11,107 +11,153 @@ from zobench.report.cells import TableCell, flat
 from zobench.report.chart import Chart, Mark, Panel, Series
 from zobench.report.compose import Grid, hardware, joined, measured_on, ratio, relative
 from zobench.report.render import grids
-from zobench.report.summary import Filled, in_words, layers, verdicts
+from zobench.report.summary import Filled, in_words, verdicts
 from zobench.report.table import Table, load_table
 from zobench.result import Result
 
 NAME = "opening"
 _RECIPE = Path(__file__).with_name("opening.toml")
-Share = Callable[[Sequence[TableCell], int], float | None]
-"""A column's multiple of the baseline."""
 
 
 def opening(filled: Sequence[Filled], results: Sequence[Result], reference: Reference) -> Opening:
     """The chart and the sentences of a report on ``results``, of the machine that has most of the chart's values."""
     table = load_table(_RECIPE)
     machine, grid = max(grids(table, results, None, reference, foretold=False), key=lambda item: _count(item[1]))
-    shares = (_here, _reported)
-    grid = [
-        row for row in grid
-        if any(of(group, k) is not None for of in shares for group in row for k in range(1, len(group)))
-    ]  # fmt: skip
-    return Opening(chart=_chart(table, grid, machine), sentences=_sentences(table, grid, machine, filled))
+    counts = verdicts(filled, machine)
+    paper = _phrase(table, grid, 1, [_reported(group, 1) for group in _groups(grid, 0)],
+                    [_reported(group, 1) for group in _groups(grid, 1)])  # fmt: skip
+    third = f"In the paper {paper}; of all papers' {sum(counts.values())} claims here: {in_words(counts)}."
+    return Opening(chart=_chart(table, grid, machine), sentences=(*_measured_sentences(table, grid, machine), third))
 
 
 def _count(grid: Grid) -> int:
     return sum(cell.value is not None for cell in flat(grid))
 
 
-def _measured(group: Sequence[TableCell], k: int) -> Mark:
-    """What was measured of column ``k`` as a multiple of the baseline's in the same row: from the rounds in which both
-    ran, with its interval, where there are any."""
+def _groups(grid: Grid, j: int) -> list[Sequence[TableCell]]:
+    """The cells of metric ``j``, a group for each row."""
+    return [row[j] for row in grid]
+
+
+def _mark(group: Sequence[TableCell], k: int) -> Mark:
+    """Column ``k`` over the baseline in the same row, from the rounds in which both ran, with its 95 % interval. Empty
+    for times of a single process, and where other programs disturbed most of the processes of one of the two."""
     value, interval = relative(group[k], group[0])
+    if group[k].quantity.timed and (interval is None or _is_disturbed(group[k]) or _is_disturbed(group[0])):
+        return Mark()
     low, high = interval or (None, None)
     return Mark(value=value, low=low, high=high)
 
 
-def _here(group: Sequence[TableCell], k: int) -> float | None:
-    """The value of :func:`_measured`."""
-    return _measured(group, k).value
+def _is_disturbed(cell: TableCell) -> bool:
+    """Whether other programs kept the machine busy during more than half of the cell's processes."""
+    runs = cell.result.runs if cell.result else ()
+    return 2 * sum(bool(run.disturbances) for run in runs) > len(runs)
 
 
-def _reported(group: Sequence[TableCell], k: int) -> float | None:
-    """What the paper reports of column ``k`` as a multiple of the baseline's in the same row."""
-    return ratio(group[k].paper_value, group[0].paper_value)
+def _reported(group: Sequence[TableCell], k: int) -> Mark:
+    """What the paper reports of column ``k`` over the baseline in the same row."""
+    return Mark(value=ratio(group[k].paper_value, group[0].paper_value))
 
 
 def _chart(table: Table, grid: Grid, machine: str | None) -> Chart:
+    """Of what was measured, if anything was, with the paper's values beside it; else of the paper's alone."""
     cells = flat(grid)
     where = joined(hardware(cell.paper) for cell in cells if cell.paper)
-    told = [*([measured_on(cells, machine)] if machine else []), f"paper: {table.paper} {table.artifact}, on {where}"]
-    source = "; ".join(told)
+    panels = [_panel(table, grid, j) for j in range(len(table.metrics))]
+    measured = [panel for panel in panels
+                if any(mark.value is not None for line in panel.series for mark in line.marks)]  # fmt: skip
+    measured_source = [measured_on(cells, machine)] if measured else []
+    source = "; ".join([*measured_source, f"paper: {table.paper} {table.artifact}, on {where}"])
     return Chart(
         name=NAME, kind="bars", title=table.title, source=source[:1].upper() + source[1:], remarks=(table.caption,),
-        panels=tuple(_panel(table, grid, j) for j in range(len(table.metrics))),
+        panels=tuple(measured or panels),
     )  # fmt: skip
 
 
 def _panel(table: Table, grid: Grid, j: int) -> Panel:
-    series = []
-    for k, column in list(enumerate(table.columns))[1:]:
-        marks = tuple(_measured(row[j], k) for row in grid)
-        paper = tuple(_reported(row[j], k) for row in grid)
-        if any(share is not None for share in (*paper, *(mark.value for mark in marks))):
-            series.append(Series(label=column.header, marks=marks, paper=paper))
+    """Metric ``j``: the rows and columns that have something measured, or where none has, those that a paper has."""
+    groups, columns = _groups(grid, j), range(1, len(table.columns))
+    for of in (_mark, _reported):
+        rows = [group for group in groups if any(of(group, k).value is not None for k in columns)]
+        if rows:
+            break
+    series = tuple(
+        Series(label=table.columns[k].header, marks=tuple(_mark(group, k) for group in rows),
+               paper=tuple(_reported(group, k).value for group in rows))
+        for k in columns if any(of(group, k).value is not None for group in rows)
+    )  # fmt: skip
     return Panel(
-        title=table.metrics[j].header, y_label=f"relative to {table.baseline}", series=tuple(series),
-        positions=tuple(row[0][0].row.header for row in grid), limit=(1.0, f"1: as {table.baseline}"),
+        title=table.metrics[j].header, y_label=f"relative to {table.baseline}", series=series,
+        positions=tuple(group[0].row.header for group in rows), limit=(1.0, f"1: as {table.baseline}"),
     )  # fmt: skip
 
 
-def _sentences(table: Table, grid: Grid, machine: str | None, filled: Sequence[Filled]) -> tuple[str, ...]:
-    """What was found here, what the papers say of it, and how much of their tables that is."""
-    here = [text for k in range(1, len(table.columns)) if (text := _told(table, grid, k, _here))]
-    cells = flat(grid)
-    where = measured_on(cells, machine).removeprefix("measured ")
-    first = (
-        f"{where[:1].upper()}{where[1:]}, {'; '.join(here)}."
-        if here else "Nothing that a paper compares was measured here yet: `zobench sweep main_table` begins with it."
-    )  # fmt: skip
-    reported = _told(table, grid, 1, _reported)
-    counts = verdicts(filled, machine)
-    second = f"In the paper, {reported}; of all papers' {sum(counts.values())} claims here: {in_words(counts)}."
-    total, seen, ahead, neither = layers(filled)
-    third = (
-        f"Of the {total} values in the papers' tables {seen} were measured here, {ahead} are predicted only, and of "
-        f"{neither} neither is known; each table below says which."
+def _measured_sentences(table: Table, grid: Grid, machine: str | None) -> tuple[str, ...]:
+    """What was measured, and on what evidence; or how to begin."""
+    memory, speed = _groups(grid, 0), _groups(grid, 1)
+    columns = range(1, len(table.columns))
+    phrases = [_phrase(table, grid, k, [_mark(group, k) for group in memory], [_mark(group, k) for group in speed])
+               for k in columns]  # fmt: skip
+    if not any(phrases):
+        return ("Nothing that a paper compares was measured here yet: `zobench sweep main_table` begins with it.",)
+    where = measured_on(flat(grid), machine).removeprefix("measured ")
+    first = f"{where[:1].upper()}{where[1:]}, {'; '.join(filter(None, phrases))}."
+    pairs = [(_mark(group, k).value is None, group[k], group[0]) for group in speed for k in columns
+             if group[k].value is not None and group[0].value is not None]  # fmt: skip
+    evidence = [
+        *_evidence([(cell, base) for left, cell, base in pairs if not left]),
+        *_left_out([(cell, base) for left, cell, base in pairs if left]),
+    ]
+    second = "; ".join(evidence)
+    return first, *([f"{second[0].upper()}{second[1:]}."] if second else [])
+
+
+def _evidence(pairs: Sequence[tuple[TableCell, TableCell]]) -> Iterator[str]:
+    """From how many processes the ratios of times are, and how much of the machine other programs used meanwhile."""
+    runs = [run for pair in pairs for cell in pair if cell.result for run in cell.result.runs]
+    if runs:
+        counts = sorted(min(len(cell.result.runs) for cell in pair if cell.result) for pair in pairs)
+        span = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+        yield f"throughputs are from {span} processes of each in shared rounds, in parentheses the 95 % interval"
+    loads = [load for run in runs if (load := run.power.get("other_cpu_cores")) is not None]
+    if loads:
+        cores = runs[0].environment.get("cores_available")
+        yield f"meanwhile other programs used at most {max(loads):.2g}{f' of {cores}' if cores else ''} cores"
+
+
+def _left_out(pairs: Sequence[tuple[TableCell, TableCell]]) -> Iterator[str]:
+    """Which measured ratios of times are not shown, and what gives them."""
+    busy = sum(_is_disturbed(cell) or _is_disturbed(base) for cell, base in pairs)
+    causes = {"disturbed by other programs": busy, "of single processes or without a shared round": len(pairs) - busy}
+    counts = " and ".join(f"{count} {cause}" for cause, count in causes.items() if count)
+    if pairs:
+        how = "`zobench sweep main_table --repeats 6` on an idle machine gives them"
+        yield f"throughput ratios left out: {counts}; {how}"
+
+
+def _phrase(table: Table, grid: Grid, k: int, memory: Sequence[Mark], speed: Sequence[Mark]) -> str:
+    """``ZO2 needs 0.25 to 0.6 of MeZO's memory and has 0.97 (0.95 to 0.99, OPT-1.3B) of its throughput``, the least and
+    the most of several rows; ``memory`` and ``speed`` have a mark for each."""
+    base, parts = table.baseline, []
+    if shares := _span(mark.value for mark in memory):
+        parts.append(f"needs {shares} of {base}'s memory")
+    shown = sorted(
+        ((mark, row[0][0].row.header) for mark, row in zip(speed, grid, strict=True) if mark.value is not None),
+        key=lambda pair: pair[0].value or 0.0,
     )
-    return first, second, third
+    if shown:
+        ends = dict.fromkeys(_number(*pair) for pair in (shown[0], shown[-1]))
+        parts.append(f"has {' to '.join(ends)} of {'its' if parts else base + chr(39) + 's'} throughput")
+    return f"{table.columns[k].header} {' and '.join(parts)}" if parts else ""
 
 
-def _told(table: Table, grid: Grid, k: int, share: Share) -> str:
-    """``ZO2 needs 0.25 to 0.6 of MeZO's memory and has 0.93 to 0.99 of its throughput (OPT-125M to OPT-1.3B)``;
-    ``share``: of what was measured, or reported."""
-    memory, speed = ([share(row[j], k) for row in grid] for j in (0, 1))
-    rows = [row[0][0].row.header for row, one in zip(grid, speed, strict=True) if one is not None]
-    if not rows:
-        return ""
-    span = rows[0] if len(rows) == 1 else f"{rows[0]} to {rows[-1]}"
-    name, base = table.columns[k].header, table.baseline
-    needs = f"needs {_span(memory)} of {base}'s memory and " if any(one is not None for one in memory) else ""
-    return f"{name} {needs}has {_span(speed)} of {'its' if needs else base + 's'} throughput ({span})"
+def _number(mark: Mark, row: str) -> str:
+    """``0.97 (0.95 to 0.99, OPT-1.3B)``"""
+    interval = "" if mark.low is None or mark.high is None else f"{mark.low:.2f} to {mark.high:.2f}, "
+    return f"{mark.value:.2f} ({interval}{row})"
 
 
 def _span(shares: Iterable[float | None]) -> str:
-    known = [f"{share:.2g}" for share in sorted(share for share in shares if share is not None)]
-    return known[0] if known[0] == known[-1] else f"{known[0]} to {known[-1]}"
+    texts = [f"{share:.2g}" for share in sorted(share for share in shares if share is not None)]
+    return "" if not texts else texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"

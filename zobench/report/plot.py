@@ -12,7 +12,7 @@ from zobench.machine.texts import toml_of
 from zobench.report import contest as contests
 from zobench.report import table as tables
 from zobench.report import toml
-from zobench.report.chart import KINDS
+from zobench.report.chart import KINDS, Chart, Panel
 from zobench.report.contest import ContestTable
 from zobench.report.table import Table
 from zobench.report.toml import Where, check
@@ -59,6 +59,13 @@ class Plot:
     is_figure: ClassVar[bool] = True
 
 
+def nothing(plot: Plot, message: str) -> Chart:
+    """The figure of which there is nothing to draw, as ``message`` says."""
+    kind = "lines" if plot.kind == "curves" else plot.kind
+    return Chart(name=plot.name, kind=kind, title=plot.title, source="", panels=(Panel(message=message),),
+                 remarks=(plot.caption,) if plot.caption else ())  # fmt: skip
+
+
 _WORDS: dict[str, Any] = dict.fromkeys(tables.WORDS, str)
 _KINDS = (*KINDS, "curves")
 _OF_RUNS = ("timeline", "curves")
@@ -94,7 +101,7 @@ def _drawn(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:
 
 
 def _along(rows: Mapping[str, Any]) -> dict[str, str]:
-    """What the axis along x is called where nobody says: the field that varies along it, if it is one."""
+    """The name of the axis along x that follows from ``rows``: the field of their product, if it is one field."""
     fields = list(rows.get("product", {}))
     return {"x": fields[0].replace("_", " ").capitalize()} if len(fields) == 1 else {}
 
@@ -113,7 +120,7 @@ def _lanes(stem: str, kind: str, data: Mapping[str, Any]) -> Plot:
 
 
 def _of_contest(stem: str, data: Mapping[str, Any]) -> Plot:
-    """The points of a protocol's table, which the figure names."""
+    """The figure of a protocol's table: a point for each method."""
     check("the figure", data, {"kind": str, "title": str, "table": str}, {"caption": str})
     path = recipes.find("tables", data["table"])
     shown = toml_of(path)

@@ -42,15 +42,15 @@ def spread_of(spec: RunSpec, results: Iterable[Result]) -> Spread:
         if alike and run.is_ok and run.evaluation.get("test", {}).get("loss") is not None:
             groups.setdefault(run.spec.replace(seed=0).hash, {})[run.spec.seed] = run
     sets: dict[tuple[int, ...], list[list[Result]]] = {}
-    for own in (own for own in groups.values() if len(own) > 1):
-        sets.setdefault(tuple(sorted(own)), []).append([own[seed] for seed in sorted(own)])
+    for seeded in (seeded for seeded in groups.values() if len(seeded) > 1):
+        sets.setdefault(tuple(sorted(seeded)), []).append([seeded[seed] for seed in sorted(seeded)])
     if not sets:
         return ASSUMED
-    known = next(iter(sets.values()))[0][0]
+    first = next(iter(sets.values()))[0][0]
     count = sum(len(rows) * len(seeds) for seeds, rows in sets.items())
-    loss, score = (_of_differences(list(sets.values()), key) for key in ("loss", known.scores[0]))
+    loss, score = (_of_differences(list(sets.values()), key) for key in ("loss", first.scores[0]))
     return Spread(
-        loss=loss, accuracy=score, examples=known.evaluation["test"]["count"],
+        loss=loss, accuracy=score, examples=first.evaluation["test"]["count"],
         source=f"of {count} stored runs of {spec.model} on {spec.task_name}, {sum(map(len, sets.values()))} settings "
         "with several seeds, paired where they share them",
     )  # fmt: skip
@@ -73,12 +73,12 @@ def _of_differences(sets: Sequence[Sequence[Sequence[Result]]], key: str) -> flo
 
 def planned(protocol: Protocol, spread: Spread, wanted: int) -> str:
     """What the protocol can show of its methods against one; ``wanted``: test examples that are asked for."""
-    seeds, others = len(protocol.seeds), len(protocol.contenders) - 1
+    seeds, rivals = len(protocol.seeds), len(protocol.contenders) - 1
     examples = min(wanted, spread.examples or wanted)
-    loss = detectable(spread.loss, seeds, others)
-    points = 100 * detectable(spread.accuracy, seeds, others, math.sqrt(DISCORDANT / examples))
+    loss = detectable(spread.loss, seeds, rivals)
+    points = 100 * detectable(spread.accuracy, seeds, rivals, math.sqrt(DISCORDANT / examples))
     return (
         f"This protocol can show {loss:.2g} in loss, {points:.1f} points: with {seeds} seeds, {examples} test examples "
-        f"and {others} methods against one, power {POWER:.0%} at {LEVEL:.0%} after Holm. Spread of seeds: "
+        f"and {rivals} methods against one, power {POWER:.0%} at {LEVEL:.0%} after Holm. Spread of seeds: "
         f"{spread.source}; two methods answer {DISCORDANT:.0%} of the examples differently (assumed)."
     )

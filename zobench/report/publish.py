@@ -16,8 +16,8 @@ from zobench.report.summary import Filled
 from zobench.result import Result
 
 PAGE, SUMMARY, COMPARISON, NUMBERS = "index.html", "summary.md", "comparison.csv", "numbers.tex"
-Tell = Callable[[str, int, int], None]
-"""Told before each artifact: its name, how many are done, how many there are."""
+Progress = Callable[[str, int, int], None]
+"""Called before each artifact is written: its name, how many are done, how many there are."""
 
 
 FIGURE, WHOLE = ("matplotlib",), ("jinja2", "matplotlib")
@@ -25,30 +25,31 @@ FIGURE, WHOLE = ("matplotlib",), ("jinja2", "matplotlib")
 
 
 def check_extras(what: str, packages: Sequence[str]) -> None:
-    """Raises ``ImportError`` unless all ``packages`` that ``what`` needs are here: before the first file is written."""
+    """Raises ``ImportError`` unless all ``packages`` that ``what`` needs are installed, before the first file is
+    written."""
     lacking = [name for name in packages if importlib.util.find_spec(name) is None]
     if lacking:
-        told = f"{' and '.join(lacking)}, but {'it is' if len(lacking) == 1 else 'they are'} not installed"
-        raise ImportError(f"{what} needs {told}; pip install 'zobench[report]'")
+        lack = f"{' and '.join(lacking)}, but {'it is' if len(lacking) == 1 else 'they are'} not installed"
+        raise ImportError(f"{what} needs {lack}; pip install 'zobench[report]'")
 
 
-def publish(results: Sequence[Result], problems: Sequence[str], out: Path, tell: Tell) -> Book:
+def publish(results: Sequence[Result], problems: Sequence[str], out: Path, progress: Progress) -> Book:
     """Writes everything below ``out`` and returns what was written as data. Raises ``OSError`` if the disk refuses."""
     book, filled = artifacts.book(results, problems, Reference.load())
     images: dict[str, list[str]] = {}
     undrawn = []
     for i, artifact in enumerate(book.artifacts):
-        tell(artifact.name, i, len(book.artifacts))
+        progress(artifact.name, i, len(book.artifacts))
         try:
             write_artifact(artifact, out)
-            images[artifact.name] = [figures.svg(chart) for chart in artifact.charts]
+            images[artifact.name] = [figures.svg(chart) for chart in artifact.charts if chart.drawn]
         except ValueError as error:  # one picture that cannot be drawn must not take the page with it
             undrawn.append(f"not drawn: {artifact.name}: {error}")
-    if book.opening is not None:
+    if book.opening is not None and book.opening.chart.drawn:
         figures.save(book.opening.chart, _folder(out / "figures") / opening.NAME)
         images[opening.NAME] = [figures.svg(book.opening.chart)]
     book = replace(book, problems=(*book.problems, *undrawn))
-    tell(PAGE, len(book.artifacts), len(book.artifacts))
+    progress(PAGE, len(book.artifacts), len(book.artifacts))
     _write(out, SUMMARY, markdown.write(book.summary))
     _write(out, COMPARISON, comparison(filled))
     _write(out, NUMBERS, macros.write((item.table, item.grids) for item in filled))
@@ -63,7 +64,7 @@ def write_artifact(artifact: Artifact, out: Path) -> list[Path]:
     if artifact.sheets:
         written.append(_write(out, f"{stem}.md", markdown.write(artifact.sheets)))
         written.append(_write(out, f"{stem}.tex", latex.write(artifact.sheets)))
-    for chart in artifact.charts:
+    for chart in (chart for chart in artifact.charts if chart.drawn):
         target = out / f"{artifact.kind}s" / clean(chart.name)
         written += figures.save(chart, _folder(target.parent) / target.name)
     return written

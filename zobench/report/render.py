@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import singledispatch
 from typing import Any
 
 from zobench.recipes.reference import Reference
@@ -48,30 +47,20 @@ def render(
     """
     if fmt not in FORMATS:
         raise ValueError(f"unknown format {fmt!r}; {suggestion(fmt, (*FORMATS, 'parquet'))}")
-    own, numbers = shown(item, results, machine, reference or Reference.load())
-    return frames.csv(numbers()) if fmt == "csv" else WRITERS[fmt](own, width, color)
+    shown_sheets, numbers = shown(item, results, machine, reference or Reference.load())
+    return frames.csv(numbers()) if fmt == "csv" else WRITERS[fmt](shown_sheets, width, color)
 
 
-@singledispatch
-def shown(item: object, results: Sequence[Result], machine: str | None, reference: Reference) -> Filling:
-    """The sheets of ``item``, a table, a table of facts or one of a protocol, and the same as data."""
-    raise TypeError(f"a table of some kind must be given, but got {type(item).__name__}")
-
-
-@shown.register
-def _(item: Facts, results: Sequence[Result], machine: str | None, reference: Reference) -> Filling:
-    own = facts.sheets(item)
-    return own, lambda: frames.of_sheets(own)
-
-
-@shown.register
-def _(item: ContestTable, results: Sequence[Result], machine: str | None, reference: Reference) -> Filling:
-    own = of_machine(results, machine)
-    return contest_sheets.sheets(item, own), lambda: contest_sheets.numbers(item, own)
-
-
-@shown.register
-def _(item: Table, results: Sequence[Result], machine: str | None, reference: Reference) -> Filling:
+def shown(
+    item: Table | Facts | ContestTable, results: Sequence[Result], machine: str | None, reference: Reference
+) -> Filling:
+    """The sheets of ``item``, and what makes a data frame of the same."""
+    if isinstance(item, Facts):
+        fact_sheets = facts.sheets(item)
+        return fact_sheets, lambda: frames.of_sheets(fact_sheets)
+    if isinstance(item, ContestTable):
+        matching = of_machine(results, machine)
+        return contest_sheets.sheets(item, matching), lambda: contest_sheets.numbers(item, matching)
     filled = grids(item, results, machine, reference)
     return list(sheets(item, filled, apart=False)), lambda: frames.of_cells(item, filled)
 
@@ -94,16 +83,16 @@ def grids(
 
 
 def of_machine(results: Sequence[Result], machine: str | None) -> list[Result]:
-    """The results of ``machine``, by its name or that of a place on it; all without one."""
+    """The results of ``machine``, named by itself or as one of its places (``box-cpu``); all results without one."""
     if machine is None:
         return list(results)
     if not results:
         raise ValueError(f"no results of machine {machine!r}, nor of any other; run a sweep first")
-    here = [result for result in results if machine in (place_of(result), machine_of(result))]
-    if not here:
-        places = sorted({place_of(result) for result in results})
-        raise ValueError(f"no results of machine {machine!r}; {suggestion(machine, places)}")
-    return here
+    matching = [result for result in results if machine in (place_of(result), machine_of(result))]
+    if not matching:
+        names = sorted({place_of(result) for result in results})
+        raise ValueError(f"no results of machine {machine!r}; {suggestion(machine, names)}")
+    return matching
 
 
 def sheets(table: Table, filled: Sequence[tuple[str | None, Grid]], *, apart: bool = True) -> Iterator[Sheet]:

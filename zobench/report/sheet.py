@@ -85,7 +85,7 @@ def of_frame(
     """The numbered sheet of ``frame``: its index down, below the index's name, its columns across, below ``heading``.
     Each place is a :class:`CellText`, or a text of ``tone``, a dot where it is empty."""
     body = [
-        tuple(one if isinstance(one, CellText) else CellText(text=one or "·", tone=tone) for one in line)
+        tuple(entry if isinstance(entry, CellText) else CellText(text=entry or "·", tone=tone) for entry in line)
         for line in frame.itertuples(index=False, name=None)
     ]
     rows, columns = ([CellText(text=text, tone="label") for text in axis] for axis in (frame.index, frame.columns))
@@ -96,16 +96,39 @@ def of_frame(
     )  # fmt: skip
 
 
+def without_blanks(sheet: Sheet) -> Sheet:
+    """``sheet`` without the rows and columns in which nothing stands, which a remark names, unless that is all."""
+    rows = [i for i in range(len(sheet.rows)) if any(_is_filled(e) for group in sheet.groups for e in group.body[i])]
+    if not rows:
+        return sheet
+    left = [label.text for i, label in enumerate(sheet.rows) if i not in rows]
+    groups = []
+    for group in sheet.groups:
+        columns = [k for k in range(len(group.columns)) if any(_is_filled(row[k]) for row in group.body)]
+        left += [column.text for k, column in enumerate(group.columns) if k not in columns]
+        body = tuple(tuple(group.body[i][k] for k in columns) for i in rows)
+        groups += [replace(group, columns=tuple(group.columns[k] for k in columns), body=body)] if columns else []
+    remarks = (f"Without any value, and not shown: {', '.join(dict.fromkeys(left))}.",) if left else ()
+    return replace(
+        sheet, rows=tuple(sheet.rows[i] for i in rows), groups=tuple(groups), remarks=(*sheet.remarks, *remarks)
+    )  # fmt: skip
+
+
+def _is_filled(entry: CellText) -> bool:
+    return entry.tone != "blank" or bool(entry.marks)
+
+
 def _merged(sheet: Sheet) -> Sheet:
     """``sheet`` with one text for all warnings of cells that differ only in their numbers."""
-    one = ranges(text for group in sheet.groups for row in group.body for entry in row for text in _warnings(entry))
+    entries = (entry for group in sheet.groups for row in group.body for entry in row)
+    merged_texts = ranges(text for entry in entries for text in _warnings(entry))
 
     def merged(entry: CellText) -> CellText:
-        own, shared = (tuple(one.get(text, text) for text in texts) for texts in (entry.own, entry.shared))
-        return replace(entry, own=own, shared=shared)
+        kept, shared = (tuple(merged_texts.get(text, text) for text in texts) for texts in (entry.own, entry.shared))
+        return replace(entry, own=kept, shared=shared)
 
     groups = [
-        replace(group, body=tuple(tuple(map(merged, row)) for row in group.body)) if one else group
+        replace(group, body=tuple(tuple(map(merged, row)) for row in group.body)) if merged_texts else group
         for group in sheet.groups
     ]
     return replace(sheet, groups=tuple(groups))
@@ -121,12 +144,13 @@ def ranges(texts: Iterable[str]) -> Mapping[str, str]:
     alike: dict[str, dict[str, list[str]]] = {}
     for text in texts:
         alike.setdefault(_NUMBER.sub(_HOLE, text), {})[text] = _NUMBER.findall(text)
-    told = {}
+    ranged = {}
     for pattern, members in alike.items():
         if len(members) > 1:
             spans = iter([_span(values) for values in zip(*members.values(), strict=True)])
-            told.update(dict.fromkeys(members, re.sub(_HOLE, lambda _, spans=spans: next(spans), pattern)))  # type: ignore[misc]
-    return told
+            text = re.sub(_HOLE, lambda _, spans=spans: next(spans), pattern)  # type: ignore[misc]
+            ranged.update(dict.fromkeys(members, text))
+    return ranged
 
 
 def _span(numbers: Sequence[str]) -> str:
@@ -137,13 +161,13 @@ def _span(numbers: Sequence[str]) -> str:
 def _numbered(group: Group, notes: list[str]) -> Group:
     top, below = _lift(group)
 
-    def rest(entry: CellText, k: int) -> CellText:
+    def below_heading(entry: CellText, k: int) -> CellText:
         return _marked(entry, [text for text in entry.shared if text not in (*top, *below[k])], notes)
 
     return Group(
         header=_marked(group.header, top, notes),
         columns=tuple(_marked(column, below[k], notes) for k, column in enumerate(group.columns)),
-        body=tuple(tuple(rest(entry, k) for k, entry in enumerate(row)) for row in group.body),
+        body=tuple(tuple(below_heading(entry, k) for k, entry in enumerate(row)) for row in group.body),
     )
 
 
@@ -165,7 +189,8 @@ def _lift(group: Group) -> tuple[list[str], list[list[str]]]:
 
 def _common(entries: Sequence[CellText]) -> list[str] | None:
     """Shared notes that all values among ``entries`` carry; None if there is no value."""
-    values = [one for one in entries if one.tone == "value"] or [one for one in entries if one.tone == "predicted"]
+    by_tone = [[entry for entry in entries if entry.tone == tone] for tone in ("value", "predicted")]
+    values = by_tone[0] or by_tone[1]
     if not values:
         return None
     return [text for text in values[0].shared if all(text in entry.shared for entry in values)]

@@ -57,10 +57,9 @@ def frame(filled: Sequence[Filled]) -> pd.DataFrame:
     ]  # fmt: skip
     made = pd.DataFrame(lines, columns=["table", "machine", *_FIELDS])
     seen = set(made.loc[made["ratio"].notna(), ["table", "reported"]].itertuples(index=False, name=None))
-    known = [place in seen for place in made[["table", "reported"]].itertuples(index=False, name=None)]
-    made["layer"] = [
-        _LAYERS[0] if here else _LAYERS[1 if ahead else 2] for here, ahead in zip(known, made["ahead"], strict=True)
-    ]
+    measured = [key in seen for key in made[["table", "reported"]].itertuples(index=False, name=None)]
+    layers = zip(measured, made["ahead"], strict=True)
+    made["layer"] = [_LAYERS[0 if is_measured else 1 if is_predicted else 2] for is_measured, is_predicted in layers]
     return made.astype(dict.fromkeys(("ratio", "foretold", "floor"), float) | dict.fromkeys(_FLAGS, bool))
 
 
@@ -69,12 +68,12 @@ _FLAGS = ("own", "ahead", "fitted", "deviates")
 
 
 def _line(cell: TableCell, *, first: bool) -> dict[str, Any]:
-    known, result = cell.forecast, cell.result
+    forecast, result = cell.forecast, cell.result
     return {
         "metric": cell.metric.name, "reported": tuple(cell.paper.values()) if cell.paper else (),
         "own": first and cell.paper is not None and not (cell.row.extra or cell.is_derived), "ratio": cell.ratio,
-        "ahead": known is not None, "fitted": known is not None and FITTED in known.notes,
-        "foretold": known.value / cell.paper_value if known and known.value and cell.paper_value else None,
+        "ahead": forecast is not None, "fitted": forecast is not None and FITTED in forecast.notes,
+        "foretold": forecast.value / cell.paper_value if forecast and forecast.value and cell.paper_value else None,
         "deviates": bool(cell.deviations), "run": result.spec.hash if result else "",
         "floor": metrics(result).get("floor_share") if result else None,
         "hardware": str(result.environment.get("description", "")) if result else "",
@@ -82,45 +81,38 @@ def _line(cell: TableCell, *, first: bool) -> dict[str, Any]:
 
 
 def sheets(filled: Sequence[Filled], count: int = 0) -> list[Sheet]:
-    """What it comes to, coverage and ratios for each machine, then the claims; of ``count`` results in all."""
+    """The sheets of the comparison: at a glance, layers, then coverage and ratios of each machine, then the claims.
+    ``count``: stored results in all, which are mentioned where none of them belongs in a table."""
     machines = sorted({machine for item in filled for machine, _ in item.grids if machine is not None})
     every = frame(filled)
-    own = every[every["own"]]
+    papers = every[every["own"]]
     shown = [
         _glance(filled, every, machines),
-        *([_layers(filled, own)] if own["ahead"].any() else []),
+        *([_layers(filled, papers)] if papers["ahead"].any() else []),
         *(_coverage(filled, every, machine) for machine in machines or [""]),
-        *(_ratios(every, machine) for machine in machines if len(_found(every, machine))),
+        *(_ratios(every, machine) for machine in machines if len(_compared(every, machine))),
         _claims(filled, machines),
     ]
     if count and not machines:
-        told = f"none of the {count} results here is of the papers' tables"
-        shown = [replace(sheet, source=told) for sheet in shown]
+        source = f"none of the {count} results here is of the papers' tables"
+        shown = [replace(sheet, source=source) for sheet in shown]
     return [sheet for sheet in shown if sheet.rows]
 
 
 def verdicts(filled: Sequence[Filled], machine: str | None) -> dict[str, int]:
     """How many of the papers' claims have each verdict on ``machine``."""
-    told = [one.verdict for item in filled for one in _measured_claims(item, machine)]
-    return {word: told.count(word) for word in _VERDICTS}
+    words = [claim.verdict for item in filled for claim in _measured_claims(item, machine)]
+    return {word: words.count(word) for word in _VERDICTS}
 
 
-def layers(filled: Sequence[Filled]) -> tuple[int, int, int, int]:
-    """Of the values that the papers' tables report: how many, and how many of them are measured, predicted only, or
-    neither."""
-    every = frame(filled)
-    seen, ahead, neither = (int((every.loc[every["own"], "layer"] == layer).sum()) for layer in _LAYERS)
-    return seen + ahead + neither, seen, ahead, neither
-
-
-def _found(every: pd.DataFrame, machine: str) -> pd.DataFrame:
+def _compared(every: pd.DataFrame, machine: str) -> pd.DataFrame:
     """The measured values of ``machine`` that a paper reports; those of extra rows are other tables' values."""
     return every[(every["machine"] == machine) & every["ratio"].notna()]
 
 
 def _by_quantity(every: pd.DataFrame, machine: str) -> pd.DataFrame:
-    """The same, each reported value once."""
-    return _found(every, machine).drop_duplicates(["metric", "reported"], keep="last")
+    """The measured values of ``machine`` that a paper reports, each reported value once."""
+    return _compared(every, machine).drop_duplicates(["metric", "reported"], keep="last")
 
 
 def _median(ratios: pd.Series[float]) -> str:
@@ -128,7 +120,7 @@ def _median(ratios: pd.Series[float]) -> str:
 
 
 def _glance(filled: Sequence[Filled], every: pd.DataFrame, machines: Sequence[str]) -> Sheet:
-    """What the whole comparison comes to, a column per machine."""
+    """Counts and medians of the whole comparison, a column for each machine."""
     import pandas as pd
 
     rows = [f"Values measured here, of the {every['own'].sum()} that the papers' tables report"]
@@ -138,44 +130,44 @@ def _glance(filled: Sequence[Filled], every: pd.DataFrame, machines: Sequence[st
     rows += [f"Claims of the papers: {words} here" for words in map(_of_many, _VERDICTS)]
     columns = {}
     for machine in machines:
-        found, values = _found(every, machine), _by_quantity(every, machine)
-        runs, deviating = found[["run", "metric"]].drop_duplicates(), found.loc[found["deviates"], "reported"]
+        compared, values = _compared(every, machine), _by_quantity(every, machine)
+        runs, deviating = compared[["run", "metric"]].drop_duplicates(), compared.loc[compared["deviates"], "reported"]
         sums = (len(values), len(runs), deviating.nunique())
         medians = [_median(values.loc[values["metric"] == name, "ratio"]) for name in ("gpu_memory", "throughput")]
         counts = verdicts(filled, machine).values()
         columns[f"On {machine}"] = [*map(str, sums), *medians, *map(str, counts)]
     blank = ["0", "0", "0", "", "", "0", "0", "0", str(sum(len(item.table.claims) for item in filled))]
     index = pd.Index(rows, name="The papers' tables and this hardware")
-    told = "measured" if machines else "nothing measured yet"
+    source = "measured" if machines else "nothing measured yet"
     remarks = [f"{word}: {meaning}." for word, meaning in _VERDICTS.items()] + _caveats(filled, machines)
-    return _sheet("glance", "At a glance", told, pd.DataFrame(columns or {"Here": blank}, index=index), remarks)
+    return _sheet("glance", "At a glance", source, pd.DataFrame(columns or {"Here": blank}, index=index), remarks)
 
 
-def _layers(filled: Sequence[Filled], own: pd.DataFrame) -> Sheet:
+def _layers(filled: Sequence[Filled], papers: pd.DataFrame) -> Sheet:
     """Per table: how many of its values were measured here, are only predicted, or neither, and why."""
     import pandas as pd
 
     names = pd.Index([item.table.name for item in filled], name="Table")
-    counts = pd.crosstab(own["table"], own["layer"]).reindex(index=names, columns=list(_LAYERS), fill_value=0)
+    counts = pd.crosstab(papers["table"], papers["layer"]).reindex(index=names, columns=list(_LAYERS), fill_value=0)
     counts.insert(0, "Reported", counts.sum(axis=1))
     counts.loc["All"] = counts.sum()
-    shown, neither = counts.astype(int).astype(str).rename_axis("Table"), own[own["layer"] == _LAYERS[2]]
-    shown["(x)"] = own.groupby("table")["foretold"].apply(_median).reindex(shown.index, fill_value="")
+    shown, neither = counts.astype(int).astype(str).rename_axis("Table"), papers[papers["layer"] == _LAYERS[2]]
+    shown["(x)"] = papers.groupby("table")["foretold"].apply(_median).reindex(shown.index, fill_value="")
     shown["Why neither"] = neither.groupby("table")["metric"].apply(_why).reindex(shown.index, fill_value="")
-    reported, seen, ahead, rest = counts.loc["All"]
+    reported, seen, predicted, nothing = counts.loc["All"]
     remarks = [
-        f"Of the {reported} values, {seen} were measured here, {ahead} are predicted only, {rest} neither.",
+        f"Of the {reported} values, {seen} were measured here, {predicted} are predicted only, {nothing} neither.",
         *(f"Neither: {count} of {name}, because {NO_MODEL}."
           for name, count in neither["metric"].value_counts().sort_index().items()),
         "Predicted: for the paper's GPU; (x) is the median of predicted / paper. Each table says how far off.",
     ]  # fmt: skip
-    if fitted := own["fitted"].sum():
+    if fitted := papers["fitted"].sum():
         remarks.append(f"{fitted} predictions are no test: the constants were fitted on the value, or it repeats one.")
     return _sheet("layers", "Measured, predicted, paper", "all machines together", shown, remarks)
 
 
 def _why(quantities: pd.Series[str]) -> str:
-    """Why these have no prediction."""
+    """The reasons why values of these quantities have no prediction."""
     return "; ".join(f"{name}: {NO_MODEL}" for name in quantities.unique())
 
 
@@ -201,27 +193,29 @@ def _coverage(filled: Sequence[Filled], every: pd.DataFrame, machine: str) -> Sh
     import pandas as pd
 
     names = pd.Index([item.table.name for item in filled], name="Table")
-    found = _found(every, machine).assign(metric=lambda lines: lines["metric"].map(_COMPARED))
+    compared = _compared(every, machine).assign(metric=lambda lines: lines["metric"].map(_COMPARED))
     by_table = every[every["own"]].groupby("table").size().reindex(names, fill_value=0)
-    shown = pd.DataFrame({"Reported": by_table, "Measured": found.groupby("table").size().reindex(names, fill_value=0)})
-    medians = found.pivot_table(index="table", columns="metric", values="ratio", aggfunc="median")
+    counts = compared.groupby("table").size().reindex(names, fill_value=0)
+    shown = pd.DataFrame({"Reported": by_table, "Measured": counts})
+    medians = compared.pivot_table(index="table", columns="metric", values="ratio", aggfunc="median")
     medians = medians.reindex(index=names, columns=list(_COMPARED.values()))
     runs = every[(every["machine"] == machine) & (every["floor"] > 0)].drop_duplicates(["table", "run"])
     medians["Floor (%)"] = 100 * runs.groupby("table")["floor"].median().reindex(names)
     forms = dict.fromkeys(_COMPARED.values(), "x{:.3g}") | {"Floor (%)": "{:.0f}"}
     texts = {
-        name: ["" if math.isnan(one) else form.format(one) for one in medians[name]] for name, form in forms.items()
+        name: ["" if math.isnan(number) else form.format(number) for number in medians[name]]
+        for name, form in forms.items()
     }
     shown = shown.astype(str).assign(**texts)
-    hardware = joined(found["hardware"])
-    told = f"measured on {machine}" + (f" ({hardware})" if hardware else "") if machine else "nothing measured yet"
+    hardware = joined(compared["hardware"])
+    source = f"measured on {machine}" + (f" ({hardware})" if hardware else "") if machine else "nothing measured yet"
     remarks = [
-        f"{found['reported'].nunique()} of the {by_table.sum()} values that the papers' tables report were measured "
+        f"{compared['reported'].nunique()} of the {by_table.sum()} values that the papers' tables report were measured "
         "here.",
         "Memory, Throughput, Step time: the median of measured / paper. Floor: the median share of the floor.",
         "Measured counts rows that a table does not have itself (smaller models) where another paper reports them.",
     ]
-    return _sheet(f"coverage-{machine or 'none'}", "Tables of the papers", told, shown, remarks)
+    return _sheet(f"coverage-{machine or 'none'}", "Tables of the papers", source, shown, remarks)
 
 
 def _ratios(every: pd.DataFrame, machine: str) -> Sheet:
@@ -231,47 +225,48 @@ def _ratios(every: pd.DataFrame, machine: str) -> Sheet:
     spread.columns = list(_QUARTILES)
     spread.insert(0, "Values", by_metric.size().astype(str))
     shown = spread.reindex([name for name in METRICS.names() if name in spread.index]).rename_axis(index="Quantity")
-    told = "Every reported value that was measured here counts once. Throughput above 1 is faster than the paper."
-    return _sheet(f"ratios-{machine}", "Measured / paper", f"measured on {machine}", shown, [told])
+    remark = "Every reported value that was measured here counts once. Throughput above 1 is faster than the paper."
+    return _sheet(f"ratios-{machine}", "Measured / paper", f"measured on {machine}", shown, [remark])
 
 
 def _claims(filled: Sequence[Filled], machines: Sequence[str]) -> Sheet:
     """Every claim: its bound, the paper's own values, what is predicted, and what was measured on each machine."""
     import pandas as pd
 
-    own, ahead, *here = columns = ["The paper's own values", "Predicted", *(f"Measured on {name}" for name in machines)]
+    papers, predicted, measured = "The paper's own values", "Predicted", [f"Measured on {name}" for name in machines]
     lines = [
         line for item in filled for first in [item.grids[0][1]]
         for line in zip(claims.reported(item.table, first), claims.predicted(item.table, first),
                         *(_measured_claims(item, machine) for machine in machines), strict=True)
     ]  # fmt: skip
     labels = [f"{checked.table.name}: {checked.claim.text}" for checked, *_ in lines]
-    checked = pd.DataFrame(lines, index=pd.Index(labels, name="Claim"), columns=columns)
-    texts = checked[[own, ahead]].map(_verdict).join(checked[here].map(lambda one: _verdict(one, " so far")))
-    texts.insert(0, "Bound", checked[own].map(lambda one: claims.bounds(one.claim)))
+    checked = pd.DataFrame(lines, index=pd.Index(labels, name="Claim"), columns=[papers, predicted, *measured])
+    texts = checked[[papers, predicted]].map(_verdict)
+    texts = texts.join(checked[measured].map(lambda claim: _verdict(claim, " so far")))
+    texts.insert(0, "Bound", checked[papers].map(lambda claim: claims.bounds(claim.claim)))
     remarks = [
         "A claim is a ratio with a bound, taken in every row (or column) that it is about; it holds if all are within.",
         "Where the paper's own values are out of bounds, its words go beyond its table.",
     ]
-    pairs = zip(machines, here, strict=True)
+    pairs = zip(machines, measured, strict=True)
     counts = [f"on {machine}: {_counted(checked[name], _VERDICTS)}" for machine, name in pairs]
-    told = f"measured {'; '.join(counts)}" if counts else "nothing measured yet"
-    foretold = checked[ahead].map(lambda one: bool(one.ratios))
+    source = f"measured {'; '.join(counts)}" if counts else "nothing measured yet"
+    foretold = checked[predicted].map(lambda claim: bool(claim.ratios))
     if foretold.any():
-        texts[ahead] = texts[ahead].where(foretold, claims.UNTOLD)
-        words = _counted(checked.loc[foretold, ahead], untold=int((~foretold).sum()))
-        told = f"Predicted, apart from what was measured: {words}."
-        remarks.append(f"{told} A ratio's range is that of two independent errors.")
+        texts[predicted] = texts[predicted].where(foretold, claims.UNTOLD)
+        words = _counted(checked.loc[foretold, predicted], untold=int((~foretold).sum()))
+        source = f"Predicted, apart from what was measured: {words}."
+        remarks.append(f"{source} A ratio's range is that of two independent errors.")
     else:
-        del texts[ahead]
-    return _sheet("claims", "Claims of the papers", told, texts, remarks)
+        del texts[predicted]
+    return _sheet("claims", "Claims of the papers", source, texts, remarks)
 
 
 def _counted(checked: Iterable[claims.CheckedClaim], all_of: Iterable[str] = (), untold: int = 0) -> str:
     """How many of ``checked`` have each verdict, as :func:`in_words` has them, and each of ``all_of`` also if none has;
     ``untold``: how many more are not predicted."""
-    found = Counter(one.verdict for one in checked)
-    counts = {word: found[word] for word in _VERDICTS if found[word] or word in tuple(all_of)}
+    verdicts_of = Counter(claim.verdict for claim in checked)
+    counts = {word: verdicts_of[word] for word in _VERDICTS if verdicts_of[word] or word in tuple(all_of)}
     return in_words(counts | ({claims.UNTOLD: untold} if untold else {}))
 
 
@@ -281,7 +276,7 @@ def in_words(counts: Mapping[str, int]) -> str:
 
 
 def _of_many(verdict: str) -> str:
-    """The verdict, said of several claims."""
+    """The verdict in the plural."""
     return {claims.HOLDS: "hold", claims.FAILS: "do not hold"}.get(verdict, verdict)
 
 

@@ -171,34 +171,34 @@ def _check_headers(table: Table) -> None:
     rows, columns = [row.header for row in table.rows], [column.header for column in table.columns]
     toml.different("column", columns)
     toml.different("row", rows)
-    if table.baseline and table.baseline not in (known := [*columns, *rows]):
+    if table.baseline and table.baseline not in (headers := [*columns, *rows]):
         raise ValueError(
             f"`baseline` must be the header of a column or a row, but got {table.baseline!r}; "
-            f"{suggestion(table.baseline, known)}"
+            f"{suggestion(table.baseline, headers)}"
         )
     for header in (header for column in table.columns for header in column.minus or ()):
-        if header not in (known := [*columns, *rows]):
-            raise ValueError(f"`minus` needs headers of this table, but got {header!r}; {suggestion(header, known)}")
+        if header not in (headers := [*columns, *rows]):
+            raise ValueError(f"`minus` needs headers of this table, but got {header!r}; {suggestion(header, headers)}")
     for claim in table.claims:
-        own, other = (columns, rows) if claim.ratio[0] in columns else (rows, columns)
-        for header, known in [*((header, own) for header in claim.ratio), *((header, other) for header in claim.only)]:
-            if header not in known:
+        along, across = (columns, rows) if claim.ratio[0] in columns else (rows, columns)
+        for header, headers in (*((side, along) for side in claim.ratio), *((line, across) for line in claim.only)):
+            if header not in headers:
                 raise ValueError(
-                    f"a claim needs headers of this table, but got {header!r}; {suggestion(header, known)}"
+                    f"a claim needs headers of this table, but got {header!r}; {suggestion(header, headers)}"
                 )
         if claim.metric not in (names := [metric.name for metric in table.metrics]):
             raise ValueError(f"a claim needs a metric of this table, but got {claim.metric!r}; use {', '.join(names)}")
 
 
 def _check_quantities(table: Table) -> None:
-    """What a column shows in a metric's place must be printed as that metric is."""
+    """Raises ``ValueError`` unless what a column shows in a metric's place has that metric's units."""
     for column in table.columns:
         for metric in table.metrics if column.quantity else ():
-            own, meant = METRICS.get(column.quantity), METRICS.get(metric.name)
-            if own.units != meant.units:
+            shown, meant = METRICS.get(column.quantity), METRICS.get(metric.name)
+            if shown.units != meant.units:
                 raise ValueError(
                     f"`quantity` must have the units of {metric.name}, {', '.join(meant.units)}, but {column.quantity} "
-                    f"of column {column.header!r} has {', '.join(own.units)}; name another metric"
+                    f"of column {column.header!r} has {', '.join(shown.units)}; name another metric"
                 )
 
 
@@ -222,7 +222,7 @@ def _variant(data: Mapping[str, Any]) -> TableRow:
 
 
 def _conditions(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """``where`` and, if there is any, ``reference``, checked."""
+    """The checked ``where`` of a row or column, and its ``reference`` if it has one."""
     reference = {"reference": toml.reference(data["reference"])} if "reference" in data else {}
     return {"where": toml.where(name, data.get("where", {})), **reference}
 

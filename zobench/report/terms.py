@@ -49,10 +49,10 @@ def fields(paper: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
 
     The task counts only for an accuracy: the papers' time and memory on a task are those of the row's batch and tokens.
     """
-    told = {name: paper[name] for name in ("model", "dtype", "autocast", "scheme") if paper[name]}
-    if (dtype := told.get("dtype", "")) in AUTOCAST:
-        told |= {"dtype": "fp32", "autocast": AUTOCAST[dtype]}
-    allowed: dict[str, tuple[Any, ...]] = {name: (check_value(name, value),) for name, value in told.items()}
+    words = {name: paper[name] for name in ("model", "dtype", "autocast", "scheme") if paper[name]}
+    if (dtype := words.get("dtype", "")) in AUTOCAST:
+        words |= {"dtype": "fp32", "autocast": AUTOCAST[dtype]}
+    allowed: dict[str, tuple[Any, ...]] = {name: (check_value(name, value),) for name, value in words.items()}
     allowed |= {name: (int(paper[name]),) for name in ("batch_size", "seq_len") if paper[name]}
     reported = _reported(paper)
     if paper["method"]:

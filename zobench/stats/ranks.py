@@ -72,22 +72,22 @@ def critical(n: int, m: int) -> int:
         spread = math.sqrt(n * m * (n + m + 1) / 12)
         return max(0, int(n * m / 2 - statistics.NormalDist().inv_cdf(1 - LEVEL / 2) * spread))
     total, tail = math.comb(n + m, n), 0
-    for rank, ways in enumerate(_ways(n, m)):
-        tail += ways
+    for rank, count in enumerate(_orders(n, m)):
+        tail += count
         if 2 * tail > LEVEL * total:
             return rank
     return 0
 
 
-def _ways(n: int, m: int) -> list[int]:
+def _orders(n: int, m: int) -> list[int]:
     """In how many of the C(n + m, n) orders the statistic U is 0, 1, ..., n * m: the Gaussian binomial coefficients."""
-    ways = [1] + [0] * (n * m)
+    counts = [1] + [0] * (n * m)
     for i in range(1, n + 1):
         for u in range(n * m, m + i - 1, -1):
-            ways[u] -= ways[u - m - i]
+            counts[u] -= counts[u - m - i]
         for u in range(i, n * m + 1):
-            ways[u] += ways[u - i]
-    return ways
+            counts[u] += counts[u - i]
+    return counts
 
 
 @functools.cache

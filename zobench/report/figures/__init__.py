@@ -107,6 +107,8 @@ def _check(chart: Chart) -> None:
                 f"every series must have a mark and a paper's value or None for each of the {count} positions, "
                 f"but one of {chart.name} does not"
             )
+    if not chart.drawn:
+        raise ValueError(f"a chart must have something to draw, but {chart.name} has none: {'; '.join(chart.lacking)}")
 
 
 def _numbers(panel: Panel) -> list[float]:

@@ -1,11 +1,14 @@
-"""Grouped bars: one group per position, one bar per series, the paper's values as diamonds in the bar's place."""
+"""Grouped values: one group per position, one bar per series, the paper's values as diamonds in the bar's place.
+
+A bar's length is its value, so bars stand on zero; on a logarithmic axis, which has no zero, markers take their places.
+"""
 
 from __future__ import annotations
 
-from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from zobench.report.chart import Panel, Series
+from zobench.report.chart import Mark, Panel, Series
 from zobench.report.figures import scales, style
 from zobench.report.figures.layout import Fit, Frame
 from zobench.report.figures.marks import Legend, paper_marker
@@ -35,25 +38,32 @@ def paint(frame: Frame) -> Fit:
     scales.limit(axes, panel, legend)
     pitch = min(0.84 / len(panel.series), 0.4)
     for i, look in enumerate(frame.looks):
-        places = [place + (i - (len(panel.series) - 1) / 2) * pitch for place in range(count)]
-        _series(frame, panel.series[i], look, places, pitch)
+        centres = [position + (i - (len(panel.series) - 1) / 2) * pitch for position in range(count)]
+        _series(frame, panel.series[i], look, centres, pitch)
     axes.tick_params(axis="x", length=0)
     if axes.get_ylim()[0] < 0:
         axes.axhline(0, color=style.MUTED, linewidth=0.6)
     return lambda: scales.label_x(axes, range(count), panel.positions)
 
 
-def _series(frame: Frame, series: Series, look: style.Swatch, places: list[float], pitch: float) -> None:
-    """The bars of one series, each ``pitch`` wide; intervals and the paper's values side by side in it."""
+def _series(frame: Frame, series: Series, look: style.Swatch, centres: list[float], pitch: float) -> None:
+    """The values of one series, each ``pitch`` wide; intervals and the paper's values side by side in it."""
     axes, legend = frame.axes, frame.legend
-    legend.add(0, series.label, Patch(facecolor=look.colour, edgecolor=style.INK, linewidth=0.3))
-    reported = [(x, value) for x, value in zip(places, series.paper, strict=True) if value is not None]
+    log = axes.get_yscale() == "log"
+    bar = Patch(facecolor=look.colour, edgecolor=style.INK, linewidth=0.3)
+    legend.add(0, series.label, _marker([], [], look, look.colour) if log else bar)
+    reported = [(x, value) for x, value in zip(centres, series.paper, strict=True) if value is not None]
     aside = 0.2 * pitch if reported else 0.0
-    for x, mark in zip(places, series.marks, strict=True):
-        if mark.value is not None:
-            _bar(axes, x, pitch * 0.92, mark.value, mark.source == "predicted", look, legend)
+    for x, mark in zip(centres, series.marks, strict=True):
+        if mark.value is not None and log:
+            fill = look.tint if mark.source == "predicted" else look.colour
+            axes.add_line(_marker([x - aside], [mark.value], look, fill))
+        elif mark.value is not None:
+            axes.add_patch(_bar(x, pitch * 0.92, mark, look))
         elif mark.failure:
             scales.failure(axes, x, legend.failure(mark.failure), look.colour)
+        if mark.value is not None and mark.source == "predicted":
+            _name_predicted(legend, log)
         if mark.low is not None and mark.high is not None:
             scales.interval(axes, x - aside, mark.low, mark.high, legend)
     if reported:
@@ -64,11 +74,24 @@ def _series(frame: Frame, series: Series, look: style.Swatch, places: list[float
         legend.paper()
 
 
-def _bar(axes: Axes, x: float, width: float, value: float, predicted: bool, look: style.Swatch, legend: Legend) -> None:
-    foot = axes.get_ylim()[0] if axes.get_yscale() == "log" else 0.0
-    bar = Rectangle((x - width / 2, foot), width, value - foot, linewidth=0.3, zorder=3)
-    bar.set(facecolor=look.colour, edgecolor=style.INK)
-    if predicted:
-        bar.set(facecolor=look.tint, edgecolor=look.colour, hatch=style.HATCH, linewidth=0.6)
+def _marker(xs: list[float], ys: list[float], look: style.Swatch, fill: str) -> Line2D:
+    line = Line2D(xs, ys, linestyle="none", marker=look.marker, markersize=5, markeredgewidth=0.8, zorder=3)
+    line.set(markeredgecolor=look.colour, markerfacecolor=fill)
+    return line
+
+
+def _name_predicted(legend: Legend, log: bool) -> None:
+    if log:
+        grey = style.Swatch(style.MUTED, "o")
+        legend.add(1, "predicted", _marker([], [], grey, grey.tint))
+    else:
         legend.predicted()
-    axes.add_patch(bar)
+
+
+def _bar(x: float, width: float, mark: Mark, look: style.Swatch) -> Rectangle:
+    assert mark.value is not None
+    bar = Rectangle((x - width / 2, 0), width, mark.value, linewidth=0.3, zorder=3)
+    bar.set(facecolor=look.colour, edgecolor=style.INK)
+    if mark.source == "predicted":
+        bar.set(facecolor=look.tint, edgecolor=look.colour, hatch=style.HATCH, linewidth=0.6)
+    return bar

@@ -106,8 +106,8 @@ def _cell(frame: Frame, x: int, y: int, mark: Mark, reported: float | None, mapp
     if reported is not None:
         lines.append(f"◇ {rounded(reported, ',.0f')}")
         legend.paper()
-    for text, place in zip(lines, ([y - 0.2, y + 0.2] if len(lines) == 2 else [y]), strict=False):
-        _write(axes, x, place, text, fill, hidden)
+    for text, height_of in zip(lines, ([y - 0.2, y + 0.2] if len(lines) == 2 else [y]), strict=False):
+        _write(axes, x, height_of, text, fill, hidden)
 
 
 def _failed(axes: Axes, x: float, y: float, marker: str) -> None:
@@ -129,19 +129,19 @@ def _square(x: int, y: int, **look: Any) -> Rectangle:
 def _bar(frame: Frame, mapping: ScalarMappable) -> None:
     """The colour bar beside the map, with the unit; where the colours part there is a line."""
     axes, panel = frame.axes, frame.panel
-    place = axes.inset_axes((1.02, 0, 0.025, 1))
+    inset = axes.inset_axes((1.02, 0, 0.025, 1))
     figure = axes.get_figure(root=True)
     assert figure is not None
-    bar = figure.colorbar(mapping, cax=place)
+    bar = figure.colorbar(mapping, cax=inset)
     bar.outline.set_visible(False)
     assert bar.solids is not None
     bar.solids.set_edgecolor("face")  # else some viewers show gaps between the colours
-    low, high = place.get_ylim()
+    low, high = inset.get_ylim()
     if isinstance(mapping.norm, LogNorm):
-        scales.log_ticks(place.yaxis, low, high)
+        scales.log_ticks(inset.yaxis, low, high)
     else:
-        scales.linear_ticks(place.yaxis, 4)
+        scales.linear_ticks(inset.yaxis, 4)
     if panel.limit is not None:
-        place.axhline(panel.limit[0], color=style.INK, linewidth=0.9)
+        inset.axhline(panel.limit[0], color=style.INK, linewidth=0.9)
         frame.legend.add(4, panel.limit[1], Line2D([], [], color=style.INK, linewidth=0.9))
     bar.set_label(style.wrap(panel.y_label, height(panel, 0), size=style.NORMAL, lines=2))

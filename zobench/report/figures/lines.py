@@ -48,7 +48,7 @@ def paint(frame: Frame) -> Fit:
             _dots(axes, points, look, legend)
         _reported(axes, panel.xs, series.paper, look, legend)
     _failures(frame)
-    labels = panel.positions or tuple(map(style.exact, panel.xs))
+    labels = panel.positions or tuple(scales.NUMBER.format(x=x) for x in panel.xs)
     return lambda: scales.label_x(axes, panel.xs, labels)
 
 
@@ -83,11 +83,11 @@ def _pieces(xs: tuple[float, ...], marks: tuple[Mark, ...]) -> Iterator[list[_Po
 
 def _band(axes: Axes, points: list[_Point], look: style.Swatch, legend: Legend) -> None:
     """The intervals as a band where neighbours have some, as a bar where one stands alone."""
-    known = [(x, mark.low, mark.high) for x, mark in points if mark.low is not None and mark.high is not None]
-    if len(known) == 1:
-        scales.interval(axes, *known[0], legend, look.colour)
-    elif known:
-        xs, lows, highs = zip(*known, strict=True)
+    spans = [(x, mark.low, mark.high) for x, mark in points if mark.low is not None and mark.high is not None]
+    if len(spans) == 1:
+        scales.interval(axes, *spans[0], legend, look.colour)
+    elif spans:
+        xs, lows, highs = zip(*spans, strict=True)
         axes.fill_between(list(xs), list(lows), list(highs), color=look.colour, alpha=0.22, linewidth=0, zorder=2)
         legend.interval(Patch(facecolor=style.MUTED, alpha=0.22))
 
@@ -145,8 +145,8 @@ def _failures(frame: Frame) -> None:
     for i, x in enumerate(panel.xs):
         ended = [(series.marks[i], look) for series, look in zip(panel.series, frame.looks, strict=True)]
         failed = [(mark, look) for mark, look in ended if mark.value is None and mark.failure]
-        for place, (mark, look) in enumerate(failed):
-            aside = (place - (len(failed) - 1) / 2) * 6
+        for rank, (mark, look) in enumerate(failed):
+            aside = (rank - (len(failed) - 1) / 2) * 6
             marker = frame.legend.failure(mark.failure)
             scales.failure(frame.axes, x, marker, look.colour, aside=aside, up=-_STRIP / 2 - 1)
             frame.axes.tick_params(axis="x", pad=_STRIP, length=0)

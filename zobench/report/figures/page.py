@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from zobench.report.chart import Chart, Panel
-from zobench.report.figures import bars, heatmap, layout, lines, messages, pareto, style, timeline
+from zobench.report.figures import bars, heatmap, layout, lines, pareto, style, timeline
 from zobench.report.figures.marks import Legend
 
 _KINDS: dict[str, ModuleType] = {
@@ -19,14 +18,15 @@ _AROUND = 48.0
 
 
 def figure(chart: Chart) -> Figure:
-    """The figure of a checked ``chart``; call it with the look of :func:`zobench.report.figures.style.context`."""
-    panels = chart.panels or (Panel(),)
+    """The figure of a checked ``chart``, with a remark for each panel that has nothing to draw; call it with the look
+    of :func:`zobench.report.figures.style.context`."""
+    panels = chart.drawn
     width, columns = _size(chart.kind, panels)
     whole, legend = layout.blank(width), Legend()
-    looks = style.swatches(chart) or ((),)
-    heights = [_drawer(chart.kind, panel).height(panel, width / columns - _AROUND) for panel in panels]
+    looks = style.swatches(chart)
+    heights = [_KINDS[chart.kind].height(panel, width / columns - _AROUND) for panel in panels]
     if columns > 1:
-        needs = [_drawer(chart.kind, panel).need(panel) for panel in panels]
+        needs = [_KINDS[chart.kind].need(panel) for panel in panels]
         grid = whole.add_gridspec(1, columns, width_ratios=needs)
     else:
         grid = whole.add_gridspec(len(panels), 1, height_ratios=heights)
@@ -35,13 +35,13 @@ def figure(chart: Chart) -> Figure:
         for i, panel in enumerate(panels)
     ]
     rows = [cells[i : i + columns] for i in range(0, len(cells), columns)]
-    layout.arrange(whole, rows, chart.title, legend, (*chart.remarks, chart.source))
+    layout.arrange(whole, rows, chart.title, legend, (*chart.remarks, *chart.lacking, chart.source))
     return whole
 
 
 def _size(kind: str, panels: tuple[Panel, ...]) -> tuple[float, int]:
     """Width of the figure, and panels in a row: a column of a paper if that holds them, else the page, else stacked."""
-    needed = sum(_drawer(kind, panel).need(panel) + _AROUND for panel in panels)
+    needed = sum(_KINDS[kind].need(panel) + _AROUND for panel in panels)
     labels = dict.fromkeys(series.label for panel in panels for series in panel.series)
     named = sum(style.width(label) + 30 for label in labels)
     if kind == "timeline" or needed > style.PAGE:
@@ -49,11 +49,7 @@ def _size(kind: str, panels: tuple[Panel, ...]) -> tuple[float, int]:
     return style.COLUMN if needed <= style.COLUMN and named <= 3 * style.COLUMN else style.PAGE, len(panels)
 
 
-def _drawer(kind: str, panel: Panel) -> Any:
-    return messages if messages.needed(panel) else _KINDS[kind]
-
-
 def _cell(frame: layout.Frame, height: float) -> layout.Cell:
     axes = frame.axes
-    fit = _drawer(frame.chart.kind, frame.panel).paint(frame)
+    fit = _KINDS[frame.chart.kind].paint(frame)
     return layout.Cell(axes, height, fit, names=(axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox
+from matplotlib.text import Annotation
+from matplotlib.transforms import Bbox, BboxBase
 
 from zobench.report.chart import Panel
 from zobench.report.figures import scales, style
@@ -21,7 +20,8 @@ _LARGEST = 11.0
 """Points of diameter of the largest size; areas are as the sizes."""
 _SMALLEST = 3.0
 _BEHIND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.4}
-_LOOK: dict[str, Any] = {"size": style.SMALL, "ha": "left", "va": "baseline", "zorder": 6}
+_ROWS = (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5)
+"""By how many lines a name is moved up or down, in the order in which this is tried."""
 _SPACE = 1.5
 """Points between a marker and its label."""
 
@@ -48,22 +48,22 @@ def paint(frame: Frame) -> Fit:
     axes.add_line(stairs)
     legend.add(1, "not beaten in both", Line2D([], [], color=style.MUTED, linestyle=(0, (4, 2)), linewidth=0.8))
     diameters = _diameters(panel)
-    for place, ((x, y), diameter, mark) in enumerate(zip(points, diameters, panel.series[0].marks, strict=True)):
-        colour = frame.looks[0].colour if place in best else style.lighter(frame.looks[0].colour, 0.55)
+    for index, ((x, y), diameter, mark) in enumerate(zip(points, diameters, panel.series[0].marks, strict=True)):
+        colour = frame.looks[0].colour if index in best else style.lighter(frame.looks[0].colour, 0.55)
         if mark.low is not None and mark.high is not None:
             scales.interval(axes, x, mark.low, mark.high, legend, style.lighter(style.INK, 0.45))
         axes.add_line(_dot([x], [y], diameter, colour))
     for size in _examples(panel):
         label = f"{size:.0f} {panel.size_unit}"
         legend.add(2, label, _dot([], [], _diameter(size, panel), frame.looks[0].colour))
-    written: list[Text | Line2D] = []
-    return lambda: _label(axes, panel, points, diameters, best, written)
+    written: list[Annotation] = []
+    return lambda: _label(axes, panel, points, diameters, written)
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Places of the points that no other beats: none is at most as far right, at least as high, and not the same."""
     return [
-        place for place, (x, y) in enumerate(points)
+        index for index, (x, y) in enumerate(points)
         if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in points)
     ]  # fmt: skip
 
@@ -74,7 +74,7 @@ def _points(panel: Panel) -> list[tuple[float, float]]:
 
 def _stairs(points: Sequence[tuple[float, float]], best: Sequence[int]) -> tuple[list[float], list[float]]:
     """From left to right along the unbeaten points: level until the next one is reached, then up to it."""
-    ordered = sorted(points[place] for place in best)
+    ordered = sorted(points[index] for index in best)
     xs, ys = [ordered[0][0]], [ordered[0][1]]
     for x, y in ordered[1:]:
         xs += [x, x]
@@ -102,12 +102,12 @@ def _dot(xs: Sequence[float], ys: Sequence[float], diameter: float, colour: str)
     return dot
 
 
-def _known(panel: Panel) -> list[float]:
+def _sizes(panel: Panel) -> list[float]:
     return [size for size in panel.sizes if size is not None]
 
 
 def _diameter(size: float | None, panel: Panel) -> float:
-    return _SMALLEST if size is None else max(_SMALLEST, _LARGEST * math.sqrt(size / max(_known(panel))))
+    return _SMALLEST if size is None else max(_SMALLEST, _LARGEST * math.sqrt(size / max(_sizes(panel))))
 
 
 def _diameters(panel: Panel) -> list[float]:
@@ -116,83 +116,34 @@ def _diameters(panel: Panel) -> list[float]:
 
 def _examples(panel: Panel) -> list[float]:
     """Sizes that the legend shows: the least and the most."""
-    known = _known(panel)
-    return sorted({min(known), max(known)}) if known else []
+    sizes = _sizes(panel)
+    return sorted({min(sizes), max(sizes)}) if sizes else []
 
 
 def _label(
-    axes: Axes, panel: Panel, points: Sequence[tuple[float, float]], diameters: Sequence[float], best: Sequence[int],
-    written: list[Text | Line2D],
+    axes: Axes, panel: Panel, points: Sequence[tuple[float, float]], diameters: Sequence[float],
+    written: list[Annotation],
 ) -> None:  # fmt: skip
-    """The name of each point where it covers least: beside it, else above or below, the crowded ones last. From a name
-    that does not touch its point a thin line leads there."""
+    """The name of each point at its right or left, moved up or down until it covers no point and no other name; from a
+    name that was moved a thin line leads to its point."""
     while written:
         written.pop().remove()
-    places = [_place(axes, *point) for point in points]
-    taken = [Bbox.from_bounds(x - d / 2, y - d / 2, d, d) for (x, y), d in zip(places, diameters, strict=True)]
-    taken += _lines(axes, panel, points, best)
-    room = axes.bbox
-    order = sorted(range(len(points)), key=lambda i: sum(_near(places[i], other) for other in places))
-    for i in order:
-        text = style.plain(panel.positions[i])
-        wide, tall, aside = style.width(text), style.SMALL, diameters[i] / 2 + _SPACE
-        x, y = places[i]
-        boxes = [
-            Bbox.from_bounds(x + dx, y + dy, wide, tall)
-            for dx, dy in (
-                (aside, -tall / 2), (-aside - wide, -tall / 2), (aside * 0.7, aside * 0.7),
-                (-aside * 0.7 - wide, aside * 0.7), (aside * 0.7, -aside * 0.7 - tall),
-                (-aside * 0.7 - wide, -aside * 0.7 - tall), (-wide / 2, aside), (-wide / 2, -aside - tall),
-                *((aside, step * tall) for step in (1.0, -2.0, 2.0, -3.0, 3.0, -4.0)),
-                *((-aside - wide, step * tall) for step in (1.0, -2.0, 2.0, -3.0, 3.0, -4.0)),
-            )
-        ]  # fmt: skip
-        box = min(boxes, key=lambda one: _covered(one, taken) + 10 * _outside(one, room))
-        taken.append(box)
-        if (end := _leader(box, x, y, aside)) is not None:
-            written.append(axes.add_line(_led(axes, (x, y), end)))
-        left, low = axes.transData.inverted().transform((box.x0, box.y0 + tall * 0.2))
-        written.append(axes.text(left, low, text, color=style.INK, bbox=_BEHIND, **_LOOK))
+    centres = axes.transData.transform(points)
+    taken = [Bbox.from_bounds(x - d / 2, y - d / 2, d, d) for (x, y), d in zip(centres, diameters, strict=True)]
+    for i in sorted(range(len(points)), key=lambda i: -points[i][1]):
+        text, tall, aside = style.plain(panel.positions[i]), style.SMALL, diameters[i] / 2 + _SPACE
+        wide, (x, y) = style.width(text), centres[i]
+        offsets = [(dx, row * tall - tall / 2) for row in _ROWS for dx in (aside, -aside - wide)]
+        boxes = [Bbox.from_bounds(x + dx, y + dy, wide, tall) for dx, dy in offsets]
+        free = (k for k, box in enumerate(boxes) if not box.count_overlaps(taken) and _is_inside(box, axes.bbox))
+        k = next(free, 0)
+        taken.append(boxes[k])
+        line = {"arrowstyle": "-", "color": style.MUTED, "linewidth": 0.5, "shrinkB": diameters[i] / 2}
+        written.append(axes.annotate(
+            text, points[i], offsets[k], textcoords="offset points", size=tall, color=style.INK, bbox=_BEHIND, zorder=6,
+            verticalalignment="bottom", arrowprops=line if k > 1 else None,
+        ))  # fmt: skip
 
 
-def _leader(box: Bbox, x: float, y: float, near: float) -> tuple[float, float] | None:
-    """The place of ``box`` that is nearest to a point, if that is further than ``near`` and a bit, else None."""
-    end = min(max(x, box.x0), box.x1), min(max(y, box.y0), box.y1)
-    return end if math.dist(end, (x, y)) > near + _SPACE else None
-
-
-def _led(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> Line2D:
-    """A thin line between two places in points."""
-    ends = axes.transData.inverted().transform((start, end))
-    return Line2D(ends[:, 0], ends[:, 1], color=style.MUTED, linewidth=0.5, zorder=4)
-
-
-def _place(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    """Where a point stands, in points."""
-    left, low = axes.transData.transform((x, y))
-    return float(left), float(low)
-
-
-def _lines(axes: Axes, panel: Panel, points: Sequence[tuple[float, float]], best: Sequence[int]) -> list[Bbox]:
-    """Boxes of the intervals and of the stairs, a line wide."""
-    known = [(x, mark.low, mark.high) for x, mark in zip(panel.xs, panel.series[0].marks, strict=True)]
-    ends = [((x, low), (x, high)) for x, low, high in known if low is not None and high is not None]
-    corners = list(zip(*_stairs(points, best), strict=True))
-    placed = [(_place(axes, *a), _place(axes, *b)) for a, b in (*ends, *pairwise(corners))]
-    return [Bbox.from_extents(min(a, c) - 1, min(b, d) - 1, max(a, c) + 1, max(b, d) + 1) for (a, b), (c, d) in placed]
-
-
-def _near(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return abs(one[0] - other[0]) < 60 and abs(one[1] - other[1]) < 12
-
-
-def _covered(box: Bbox, others: Sequence[Bbox]) -> float:
-    """The area of ``box`` that others take."""
-    shared = (Bbox.intersection(box, other) for other in others)
-    return sum(one.width * one.height for one in shared if one is not None)
-
-
-def _outside(box: Bbox, room: Bbox) -> float:
-    """The area of ``box`` outside the axes."""
-    inside = Bbox.intersection(box, room)
-    return box.width * box.height - (inside.width * inside.height if inside is not None else 0.0)
+def _is_inside(box: BboxBase, room: BboxBase) -> bool:
+    return bool(room.x0 <= box.x0 and box.x1 <= room.x1 and room.y0 <= box.y0 and box.y1 <= room.y1)

@@ -10,15 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
-from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from zobench.report.chart import Panel
 from zobench.report.figures import style
 from zobench.report.figures.marks import Legend, cross
-from zobench.report.quantity import rounded
 
 _STEPS = (1, 2, 5)
+NUMBER = "{x:,.10g}"
+"""How ticks print their number: all digits, thousands set apart, never an offset or a factor."""
 _SLANTED = style.SMALL * 1.6
 """Distance of ticks from which slanted labels do not touch."""
 _BEYOND = 24.0
@@ -82,30 +83,15 @@ def log_ticks(axis: Axis, low: float, high: float) -> None:
     """Powers of ten, with 2 and 5 between where the range is short; unlabelled ticks between show that it is a log."""
     steps = _STEPS if math.log10(high / low) < 2 else (1,)
     axis.set_major_locator(LogLocator(subs=steps, numticks=8))
-    axis.set_major_formatter(FuncFormatter(lambda tick, _: style.exact(tick)))
+    axis.set_major_formatter(StrMethodFormatter(NUMBER))
     axis.set_minor_locator(LogLocator(subs=range(1, 10), numticks=8))
     axis.set_minor_formatter(NullFormatter())
-
-
-class _Plain(Formatter):
-    """As many decimals as the step between ticks needs, and thousands set apart; never an offset or a factor."""
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        return self.format_ticks([x])[0]
-
-    def format_ticks(self, values: Sequence[float]) -> list[str]:
-        step = min((abs(b - a) for a, b in pairwise(values)), default=1.0)
-        if max(map(abs, values), default=0.0) >= 1e8 or step < 1e-8:
-            return [rounded(value, ",.0f") for value in values]
-        decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-        texts = (f"{round(value, decimals) + 0.0:,.{decimals}f}" for value in values)
-        return [text.replace("-", "\N{MINUS SIGN}") for text in texts]
 
 
 def linear_ticks(axis: Axis, count: int) -> None:
     """About ``count`` ticks at round numbers."""
     axis.set_major_locator(MaxNLocator(nbins=count, steps=[1, 2, 5, 10]))
-    axis.set_major_formatter(_Plain())
+    axis.set_major_formatter(StrMethodFormatter(NUMBER))
 
 
 def label_x(axes: Axes, ticks: Sequence[float], labels: Sequence[str]) -> None:

@@ -121,24 +121,24 @@ def swatches(chart: Chart) -> tuple[tuple[Swatch, ...], ...]:
 
     Raises ``ValueError`` if there are more than can be told apart.
     """
-    places: dict[tuple[str, int], int] = {}
+    ranks: dict[tuple[str, int], int] = {}
     panels = []
-    for panel in chart.panels:
+    for panel in chart.drawn:
         labels = [series.label for series in panel.series]
         keys = [(label, labels[:i].count(label)) for i, label in enumerate(labels)]
-        panels.append([places.setdefault(key, len(places)) for key in keys])
-    if len(places) > len(SWATCHES) and chart.kind != "heatmap":
+        panels.append([ranks.setdefault(key, len(ranks)) for key in keys])
+    if len(ranks) > len(SWATCHES) and chart.kind != "heatmap":
         raise ValueError(
-            f"a figure must have at most {len(SWATCHES)} different series, but {chart.name} has {len(places)}; "
+            f"a figure must have at most {len(SWATCHES)} different series, but {chart.name} has {len(ranks)}; "
             "split it into several"
         )
     looks = [Swatch(colour, marker) for colour, marker, _ in SWATCHES]
-    return tuple(tuple(looks[place % len(looks)] for place in panel) for panel in panels)
+    return tuple(tuple(looks[rank % len(looks)] for rank in panel) for panel in panels)
 
 
 def colour(name: str) -> str:
     """The colour called ``name`` among the swatches."""
-    return next(code for code, _, known in SWATCHES if known == name)
+    return next(code for code, _, label in SWATCHES if label == name)
 
 
 def lighter(code: str, share: float) -> str:
@@ -206,8 +206,3 @@ def _cut(row: str, limit: float, size: float, weight: str) -> str:
     while row and width(row + "…", size, weight) > limit:
         row = row[:-1]
     return row.rstrip() + "…"
-
-
-def exact(value: float) -> str:
-    """A tick's number with all of its digits."""
-    return f"{value:,.0f}" if value == round(value) and abs(value) < 1e8 else f"{value:.6g}"

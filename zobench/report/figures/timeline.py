@@ -62,9 +62,9 @@ def colours(chart: Chart) -> dict[str, str]:
     """Kind of operation -> its colour, equal in all panels."""
     kinds = dict.fromkeys(event.kind for panel in chart.panels for event in panel.events)
     free = [code for code, _, name in style.SWATCHES if name not in _KNOWN.values()]
-    known = {kind: style.colour(name) for kind, name in _KNOWN.items() if kind in kinds}
-    others = [kind for kind in kinds if kind not in _KNOWN]
-    return known | {kind: free[i % len(free)] for i, kind in enumerate(others)}
+    fixed = {kind: style.colour(name) for kind, name in _KNOWN.items() if kind in kinds}
+    free_kinds = [kind for kind in kinds if kind not in _KNOWN]
+    return fixed | {kind: free[i % len(free)] for i, kind in enumerate(free_kinds)}
 
 
 def paint(frame: Frame) -> Fit:
@@ -73,7 +73,7 @@ def paint(frame: Frame) -> Fit:
     lanes, palette = _lanes(panel), colours(chart)
     name, scale = unit(chart)
     low, high = span(chart)
-    last = panel is [other for other in chart.panels if other.events][-1]
+    last = panel is chart.drawn[-1]
     scales.name(
         axes, panel.title, (panel.x_label or f"time since the first operation ({name})") if last else "", panel.y_label
     )

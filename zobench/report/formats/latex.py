@@ -99,8 +99,8 @@ def _rules(groups: Sequence[Group]) -> str:
     return " ".join(rules)
 
 
-def _row(first: str, rest: Iterable[str]) -> str:
-    return " & ".join((first, *rest)) + r" \\"
+def _row(first: str, entries: Iterable[str]) -> str:
+    return " & ".join((first, *entries)) + r" \\"
 
 
 def _entry(entry: CellText) -> str:

@@ -32,13 +32,13 @@ def write(filled: Iterable[tuple[Table, Iterable[tuple[str | None, Grid]]]]) -> 
 
 def _numbers(table: Table, machine: str | None, grid: Grid) -> Iterator[tuple[str, str]]:
     for cell in flat(grid):
-        place = f"{table.name}-{cell.row.header}-{cell.column.header}-{cell.metric.name}"
+        cell_key = f"{table.name}-{cell.row.header}-{cell.column.header}-{cell.metric.name}"
         for source, value in ((machine, cell.value), ("paper", cell.paper_value), (f"{machine}-ratio", cell.ratio)):
             if value is not None:
                 ratio = source is not None and source.endswith("-ratio")
                 text = f"{value:.3g}" if ratio else rounded(value / cell.metric.scale, cell.metric.format)
                 text += "*" if source == "paper" and cell.is_inferred else ""
-                yield _key(f"{place}-{source}"), text
+                yield _key(f"{cell_key}-{source}"), text
 
 
 def _key(text: str) -> str:

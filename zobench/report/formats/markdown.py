@@ -38,8 +38,8 @@ def _item(text: str) -> str:
     return re.sub(r"^([-+])", r"\\\1", escape(text))
 
 
-def _row(first: str, rest: Iterable[str]) -> str:
-    return f"| {' | '.join((first, *rest))} |"
+def _row(first: str, entries: Iterable[str]) -> str:
+    return f"| {' | '.join((first, *entries))} |"
 
 
 def _entry(entry: CellText) -> str:

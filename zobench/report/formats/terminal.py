@@ -16,6 +16,8 @@ from rich.text import Text
 from zobench.report import sheet as model
 
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+NOTES = 4
+"""The most notes below a table; Markdown, LaTeX and the page have all."""
 _GAP, _EDGES = 2, 4
 """Characters between two columns, and those of the table's edges and of the first gap."""
 _STYLE = {
@@ -41,8 +43,32 @@ def write(sheets: Iterable[model.Sheet], width: int, color: bool) -> str:
         highlight=False,
     )
     for sheet in sheets:
-        console.print(_sheet(sheet, width))
+        console.print(_sheet(_shortened(sheet), width))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip("\n") + "\n"
+
+
+def _shortened(sheet: model.Sheet) -> model.Sheet:
+    """``sheet`` with at most :data:`NOTES` notes, warnings before others, and with no marks but theirs."""
+    if len(sheet.notes) <= NOTES:
+        return sheet
+    ranked = sorted(range(len(sheet.notes)), key=lambda i: (not sheet.notes[i].startswith(model.WARNING), i))
+    kept = sorted(ranked[:NOTES])
+    numbers = {i + 1: number for number, i in enumerate(kept, 1)}
+
+    def marked(entry: model.CellText) -> model.CellText:
+        return replace(entry, marks=tuple(numbers[mark] for mark in entry.marks if mark in numbers))
+
+    groups = tuple(
+        model.Group(header=marked(group.header), columns=tuple(map(marked, group.columns)),
+                    body=tuple(tuple(map(marked, row)) for row in group.body))
+        for group in sheet.groups
+    )  # fmt: skip
+    left = len(sheet.notes) - NOTES
+    remark = f"{left} more note{'s' * (left > 1)}: --format markdown has all."
+    return replace(
+        sheet, rows=tuple(map(marked, sheet.rows)), groups=groups, notes=tuple(sheet.notes[i] for i in kept),
+        remarks=(*sheet.remarks, remark),
+    )  # fmt: skip
 
 
 def _sheet(sheet: model.Sheet, width: int) -> Group:
@@ -59,8 +85,8 @@ def _groups(sheet: model.Sheet) -> Sequence[model.Group]:
     """The groups; where each has one and the same column, they are the columns of one group, under its heading."""
     if len({tuple(column.text for column in group.columns) for group in sheet.groups}) > 1:
         return sheet.groups
-    (shared, *rest), *_ = (group.columns for group in sheet.groups)
-    if rest or len(sheet.groups) == 1:
+    (shared, *more), *_ = (group.columns for group in sheet.groups)
+    if more or len(sheet.groups) == 1:
         return sheet.groups
     columns = tuple(replace(group.header, marks=group.header.marks + group.columns[0].marks) for group in sheet.groups)
     bodies = zip(*(group.body for group in sheet.groups), strict=True)
@@ -94,12 +120,12 @@ def _pieces(widths: Sequence[int], room: int) -> list[list[int]]:
     """Indices of columns, in order, cut so that each piece fits ``room``, or is one column."""
     pieces: list[list[int]] = [[]]
     used = 0
-    for k, own in enumerate(widths):
-        if pieces[-1] and used + own + _GAP > room:
+    for k, width in enumerate(widths):
+        if pieces[-1] and used + width + _GAP > room:
             pieces.append([])
             used = 0
         pieces[-1].append(k)
-        used += own + _GAP
+        used += width + _GAP
     return pieces
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,24 +14,24 @@ from zobench.recipes.reference import PAPERS
 from zobench.report import leaderboard
 from zobench.report.book import Artifact, Book
 from zobench.report.chart import Chart
-from zobench.report.html.machines import machines
-from zobench.report.html.runs import runs
-from zobench.report.sheet import CellText, Group, Sheet, plain
+from zobench.report.html.runs import machines, runs
+from zobench.report.sheet import CellText, Group, Sheet, plain, without_blanks
 
 if TYPE_CHECKING:
     import jinja2
 
-OWN = "zobench's own"
-STATUSES = ("measured", "partly", "predicted", "not measured", "not a measurement")
-
-_TOLD = {
-    "partly": ("Missing", "some of its values were not measured here"),
-    "not measured": ("Missing", "nothing was measured here yet"),
-    "predicted": ("Predicted", "none of these numbers was measured here; below stands for which GPU they are"),
-}
-"""Status -> what a reader must know of it before the numbers: a word, and a sentence."""
+PARTS = (
+    ("measured", "Measured here", ("measured", "partly"), ""),
+    ("predicted", "Only predicted", ("predicted",), "No number of these was measured here; each says for which GPU it "
+     "is predicted, and how far off such predictions are."),
+    ("reported", "Only reported, or not measured yet", ("not measured", "not a measurement"), "Nothing of these was "
+     "measured here; where a paper reports values, they are shown."),
+)  # fmt: skip
+"""The parts of the page: place, heading, the statuses of its tables and figures, and a sentence. All but the first are
+folded."""
 _COLUMN = 480  # pixels; a figure of one column of a paper is narrower
 _ENLARGED = 1.4  # figures are drawn for print, in smaller type than a screen's
+_ROOM = 5400  # pixels of height, six screens, that the figures of what was measured take; further ones are folded
 _PLACE = Path(__file__).parent
 _NOTHING = ("", "-", "~-", "—", "·", "n/a")
 _NUMBER = re.compile(r"[<>~≈\u00d7x(]*[-+\u2212]?\d")
@@ -55,14 +54,23 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """An artifact as the page shows it. ``status`` is one of ``STATUSES``; ``told``: a word and a sentence on what
-    is not there or not measured, or two empty texts."""
+    """An artifact as the page shows it. ``status`` is one of those of ``PARTS``; ``short`` names it in the contents;
+    ``figures`` are those that no section before has, which ``same_as`` names; the first ``unfolded`` of them are seen
+    at once; ``sheets`` hold something measured, or are all where none does, and ``others`` are the rest."""
 
     artifact: Artifact
     status: str
-    told: tuple[str, str]
     short: str
     figures: tuple[Figure, ...]
+    unfolded: int
+    same_as: str
+    sheets: tuple[Sheet, ...]
+    others: tuple[Sheet, ...]
+
+    @property
+    def lacking(self) -> list[str]:
+        """Why charts, or panels of them, are not drawn."""
+        return list(dict.fromkeys(text for chart in self.artifact.charts if not chart.drawn for text in chart.lacking))
 
 
 def write(book: Book, svgs: Mapping[str, Sequence[str]]) -> str:
@@ -74,22 +82,20 @@ def write(book: Book, svgs: Mapping[str, Sequence[str]]) -> str:
     style, script = (_PLACE.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
     listed = runs(book.results)
     drawn = svgs.get(book.opening.chart.name) if book.opening else None
-    sections = [_section(artifact, svgs.get(artifact.name)) for artifact in book.artifacts]
+    sections = _sections(book.artifacts, svgs)
     return template.render(
         book=book,
         policy=policy(style, script),
         opening=_figure(book.opening.chart, drawn[0]) if book.opening and drawn else None,
         style=style,
         script=script,
-        papers=_papers(sections),
+        parts=[(*part[:2], [item for item in sections if item.status in part[2]], part[3]) for part in PARTS],
         names={artifact.name for artifact in book.artifacts},
         leaderboard=leaderboard.NAME,
-        places={leaderboard.path_of(one): run.name for one, run in zip(book.results, listed, strict=True)},
-        counts=Counter(section.status for section in sections),
-        statuses=STATUSES,
+        places={leaderboard.path_of(item): run.name for item, run in zip(book.results, listed, strict=True)},
         machines=machines(book.results),
         runs=listed,
-        evaluated=any(run.accuracy.text for run in listed),
+        evaluated=any(run.numbers[-1][0] for run in listed),
     )
 
 
@@ -126,27 +132,37 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _papers(sections: Sequence[Section]) -> list[tuple[str, list[Section]]]:
-    """Sections under the papers' names, in the book's order."""
-    names = dict.fromkeys(section.artifact.paper for section in sections)
-    return [
-        (PAPERS.get(name, name) or OWN, [section for section in sections if section.artifact.paper == name])
-        for name in names
-    ]
-
-
-def _section(artifact: Artifact, svgs: Sequence[str] | None) -> Section:
-    figures = [_figure(*pair) for pair in zip(artifact.charts, svgs, strict=True)] if svgs is not None else []
-    how = status(artifact)
-    return Section(
-        artifact=artifact, status=how, told=_TOLD.get(how, ("", "")), short=_short(artifact), figures=tuple(figures)
-    )
+def _sections(artifacts: Sequence[Artifact], svgs: Mapping[str, Sequence[str]]) -> list[Section]:
+    """A section for each artifact, in the book's order; what two figures both draw is drawn by the first."""
+    made: list[Section] = []
+    first: dict[object, str] = {}
+    room = _ROOM
+    for artifact in artifacts:
+        charts = [chart for chart in artifact.charts if chart.drawn]
+        owners = [first.setdefault((chart.kind, chart.drawn), artifact.name) for chart in charts]
+        drawn = zip(charts, svgs[artifact.name], owners, strict=True) if artifact.name in svgs else ()
+        figures = tuple(_figure(chart, svg) for chart, svg, owner in drawn if owner == artifact.name)
+        measured = [sheet for sheet in artifact.sheets if any(entry.tone == "value" for entry in _body(sheet))]
+        shown = measured or list(artifact.sheets)
+        is_measured = status(artifact) in PARTS[0][2]
+        room -= figures[0].height if figures and is_measured else 0
+        made.append(Section(
+            artifact=artifact, status=status(artifact), short=_short(artifact), figures=figures,
+            unfolded=int(bool(figures) and (room >= 0 or not is_measured)),
+            same_as=next((owner for owner in owners if owner != artifact.name), "") if not figures else "",
+            sheets=tuple(map(without_blanks, shown)),
+            others=tuple(without_blanks(sheet) for sheet in artifact.sheets if sheet not in shown),
+        ))  # fmt: skip
+    return made
 
 
 def _short(artifact: Artifact) -> str:
-    """``Table 5`` for zo2/table5, ``Figure 3`` for zo2/figure3; the title of what has no number."""
-    number = re.search(r"(?:table|figure|fig)([A-Z]?\d+)$", artifact.name)
-    return f"{artifact.kind.capitalize()} {number[1]}" if artifact.paper and number else artifact.title
+    """``ZO2 table 5`` for zo2/table5, ``NeurIPS'24 figure 4`` for zo-offloading-neurips24/figure4; else the words of
+    the name."""
+    number = re.search(r"(table|figure|fig)([A-Z]?\d+)$", artifact.name)
+    if artifact.paper and number:
+        return f"{PAPERS.get(artifact.paper, artifact.paper).rpartition(', ')[2]} {artifact.kind} {number[2]}"
+    return re.sub(r"[_/]+", " ", artifact.name).capitalize()
 
 
 def _figure(chart: Chart, svg: str) -> Figure:
@@ -161,16 +177,16 @@ def _figure(chart: Chart, svg: str) -> Figure:
 
 
 def status(artifact: Artifact) -> str:
-    """How much of ``artifact`` was measured: one of ``STATUSES``."""
+    """How much of ``artifact`` was measured: one of the statuses of ``PARTS``."""
     tones = {entry.tone for sheet in artifact.sheets for entry in _body(sheet)}
     if "value" not in tones and (artifact.sheets or not any(_drawn(chart, "measured") for chart in artifact.charts)):
         if "predicted" in tones or any(_drawn(chart, "predicted") for chart in artifact.charts):
             return "predicted"
         return "not a measurement" if not artifact.runner and tones == {"reported"} else "not measured"
-    beside = any(
+    has_paper = any(
         sheet.source.startswith("paper ") for sheet in artifact.sheets
     )  # then what is not measured is reported
-    missing = "reported" in tones or (not beside and "blank" in tones)
+    missing = "reported" in tones or (not has_paper and "blank" in tones)
     return "partly" if missing else "measured"
 
 

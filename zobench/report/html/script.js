@@ -375,10 +375,25 @@ function detail(source, row) {
   if (run.reason) body.append(make("p", { class: "callout" }, run.reason));
   for (const warning of run.warnings ?? []) body.append(make("p", { class: "callout" }, "Warning: ", warning));
   body.append(charts(run), ...facts("Memory", run.memory, "not available"),
-    ...facts("Specification", run.spec, "not set"), ...facts("Power and clocks", run.power, "not available"));
+    ...facts("Specification", run.spec, "not set"), ...facts("Power and clocks", run.power, "not available"),
+    ...facts("Environment", run.environment, "not available"));
   if (run.traceback) body.append(make("h3", {}, "Traceback"), make("pre", {}, run.traceback));
   body.append(...jsonView(run, compact));
   return [make("div", { class: "detail-head" }, title, close), body];
+}
+
+/* ---- what is folded opens where a link leads ---- */
+
+function unfold() {
+  const target = document.querySelector(":target");
+  const part = target?.querySelector(":scope > details.part");
+  if (part) part.open = true;
+  let folded = false;
+  for (let fold = target?.closest("details"); fold; fold = fold.parentElement.closest("details")) {
+    folded ||= !fold.open;
+    fold.open = true;
+  }
+  if (folded) target.scrollIntoView();
 }
 
 function follow() {
@@ -410,13 +425,16 @@ function start() {
   dialog.addEventListener("close", () => {
     dialog.replaceChildren();
     if (!location.hash.startsWith("#run-")) return;
-    document.getElementById(location.hash.slice(1))?.querySelector("a")?.focus();
+    document.getElementById(location.hash.slice(1))?.querySelector("a")?.focus({ preventScroll: true });
     history.replaceState(null, "", "#runs");
   });
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   addEventListener("hashchange", follow);
+  for (const event of ["hashchange", "load"]) addEventListener(event, unfold);
   addEventListener("resize", tellWide);
   document.addEventListener("scroll", tellWide, true);
+  document.addEventListener("toggle", tellWide, true);
+  addEventListener("beforeprint", () => { for (const fold of document.querySelectorAll("details")) fold.open = true; });
   tellWide();
   follow();
 }

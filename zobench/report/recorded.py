@@ -1,0 +1,185 @@
+"""Charts of what single runs recorded: timelines of a step, and curves of loss and accuracy on dev."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from zobench.predict import timelines as stored
+from zobench.predict.hardware import load as hardware_of
+from zobench.predict.timelines import Timeline
+from zobench.report.cells import meets
+from zobench.report.chart import Chart, Event, Mark, Panel, Series
+from zobench.report.choice import dev_loss
+from zobench.report.plot import Plot, TimelinePanel, nothing
+from zobench.result import Outcome, Result
+from zobench.runspec import FIELDS, INCIDENTAL
+from zobench.runspec.registries import METRICS
+from zobench.store import place_of
+
+Charts = list[tuple[str | None, Chart]]
+"""The figure for each machine; for none where nothing was recorded."""
+Curve = Mapping[int, tuple[float | None, float | None]]
+"""Step -> (loss, accuracy as a share) on dev."""
+_ALIKE = ("model", "task", "shots", "train_size", "dev_size")
+"""Fields in which the runs of one chart of curves agree; in all others they may differ, and the titles say in which."""
+
+
+def timelines(plot: Plot, results: Sequence[Result]) -> Charts:
+    """The figure of each machine that recorded a timeline of any panel; without one, the predicted timeline."""
+    fields = {field for lane in plot.lanes for field in lane.where}
+    about = {field for field in fields if len({str(lane.where.get(field)) for lane in plot.lanes}) > 1}
+    alike = [field for field in FIELDS if field not in about | set(INCIDENTAL)]
+    kept = sorted(filter(_is_whole, results), key=lambda result: result.spec.hash)
+    return _by_machine(plot, kept, alike, _timeline) or [(None, _predicted_timeline(plot))]
+
+
+def curves(plot: Plot, results: Sequence[Result]) -> Charts:
+    """The figure of each machine with stored curves: of each title the run with the least loss on dev. Without one, a
+    figure with a message."""
+    kept = sorted(
+        (result for result in results if result.outcome is Outcome.OK and len(curve(result)) > 1),
+        key=lambda result: (dev_loss(result), result.spec.hash),
+    )
+    message = f"Nothing recorded yet: `zobench sweep {plot.runner}` records here what it can."
+    return _by_machine(plot, kept, _ALIKE, _curves) or [(None, nothing(plot, message))]
+
+
+def _by_machine(
+    plot: Plot, results: Sequence[Result], alike: Sequence[str],
+    made: Callable[[Plot, Mapping[str, Result], str], Chart],
+) -> Charts:  # fmt: skip
+    machines = sorted({place_of(result) for result in results})
+    chosen = [(name, _fullest(plot.lanes, [run for run in results if place_of(run) == name], alike))
+              for name in machines]  # fmt: skip
+    return [(name, made(plot, runs, name)) for name, runs in chosen if runs]
+
+
+def _fullest(lanes: Sequence[TimelinePanel], results: Sequence[Result], alike: Sequence[str]) -> dict[str, Result]:
+    """For each title the first result that satisfies its conditions, all of them equal in the fields ``alike``; for as
+    many titles as possible, then with what the figure means rather than what it takes for it."""
+    groups: dict[tuple[str, ...], dict[str, Result]] = {}
+    for result in results:
+        key = tuple(str(getattr(result.spec, field)) for field in alike)
+        for lane in lanes:
+            if meets(result.spec, lane.where):
+                groups.setdefault(key, {}).setdefault(lane.title, result)
+    ordered = sorted(groups.items(), key=lambda item: (
+        -len(item[1]), sum(map(_stand_ins, lanes, map(item[1].get, (lane.title for lane in lanes)))), item[0]
+    ))  # fmt: skip
+    return ordered[0][1] if ordered else {}
+
+
+def _stand_ins(lane: TimelinePanel, result: Result | None) -> int:
+    """The number of fields in which ``result`` does not have the value that the panel names first."""
+    return 0 if result is None else sum(getattr(result.spec, name) != values[0] for name, values in lane.where.items())
+
+
+def _measured_on(machine: str, result: Result) -> str:
+    description = result.environment.get("description", "")
+    return f"Measured on {machine}" + (f" ({description})" if description else "")
+
+
+def _shared(runs: Iterable[Result | Timeline]) -> str:
+    """The words that the labels of all ``runs`` have in common."""
+    labels = [run.spec.label.split() for run in runs]
+    return " ".join(word for word in labels[0] if all(word in label for label in labels))
+
+
+# ---- timelines
+
+
+def _is_whole(result: Result) -> bool:
+    """Whether the recorded lanes of a run show what it was run for: its checkpoint too, if it took any."""
+    shown = any(result.spec.checkpoint == "none" or row[0] == "save" for row in result.timeline)
+    return result.outcome is Outcome.OK and shown
+
+
+def _timeline(plot: Plot, chosen: Mapping[str, Result], machine: str) -> Chart:
+    saves = any(result.spec.checkpoint != "none" for result in chosen.values())
+    steps = "two measured steps" if saves else "measured step"
+    return Chart(
+        name=plot.name, kind="timeline", title=plot.title,
+        source=_measured_on(machine, next(iter(chosen.values()))),
+        panels=tuple(_recorded(lane.title, chosen.get(lane.title)) for lane in plot.lanes),
+        remarks=(f"{_shared(chosen.values())}: the last {steps} of each run.", *filter(None, [plot.caption])),
+    )  # fmt: skip
+
+
+def _recorded(title: str, result: Result | None) -> Panel:
+    if result is None:
+        return Panel(title=title, message="This case was not measured on this machine.")
+    begin = min(float(row[3]) for row in result.timeline)
+    return Panel(title=title, events=_events(result.timeline, begin))
+
+
+def _events(rows: Iterable[Sequence[Any]], begin: float = 0.0) -> tuple[Event, ...]:
+    return tuple(
+        Event(lane=str(lane), kind=str(kind), block=int(block), start=float(start) - begin, end=float(end) - begin)
+        for lane, kind, block, start, end in rows
+    )
+
+
+def _predicted_timeline(plot: Plot) -> Chart:
+    """The figure of a timeline that nobody recorded: what is predicted of its panels, if anything is."""
+    message = f"Nothing recorded yet: `zobench reproduce {plot.name}` records here what it can."
+    cases = {lane.title: run for lane in plot.lanes for run in stored.stored() if meets(run.spec, lane.where)}
+    if not cases:
+        return nothing(plot, message)
+    panels = tuple(
+        Panel(title=f"{lane.title} (predicted)", events=_events(cases[lane.title].events), source="predicted")
+        if lane.title in cases else Panel(title=lane.title, message="No timeline is predicted of this case.")
+        for lane in plot.lanes
+    )  # fmt: skip
+    disk = f"; a checkpoint goes to a disk of {stored.DISK / 1e9:.0f} GB/s"
+    saves = disk if any(run.spec.checkpoint != "none" for run in cases.values()) else ""
+    return Chart(
+        name=plot.name, kind="timeline", title=plot.title, panels=panels,
+        source=f"Predicted for one {hardware_of(stored.GPU).name}, not measured: zobench's own engine on a virtual "
+        f"clock, {_shared(cases.values())}{saves}",
+        remarks=(message, *filter(None, [plot.caption])),
+    )  # fmt: skip
+
+
+# ---- curves
+
+
+def curve(result: Result) -> Curve:
+    """The evaluations of a run, of which step 0 is its start; what was not finite is None. Of a task with another
+    score than an accuracy, that stands in its place."""
+    return {step: (loss, first) for step, loss, first, *_ in result.evaluation.get("curve", [])}
+
+
+def _curves(plot: Plot, chosen: Mapping[str, Result], machine: str) -> Chart:
+    titles = [lane.title for lane in plot.lanes if lane.title in chosen]
+    lines = [curve(chosen[title]) for title in titles]
+    first = next(iter(chosen.values()))
+    score = METRICS.get(first.scores[0])
+    unit, size = next(iter(score.units.items()))
+    label = f"{score.name.replace('_', ' ').capitalize()} on dev" + (f" ({unit})" if unit else "")
+    remark = f"{first.spec.model} on {first.spec.task_name}: of each kind of run the one with the least loss on dev."
+    return Chart(
+        name=plot.name, kind="lines", title=plot.title, source=_measured_on(machine, first),
+        panels=(_lines(plot, label, titles, lines, 1, 1 / size), _lines(plot, "Loss on dev", titles, lines, 0, 1.0)),
+        remarks=(remark, *filter(None, [plot.caption])),
+    )  # fmt: skip
+
+
+def _lines(
+    plot: Plot, label: str, titles: Sequence[str], lines: Sequence[Curve], column: int, scale: float
+) -> Panel:  # fmt: skip
+    """A line for each of ``titles``: of its curve in ``lines`` the loss (0) or the score (1), times ``scale``."""
+    steps = sorted({step for line in lines for step in line})
+
+    def mark(line: Curve, step: int) -> Mark:
+        value = line[step][column] if step in line else None
+        return Mark(value=None if value is None else value * scale)
+
+    series = tuple(
+        Series(label=title, marks=tuple(mark(line, step) for step in steps), paper=(None,) * len(steps))
+        for title, line in zip(titles, lines, strict=True)
+    )
+    return Panel(
+        x_label=plot.axes.x or "Step", y_label=label, positions=tuple(map(str, steps)), xs=tuple(map(float, steps)),
+        series=series,
+    )  # fmt: skip
