@@ -17,7 +17,7 @@ from typing import Any
 from zobench.result import Outcome, Result
 from zobench.result.repeats import differ_in_threads
 from zobench.runspec import FIELDS, suggestion
-from zobench.stats import ranks
+from zobench.stats import LEVEL, ranks
 from zobench.stats.intervals import Ratio
 from zobench.store import Store, evidence, first_sweep, machine_of, printable, query
 from zobench.store.measured import GPU_MEMORY, STEP_TIME
@@ -306,7 +306,7 @@ def judge(a: Sequence[float], b: Sequence[float], tolerance: float, values: Valu
 def _verdict(
     probability: float, larger: float, ratio: float, interval: tuple[float, float], tolerance: float, values: Values
 ) -> tuple[Verdict, str]:
-    if probability <= ranks.LEVEL:
+    if probability <= LEVEL:
         if larger < 0.5 and ratio < 1:
             return Verdict.FASTER, ""
         if larger > 0.5 and ratio > 1:
